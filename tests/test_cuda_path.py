@@ -227,7 +227,7 @@ def test_the_plan_has_every_placement_in_all_tiers():
     assert kinds == both | {("table_row_wise", "fused_uvm"), ("data_parallel", "dense")}
     lowered, _ = lowered_for_cuda(2, 8)
     assert {(key.pooled, key.scope.value) for key in lowered.modules} == {
-        (True, "world"), (True, "node"), (False, "world"), (False, "local")
+        (True, "world"), (True, "group"), (False, "world"), (False, "local")
     }  # fmt: skip
 
 

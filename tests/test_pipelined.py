@@ -168,7 +168,7 @@ def in_order(folder: Path) -> int:
     for iteration in range(SETTLING_STEPS):
         plan.contender.take(iteration)
     for iteration in range(SETTLING_STEPS, SETTLING_STEPS + BATCHES):
-        seen = step.bytes = Seen(2, step.dense_group.group_name)
+        seen = step.bytes = Seen(rank.job.topology, step.dense_group.group_name)
         with seen:
             plan.contender.take(iteration)
         batches = plan.contender.batches

@@ -123,7 +123,7 @@ def test_job_folders_may_be_kept(tiny, tmp_path):
         (path,) = (tmp_path / "work").glob(f"*/{record.key}/job.json")
         assert from_json(RankJob, path.read_text()).device == "cpu"
     assert (path.parents[1] / "batches" / "0.values").is_file()
-    assert path.parents[1].name == "made-up-toy-measured-fp32-sgd-fp32-sequential-32"
+    assert path.parents[1].name == "made-up-toy-measured-fp32-sgd-32"
 
 
 def test_an_impossible_pair_is_infeasible_rows_and_the_rest_runs(tiny):

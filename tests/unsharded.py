@@ -111,6 +111,10 @@ def _look_up(
     return exchanged(torch.nn.functional.embedding_bag(ids, weight, offsets, mode="sum"))
 
 
+def _as_is(vectors: torch.Tensor) -> torch.Tensor:
+    return vectors
+
+
 def read_sharded(job: RankJob, folder: Path) -> Trained:
     """What the ranks dumped, put together; raises ValueError where replicas differ."""
     schedule = job.plan.schedule
@@ -177,7 +181,7 @@ def train_in_groups(job: RankJob, copied: Sequence[tuple[int, int, int]]) -> Tra
         out = torch.zeros(job.batch_size)
         for own, chosen in zip(weights, samples):
             given = [
-                _look_up(table, weight, take(bags(i), chosen).feature(feature))
+                _look_up(table, weight, take(bags(i), chosen).feature(feature), _as_is)
                 for i, (table, weight) in enumerate(zip(job.tables, own))
                 for feature in range(table.features)
             ]

@@ -154,7 +154,7 @@ class WeightStorage:
                     shard.storage = Storage(hbm=cache + small, ddr=weights + rows * state - small)
 
     def _widest(self, option: Any) -> int:
-        """Return the columns of the widest table that may share a cache with this one (deviation 13)."""
+        """Return the columns of the widest table that may share a cache with this one (deviation 15)."""
         tables = {table.name: table for table in self.problem.tables}
         own = tables[option.name]
         if own.pooling is Pooling.NONE:

@@ -118,7 +118,7 @@ class _Program:
         lower = np.zeros(ends[-1])
         calls = np.concatenate([self.cold_calls, self.warm_calls, self.replicas])
         lower[calls] = upper[calls] = made
-        world_us, node_us, cross_us = self.latencies_us
+        world_us, node_us, cross_us = self.latencies_us[:3]
         cost = np.zeros(ends[-1])
         cost[self.waits] = 1.0, 1.0, 2.0, 1.0
         cost[self.vector_calls] = 2.0

@@ -15,6 +15,7 @@ from shardbench.base.serialise import content_hash, first_error
 from shardbench.base.temporary import temporary_folder
 from shardbench.model.discovery import get_strategy, strategies, strategy_codes
 from shardbench.model.strategy import Strategy
+from shardbench.model.table import Precision, StepSchedule
 from shardbench.processes.server import FORK_SERVER, set_rank_variables
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
@@ -268,11 +269,17 @@ def _job_context(
         with temporary_folder() as folder:
             yield context(folder)
         return
-    facts = (listed.workload.name, job.load_machine().name, job.backend, *job.training.values())
+    facts = (listed.workload.name, job.load_machine().name, job.backend, *_ways(job))
     # The ranks of the kept folder may be started from anywhere.
     path = options.work.resolve() / "-".join((*facts, str(listed.workload.batch_size)))
     path.mkdir(parents=True, exist_ok=True)
     yield context(path, folder_stays=True, launch=options.launch)
+
+
+def _ways(job: Job) -> list[str]:
+    """Name how a job's model is trained in the parts of a folder's name; an ordinary exchange and step go unsaid."""
+    said = {job.exchange: job.exchange is not Precision.FP32, job.schedule: job.schedule is not StepSchedule.SEQUENTIAL}
+    return [job.precision, job.optimizer, *(way for way, unusual in said.items() if unusual)]
 
 
 def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
