@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from shardbench.cost.uncertainty import SURE
+from shardbench.model.plan import ShardingGroups
 from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.same_numbers import SAME
@@ -122,6 +123,13 @@ def titled(strategy: str, role: str) -> str:
     """Return a strategy's name as tables and charts show it: what is no competitor's is said to be none."""
     words = {str(Role.SEARCH): " (reference)", str(Role.OTHER_MODEL): " (trains another model)"}
     return strategy + words.get(role, "")
+
+
+def groups_text(groups: ShardingGroups) -> str:
+    """Say how large a plan's sharding groups are, how they lie, and how often their copies are averaged."""
+    layout = "interleaved" if groups.interleaved else "contiguous"
+    every = f"every {groups.sync_every} steps" if groups.sync_every > 1 else "every step"
+    return f"{groups.size} rank{'s' * (groups.size > 1)} each, {layout}; copies are averaged {every}"
 
 
 def trained_by(strategy: str, role: str) -> str:

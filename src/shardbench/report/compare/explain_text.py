@@ -3,9 +3,9 @@
 import math
 
 from shardbench.cost.uncertainty import SURE
-from shardbench.model.plan import ShardingGroups
 from shardbench.records.trial import Backend
 from shardbench.report.compare.explain import ComparedTrial, Explanation, PhaseDifference
+from shardbench.report.standing import groups_text
 from shardbench.report.tables.text import readable_bytes, readable_count, significant
 
 _OTHER_PHASES = 2
@@ -17,7 +17,8 @@ def sentences(found: Explanation) -> list[str]:
     said = [_headline(found), *_of_noise(found), *_of_model(found), *_of_phases(found)]
     said += [_of_straggler(side) for side in (found.faster, found.slower)]
     said += _of_bytes(found)
-    said += [_of_groups(side.name, side.groups) for side in (found.faster, found.slower) if side.groups is not None]
+    both = (found.faster, found.slower)
+    said += [f"Sharding groups of {side.name}: {groups_text(side.groups)}." for side in both if side.groups is not None]
     said.append(
         f"Lookups off HBM: {found.faster.off_hbm_pct:.1f} % ({found.faster.name}), "
         f"{found.slower.off_hbm_pct:.1f} % ({found.slower.name})."
@@ -167,13 +168,6 @@ def _of_bytes(found: Explanation) -> list[str]:
         name = most.replace("_", " ")
         said.append(f"They differ most in the {name}: {readable_bytes(abs(off[most]))} {word}.")
     return said
-
-
-def _of_groups(name: str, groups: ShardingGroups) -> str:
-    layout = "interleaved" if groups.interleaved else "contiguous"
-    every = f"every {groups.sync_every} steps" if groups.sync_every > 1 else "every step"
-    ranks = f"{groups.size} rank{'s' * (groups.size > 1)} each"
-    return f"Sharding groups of {name}: {ranks}, {layout}; copies are averaged {every}."
 
 
 def _times(value: float, mean: float) -> str:

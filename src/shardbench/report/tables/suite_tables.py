@@ -22,7 +22,7 @@ from shardbench.model.strategy import Move
 from shardbench.records.record import Planned, Record, TrafficTotals
 from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.groups import Group, Row, groups, slowest_embedding_ms
-from shardbench.report.standing import RANKS, over_pct
+from shardbench.report.standing import RANKS, groups_text, over_pct
 
 HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n", "iterations")
 TAIL = ("batch_size", *TRAINING, "role", "trials_ok", "trials", "cause")
@@ -43,7 +43,8 @@ _BALANCE = (
 )  # fmt: skip
 _TRAFFIC = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "a2a_intra_bytes", "a2a_inter_bytes", "allreduce_bytes",
-    "off_hbm_lookups_pct", "tiers", "host_vectors_bytes", "copied_to_device_bytes", "copied_to_host_bytes",
+    "off_hbm_lookups_pct", "tiers", "sharding_groups", "host_vectors_bytes", "copied_to_device_bytes",
+    "copied_to_host_bytes",
 )  # fmt: skip
 _COUNTED = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "host_vectors_bytes", "copied_to_device_bytes", "copied_to_host_bytes",
@@ -212,6 +213,7 @@ def _traffic_cells(group: Group, row: Row) -> Cells:
             of_traffic(lambda totals: 100.0 * totals.off_hbm_lookups / totals.lookups if totals.lookups else None)
         ),
         "tiers": row.worst.tiers.value if row.worst.tiers else None,
+        "sharding_groups": _groups_text(row.worst.planned),
         "hbm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.hbm_memory_bytes, default=0))),
         "uvm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.uvm_memory_bytes, default=0))),
         "distinct_rows_max": row.typical(of_traffic(lambda totals: max(totals.distinct_rows, default=0.0))),
@@ -219,6 +221,12 @@ def _traffic_cells(group: Group, row: Row) -> Cells:
     for name in collectives_of(row.records):
         cells[f"{name}_bytes"] = row.typical(collective_bytes(name))
     return cells
+
+
+def _groups_text(planned: Planned | None) -> str | None:
+    """Return a plan's sharding groups in words; None where it states none, and they are its nodes."""
+    groups = planned.groups if planned is not None else None
+    return groups_text(groups) if groups is not None else None
 
 
 _BUILDERS: Mapping[str, Callable[[Iterable[Record]], pd.DataFrame]] = {
@@ -256,7 +264,7 @@ def _identity(group: Group, row: Row) -> Cells:
 
 _KINDS = {
     **dict.fromkeys((
-        "workload", "machine", "backend", "strategy", "outcome", "role", "cause", "tiers", *TRAINING,
+        "workload", "machine", "backend", "strategy", "outcome", "role", "cause", "tiers", "sharding_groups", *TRAINING,
         "compared_by", "bound_cause",
     ), "object"),
     **dict.fromkeys(("n", "iterations", "batch_size", "trials_ok", "trials"), "int64"),

@@ -419,6 +419,7 @@ _TRAFFIC = (
     _Column(header="copied to host", text=_not_zero("copied_to_host_bytes", readable_bytes), compact=False),
     _Column(header="lookups off HBM", text=_shown("off_hbm_lookups_pct", _share), keep=3),
     _Column(header="tiers", text=lambda row: str(row["tiers"] or ""), compact=False, numeric=False),
+    _Column(header="groups", text=lambda row: str(row["sharding_groups"] or ""), compact=False, numeric=False),
     _Column(header="HBM memory max", text=_shown("hbm_memory_bytes_max", readable_bytes), keep=2),
     _Column(header="UVM memory max", text=_shown("uvm_memory_bytes_max", readable_bytes), compact=False),
     _Column(header="distinct rows max", text=_shown("distinct_rows_max", _thousands), compact=False),
