@@ -360,6 +360,8 @@ def test_what_cannot_be_counted_says_so() -> None:
     scheduled = replace(cached, schedule=BatchSchedule(phases=(Phase(kind=PhaseKind.COLD, batches=1),)))
     with pytest.raises(Unsupported, match="not counted under a batch schedule"):
         expect(scheduled, problem)
+    with pytest.raises(Unsupported, match="not counted under a batch schedule"):
+        simulate(scheduled, problem, DrawnBatches(WORKLOAD, 2), DENSE, 2)
 
 
 def test_nothing_is_proven_about_a_plan_with_a_cache() -> None:

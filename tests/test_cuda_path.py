@@ -78,7 +78,7 @@ def plan_of(workload: RandomWorkload, nodes: int, local: int) -> Plan:
     behind_caches = [
         OnRank(rank=1, tier=Tier.CACHED, cache_ratio=0.5),
         RowWise(ranks=everyone.ranks, tier=Tier.CACHED, cache_ratio=0.25),
-        NodeSharded(tier=Tier.CACHED, cache_ratio=1.0),
+        OnRank(rank=0, tier=Tier.CACHED, cache_ratio=1.0),
         OnRank(rank=1, tier=Tier.CACHED, cache_ratio=0.1),
     ]
     segments += [whole_table(table, place) for table, place in zip(workload.tables[13:], behind_caches)]
@@ -144,8 +144,7 @@ def caches(module: Any) -> list[tuple[int, int, int]]:
 
 def caches_of(nodes: int, local: int, rank: int) -> set[tuple[int, int, int]]:
     """The same, as a plan's memory is counted: half and a tenth of two tables share one of rank 1."""
-    block, node_block = -(-ROWS // (nodes * local)), -(-ROWS // local)
-    wanted_rows = [0.25 * block, 1.0 * node_block] + ([0.6 * ROWS] if rank == 1 else [])
+    wanted_rows = [0.25 * -(-ROWS // (nodes * local)), *{0: [1.0 * ROWS], 1: [0.6 * ROWS]}.get(rank, [])]
     return {(slots_of(rows), WAYS, DIM) for rows in wanted_rows}
 
 

@@ -236,6 +236,12 @@ def test_find_by_key_prefix_and_by_names():
     assert find("quick/dlrm20/cpu-1x2/measured/a", records) is records[1]
     assert find("quick/dlrm20/cpu-1x2/measured/a/0/1", records) is records[0]
     assert find("quick/dlrm20/cpu-1x2/measured/b", records) is records[2]
+    narrow, piped = (make.ok("c", **{name: way}) for name, way in (("exchange", "bf16"), ("schedule", "pipelined")))
+    assert find("quick/dlrm20/cpu-1x2/measured/c", [narrow]) is narrow
+    with pytest.raises(BadInput, match="trained in several ways: name a trial by the begin of its key"):
+        find("quick/dlrm20/cpu-1x2/measured/c", [narrow, piped])
+    usual = make.ok("c")
+    assert find("quick/dlrm20/cpu-1x2/measured/c", [narrow, piped, usual]) is usual
     for selector, says in (
         ("zzzz", "no record has a key"), ("", "no record has a key"), (records[0].key[:2], "at least 4 digits"),
         ("quick/dlrm20", "is not suite/workload"), ("quick/dlrm20/cpu-1x2/measured/z", "no record is"),

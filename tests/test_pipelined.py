@@ -50,6 +50,7 @@ from shardbench.processes.job import RankJob
 from shardbench.processes.launch import run_ranks
 from shardbench.processes.trial_folder import write_job
 from shardbench.records.trial import Outcome
+from shardbench.runs.simulate import simulate
 from shardbench.runs.suite import TrialSettings
 from shardbench.workloads.materialise import materialise
 
@@ -268,3 +269,11 @@ def test_a_steps_pieces_add_up_to_its_phases():
 def test_an_unknown_schedule_is_one_clear_line():
     with pytest.raises(BadInput, match=r"^here: schedule: Input should be 'sequential' or 'pipelined'$"):
         from_data(TrialSettings, {"schedule": "piped"}, "here")
+
+
+def test_what_no_pipeline_runs_is_not_simulated_as_if_it_did(tmp_path):
+    workload, plan = two_tables(OnRank(rank=1))
+    problem = replace(workload.problem(machine(1, 2)), schedule=StepSchedule.PIPELINED)
+    batches = materialise(workload, tmp_path / "batches", range(1))
+    with pytest.raises(Unsupported, match="runs neither batch schedules nor dense models on hosts"):
+        simulate(replace(plan, dense=DenseHome.HOSTS), problem, batches, workload.dense, 1)

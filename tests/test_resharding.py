@@ -21,6 +21,7 @@ from shardbench.model.plan import (
     Replicated,
     RowWise,
     Segment,
+    ShardingGroups,
     Tier,
     deal_start,
     row_ranges,
@@ -118,6 +119,34 @@ def test_a_schedule_has_a_master_copy_of_hot_rows_on_the_host() -> None:
     found = moved(host, phased, ranking(7, 3), ranking(7, 3))
     assert found.host_bytes == found.moved_bytes == 2 * 2 * DIM * 4, "two rows to two devices"
     assert moved(phased, host, ranking(7, 3), ranking(7, 3)).moved_bytes == 0, "the host has them all"
+
+
+def test_copies_by_group_lie_where_the_plan_has_its_groups() -> None:
+    order, on = ranking(7, 3), problem(nodes=2, devices=4)
+    large = Plan(
+        world_size=8,
+        segments=(whole_table(TABLE, OnLocalRank(local_rank=3)),),
+        groups=ShardingGroups(size=4, interleaved=True),
+    )
+    # The groups are 0 2 4 6 and 1 3 5 7.
+    for rank, moves in ((6, 0), (7, 0), (3, ROWS * DIM * 4)):
+        one = plan(whole_table(TABLE, OnRank(rank=rank)), world=8)
+        assert moved(large, one, order, order, on).moved_bytes == moves
+    beyond = Plan(
+        world_size=4,
+        segments=(whole_table(TABLE, OnLocalRank(local_rank=3)),),
+        groups=ShardingGroups(size=4, interleaved=False),
+    )
+    there = plan(whole_table(TABLE, OnRank(rank=3)), world=4)
+    assert moved(beyond, there, order, order, problem(nodes=2, devices=2)).moved_bytes == 0
+
+
+def test_rows_behind_a_cache_are_in_host_memory() -> None:
+    order = ranking(7, 3)
+    cached = plan(whole_table(TABLE, OnRank(rank=1, tier=Tier.CACHED, cache_ratio=0.5)))
+    assert moved(cached, plan(whole_table(TABLE, OnRank(rank=1, tier=Tier.UVM))), order, order).moved_bytes == 0
+    found = moved(cached, plan(whole_table(TABLE, OnRank(rank=1))), order, order)
+    assert found.moved_bytes == found.host_bytes == ROWS * DIM * 4
 
 
 def test_billions_of_rows_that_nobody_saw_are_counted_without_going_through_them() -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 from unsharded import read_sharded, train_in_groups, train_unsharded
 
-from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.base.errors import BadInput, InvalidPlan, Unsupported
 from shardbench.cost.bounds.step import StepBounds
 from shardbench.cost.collectives import Calls
 from shardbench.cost.traffic import count, mean
+from shardbench.engine.lower import lower
 from shardbench.engine.measure import measure, rank_job
 from shardbench.model.discovery import declaration_fault
 from shardbench.model.plan import (
@@ -25,16 +26,19 @@ from shardbench.model.plan import (
     Replicated,
     Segment,
     ShardingGroups,
+    Tier,
     deal_start,
     sharding_groups,
     whole_table,
 )
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Role, Strategy
-from shardbench.model.table import Pooling
+from shardbench.model.table import Pooling, Precision
 from shardbench.model.validate import used_moves, validate
 from shardbench.report.compare.explain import explain
 from shardbench.report.compare.explain_text import sentences
+from shardbench.runs.best_plan import best_plan
+from shardbench.runs.drift import check_drifting
 from shardbench.runs.evaluate import answer_of
 from shardbench.runs.simulate import CountedQuestion, simulate, totals
 from shardbench.workloads.materialise import materialise
@@ -343,3 +347,22 @@ def test_iterations_must_be_whole_periods(tmp_path):
         rank_job(
             plan, WORKLOAD.problem(machine(2, 2)), WORKLOAD.dense, tmp_path, warmup=0, iterations=3, seed=1, timeout_s=1
         )
+
+
+def test_it_is_compared_with_no_other() -> None:
+    problem = WORKLOAD.problem(machine(2, 2))
+    with pytest.raises(BadInput, match="strategy local trains another model, so that its step is compared with no"):
+        best_plan(WORKLOAD, problem.machine, [Local()])
+    plan = copying(4, ShardingGroups(size=2, interleaved=True, sync_every=2))
+    with pytest.raises(BadInput, match="averages copies every 2 steps: it trains another model than new plans do"):
+        check_drifting(plan, problem)
+
+
+def test_copies_behind_caches_are_refused() -> None:
+    table = WORKLOAD.tables[0]
+    cached = NodeSharded(tier=Tier.CACHED, cache_ratio=0.5)
+    others = tuple(whole_table(each, NodeSharded()) for each in WORKLOAD.tables[1:])
+    plan = Plan(world_size=4, segments=(whole_table(table, cached), *others))
+    problem = WORKLOAD.problem(machine(2, 2))
+    with pytest.raises(Unsupported, match="copies by group are averaged in host memory, behind their caches"):
+        lower(plan, problem.tables, problem.topology, Precision.FP32, device="cuda")

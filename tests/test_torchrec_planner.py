@@ -177,7 +177,7 @@ def test_storage_of_a_cache_is_at_least_our_memory(optimizer: Optimizer) -> None
     assert sum(s.ddr for s in storage) == memory.uvm[0]
 
 
-@pytest.mark.parametrize("name", ["torchrec-table-wise", "torchrec-fused", "torchrec-2d"])
+@pytest.mark.parametrize("name", ["torchrec-table-wise", "torchrec-fused"])
 def test_what_does_not_fit_is_cached_where_devices_have_hbm(name: str) -> None:
     size, strategy = 20_000 * 128 * 4, get_strategy(name)
     asked = problem([(20_000, 128)] * 8, hbm=int(1.5 * size), uvm=8 * size)

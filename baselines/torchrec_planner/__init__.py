@@ -30,6 +30,7 @@ class _TorchRecPlanner(Strategy):
     sharding_types: ClassVar[tuple[str, ...]]
     first_only: ClassVar[bool] = False
     """True where a table is offered the first of the types that it can have, and no other."""
+    caches: ClassVar[bool] = True
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the planner's best plan (it has no randomness); raises Infeasible where it finds none.
@@ -40,7 +41,7 @@ class _TorchRecPlanner(Strategy):
         from shardbench.baselines.torchrec_planner.planner import ask  # noqa: PLC0415
         from shardbench.baselines.torchrec_planner.translate import translate  # noqa: PLC0415
 
-        return translate(ask(problem, self.sharding_types, first_only=self.first_only), problem)
+        return translate(ask(problem, self.sharding_types, first_only=self.first_only, caches=self.caches), problem)
 
 
 class TorchRecTableWise(_TorchRecPlanner):
@@ -70,8 +71,9 @@ class TorchRec2D(_TorchRecPlanner):
     """TorchRec's 2D parallelism: its planner's plan for a sharding group, copied to all, copies averaged each step."""
 
     name = "torchrec-2d"
-    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM, Move.CACHE})
+    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
     sharding_types: ClassVar[tuple[str, ...]] = IN_GROUP
+    caches = False  # deviation 16
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the copied plan (no randomness); raises Infeasible where the planner finds none for any group.
@@ -94,7 +96,7 @@ class TorchRec2DTableWise(TorchRec2D):
 
     name = "torchrec-2d-table-wise"
     role = Role.VARIANT
-    moves = frozenset({Move.TABLE, Move.REPLICATE, Move.UVM, Move.CACHE})
+    moves = frozenset({Move.TABLE, Move.REPLICATE, Move.UVM})
     sharding_types = ("table_wise",)
 
 
@@ -103,7 +105,7 @@ class TorchRec2DRowWise(TorchRec2D):
 
     name = "torchrec-2d-row-wise"
     role = Role.VARIANT
-    moves = frozenset({Move.TABLE, Move.ROWS, Move.REPLICATE, Move.UVM, Move.CACHE})
+    moves = frozenset({Move.TABLE, Move.ROWS, Move.REPLICATE, Move.UVM})
     sharding_types = ("row_wise", "table_wise")
     first_only = True
 

@@ -39,13 +39,16 @@ def load_factor(sharded: Any) -> float:
     return UVM_CACHING_RATIO if params is None or params.load_factor is None else float(params.load_factor)
 
 
-def ask(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool = False) -> dict[str, Any]:
+def ask(
+    problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool = False, caches: bool = True
+) -> dict[str, Any]:
     """Return TorchRec's ParameterSharding by table name; raises Infeasible where its planner finds no plan.
 
-    With ``first_only`` a table is offered the first of the types that it can have, and no other.
+    With ``first_only`` a table is offered the first of the types that it can have, and no other; without ``caches`` no
+    cache of host memory.
     """
     with _quiet():
-        planner = _planner(problem, sharding_types, first_only)
+        planner = _planner(problem, sharding_types, first_only=first_only, caches=caches)
         try:
             codecs = codecs_registry(problem.exchange)
             kinds = (EmbeddingBagCollectionSharder, EmbeddingCollectionSharder)
@@ -57,10 +60,11 @@ def ask(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool =
     return {name: sharding for module in plan.plan.values() for name, sharding in module.items()}
 
 
-def _planner(problem: Problem, sharding_types: tuple[str, ...], first_only: bool) -> Any:
+def _planner(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool, caches: bool) -> Any:
     topology = describe(problem)  # deviations 3 and 4
     constraints = {
-        table.name: _constraint(table, i, problem, sharding_types, first_only) for i, table in enumerate(problem.tables)
+        table.name: _constraint(table, i, problem, sharding_types, first_only=first_only, caches=caches)
+        for i, table in enumerate(problem.tables)
     }
     local_batch = problem.batch_size // problem.world_size
     perf = EmbeddingPerfEstimator(topology=topology, constraints=constraints)
@@ -78,14 +82,16 @@ def _planner(problem: Problem, sharding_types: tuple[str, ...], first_only: bool
     )
 
 
-def _constraint(table: Table, index: int, problem: Problem, sharding_types: tuple[str, ...], first_only: bool) -> Any:
+def _constraint(
+    table: Table, index: int, problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool, caches: bool
+) -> Any:
     offered = offered_types(table.rows, sharding_types, problem.topology)
     if table.pooling is Pooling.NONE:
         offered = [kind for kind in offered if kind in SEQUENCE_TYPES]
     if not offered:  # an empty list would mean all types to the planner
         raise Infeasible(f"table '{table.name}' has too few rows ({table.rows}) for {', '.join(sharding_types)}")
     # No other kernels, and no smallest width of a column shard nor load factor but the planner's own: deviation 7.
-    in_host = [UVM_KERNEL] + ([CACHING_KERNEL] if problem.machine.device == "cuda" else [])
+    in_host = [UVM_KERNEL] + ([CACHING_KERNEL] if caches and problem.machine.device == "cuda" else [])
     return ParameterConstraints(
         sharding_types=offered[:1] if first_only else offered,
         compute_kernels=["fused", "dense"] + (in_host if problem.topology.uvm_bytes else []),

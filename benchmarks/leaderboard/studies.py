@@ -14,7 +14,7 @@ from shardbench.cost.bounds.step import in_order
 from shardbench.model.discovery import get_strategy, strategies
 from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Sees
-from shardbench.model.strategy import Budget, Move, Role, Strategy
+from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.records.cell import Cell, Scalar, SeriesRow
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome, unusual
@@ -108,8 +108,8 @@ def _asked(posed: Posed, machine: str, quick: bool) -> list[tuple[str | None, st
 
 @cache
 def _competing() -> dict[str, bool]:
-    """All strategies but variants by name, and whether they learn."""
-    return {name: learns(each) for name, each in strategies().items() if each.role is not Role.VARIANT}
+    """All strategies but those that run only where named, and whether they learn."""
+    return {name: learns(each) for name, each in strategies().items() if not each.role.named_only}
 
 
 @cache

@@ -12,6 +12,7 @@ from shardbench.cli import options as shared
 from shardbench.cli.names import completing, machines, say_left_out
 from shardbench.cli.plan import COLUMNS, GIB, read_constraints
 from shardbench.model.table import Optimizer, Precision, StepSchedule
+from shardbench.records.trial import TRAINING, unusual
 
 if TYPE_CHECKING:
     from shardbench.datasets.access_log import AccessLog
@@ -123,6 +124,7 @@ def _lines(found: "Drifted", plan: Path, older: Path, newer: Path, out: Path | N
     said = [
         f"{plan}, {len(problem.tables)} tables, batch {problem.batch_size}",
         f"on {problem.machine.name}: {problem.world_size} devices (predicted, not measured)",
+        *unusual(problem.exchange, problem.schedule),
         "",
         f"{_loss(found)}; {_verdict(found.change)}",
         "",
@@ -179,6 +181,7 @@ def _data(found: "Drifted", out: Path | None) -> dict[str, Any]:
         "machine": found.problem.machine.name,
         "batch_size": found.problem.batch_size,
         "backend": "simulated",
+        **{name: getattr(found.problem, name).value for name in TRAINING},
         "made_for_ms": found.made_for_ms,
         "now_ms": found.now_ms,
         "lost_pct": found.lost_pct,

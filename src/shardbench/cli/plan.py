@@ -13,6 +13,7 @@ from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
 from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
 from shardbench.model.table import Optimizer, Precision, StepSchedule
+from shardbench.records.trial import TRAINING, unusual
 
 if TYPE_CHECKING:
     from shardbench.model.constraints import Constraints
@@ -150,7 +151,8 @@ def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out:
     problem = found.problem
     size = sum(problem.weight_bytes(table) for table in problem.tables) / GIB
     head = f"{problem.name}: {len(problem.tables)} tables, {size:.3g} GiB, batch {problem.batch_size}"
-    said = [head, f"on {problem.machine.name}: {problem.world_size} devices (predicted, not measured)", ""]
+    said = [head, f"on {problem.machine.name}: {problem.world_size} devices (predicted, not measured)"]
+    said += [*unusual(problem.exchange, problem.schedule), ""]
     if found.best is not None:
         said += [*_best_lines(found.best, problem.batch_size, kept), ""]
     else:
@@ -215,6 +217,7 @@ def _data(found: "PlanSearch", out: Path | None) -> dict[str, Any]:
         "machine": found.problem.machine.name,
         "batch_size": found.problem.batch_size,
         "backend": "simulated",
+        **{name: getattr(found.problem, name).value for name in TRAINING},
         "best": None if best is None else to_data(best),
         "tried": [to_data(one) for one in found.tried],
         "took_s": found.took_s,

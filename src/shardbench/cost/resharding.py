@@ -26,6 +26,7 @@ from shardbench.model.plan import (
     Tier,
     deal_start,
     master_node,
+    sharding_groups,
 )
 from shardbench.model.problem import Problem
 from shardbench.workloads.trace import Ranking
@@ -122,8 +123,8 @@ def resharding(old: Plan, new: Plan, problem: Problem, old_ranking: RankingOf, n
         for start, stop in zip(columns[:-1].tolist(), columns[1:].tolist()):
             each = (stop - start) * problem.precision.bytes + problem.optimizer.state_bytes(stop - start)
             sides = (
-                _Side.of(was, start, topology, _master(old, was)),
-                _Side.of(becomes, start, topology, _master(new, becomes)),
+                _Side.of(was, start, sharding_groups(old.groups, topology), _master(old, was)),
+                _Side.of(becomes, start, sharding_groups(new.groups, topology), _master(new, becomes)),
             )
             for source, target, rows in _shared_rows(runs, *sides):
                 _add(flows, source, target, each * rows, links)
@@ -193,28 +194,31 @@ class _Side:
     bands: list[_Band]
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], column: int, topology: Topology, master: int | None) -> "_Side":
-        """Return the bands of the segments that have this column; several replicas of the same rows are one."""
+    def of(cls, segments: Sequence[Segment], column: int, groups: Ints, master: int | None) -> "_Side":
+        """Return the bands of the segments that have this column; several replicas of the same rows are one.
+
+        ``groups`` are the plan's sharding groups, the ranks of each, int64 [groups, ranks].
+        """
         found: dict[int, list[Segment]] = {}
         for segment in segments:
             if segment.column_start <= column < segment.column_stop:
                 found.setdefault(segment.row_start, []).append(segment)
         starts = sorted(found)
-        bands = [_band(found[start], topology, master) for start in starts]
+        bands = [_band(found[start], groups, master) for start in starts]
         return cls(starts=np.array(starts, dtype=np.int64), bands=bands)
 
 
-def _band(segments: Sequence[Segment], topology: Topology, master: int | None) -> _Band:
-    places = np.concatenate([_places(segment, topology) for segment in segments], axis=1)
+def _band(segments: Sequence[Segment], groups: Ints, master: int | None) -> _Band:
+    places = np.concatenate([_places(segment, groups) for segment in segments], axis=1)
     if master is not None and isinstance(segments[0].placement, Replicated):
-        places = np.concatenate([places, [[2 * topology.world_size + master]]], axis=1)
+        places = np.concatenate([places, [[2 * groups.size + master]]], axis=1)
     deal = len(places)
     return _Band(places=places, dealt_from=segments[0].row_start - deal_start(segments[0].table, deal))
 
 
-def _places(segment: Segment, topology: Topology) -> Ints:
+def _places(segment: Segment, groups: Ints) -> Ints:
     """Return the places of a segment's rows by their position in the deal, int64 [deal, copies]."""
-    place, world = segment.placement, topology.world_size
+    place, world = segment.placement, groups.size
     match place:
         case Host():
             return np.array([[2 * world + place.node]])
@@ -225,10 +229,11 @@ def _places(segment: Segment, topology: Topology) -> Ints:
         case RowWise():
             ranks = np.array(place.ranks)[:, None]
         case NodeSharded():
-            ranks = np.arange(world).reshape(topology.nodes, -1).T
+            ranks = groups.T
         case OnLocalRank():
-            ranks = np.arange(world).reshape(topology.nodes, -1).T[[place.local_rank]]
-    return np.asarray(ranks + (world if place.tier is Tier.UVM else 0))
+            ranks = groups.T[[place.local_rank]]
+    # Rows behind a cache are in host memory; what of them the cache holds is fetched again.
+    return np.asarray(ranks + (0 if place.tier is Tier.HBM else world))
 
 
 def _shared_rows(runs: Runs, old: _Side, new: _Side) -> Iterator[tuple[Ints, Ints, Ints]]:

@@ -302,6 +302,9 @@ def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimi
         raise Unsupported(f"table '{table.name}': copies by group are kept equal by averaging, exact for sgd only")
     if is_cached(segment) and device == "cpu":
         raise Unsupported(f"table '{table.name}': a CPU has no HBM to cache its rows in")
+    if is_cached(segment) and isinstance(place, NodeSharded | OnLocalRank):
+        # A cache neither knows of what changes in host memory nor has written it back before.
+        raise Unsupported(f"table '{table.name}': copies by group are averaged in host memory, behind their caches")
     if optimizer is Optimizer.ADAM and device == "cpu":
         raise Unsupported(f"table '{table.name}': FBGEMM's CPU kernels have no fused adam")
     if optimizer is Optimizer.ROWWISE_ADAGRAD and segment.columns < table.dim:

@@ -395,6 +395,11 @@ def groups(records: Iterable[Record]) -> list[Group]:
     return sorted(made, key=lambda group: (group.condition.trains != UNSHARDED, not group.compared))
 
 
+def ordinary(grouped: Sequence[Group]) -> list[Group]:
+    """Return the groups of ordinary exchanges and steps: curves over problems have no others, as few strategies run."""
+    return [group for group in grouped if not unusual(group.condition.exchange, group.condition.schedule)]
+
+
 def suite_standings(grouped: Sequence[Group]) -> list[Standing]:
     """Return the standings of all groups whose times are compared, and which train the unsharded model.
 

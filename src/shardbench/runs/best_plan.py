@@ -144,6 +144,8 @@ def _problem(workload: Workload, machine: Machine, asked: Sequence[Strategy], tr
     if not asked:
         raise BadInput("no strategy is asked")
     for strategy in asked:
+        if strategy.role is Role.OTHER_MODEL:
+            raise BadInput(f"strategy {strategy.name} trains another model, so that its step is compared with no other")
         missing = missing_modules(strategy)
         if missing:
             raise BadInput(f"strategy {strategy.name} needs {', '.join(missing)}, which cannot be imported here")

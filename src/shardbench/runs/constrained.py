@@ -13,7 +13,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible, InvalidPlan
 from shardbench.model.constraints import TYPES, Constraints, allowed, nodes_of, on_one_device, sharding_type
-from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, ShardingGroups, Tier, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import Table
@@ -94,7 +94,9 @@ def _placed_anew(
     """Place some tables of a plan anew, the dearest first or the largest; raises Infeasible without room."""
     tables = {table.name: table for table in problem.tables}
     moved = {name for group, _ in groups for name in group}
-    placing = _Placing([s for s in plan.segments if s.table not in moved], problem, constraints)
+    placing = _Placing(
+        [s for s in plan.segments if s.table not in moved], problem, constraints, sharding_groups=plan.groups
+    )
     weight = {name: problem.weight_bytes(table) for name, table in tables.items()} if by_size else placing.work_of
     spread = {
         name for name, types in constraints.sharding_types.items() if by_size and EVERYWHERE.issuperset(allowed(types))
@@ -131,7 +133,15 @@ def _groups(
 class _Placing:
     """Segments so far, and what is looked up and held on each device."""
 
-    def __init__(self, segments: list[Segment], problem: Problem, constraints: Constraints) -> None:
+    def __init__(
+        self,
+        segments: list[Segment],
+        problem: Problem,
+        constraints: Constraints,
+        *,
+        sharding_groups: ShardingGroups | None,
+    ) -> None:
+        self.sharding_groups = sharding_groups
         self.segments, self.problem, self.constraints = segments, problem, constraints
         self.room = np.array(constraints.device_bytes(problem.topology), dtype=np.float64)
         self.work: Floats = np.zeros(problem.world_size)
@@ -192,7 +202,7 @@ class _Placing:
         return forms
 
     def _bytes(self, segments: list[Segment]) -> Floats:
-        plan = Plan(world_size=self.problem.world_size, segments=tuple(segments))
+        plan = Plan(world_size=self.problem.world_size, segments=tuple(segments), groups=self.sharding_groups)
         return np.asarray(memory_bytes(plan, self.problem).hbm, dtype=np.float64)
 
     def _hold(self, segments: list[Segment]) -> None:

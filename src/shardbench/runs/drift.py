@@ -76,7 +76,7 @@ def drifted(
     optimiser. Raises BadInput for a plan that is none of these tables on this machine.
     """
     problem = _problem(older, machine, training)
-    _check(plan, problem)
+    check_drifting(plan, problem)
     made_for = simulate(plan, problem, LaterBatches(older, older), older.dense, 1)
     now = simulate(plan, problem, LaterBatches(newer, older), newer.dense, 1)
     found = best_plan(newer, machine, asked, constraints=constraints, budget_s=budget_s, seed=seed, **training)
@@ -91,7 +91,12 @@ def _problem(workload: RecordedWorkload, machine: Machine, training: dict[str, A
     return Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=size, **training)
 
 
-def _check(plan: Plan, problem: Problem) -> None:
+def check_drifting(plan: Plan, problem: Problem) -> None:
+    """Raise BadInput for a plan that is none of the problem, or that trains another model than new plans do."""
+    if plan.sync_every > 1:
+        raise BadInput(
+            f"the plan averages copies every {plan.sync_every} steps: it trains another model than new plans do"
+        )
     try:
         validate(plan, problem, frozenset(Move))
     except InvalidPlan as error:

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from shardbench.base.arrays import Floats
+from shardbench.base.errors import Unsupported
 from shardbench.cost.bounds.capacity import Curve
 from shardbench.cost.bounds.demand import count_demand
 from shardbench.cost.bounds.embedding import Bound, split_bound, whole_table_bound_ms
@@ -19,10 +20,10 @@ from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.cost.uncertainty import DRAWS, drawn_machines, form_of, judged_steps, with_form
 from shardbench.model.caching import is_cached
 from shardbench.model.machine import Machine
-from shardbench.model.plan import PhaseKind, Plan
+from shardbench.model.plan import DenseHome, Host, PhaseKind, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape
+from shardbench.model.table import DenseShape, StepSchedule
 from shardbench.records.record import Draws, RankTiming, Timing, TrafficTotals
 from shardbench.runs.evaluate import Answer, Bounds, Question
 from shardbench.workloads.hotness import hot_under, pack, take
@@ -211,15 +212,28 @@ def simulate(plan: Plan, problem: Problem, batches: BatchSource, dense: DenseSha
     Raises Unsupported for a plan that cannot be counted.
     """
     distinct = min(iterations, len(batches.numbers))
+    cached = any(map(is_cached, plan.segments))
+    if problem.schedule is StepSchedule.PIPELINED:
+        _check_pipelined(plan, problem)
+    caches = counted_caches(plan, problem, batches.bags, distinct) if cached else []
     if plan.schedule is not None:
         return simulate_schedule(plan, problem, lambda i: batches.joined(distinct, i), dense)
-    caches = counted_caches(plan, problem, batches.bags, distinct) if any(map(is_cached, plan.segments)) else []
     traffics = [
         count(plan, problem, lambda i, n=n: batches.bags(n, i), dense, caches=caches[n] if caches else None)  # type: ignore[misc]
         for n in range(distinct)
     ]
     times = _times(traffics, problem, dense, problem.machine)
     return Simulation(traffics=tuple(traffics), times=times, machine=problem.machine)
+
+
+def _check_pipelined(plan: Plan, problem: Problem) -> None:
+    """Raise Unsupported for a plan that the engine does not train in TorchRec's pipeline either."""
+    beside = problem.machine.device != "cpu" and any(isinstance(segment.placement, Host) for segment in plan.segments)
+    if beside or plan.schedule is not None or plan.dense is DenseHome.HOSTS:
+        raise Unsupported(
+            "TorchRec's pipeline runs neither batch schedules nor dense models on hosts, nor tables that hosts look up "
+            "beside GPUs"
+        )
 
 
 def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags], dense: DenseShape) -> Simulation:

@@ -142,8 +142,8 @@ def read_all(results: Path) -> list[Record]:
 def find(selector: str, records: Sequence[Record]) -> Record:
     """Return the record that a key, its beginning or a selector names.
 
-    A selector that leaves out seed or repeat means the lowest there is. Raises BadInput where no record or more than
-    one is so named.
+    A selector that leaves out seed or repeat means the lowest there is, and trials of ordinary exchanges and steps
+    where there are some. Raises BadInput where no record or more than one is so named.
     """
     if "/" in selector:
         return _by_names(selector, current(records))
@@ -164,7 +164,12 @@ def _by_names(selector: str, records: Sequence[Record]) -> Record:
         near = meant(selector, {"/".join(_names(record)[: len(parts)]) for record in records})
         perhaps = f"did you mean {near}?" if near else "shardbench report SUITE shows what there is"
         raise BadInput(f"no record is {selector} ({SELECTOR}); {perhaps}")
-    return min(matching, key=lambda record: (record.spec.seed, record.spec.repeat))
+    ordinary = [record for record in matching if not unusual(record.spec.exchange, record.spec.schedule)]
+    chosen = ordinary or matching
+    if len({Condition.of(record) for record in chosen}) > 1:
+        keys = ", ".join(record.key[: _LEAST_KEY * 2] for record in chosen[:_LEAST_KEY])
+        raise BadInput(f"{selector} was trained in several ways: name a trial by the begin of its key, such as {keys}")
+    return min(chosen, key=lambda record: (record.spec.seed, record.spec.repeat))
 
 
 def _names(record: Record) -> list[str]:

@@ -8,8 +8,9 @@ import numpy as np
 
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import csv_text
+from shardbench.model.table import Precision, StepSchedule
 from shardbench.records.record import Record
-from shardbench.records.trial import TRAINING, Backend
+from shardbench.records.trial import TRAINING, Backend, unusual
 from shardbench.report.groups import Condition, Group, Row, groups
 from shardbench.report.tables.files import cell_text
 
@@ -134,9 +135,13 @@ def _together(found: Sequence[Agreement]) -> Agreement:
     )
 
 
+def _title(one: Agreement) -> str:
+    return ", ".join((one.workload, *unusual(Precision(one.exchange), StepSchedule(one.schedule))))
+
+
 def text_line(one: Agreement) -> str:
     """Say in a sentence what the table has of a group."""
-    where = "all workloads" if one.workload == EVERYTHING else f"{one.workload} on {one.machine}"
+    where = "all workloads" if one.workload == EVERYTHING else f"{_title(one)} on {one.machine}"
     if one.pairs_beyond_noise is None:
         return f"{where}: noise unknown (nothing was repeated), so no pair of {one.pairs} is told apart"
     share = "" if one.beyond_noise_pct is None else f" ({one.beyond_noise_pct:.1f} %)"

@@ -15,7 +15,7 @@ from shardbench.model.strategy import Role
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.report.compare.code_differences import other_code
-from shardbench.report.groups import Group, current, groups, suite_standings
+from shardbench.report.groups import Group, current, groups, ordinary, suite_standings
 from shardbench.report.page.chart import Chart
 from shardbench.report.page.explorer import Explored, explored
 from shardbench.report.page.figures import figures
@@ -121,7 +121,7 @@ def page(
     standings = suite_standings(grouped) if study is None else list(study.standings)
     named = {row.strategy for group in grouped for row in group.rows} | {one.strategy for one in standings}
     numbers = {name: number for number, name in enumerate(sorted(named))}
-    found = performance_profiles(standings)
+    found = performance_profiles(suite_standings(ordinary(grouped)) if study is None else standings)
     tabled = {name: sections(name, frame, causes=False) for name, frame in frames.items()}
     plans = max(1, PLANS // max(1, len(grouped)))
     shown = []

@@ -7,7 +7,7 @@ from shardbench.base.atomic import whole_file
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
-from shardbench.report.groups import Condition, Group, groups, suite_standings
+from shardbench.report.groups import Condition, Group, groups, ordinary, suite_standings
 from shardbench.report.paper.figures import figure_files, group_figures
 from shardbench.report.paper.latex import LatexTable, document_tex, slug, table_tex
 from shardbench.report.paper.profiles import HOW, profiles_paper
@@ -82,7 +82,7 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
         for backend in Backend
         if (groups_of := [group for group in grouped if group.condition.backend is backend])
     }
-    files |= profiles_paper(suite_standings(grouped), slug(suite), sources)
+    files |= profiles_paper(suite_standings(ordinary(grouped)), slug(suite), sources)
     for group in grouped:
         stem, made_by = stems[group.condition], commits(_records(group))
         for name, (caption, figure) in group_figures(group).items():

@@ -172,8 +172,9 @@ def _no_step_bound(record: Record) -> str | None:
     if record.spec.backend is not Backend.SIMULATED:
         return "measured"
     if not record.bounded:
-        cached = record.planned is not None and Move.CACHE in record.planned.moves
-        return "a cache in HBM" if cached else "hosts or a batch schedule"
+        moves = record.planned.moves if record.planned is not None else ()
+        causes = {Move.CACHE: "a cache in HBM", Move.LOCAL_STEPS: "copies that are averaged every few steps"}
+        return next((cause for move, cause in causes.items() if move in moves), "hosts or a batch schedule")
     return "recorded before steps had a bound" if record.step_bound_ms is None else None
 
 
