@@ -12,7 +12,7 @@ import shardbench
 from shardbench.base.errors import BadInput
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.store import cell_store, trial_store
-from shardbench.records.trial import Backend
+from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.result_columns import COLUMNS
 from shardbench.report.results import NOT_STATED
 
@@ -109,7 +109,7 @@ def test_committed_results_are_read_whole_and_say_what_they_are():
     quick = found.tables["quick/throughput"]
     row = quick[(quick["backend"] == "simulated") & (quick["n"] == 1)].iloc[0]
     same = found.trials.query("suite == 'quick' and current").merge(
-        row.to_frame().T[["workload", "machine", "backend", "strategy", "batch_size"]]
+        row.to_frame().T[["workload", "machine", "backend", "strategy", "batch_size", *TRAINING]]
     )
     assert same["step_ms_p50"].tolist() == pytest.approx([row["step_ms_p50"]], rel=1e-4)
 
