@@ -68,18 +68,18 @@ class Links:
         )
         across = self.world / local * (nodes - 1) / nodes * (scope == Holders.WORLD)
         arrived = counted.pooled * self.sample_bytes * (inside * (local - 1) / local + across)
-        columns, inside = counted.pooled * self.sample_bytes, self.local > 1
+        columns, shared = counted.pooled * self.sample_bytes, self.local > 1
         passed = np.select(
             [scope == Holders.RANK, scope == Holders.NODE, scope == Holders.WORLD, scope == Holders.NODES],
             [
                 2 * self.world,
-                2 * nodes + inside * (self.world + nodes),
+                2 * nodes + shared * (self.world + nodes),
                 self.world + 1,
-                inside * (self.local + 1),
+                shared * (self.local + 1),
             ],
             0,
         )
-        askers = np.where(scope == Holders.NODES, self.local * inside, self.world)
+        askers = np.where(scope == Holders.NODES, self.local * shared, self.world)
         converted = columns * passed + 2.0 * counted.returned * askers
         return np.asarray(arrived * self.added + converted * self.converted)
 
