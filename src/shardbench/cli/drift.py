@@ -40,17 +40,11 @@ def drift_command(
     constraints: Annotated[
         Path | None, typer.Option("--constraints", help="A .toml file that says what a new plan must keep.")
     ] = None,
-    precision: Annotated[Precision, typer.Option("--precision", help="Precision of the weights.")] = Precision.FP32,
-    optimizer: Annotated[
-        Optimizer, typer.Option("--optimizer", help="Optimizer of the tables, whose state moves with the rows.")
-    ] = Optimizer.SGD,
-    exchange: Annotated[
-        Precision, typer.Option("--exchange", help="Number format in which vectors and their gradients are sent.")
-    ] = Precision.FP32,
-    schedule: Annotated[
-        StepSchedule, typer.Option("--schedule", help="Whether the next batch's lookups are sent beside a step.")
-    ] = StepSchedule.SEQUENTIAL,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of strategies that draw at random.")] = 0,
+    precision: shared.PrecisionOption = Precision.FP32,
+    optimizer: shared.OptimizerOption = Optimizer.SGD,
+    exchange: shared.ExchangeOption = Precision.FP32,
+    schedule: shared.ScheduleOption = StepSchedule.SEQUENTIAL,
+    seed: shared.SeedOption = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write the new plan here, for shardbench export.")] = None,
     as_json: shared.JsonOption = False,
 ) -> int:

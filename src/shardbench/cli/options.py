@@ -9,6 +9,7 @@ import typer
 
 from shardbench.base.generated import ascii_text
 from shardbench.cli.names import completing, papers, retried, strategy_names, suites, suites_and_papers
+from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.records.trial import Backend
 from shardbench.runs.cluster import Engine
 
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
+PrecisionOption = Annotated[Precision, typer.Option("--precision", help="Precision of the weights.")]
+OptimizerOption = Annotated[
+    Optimizer, typer.Option("--optimizer", help="Optimizer of the tables; its state takes memory and moves with rows.")
+]
+ExchangeOption = Annotated[
+    Precision, typer.Option("--exchange", help="Number format in which vectors and their gradients are sent.")
+]
+ScheduleOption = Annotated[
+    StepSchedule, typer.Option("--schedule", help="Whether the next batch's lookups are sent beside a step.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of strategies that draw at random.")]
 SuiteArgument = Annotated[
     str, typer.Argument(help="Name of a suite, or path of a .toml file.", autocompletion=completing(suites))
 ]

@@ -55,17 +55,11 @@ def plan_command(
         Path | None,
         typer.Option("--constraints", help="A .toml file that says what the plan must keep."),
     ] = None,
-    precision: Annotated[Precision, typer.Option("--precision", help="Precision of the weights.")] = Precision.FP32,
-    optimizer: Annotated[
-        Optimizer, typer.Option("--optimizer", help="Optimizer of the tables, whose state takes memory.")
-    ] = Optimizer.SGD,
-    exchange: Annotated[
-        Precision, typer.Option("--exchange", help="Number format in which vectors and their gradients are sent.")
-    ] = Precision.FP32,
-    schedule: Annotated[
-        StepSchedule, typer.Option("--schedule", help="Whether the next batch's lookups are sent beside a step.")
-    ] = StepSchedule.SEQUENTIAL,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of strategies that draw at random.")] = 0,
+    precision: shared.PrecisionOption = Precision.FP32,
+    optimizer: shared.OptimizerOption = Optimizer.SGD,
+    exchange: shared.ExchangeOption = Precision.FP32,
+    schedule: shared.ScheduleOption = StepSchedule.SEQUENTIAL,
+    seed: shared.SeedOption = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here, for shardbench export.")] = None,
     data: shared.DataOption = shared.DEFAULT_DATA,
     as_json: shared.JsonOption = False,
