@@ -39,13 +39,10 @@ from shardbench.engine.blocks import Block, Merge, merge
 from shardbench.engine.fill import Constant, leave
 from shardbench.engine.formats import DATA_TYPES, TENSOR_TYPES, codecs_registry
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Reach, Slot, home_rank
-from shardbench.model.caching import is_cached, ratio_of
+from shardbench.model.caching import KERNELS, is_cached, ratio_of
 from shardbench.model.machine import Topology
 from shardbench.model.plan import OnLocalRank, RowWise, ShardingGroups, Tier, sharding_groups, tier_of
 from shardbench.model.table import Precision
-
-KERNELS = {Tier.HBM: "fused", Tier.UVM: "fused_uvm", Tier.CACHED: "fused_uvm_caching"}
-"""TorchRec's kernel for the rows of each tier of a GPU."""
 
 Shards = dict[str, list[tuple[int, torch.Tensor]]]
 """Logical table -> this rank's [(first row, weights [rows, columns])]."""

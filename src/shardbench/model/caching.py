@@ -23,6 +23,8 @@ from shardbench.model.plan import (
 )
 from shardbench.model.table import Pooling, Table
 
+KERNELS = {Tier.HBM: "fused", Tier.UVM: "fused_uvm", Tier.CACHED: "fused_uvm_caching"}
+"""TorchRec's kernel for the rows of each tier of a GPU."""
 WAYS = 32
 """Slots of a set: the threads of a warp, which look at them together."""
 SLOT_BYTES = 16

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import STRICT, from_json, to_json
 from shardbench.engine.lower import LogicalTable, ModuleKey, Reach
-from shardbench.model.caching import is_cached, ratio_of
+from shardbench.model.caching import KERNELS, is_cached, ratio_of
 from shardbench.model.plan import (
     CacheRatio,
     Host,
@@ -19,12 +19,10 @@ from shardbench.model.plan import (
     Replicated,
     RowWise,
     Segment,
-    Tier,
     tier_of,
 )
 
 DENSE = "dense"
-KERNELS = {Tier.HBM: "fused", Tier.UVM: "fused_uvm", Tier.CACHED: "fused_uvm_caching"}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
