@@ -87,3 +87,10 @@ class Strategy(ABC):
 
         Raises Infeasible where there is none. Must return within ``budget.plan_s`` seconds.
         """
+
+    def plans(self, problem: Problem, budget: Budget, seed: int, most: int) -> tuple[Plan, ...]:
+        """Return ``plan``'s plan and up to ``most - 1`` others, best first, for a race; ``plan``'s alone by default.
+
+        Raises Infeasible where there is none. Must return within ``budget.plan_s`` seconds.
+        """
+        return (self.plan(problem, budget, seed),)

@@ -67,6 +67,17 @@ class Best:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A valid plan, as a race takes it."""
+
+    name: str
+    """The strategy's name; with a number behind it (``joint-2``) for a runner-up, and ``yours`` for the user's own."""
+    plan: Plan
+    step_ms: float
+    """Predicted."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanSearch:
     """All that was tried, best first; ``best`` is None where nothing has a plan."""
 
@@ -74,6 +85,8 @@ class PlanSearch:
     best: Best | None
     tried: tuple[Tried, ...]
     took_s: float
+    candidates: tuple[Candidate, ...] = ()
+    """The distinct plans, the shortest predicted step first."""
 
 
 def default_strategies() -> list[Strategy]:
@@ -137,7 +150,18 @@ def best_plan(
     told.sort(key=lambda one: (one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[ranked[0]]]) if ranked[0] in draws else None
     best = _best(answers[ranked[0]], ranked[0], kept, problem, band_ms)
-    return PlanSearch(problem=problem, best=best, tried=tuple(told), took_s=time.perf_counter() - start)
+    took_s = time.perf_counter() - start
+    candidates = _candidates({name: answers[name] for name in ranked})
+    return PlanSearch(problem=problem, best=best, tried=tuple(told), took_s=took_s, candidates=candidates)
+
+
+def _candidates(ranked: Mapping[str, Answer[Simulation]]) -> tuple[Candidate, ...]:
+    """Return one candidate a distinct plan: of strategies with the same plan the first."""
+    found: dict[str, Candidate] = {}
+    for name, answer in ranked.items():
+        one = Candidate(name=name, plan=answer.plan, step_ms=answer.judged.step_ms)
+        found.setdefault(answer.planned.plan_hash, one)
+    return tuple(found.values())
 
 
 def _problem(workload: Workload, machine: Machine, asked: Sequence[Strategy], training: Mapping[str, Any]) -> Problem:
