@@ -22,7 +22,7 @@ from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES, Sources
 from shardbench.cost.caching import CacheWork
 from shardbench.cost.collectives import CollectiveName, called_s, waits_s
-from shardbench.cost.dense import dense_s
+from shardbench.cost.dense import DenseWork, dense_s
 from shardbench.cost.load import Load, TierRows
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.published.gpus import shared
@@ -251,11 +251,12 @@ def step_time(
     batch_size: int,
     *,
     schedule: StepSchedule = StepSchedule.SEQUENTIAL,
+    work: DenseWork | None = None,
 ) -> StepTime:
     """Predict the time of one step under a schedule.
 
     Phases follow one another, but for what ``hidden_ms`` says. What the host's floor leaves of a short step is in
-    ``dense``, which no plan changes.
+    ``dense``, which no plan changes. ``work`` is the dense model's around the tables, for whoever asks many times.
     """
     constants, exchanged = machine.constants, traffic.dense is DenseHome.DEVICES
     modules_s = constants.module_s * traffic.modules
@@ -290,7 +291,7 @@ def step_time(
     }
     first_busy, last_busy = int((forward + placing).argmax()), int((backward + placing_backward).argmax())
     copies_s = synchronisation_s(traffic.synchronisation, machine)
-    dense_ms = 1e3 * dense_s(traffic.history_columns, machine, dense, tables, batch_size, home=traffic.dense)
+    dense_ms = 1e3 * dense_s(traffic.history_columns, machine, dense, tables, batch_size, home=traffic.dense, work=work)
     phases_ms = {
         StepPhase.INPUT: waits_ms[StepPhase.INPUT] + 1e3 * float(sources.max() + arrived[first_busy]),
         StepPhase.LOOKUP: 1e3 * float(forward[first_busy]),

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-import numpy as np
-
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.load import VECTOR_BYTES
@@ -78,6 +76,33 @@ def product_rate(machine: Machine, format_: Format) -> float:
     return matrix.dense_half_flop_per_s if format_ is Format.FP16 else matrix.dense_tf32_flop_per_s
 
 
+@dataclass(frozen=True, kw_only=True)
+class DenseWork:
+    """What a dense model around some tables computes, whichever machine it runs on."""
+
+    layers: tuple[tuple[int, int], ...]
+    """Numbers in and out of every linear layer."""
+    queries: int
+    """Attentions, one a feature of an unpooled table."""
+    flops_per_sample: int
+    moved_per_sample: float
+    """Numbers that are copied between products, but for those of histories."""
+
+    @classmethod
+    def of(cls, dense: DenseShape, tables: tuple[Table, ...]) -> "DenseWork":
+        """Return the work of a dense model around these tables."""
+        pooled = [table for table in tables if table.pooling is Pooling.SUM]
+        moved = VECTOR_PASSES * sum(table.dim * table.features for table in pooled)
+        if dense.interacts_by_dot(tables):
+            moved += PAIR_PASSES * (1 + sum(table.features for table in pooled)) ** 2
+        return cls(
+            layers=dense.layers(tables),
+            queries=len(dense.queries(tables)),
+            flops_per_sample=dense.flops_per_sample(tables),
+            moved_per_sample=moved,
+        )
+
+
 def dense_s(
     history_columns: Floats,
     machine: Machine,
@@ -86,24 +111,28 @@ def dense_s(
     batch_size: int,
     *,
     home: DenseHome = DenseHome.DEVICES,
+    work: DenseWork | None = None,
 ) -> float:
     """Return the seconds of the dense model, forward and backward, on devices or hosts.
 
     What was measured on this machine (``Machine.dense_steps``) goes before the formula. Devices wait for the one whose
     samples have the longest histories: ``history_columns`` [world] are lookups of unpooled tables times their widths.
     A GPU's layers are bound by their bytes where those take longer; on CPUs these are within the rate, which is
-    calibrated. Raises BadInput for a GPU's hosts without a stated rate.
+    calibrated. ``work`` is that of the model around these tables, for whoever asks for many machines. Raises BadInput
+    for a GPU's hosts without a stated rate.
     """
     if machine.dense_steps and home is DenseHome.DEVICES:
         measured = machine.dense_steps.get(dense_key(dense, tables, batch_size, machine.topology.world_size))
         if measured is not None:
             return measured
+    work = work or DenseWork.of(dense, tables)
     samples = batch_size / machine.topology.world_size
-    flop = PRODUCTS * (samples * dense.flops_per_sample(tables) + HISTORY_FLOPS * history_columns)
-    widths, constants, host = dense.layers(tables), machine.constants, machine.host
+    flop = PRODUCTS * (samples * work.flops_per_sample + HISTORY_FLOPS * history_columns)
+    widths, constants, host = work.layers, machine.constants, machine.host
     # An attention starts about as many kernels as a layer.
-    layers = len(widths) + 2 * len(dense.queries(tables))
-    moved = activation_bytes(dense, tables, samples, history_columns)
+    layers = len(widths) + 2 * work.queries
+    # Bytes that a rank copies between the dense model's products, forward and backward, [world].
+    moved = VECTOR_BYTES * (samples * work.moved_per_sample + HISTORY_PASSES * history_columns)
     fixed = constants.dense_step_s + layers * constants.dense_layer_s
     seconds = fixed + flop / constants.dense_flop_per_s + moved / constants.activation_bytes_per_s
     if machine.device == "cuda":
@@ -120,12 +149,3 @@ def dense_s(
         raise BadInput(f"machine {machine.name} does not state its CPUs: add [constants.host_dense_rate] and host_link")
     fixed = host.dense_step_s + layers * host.dense_layer_s
     return fixed + float(flop.sum()) / machine.topology.nodes / host.dense_flop_per_s
-
-
-def activation_bytes(dense: DenseShape, tables: tuple[Table, ...], samples: float, history_columns: Floats) -> Floats:
-    """Return bytes that a rank copies between the dense model's products, forward and backward, [world]."""
-    pooled = [table for table in tables if table.pooling is Pooling.SUM]
-    moved = VECTOR_PASSES * samples * sum(table.dim * table.features for table in pooled)
-    if dense.interacts_by_dot(tables):
-        moved += PAIR_PASSES * samples * (1 + sum(table.features for table in pooled)) ** 2
-    return np.asarray(VECTOR_BYTES * (moved + HISTORY_PASSES * history_columns))

@@ -4,7 +4,6 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import pandas as pd
 
 from shardbench.base.arrays import Floats, Ids, Ints, Ints32, zeros
 from shardbench.base.errors import BadInput
@@ -32,6 +31,8 @@ def _scratch(rows: int) -> Ints32:
 def distinct_ids(values: Ids, rows: int) -> Ids:
     """Return the distinct ids among ``values`` (all below ``rows``), in no particular order."""
     if rows > STAMPED_ROWS or len(values) > np.iinfo(np.int32).max:
+        import pandas as pd  # noqa: PLC0415 - few tables are as long, and it takes long to import
+
         return np.asarray(pd.unique(values))
     stamps = _scratch(rows)
     order = np.arange(len(values), dtype=np.int32)
@@ -118,6 +119,11 @@ class CountedLookups:
         """The distinct rows that the batch asks for, in no particular order."""
         return distinct_ids(self.values, self.rows)
 
+    @cached_property
+    def _longest_by_source(self) -> Ints:
+        """The lookups of the longest bag by the rank whose sample asks, [world]."""
+        return np.asarray(np.diff(self.offsets).reshape(self.world, -1).max(axis=1))
+
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
         """Count the distinct rows of the batch by owner."""
         return self._by_owner(self.touched, start, stop, ways)
@@ -145,11 +151,12 @@ class CountedLookups:
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
         """Count the lookups of the longest bag by group of samples and owner."""
-        lengths = np.diff(self.offsets)
         if start > 0 or stop < self.rows:
             inside = (self.values >= start) & (self.values < stop)
             lengths = np.diff(np.concatenate([[0], np.cumsum(inside)])[self.offsets])
-        longest = lengths.reshape(groups, -1).max(axis=1)
+            longest = lengths.reshape(groups, -1).max(axis=1)
+        else:
+            longest = self._longest_by_source.reshape(groups, -1).max(axis=1)
         return np.repeat(np.ceil(longest / ways)[:, None], ways, axis=1)
 
 

@@ -61,13 +61,15 @@ class Traffic:
 def count(
     plan: Plan,
     problem: Problem,
-    bags: Callable[[int], Bags],
+    bags: Callable[[int], Bags | CountedLookups],
     dense: DenseShape,
     phase: PhaseKind | None = None,
     *,
     caches: Caches | None = None,
 ) -> Traffic:
     """Count the exact traffic of one iteration; ``bags(i)`` gives the lookups of problem.tables[i].
+
+    Whoever counts several plans gives ``counted_lookups`` of the bags, so that what plans share is counted once.
 
     ``caches`` is what this batch meets in the plan's caches (``caching.counted_caches``), which have a history:
     BadInput where it is wanting.
@@ -77,10 +79,16 @@ def count(
     """
 
     def lookups(i: int) -> TableLookups:
-        table = problem.tables[i]
-        return CountedLookups(bags(i), table.rows, problem.world_size, f"table {table.name}")
+        found = bags(i)
+        return found if isinstance(found, CountedLookups) else counted_lookups(found, problem, i)
 
     return traffic_of(plan, problem, lookups, dense, phase=phase, caches=caches)
+
+
+def counted_lookups(bags: Bags, problem: Problem, i: int) -> CountedLookups:
+    """Return the lookups of table i in one batch, as they are counted; raises BadInput where one asks for no row."""
+    table = problem.tables[i]
+    return CountedLookups(bags, table.rows, problem.world_size, f"table {table.name}")
 
 
 def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Traffic:

@@ -2,8 +2,9 @@
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,7 +12,8 @@ from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsup
 from shardbench.base.landlock import version
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
-from shardbench.cost.bounds.embedding import NO_BOUND, Bound, keeps_order
+from shardbench.cost.bounds.capacity import Curve
+from shardbench.cost.bounds.embedding import NO_BOUND, Bound, keeps_order, split_bound, whole_table_bound_ms
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
@@ -44,18 +46,37 @@ LATE, LATE_S = 0.1, 2.0
 """A planner is killed this share of its budget after it, or so many seconds after it, whichever is later."""
 
 
+WHOLE_TABLE_MOVES = frozenset({Move.TABLE, Move.UVM})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The times that no plan of devices' tables can beat; None where nothing is proven."""
+    """The times that no plan of devices' tables can beat, each proven when first asked for; None where nothing is."""
 
-    any_rows: Bound | None = None
-    """It holds whatever rows a plan puts into HBM."""
-    hottest_first: Bound | None = None
-    """It holds for plans that keep the order of frequency in every table (``cost.bounds.keeps_order``)."""
-    whole_tables_ms: float | None = None
-    """It holds for plans that keep every table whole on one device."""
     steps: StepBounds | None = None
-    """Bounds on the whole step."""
+    """Bounds on the whole step, and what the batches ask for."""
+
+    @cached_property
+    def any_rows(self) -> Bound | None:
+        """Return the bound on the embedding time that holds whatever rows a plan puts into HBM."""
+        return self._split(self.steps.demand.any_rows) if self.steps is not None else None
+
+    @cached_property
+    def hottest_first(self) -> Bound | None:
+        """Return that of plans that keep the order of frequency in every table (``cost.bounds.keeps_order``)."""
+        return self._split(self.steps.demand.hottest_first) if self.steps is not None else None
+
+    @cached_property
+    def whole_tables_ms(self) -> float | None:
+        """Return that of plans that keep every table whole on one device."""
+        if self.steps is None:
+            return None
+        return whole_table_bound_ms(self.steps.demand.loads, self.steps.problem, WHOLE_TABLE_MOVES)
+
+    def _split(self, curves: Sequence[Curve]) -> Bound | None:
+        if self.steps is None:
+            return None
+        return split_bound(self.steps.demand.loads, self.steps.problem, DEVICE_MOVES, curves)
 
     def of(self, plan: Plan, moves: Iterable[str]) -> Bound | None:
         """Return the bound on plans like this one, which makes ``moves``; None with hosts, a schedule or caches."""
@@ -162,7 +183,8 @@ def evaluate(
 
     The strategy sees of the problem what it declared, and never the test split: ``sealed`` plans in
     a process of its own that is killed when its time is up; else the split is closed while it plans
-    here. Either way one that took more than ``slack`` times its budget has failed; one that does not
+    here. Either way one that took more than ``slack`` times its budget has failed (none with an infinite slack, for who
+    shows late plans and says so: trials and studies never do); one that does not
     learn and was killed is not asked the same question again with less. ``fitted`` says that the strategy
     has learned already. ``on_plan`` is told of a valid plan before it is judged. Where a ``planner`` is
     given, it lets the strategy fit and plan, sealed in its own way. ``sent`` is the strategy as it crosses

@@ -1,28 +1,27 @@
 """The simulated backend: exact counts of test batches, turned into time by the cost model."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import Unsupported
-from shardbench.cost.bounds.capacity import Curve
 from shardbench.cost.bounds.demand import count_demand
-from shardbench.cost.bounds.embedding import Bound, split_bound, whole_table_bound_ms
-from shardbench.cost.bounds.step import DEVICE_MOVES, StepBounds
+from shardbench.cost.bounds.step import StepBounds
 from shardbench.cost.caching import CacheWork, counted_caches
 from shardbench.cost.collectives import waits_s
 from shardbench.cost.costmodel import StepTime, step_time
+from shardbench.cost.dense import DenseWork
+from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import WAITS, StepPhase
-from shardbench.cost.traffic import Traffic, count, mean
+from shardbench.cost.traffic import Traffic, count, counted_lookups, mean
 from shardbench.cost.uncertainty import DRAWS, drawn_machines, form_of, judged_steps, with_form
 from shardbench.model.caching import is_cached
 from shardbench.model.machine import Machine
 from shardbench.model.plan import DenseHome, Host, PhaseKind, Plan
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape, StepSchedule
 from shardbench.records.record import Draws, RankTiming, Timing, TrafficTotals
 from shardbench.runs.evaluate import Answer, Bounds, Question
@@ -30,8 +29,6 @@ from shardbench.workloads.hotness import hot_under, pack, take
 from shardbench.workloads.materialise import BatchSource, DrawnBatches
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import Workload
-
-WHOLE_TABLE_MOVES = frozenset({Move.TABLE, Move.UVM})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +111,9 @@ class Simulation:
         if not problem.machine.errors:
             return None
         form, trust = form_of(self.times), problem.machine.trust
+        work = DenseWork.of(dense, problem.tables)
         drawn = [
-            replace(self, times=_times(self.traffics, problem, dense, machine))
+            replace(self, times=_times(self.traffics, problem, dense, machine, work))
             for machine in drawn_machines(problem.machine, n)
         ]
         formed = [replace(one, times=tuple(with_form(t, i, form, n) for t in one.times)) for i, one in enumerate(drawn)]
@@ -157,6 +155,7 @@ class CountedQuestion(Question[Simulation]):
         self.batches = batches
         self.dense = dense
         self.iterations = iterations
+        self._counted: dict[tuple[int, int], CountedLookups] = {}
 
     @classmethod
     def drawn(cls, workload: Workload, machine: Machine, batches: DrawnBatches) -> "CountedQuestion":
@@ -166,7 +165,15 @@ class CountedQuestion(Question[Simulation]):
 
     def judge(self, plan: Plan) -> Simulation:
         """Count a plan and predict its times; raises Unsupported for one that the counter cannot count."""
-        return simulate(plan, self.problem, self.batches, self.dense, self.iterations)
+        return simulate(plan, self.problem, self.batches, self.dense, self.iterations, lookups=self._lookups)
+
+    def _lookups(self, batch: int, table: int) -> Bags | CountedLookups:
+        """Return a table's lookups; those of batches in memory are kept with what several plans ask of them."""
+        if not isinstance(self.batches, DrawnBatches):
+            return self.batches.bags(batch, table)
+        if (batch, table) not in self._counted:
+            self._counted[batch, table] = counted_lookups(self.batches.bags(batch, table), self.problem, table)
+        return self._counted[batch, table]
 
     def held_out(self) -> "CountedQuestion | None":
         """Return the question on batches drawn now; None for batches on disk, and where the lookups are on record."""
@@ -174,18 +181,9 @@ class CountedQuestion(Question[Simulation]):
         return None if batches is None else CountedQuestion(self.problem, batches, self.dense, self.iterations)
 
     def prove_bounds(self) -> Bounds:
-        """Prove bounds on the slowest rank's mean embedding time and on the mean step, under the cost model."""
-        counted = count_demand(self.problem, self.batches.bags, len(self.batches.numbers))
-
-        def split(curves: Sequence[Curve]) -> Bound:
-            return split_bound(counted.loads, self.problem, DEVICE_MOVES, curves)
-
-        return Bounds(
-            any_rows=split(counted.any_rows),
-            hottest_first=split(counted.hottest_first),
-            whole_tables_ms=whole_table_bound_ms(counted.loads, self.problem, WHOLE_TABLE_MOVES),
-            steps=StepBounds(demand=counted, problem=self.problem, dense=self.dense),
-        )
+        """Count what bounds on the slowest rank's mean embedding time and on the mean step are proven from."""
+        counted = count_demand(self.problem, self._lookups, len(self.batches.numbers))
+        return Bounds(steps=StepBounds(demand=counted, problem=self.problem, dense=self.dense))
 
 
 def step_cells(answer: Answer[Simulation]) -> dict[str, float | None]:
@@ -204,11 +202,20 @@ def step_cells(answer: Answer[Simulation]) -> dict[str, float | None]:
     }
 
 
-def simulate(plan: Plan, problem: Problem, batches: BatchSource, dense: DenseShape, iterations: int) -> Simulation:
+def simulate(
+    plan: Plan,
+    problem: Problem,
+    batches: BatchSource,
+    dense: DenseShape,
+    iterations: int,
+    *,
+    lookups: Callable[[int, int], Bags | CountedLookups] | None = None,
+) -> Simulation:
     """Count ``iterations`` test batches (each distinct one once) and predict their steps.
 
     Under a batch schedule the samples of these batches are packed into pure mini-batches. Caches meet the batches in
     their order, once, after a long run of the training distribution.
+    ``lookups(n, i)`` are batch n's of table i, for whoever has counted them already.
     Raises Unsupported for a plan that cannot be counted.
     """
     distinct = min(iterations, len(batches.numbers))
@@ -219,7 +226,7 @@ def simulate(plan: Plan, problem: Problem, batches: BatchSource, dense: DenseSha
     if plan.schedule is not None:
         return simulate_schedule(plan, problem, lambda i: batches.joined(distinct, i), dense)
     traffics = [
-        count(plan, problem, lambda i, n=n: batches.bags(n, i), dense, caches=caches[n] if caches else None)  # type: ignore[misc]
+        count(plan, problem, partial(lookups or batches.bags, n), dense, caches=caches[n] if caches else None)
         for n in range(distinct)
     ]
     times = _times(traffics, problem, dense, problem.machine)
@@ -256,9 +263,12 @@ def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags],
     )
 
 
-def _times(traffics: Iterable[Traffic], problem: Problem, dense: DenseShape, machine: Machine) -> tuple[StepTime, ...]:
-    schedule = problem.schedule
-    return tuple(step_time(t, machine, dense, problem.tables, problem.batch_size, schedule=schedule) for t in traffics)
+def _times(
+    traffics: Iterable[Traffic], problem: Problem, dense: DenseShape, machine: Machine, work: DenseWork | None = None
+) -> tuple[StepTime, ...]:
+    work = work or DenseWork.of(dense, problem.tables)
+    tables, batch_size, schedule = problem.tables, problem.batch_size, problem.schedule
+    return tuple(step_time(t, machine, dense, tables, batch_size, schedule=schedule, work=work) for t in traffics)
 
 
 def _six_digits(value: float) -> float:

@@ -74,14 +74,21 @@ class DrawnWorkload(Workload):
         present = 0
         left = self.profile_samples
         for train in self._train(table):
-            bags = train.samples(0, min(left, train.batch_size))
+            bags = train.samples(0, left) if left < train.batch_size else train
             left -= bags.batch_size
             present += int(np.count_nonzero(bags.sample_lengths))
             drawn.append(bags.values.astype(np.int32) if rows < 1 << 31 else bags.values)
             if not left:
                 break
         ranking = CompactRanking(np.concatenate(drawn), rows)
-        profile = AccessProfile.from_counts(ranking.counts, rows=rows, samples=self.profile_samples, present=present)
+        counts, row_counts = (numbers.tolist() for numbers in ranking.runs)
+        profile = AccessProfile(
+            rows=rows,
+            samples=self.profile_samples,
+            present=present,
+            counts=tuple(counts),
+            row_counts=tuple(row_counts),
+        )
         return ranking, profile
 
 
@@ -89,11 +96,29 @@ def bag_lengths(generator: np.random.Generator, samples: int, pooling: float, co
     """Draw bag lengths int64 [samples]: 0 with probability 1 - ``coverage``, else spread evenly over 1..2 pooling.
 
     floor(1 + 2 (pooling - 1) u + v) of two uniform draws has mean ``pooling`` exactly; bags are
-    bounded, as lists cut at a fixed length are.
+    bounded, as lists cut at a fixed length are. Draws that decide nothing are passed over: what is drawn next is the
+    same.
     """
-    lengths = generator.random(samples)
-    lengths *= 2.0 * (pooling - 1.0)
-    lengths += generator.random(samples)
-    lengths += 1.0
-    present = generator.random(samples) < coverage
-    return np.floor(lengths).astype(np.int64) * present
+    if pooling == 1.0:
+        _pass_over(generator, 2 * samples)
+        found = np.ones(samples, dtype=np.int64)
+    else:
+        lengths = generator.random(samples)
+        lengths *= 2.0 * (pooling - 1.0)
+        lengths += generator.random(samples)
+        lengths += 1.0
+        found = lengths.astype(np.int64)
+    if coverage >= 1.0:
+        _pass_over(generator, samples)
+    else:
+        found *= generator.random(samples) < coverage
+    return found
+
+
+def _pass_over(generator: np.random.Generator, draws: int) -> None:
+    """Bring a generator to where it is after ``draws`` uniform numbers."""
+    bits = generator.bit_generator
+    if isinstance(bits, np.random.PCG64):
+        bits.advance(draws)
+    else:
+        generator.random(draws)

@@ -31,9 +31,22 @@ def broken_dataset_packages() -> tuple[str, ...]:
 
 @cache
 def _kinds() -> tuple[dict[str, Brought[type[WorkloadConfig]]], tuple[str, ...]]:
-    modules = [import_module(f"{GROUP}.{info.name}") for info in pkgutil.iter_modules(import_module(GROUP).__path__)]
+    modules = [import_module(f"{GROUP}.{name}") for name in _modules()]
     ours = [(m.__name__, m.__name__, partial(getattr, m, "CONFIG")) for m in modules if hasattr(m, "CONFIG")]
     return collected("dataset", (*ours, *brought(GROUP)), _kind_of)
+
+
+def _modules() -> list[str]:
+    return [info.name for info in pkgutil.iter_modules(import_module(GROUP).__path__)]
+
+
+def _kind(name: str) -> type[WorkloadConfig] | None:
+    """Return the kind of a name; where a module of ours is called so, the others are not imported for it."""
+    if name in _modules():
+        config: object = getattr(import_module(f"{GROUP}.{name}"), "CONFIG", None)
+        if config is not None and (own := dict(_kind_of(config, GROUP)).get(name)) is not None:
+            return own
+    return workload_kinds().get(name)
 
 
 def _kind_of(config: object, package: str) -> list[tuple[str, type[WorkloadConfig]]]:
@@ -47,10 +60,13 @@ def _kind_of(config: object, package: str) -> list[tuple[str, type[WorkloadConfi
 
 def workload_config(data: dict[str, Any], what: str) -> WorkloadConfig:
     """Return the validated parameters of a workload; raises BadInput that names the wrong field."""
-    kind, known = data.get("dataset"), sorted(workload_kinds())
+    kind = data.get("dataset")
     if not isinstance(kind, str):
         stated = "no dataset" if kind is None else f"dataset {kind!r}, which is no string"
-        raise BadInput(f"{what}: workload {data.get('name')} states {stated}; known: {', '.join(known)}")
-    if kind not in workload_kinds():
+        listed = ", ".join(sorted(workload_kinds()))
+        raise BadInput(f"{what}: workload {data.get('name')} states {stated}; known: {listed}")
+    config = _kind(kind)
+    if config is None:
+        known = sorted(workload_kinds())
         raise BadInput(f"{what}: {unknown('dataset', kind, known, left_out=broken_dataset_packages())}")
-    return from_data(workload_kinds()[kind], data, f"{what}: workload {data.get('name')}")
+    return from_data(config, data, f"{what}: workload {data.get('name')}")

@@ -159,12 +159,17 @@ class Ranking:
     DENSE_ROWS = 1 << 24
     DENSE_ROWS_PER_LOOKUP = 16
     """Rows a lookup from which on filling an array of all rows takes longer than searching the seen ones."""
+    COUNTED_ROWS_PER_LOOKUP = 6
+    """Rows a lookup from which on counting each takes longer than sorting the lookups."""
+    RADIX_LOOKUPS = 1 << 18
+    """Lookups up to which two passes of a radix sort, which are stable, are quicker than a sort by comparison."""
 
     def __init__(self, train_ids: NDArray[np.integer], rows: int) -> None:
         self.rows = rows
         dense = rows <= min(self.DENSE_ROWS, self.DENSE_ROWS_PER_LOOKUP * len(train_ids))
         narrow = np.int32 if rows <= 1 << 31 else np.int64
-        seen, counts = _counted(train_ids if dense else train_ids.astype(narrow, copy=False), rows if dense else None)
+        few = rows <= min(self.DENSE_ROWS, self.COUNTED_ROWS_PER_LOOKUP * len(train_ids))
+        seen, counts = _counted(train_ids.astype(narrow, copy=False), rows if dense or few else None)
         # Small whole numbers are sorted by radix, many times quicker than by comparison.
         below = int(counts.max(initial=0)) - counts
         order = np.argsort(below.astype(np.uint16) if below.max(initial=0) < 1 << 16 else below, kind="stable")
@@ -179,9 +184,14 @@ class Ranking:
             self._ranks += np.int32(len(seen) - 1)
             self._ranks[seen[order]] = np.arange(len(seen), dtype=np.int32)
         else:
-            self._seen = seen
-            self._rank = np.empty_like(seen)
+            self._seen = seen.astype(narrow, copy=False)
+            self._rank = np.empty_like(self._seen)
             self._rank[order] = np.arange(len(seen))
+
+    @property
+    def runs(self) -> tuple[Ints, Ints]:
+        """Return the distinct access counts of the seen rows, descending, and how many rows have each, int64 [runs]."""
+        return self._runs
 
     @property
     def counts(self) -> Ints:
@@ -219,6 +229,13 @@ def _counted(ids: NDArray[np.integer], bins: int | None) -> tuple[NDArray[np.int
         counts = np.bincount(ids, minlength=bins)
         seen = np.flatnonzero(counts)
         return seen, counts[seen].astype(np.int64)
-    ordered = np.sort(ids)
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    ordered = _sorted(ids)
+    starts = np.flatnonzero(np.concatenate([ordered[:1] >= 0, ordered[1:] != ordered[:-1]]))
     return ordered[starts], np.diff(np.append(starts, len(ordered))).astype(np.int64)
+
+
+def _sorted(ids: NDArray[np.integer]) -> NDArray[np.integer]:
+    if ids.dtype != np.int32 or len(ids) > Ranking.RADIX_LOOKUPS:
+        return np.sort(ids)
+    by_low = ids[np.argsort(ids.astype(np.uint16), kind="stable")]
+    return by_low[np.argsort((by_low >> 16).astype(np.uint16), kind="stable")]

@@ -10,6 +10,9 @@ from shardbench.base.arrays import Floats, Ids, Ints
 _LEVEL = 1e-14
 """Share by which a point must lie over a chord to count: rounding of the shares themselves is less."""
 
+FEW_POINTS, MOST_KEPT = 64, 0.9
+"""Points from which on, and share of them that is left from which on, another round of leaving out is too dear."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Curve:
@@ -46,13 +49,15 @@ class Seen:
 
     def any_rows(self) -> Curve:
         """Return the curve for memory that may hold any rows, as if these batches were known."""
-        descending = np.sort(self.batches)[::-1]
-        return self._curve(np.arange(1, len(descending) + 1), descending)
+        often = np.bincount(self.batches)[::-1]
+        asked = np.arange(len(often))[::-1]
+        # Rows that as many batches ask for are on one line.
+        return self._curve(np.cumsum(often)[often > 0], (often * asked)[often > 0])
 
-    def _curve(self, rows: Ids, batches: Ints) -> Curve:
-        if not len(batches):
+    def _curve(self, rows: Ids, asked: Ints) -> Curve:
+        if not len(asked):
             return Curve.line(self.rows)
-        reached = np.cumsum(batches, dtype=np.float64)
+        reached = np.cumsum(asked, dtype=np.float64)
         x, y = np.concatenate([[0.0], rows]), np.concatenate([[0.0], reached / reached[-1]])
         corners = upper_hull(x, y)
         return Curve(rows=x[corners], share=y[corners])
@@ -61,8 +66,24 @@ class Seen:
 def upper_hull(x: Floats, y: Floats) -> Ints:
     """Return the numbers of the points of ascending ``x`` [points] that are corners of their upper hull, ascending.
 
-    Quickhull: over every edge so far the highest point becomes a corner, until none is above its edge.
+    Points that are not above the line between their neighbours are none, and once no such point is left all others are.
+    Where each round would leave out few of many points, quickhull goes on: over every edge so far the highest point
+    becomes a corner, until none is above its edge.
     """
+    kept = np.arange(len(x))
+    while len(kept) > 2:
+        wide, high = np.diff(x[kept]), np.diff(y[kept])
+        above = np.concatenate([[True], high[:-1] * wide[1:] > high[1:] * wide[:-1], [True]])
+        left = np.count_nonzero(above)
+        if left == len(kept):
+            break
+        if len(kept) > FEW_POINTS and left > MOST_KEPT * len(kept):
+            return np.asarray(kept[_quickhull(x[kept], y[kept])])
+        kept = kept[above]
+    return kept
+
+
+def _quickhull(x: Floats, y: Floats) -> Ints:
     corners = np.unique([0, len(x) - 1])
     while len(corners) > 1:
         above = y - np.interp(x, x[corners], y[corners])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.base.arrays import Floats
+from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.bounds.capacity import Curve, Seen
 from shardbench.cost.bounds.embedding import alone_load, expected_table_loads
 from shardbench.cost.bounds.local_lookups import Blocks, LocalLookups, local_blocks, local_lookups_of
@@ -16,6 +16,7 @@ from shardbench.cost.bounds.row_counts import AskedGroups, AskedRows, counted_ro
 from shardbench.cost.bounds.row_prefixes import Prefixes, prefix_of
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups
+from shardbench.cost.traffic import counted_lookups
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling
@@ -44,8 +45,8 @@ class Demand:
     near: LocalLookups
 
 
-def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: int) -> Demand:
-    """Count ``batches`` global batches; ``bags(n, i)`` are batch n's of problem.tables[i]."""
+def count_demand(problem: Problem, bags: Callable[[int, int], Bags | CountedLookups], batches: int) -> Demand:
+    """Count ``batches`` global batches; ``bags(n, i)`` are batch n's of problem.tables[i], or counted already."""
     tables, world = problem.tables, problem.world_size
     loads = Load.zeros(batches, len(tables))
     sources, histories = np.zeros((len(tables), world)), np.zeros((batches, world))
@@ -55,7 +56,8 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: in
         met: list[AskedRows] = []
         blocks: list[Blocks] = []
         for n in range(batches):
-            lookups = CountedLookups(bags(n, i), table.rows, world, f"table {table.name}")
+            found = bags(n, i)
+            lookups = found if isinstance(found, CountedLookups) else counted_lookups(found, problem, i)
             loads.values[n, i] = alone_load(problem, i, lookups).values
             asked = lookups.by_source(0, table.rows)
             sources[i] += asked / batches
@@ -65,7 +67,11 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags], batches: in
             met.append(AskedRows.of(lookups))
             blocks.append(local_blocks(lookups, met[-1], table, problem))
         near[:, i] = local_lookups_of(blocks, table, problem)
-        ids, times = np.unique(np.concatenate([batch.ids for batch in met]), return_counts=True)
+        ids = met[0].ids
+        times: Ints = np.ones_like(ids)
+        if batches > 1:
+            ids, found_in = np.unique(np.concatenate([batch.ids for batch in met]), return_counts=True)
+            times = found_in.astype(np.int64)
         seen.append(Seen(ids=ids, batches=times, rows=table.rows))
         asked_rows = counted_rows(met, problem.topology)
         counts.append(grouped(*asked_rows[1:]))

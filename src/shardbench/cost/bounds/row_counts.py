@@ -89,8 +89,11 @@ class AskedRows:
 
 def counted_rows(batches: Sequence[AskedRows], topology: Topology) -> Floats:
     """Return the rows asked for: id (ascending), mean lookups, 1, mean ranks and nodes beyond the first, [5, rows]."""
-    ids, which = np.unique(np.concatenate([batch.ids for batch in batches]), return_inverse=True)
     spread = [batch.spread(topology) for batch in batches]
+    if len(batches) == 1:
+        ids = batches[0].ids
+        return np.array([ids, batches[0].times, np.ones(len(ids)), *spread[0]], dtype=np.float64)
+    ids, which = np.unique(np.concatenate([batch.ids for batch in batches]), return_inverse=True)
     fields = [
         np.concatenate([batch.times for batch in batches]),
         np.concatenate([ranks for ranks, _ in spread]),

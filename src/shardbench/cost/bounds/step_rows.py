@@ -10,6 +10,9 @@ from shardbench.cost.bounds.capacity import Curve
 from shardbench.cost.bounds.row_counts import AskedGroups
 from shardbench.cost.bounds.row_prefixes import Prefixes
 
+KEPT_CHANGES = 24
+"""The least changes that are kept, more than one evaluation has different ones."""
+
 
 class Descending:
     """The numbers of all tables, which descend within each."""
@@ -65,6 +68,8 @@ class RowSums:
         self._sums = [np.bincount(self._table, field * self._rows, minlength=self._tables) for field in fields]
         """Rows that are asked for, their lookups, and ranks and nodes beyond the first that ask for each, [tables]."""
         self._unseen = np.maximum(rows - self._sums[0], 0.0)
+        self._changes: dict[tuple[bytes, ...], Floats] = {}
+        """The last least changes of first rows: sets of scopes that differ in other rows ask for the same."""
 
     def least(
         self, once: Floats | None, nodes: tuple[Floats, Floats, Floats] | None, copies: tuple[Floats, Floats] | None
@@ -125,5 +130,13 @@ class RowSums:
         total = np.sum([factor * field[:, -1] for factor, field in zip(ways[-1], ends)], axis=0)
         for way, after in pairwise(ways):
             a, b, c, d = (new - old for new, old in zip(way, after))
-            total = total + prefixes.least_change((a, b, c, d))
+            total = total + self._least_change(prefixes, (a, b, c, d))
         return np.asarray(total)
+
+    def _least_change(self, prefixes: Prefixes, change: tuple[Floats, Floats, Floats, Floats]) -> Floats:
+        key = tuple(each.tobytes() for each in change)
+        if key not in self._changes:
+            if len(self._changes) >= KEPT_CHANGES:
+                self._changes.clear()
+            self._changes[key] = prefixes.least_change(change)
+        return self._changes[key]
