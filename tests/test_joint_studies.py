@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from problems import RandomWorkload, machine
 
-from shardbench.baselines.joint.reproduction.problems import PROBLEMS, Misled
+from shardbench.baselines.joint.reproduction.problems import GROUPS, PROBLEMS, Misled, posed_problem
 from shardbench.baselines.joint.reproduction.studies import CHANGES, LEARNED_ON, judged, none_known, other_day, studies
 from shardbench.baselines.joint.strategy import VARIANTS, Joint
 from shardbench.model.discovery import get_strategy
@@ -26,9 +26,11 @@ def test_every_problem_is_of_a_known_kind_and_every_cell_once() -> None:
         for quick in (True, False):
             cells = [tuple(sorted(cell.items())) for cell in study.cells(quick)]
             assert len(cells) == len(set(cells)) > 0
-            assert {dict(cell)["problem"] for cell in cells} <= set(PROBLEMS)
+            assert {dict(cell)["problem"] for cell in cells} <= {*PROBLEMS, *GROUPS}
         assert {tuple(sorted(cell.items())) for cell in study.cells(True)} <= set(cells)
     assert set(LEARNED_ON) <= set(PROBLEMS)
+    assert [posed_problem(name).load_machine().name for name in GROUPS] == [machine for _, machine in GROUPS.values()]
+    assert posed_problem("mixed-cpu").workload["tables"] == 32
     assert [PROBLEMS[name].load_machine().topology.world_size for name in ("kaggle", "synthetic-856-1024")] == [8, 1024]
 
 

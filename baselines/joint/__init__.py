@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from shardbench.model.strategy import Strategy
 
-from .strategy import VARIANTS, Joint
+from .strategy import RATINGS, VARIANTS, Joint
 
 
 def strategies() -> Iterable[Strategy]:
-    """Return the planner, and the planner without some of its parts."""
-    return (Joint(), *(variant() for variant in VARIANTS))
+    """Return the planner, the planner without some of its parts, and the planner that chooses in other ways."""
+    return (Joint(), *(variant() for variant in (*VARIANTS, *RATINGS)))

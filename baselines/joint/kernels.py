@@ -34,10 +34,13 @@ class PieceKernels:
         return 1e3 * forward.T, 1e3 * backward.T
 
     def times_ms(self, numbers: Floats) -> tuple[Floats, Floats]:
-        """Return milliseconds of devices' forward and backward kernels and copies, [...] each; zero without a bag."""
-        forward, backward = self.work_ms(numbers)
-        busy = numbers[..., -1] > NONE
+        """Return milliseconds of devices' forward and backward kernels and copies; zero without a bag.
+
+        ``numbers`` are [NUMBERS, ...], what is returned [...] each.
+        """
+        forward, backward = self._numbers.work_s(numbers[:-1])
+        busy = numbers[-1] > NONE
         return (
-            np.where(busy, np.maximum(self._dispatch, self._launch + forward), 0.0),
-            np.where(busy, self._launch + backward, 0.0),
+            np.maximum(self._dispatch, self._launch + 1e3 * forward) * busy,
+            (self._launch + 1e3 * backward) * busy,
         )

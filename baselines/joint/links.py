@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import DECODE_BYTES, ENCODE_BYTES
 from shardbench.model.problem import Problem
 from shardbench.model.table import Precision
@@ -33,13 +33,13 @@ class Links:
         self.converted = converts * number_ms / problem.exchange.bytes
         """Milliseconds to convert a byte that a device gives to exchanges or gets from them, and its gradient."""
 
-    def by_link_ms(self, scope: Ints, counted: CountedPieces) -> Floats:
+    def by_link_ms(self, counted: CountedPieces) -> Floats:
         """Return milliseconds by link of each piece's lookups, vectors, sums and copies' gradients on every device.
 
         The shape is [pieces, 5, 2], the link inside nodes before the one between them; copies on every device come
         before copies a node.
         """
-        local, nodes, across = self.local - 1, self.nodes, self.world - self.local
+        local, nodes, across, scope = self.local - 1, self.nodes, self.world - self.local, counted.scope
         columns = counted.pooled * self.sample_bytes
         weights = 2.0 * self.weight_bytes * counted.weights
         ranked, node, world = scope <= Holders.WORLD, scope == Holders.NODE, scope == Holders.WORLD
@@ -57,12 +57,12 @@ class Links:
         found[:, 4, 1] = weights * copies * (nodes - 1) / nodes
         return np.asarray(found * [self.intra, self.inter])
 
-    def added_ms(self, scope: Ints, counted: CountedPieces) -> Floats:
+    def added_ms(self, counted: CountedPieces) -> Floats:
         """Return milliseconds in which each device adds up what arrives of a piece's sums, and converts, [pieces].
 
         What others convert of it counts as if the devices that have it did.
         """
-        local, nodes = self.local, self.nodes
+        local, nodes, scope = self.local, self.nodes, counted.scope
         inside = np.select(
             [scope == Holders.NODES, scope == Holders.RANK, scope == Holders.COPIES], [local, 0, 0], self.world
         )
@@ -83,14 +83,14 @@ class Links:
         converted = columns * passed + 2.0 * counted.returned * askers
         return np.asarray(arrived * self.added + converted * self.converted)
 
-    def lumps_ms(self, scope: Ints, counted: CountedPieces) -> tuple[Floats, Floats]:
+    def lumps_ms(self, counted: CountedPieces) -> tuple[Floats, Floats]:
         """Return milliseconds of lookups and vectors on a device that has a piece of one device or node, [pieces] each.
 
         Sums are added up in one of the two directions in which vectors and gradients go. They are zero for pieces that
         more devices have.
         """
         pairs = max((self.local - 1) * self.intra, (self.world - self.local) * self.inter)
-        columns = counted.pooled * self.sample_bytes
+        columns, scope = counted.pooled * self.sample_bytes, counted.scope
         scattered = columns * self.world * (self.local - 1) / self.local * (self.intra + self.added / 2.0)
         out = counted.returned * pairs + np.where(
             scope == Holders.RANK, columns * pairs, columns * (self.nodes - 1) * self.inter + scattered

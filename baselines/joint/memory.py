@@ -8,7 +8,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 
 from .pieces import Counter, Holders, PieceCut
-from .priced import cheapest, filled
+from .priced import by_table, cheapest, filled
 
 FULL = 0.97
 """Share of all HBM that the cuts plan to fill: packing leaves some of it unused."""
@@ -28,7 +28,7 @@ def hot_rows(problem: Problem, share: float, moves: frozenset[Move]) -> list[int
     rows, table, cost = _cuts(problem, split=Move.ROWS in moves)
     each = np.array([problem.weight_bytes(table) / table.rows for table in problem.tables])
     size = rows * each[table]
-    found = rows[filled(cheapest(cost, size, table, room), cost, size, table, room)].tolist()
+    found = rows[filled(cheapest(cost, size, by_table(table), room), cost, size, table, room)].tolist()
     return [None if kept == table.rows else kept for kept, table in zip(found, problem.tables)]
 
 

@@ -6,15 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.validate import COLUMN_MULTIPLE
 
+from .groups import Groups
+from .kernels import NUMBERS
 from .links import Links
-from .pieces import CountedPieces, Counter, Form, Holders, PieceCut
+from .pieces import CountedPieces, Counter, Form, Holders, PieceCut, TablePiece
 
 
 class Extent(NamedTuple):
@@ -60,10 +62,10 @@ WARM_SCOPES = (Holders.RANK, Holders.NODE, Holders.WORLD)
 
 
 class Option(NamedTuple):
-    """A form of a table: pieces (rows of a Counted) that go to one place each, tiers of a device's rows together."""
+    """A form of a table: numbers of its groups of pieces, each of which goes to one place."""
 
     table: int
-    groups: tuple[tuple[int, ...], ...]
+    groups: tuple[int, ...]
     shards: int = 1
     """Column ranges that the last group stands for: all alike."""
 
@@ -85,10 +87,13 @@ class Menu:
         self._seen = seen_rows or [profile.seen_rows for profile in problem.profiles]
         self._cuts: list[PieceCut] = []
         self._at: dict[PieceCut, int] = {}
+        self._group_at: dict[tuple[int, ...], int] = {}
         self.options = [option for index in range(len(problem.tables)) for option in self._options(index)]
         self.counted: CountedPieces = self.counter.count(self._cuts)
+        self.groups = Groups(list(self._group_at), self.counted, self.counter)
         self.first = np.searchsorted([option.table for option in self.options], np.arange(len(problem.tables) + 1))
         self._forms: dict[int, Form] = {}
+        self._pieces_of = list(self._group_at)
 
     def form(self, option: int) -> Form:
         """Return the pieces of an option, which are made once."""
@@ -96,13 +101,15 @@ class Menu:
             made, chosen = [], self.options[option]
             for number, group in enumerate(chosen.groups):
                 shards = chosen.shards if number == len(chosen.groups) - 1 else 1
-                width = self._cuts[group[0]].width
-                made += [
-                    tuple(self.counter.piece(self.counted, at, shard * width) for at in group)
-                    for shard in range(shards)
-                ]
+                made += [self.pieces(group, shard) for shard in range(shards)]
             self._forms[option] = tuple(made)
         return self._forms[option]
+
+    def pieces(self, group: int, shard: int = 0) -> tuple[TablePiece, ...]:
+        """Return the pieces of a group, in so many of its column ranges from the first."""
+        found = self._pieces_of[group]
+        width = self._cuts[found[0]].width
+        return tuple(self.counter.piece(self.counted, at, shard * width) for at in found)
 
     def of(self, table: int) -> range:
         """Return the numbers of a table's options."""
@@ -114,23 +121,26 @@ class Menu:
             self._cuts.append(cut)
         return self._at[cut]
 
+    def _group(self, *pieces: int) -> int:
+        return self._group_at.setdefault(pieces, len(self._group_at))
+
     def _options(self, index: int) -> list[Option]:
         """Return all options of a table, the whole table on one device first."""
         table, topology = self.problem.tables[index], self.problem.topology
         copied, warm = self._copied_rows(index)
         made: list[Option] = []
         for first in copied:
-            copies = (self._piece(PieceCut(index, Holders.COPIES, 0, first, table.dim)),) if first else ()
+            copies = [self._piece(PieceCut(index, Holders.COPIES, 0, first, table.dim))] if first else []
+            head = (self._group(*copies),) if first else ()
             if first == table.rows:
-                made.append(Option(index, (copies,)))
+                made.append(Option(index, head))
                 continue
-            head = (copies,) if first else ()
             made += [Option(index, (*head, rest), shards) for rest, shards in self._rests(index, first)]
             made += [Option(index, (*head, *ranges)) for ranges in self._row_ranges(index, first)]
             for last in warm:
                 if last <= first or (last < table.rows and last - first < topology.devices_per_node):
                     continue
-                between = (self._piece(PieceCut(index, Holders.NODES, first, last, table.dim)),)
+                between = self._group(self._piece(PieceCut(index, Holders.NODES, first, last, table.dim)))
                 if last == table.rows:
                     made.append(Option(index, (*head, between)))
                     continue
@@ -141,7 +151,7 @@ class Menu:
                 ]
         return made
 
-    def _row_ranges(self, index: int, first: int) -> list[tuple[tuple[int, ...], ...]]:
+    def _row_ranges(self, index: int, first: int) -> list[tuple[int, ...]]:
         """Return ways to cut the rows from ``first`` on into ranges of alike lookups, each for a device of its own.
 
         No cut is among rows never seen: how many lookups they get together can be expected, but not which rows get any.
@@ -149,17 +159,18 @@ class Menu:
         table, profile = self.problem.tables[index], self.problem.profiles[index]
         if Move.ROWS not in self.moves or self.hot_rows[index] is not None:
             return []
-        gone, found = float(profile.cdf(first)), list[tuple[tuple[int, ...], ...]]()
+        gone, found = float(profile.cdf(first)), list[tuple[int, ...]]()
         for ways in self.extent.ranges:
             shares = gone + (1.0 - gone) * np.arange(1, ways) / ways
             ends = [first, *profile.inverse_cdf(shares).tolist(), table.rows]
             spans = list(zip(ends, ends[1:]))
             known = ends[-2] <= self._seen[index] and all(start < stop for start, stop in spans)
             if known and ways <= self.problem.world_size:
-                found.append(tuple((self._piece(PieceCut(index, Holders.RANK, *span, table.dim)),) for span in spans))
+                cuts = [PieceCut(index, Holders.RANK, *span, table.dim) for span in spans]
+                found.append(tuple(self._group(self._piece(cut)) for cut in cuts))
         return found
 
-    def _rests(self, index: int, first: int) -> list[tuple[tuple[int, ...], int]]:
+    def _rests(self, index: int, first: int) -> list[tuple[int, int]]:
         """Return the ways to place the rows from ``first`` on, each with its number of column ranges."""
         table, topology, found = self.problem.tables[index], self.problem.topology, []
         for scope, ways, places in (
@@ -179,8 +190,8 @@ class Menu:
                     found.append((rest, shards))
         return found
 
-    def _rest(self, index: int, first: int, scope: Holders, width: int | None = None) -> tuple[int, ...] | None:
-        """Return the pieces of the rows from ``first`` on in one scope; None where the scope cannot have them."""
+    def _rest(self, index: int, first: int, scope: Holders, width: int | None = None) -> int | None:
+        """Return the group of the rows from ``first`` on in one scope; None where the scope cannot have them."""
         table, topology, hot = self.problem.tables[index], self.problem.topology, self.hot_rows[index]
         world, local = topology.world_size, topology.devices_per_node
         several = topology.nodes > 1 and local > 1
@@ -200,9 +211,11 @@ class Menu:
         # Dealing must leave no device without a row.
         if not all(stop - start >= ways for start, stop, _ in spans):
             return None
-        return tuple(
-            self._piece(PieceCut(index, scope, start, stop, width or table.dim, tier, number == 0))
-            for number, (start, stop, tier) in enumerate(spans)
+        return self._group(
+            *(
+                self._piece(PieceCut(index, scope, start, stop, width or table.dim, tier, number == 0))
+                for number, (start, stop, tier) in enumerate(spans)
+            )
         )
 
     def _copied_rows(self, index: int) -> tuple[list[int], list[int]]:
@@ -253,53 +266,39 @@ EXCHANGES = np.array([1.0, 2.0, 2.0, 1.0, 1.0])
 
 
 class Contributions:
-    """Milliseconds that options add, taken alone, [options, ...]."""
+    """What options add, taken alone, [options, ...]; milliseconds where nothing else is said."""
 
     def __init__(self, menu: Menu) -> None:
-        counted, counter = menu.counted, menu.counter
-        scope = np.array([cut.scope for cut in counted.cuts])
-        share = counter.holders[scope] / menu.problem.world_size
+        counted, counter, groups, options = menu.counted, menu.counter, menu.groups, menu.options
+        group = np.array([one for option in options for one in option.groups], dtype=np.int64)
+        ends = np.cumsum([len(option.groups) for option in options])
+        times, first = np.ones(len(group)), np.concatenate([[0], ends[:-1]])
+        times[ends - 1] = [option.shards for option in options]
+
+        def summed(values: Floats) -> Floats:
+            """Return the sums over the options' groups of ``values`` [groups, ...]."""
+            return np.asarray(np.add.reduceat((values[group].T * times).T, first, axis=0))
+
+        share = counter.holders[counted.scope] / menu.problem.world_size
         kernels = np.stack(counter.kernels.work_ms(counted.numbers), axis=1)
-        links = menu.links.by_link_ms(scope, counted) * share[:, None, None]
-        lumps = np.concatenate([kernels, np.stack(menu.links.lumps_ms(scope, counted), axis=1)], axis=1)
-        option, group, piece, times = _flat(menu.options)
-        self.kernels = np.zeros((len(menu.options), 2))
+        self.kernels = summed(groups.sum(kernels * share[:, None]))
         """Forward and backward milliseconds, in the mean over the devices."""
-        np.add.at(self.kernels, option, (kernels * share[:, None])[piece] * times[:, None])
-        self.links = np.zeros((len(menu.options), 5, 2))
+        self.links = summed(groups.sum(menu.links.by_link_ms(counted) * share[:, None, None]))
         """Milliseconds of exchanges by link, in the mean over the devices, as ``Links.by_link_ms`` gives them."""
-        np.add.at(self.links, option, links[piece] * times[:, None, None])
-        added = menu.links.added_ms(scope, counted) * share
-        self.alike = np.zeros(len(menu.options))
+        self.alike = summed(groups.sum(counted.sources + menu.links.added_ms(counted) * share))
         """Milliseconds, in the mean over the devices, to put lookups in place to send them and to add up sums."""
-        np.add.at(self.alike, option, (counted.sources + added)[piece] * times)
-        self.largest = np.zeros((len(menu.options), 4))
+        lumps = groups.sum(np.concatenate([kernels, np.stack(menu.links.lumps_ms(counted), axis=1)], axis=1))
+        lumps[groups.scope > Holders.NODE] = 0.0
+        self.largest = np.maximum.reduceat(lumps[group], first, axis=0)
         """Milliseconds of each phase on a device that has a part, of pieces that not all devices have."""
-        lumped = scope[piece] <= Holders.NODE
-        there = np.zeros((group[-1] + 1, 4))
-        np.add.at(there, group[lumped], lumps[piece[lumped]])
-        np.maximum.at(self.largest, option[lumped], there[group[lumped]])
-        self.size = np.zeros(len(menu.options))
+        self.size = summed(groups.sum(counted.size * ~counted.uvm))
         """Bytes in the HBM of all devices together."""
-        in_hbm = np.array([cut.tier is Tier.HBM for cut in counted.cuts])
-        np.add.at(self.size, option, (counted.size * in_hbm)[piece] * times)
-        module = np.where(counter.unpooled[[cut.table for cut in counted.cuts]], [c.width for c in counted.cuts], 0)
-        kinds, which = np.unique(np.stack([scope, module], axis=1), axis=0, return_inverse=True)
-        self.kinds = [(Holders(int(kind[0])), int(kind[1])) for kind in kinds]
-        self.needs = np.zeros((len(menu.options), len(kinds)), dtype=np.bool_)
+        self.spread = summed(groups.parcels[:, : NUMBERS + 2] * groups.share[:, None])
+        """Kernel numbers, bytes received and bytes returned, if all were spread evenly over the devices."""
+        self.sources = summed(groups.sources * (groups.scope < Holders.WORLD))
+        """Milliseconds to put in place the lookups that are sent to some devices alone."""
+        self.kinds = groups.kinds
+        self.needs = np.zeros((len(options), len(self.kinds)), dtype=np.bool_)
         """True where an option needs the calls of a kind, [options, kinds]."""
-        self.needs[option, which.ravel()[piece]] = True
-        self.table = np.array([option.table for option in menu.options])
-
-
-def _flat(options: Sequence[Option]) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the option, the group among all groups, the piece and how often it counts, of every option's pieces."""
-    found, groups = [], 0
-    for at, option in enumerate(options):
-        last = len(option.groups) - 1
-        for number, group in enumerate(option.groups):
-            times = option.shards if number == last else 1
-            found += [(at, groups, piece, times) for piece in group]
-            groups += 1
-    at, of, piece, often = np.array(found, dtype=np.int64).T
-    return at, of, piece, often
+        self.needs[np.repeat(np.arange(len(options)), np.diff(ends, prepend=0)), groups.kind[group]] = True
+        self.table = np.array([option.table for option in options])

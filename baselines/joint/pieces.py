@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, Sources
 from shardbench.cost.costmodel import sources_s
 from shardbench.cost.load import Load, segment_load
@@ -57,6 +57,10 @@ class CountedPieces:
     cuts: tuple[PieceCut, ...]
     numbers: Floats
     """The numbers of ``PieceKernels`` of every device that has the piece, [pieces, NUMBERS]."""
+    loads: Load
+    """What the kernels of every device that has the piece do, [pieces]."""
+    sent: Sources
+    """What each rank puts in place of its samples' lookups to send it, [pieces]."""
     received: Floats
     """Bytes of lengths and indices that each rank sends to each device that has it."""
     sources: Floats
@@ -69,6 +73,14 @@ class CountedPieces:
     """Weights whose gradients the copies all-reduce, of a whole table or of one device's share of a node's copy."""
     size: Floats
     """Bytes of weights and state of all its copies."""
+    fullest: Floats
+    """Bytes of weights and state on the device that has most of it."""
+    scope: Ints
+    """The ``Holders`` of it."""
+    module: Ints
+    """Columns of the module of unpooled tables that it is in; 0 is the module of all pooled tables."""
+    uvm: Bools
+    """True where it is in host memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,6 +90,8 @@ class TablePiece:
     cut: PieceCut
     columns: tuple[int, int]
     numbers: Floats
+    load: Floats
+    sent: Floats
     received: float
     sources: float
     returned: float
@@ -166,18 +180,25 @@ class Counter:
         own = scope == Holders.COPIES
         lookups, local_batch = asked / askers * ways, problem.batch_size // world
         sent = Sources(lookups, ways * local_batch * features, np.where(scope == Holders.RANK, 0.0, lookups))
+        sent = Sources(*(np.where(own, 0.0, part) for part in sent))
         rows = stop - start
         row_bytes = width * problem.precision.bytes + state
         shared = -(-rows // self.ways[Holders.NODES]) * width
         return CountedPieces(
             cuts=tuple(cuts),
             numbers=self.kernels.numbers(load),
+            loads=load,
+            sent=sent,
             received=np.where(own, 0.0, asked / askers * INDEX_BYTES + samples / askers * features * LENGTH_BYTES),
-            sources=np.where(own, 0.0, 1e3 * sources_s(sent, problem.machine.constants)),
+            sources=1e3 * sources_s(sent, problem.machine.constants),
             returned=np.where(unpooled & ~own, asked / askers * width * problem.exchange.bytes, 0.0),
             pooled=np.where(alone & ~unpooled & ~own, width * features, 0).astype(np.float64),
             weights=np.where(own, rows * width, np.where(scope == Holders.NODES, shared, 0)).astype(np.float64),
             size=(rows * row_bytes * self.holders[scope] / ways).astype(np.float64),
+            fullest=(-(-rows // ways) * row_bytes).astype(np.float64),
+            scope=scope,
+            module=np.where(unpooled, width, 0),
+            uvm=uvm,
         )
 
     def _met(self, table: Ints, scope: Ints, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
@@ -210,11 +231,13 @@ class Counter:
             cut=cut,
             columns=(first_column, first_column + cut.width),
             numbers=counted.numbers[at],
+            load=counted.loads.values[at],
+            sent=np.array([part[at] for part in counted.sent]),
             received=float(counted.received[at]),
             sources=float(counted.sources[at]),
             returned=float(counted.returned[at]),
             pooled=float(counted.pooled[at]),
             weights=float(counted.weights[at]),
             held=shares * row_bytes,
-            module=cut.width if self.unpooled[cut.table] else 0,
+            module=int(counted.module[at]),
         )

@@ -6,20 +6,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.model.plan import Segment
 from shardbench.model.problem import Problem
 
+from .groups import PARCEL
 from .kernels import NUMBERS
 from .menu import WEIGHTS, Menu
-from .pieces import Form, Holders
-from .ruler import DOUBLINGS, PARCEL, Ruler, Sums
+from .pieces import Holders
+from .ruler import DOUBLINGS, Ruler
 from .state import PlanState
 
 RATED = 32
 """How many exchanges are rated at a time."""
 CALL_S, PLACE_S, ROUGH_S = 2e-4, 5e-7, 5e-8
 """Nominal seconds of a call that rates, of a place that it rates, and of an exchange that is judged roughly."""
+APART = 16
+"""Devices for each one on which tables are placed together."""
+TOGETHER = 1 << 16
+"""Groups times devices that are rated together: what is computed of them stays in a cache."""
+Rates = dict[int, tuple[Floats, Floats]]
+"""The rates [places] and powers [4, places] of groups."""
 FINISHED = "finished"
 """The reason of a search that ended because nothing helped any more."""
 GAIN = 1e-9
@@ -54,11 +61,12 @@ class TablePlaces:
 
 
 class Things:
-    """What lies on one device or node: tables, numbers of their groups, places, [things] each."""
+    """What lies on one device or node: tables, numbers of their parts, places, [things] each."""
 
-    def __init__(self, found: list[tuple[int, int, int, Floats]], ruler: Ruler) -> None:
-        self.tables, self.groups, self.places = np.array([row[:3] for row in found], dtype=np.int64).reshape(-1, 3).T
-        self.parcels: Floats = np.array([row[3] for row in found]).reshape(-1, PARCEL)
+    def __init__(self, found: Ints, menu: Menu, ruler: Ruler) -> None:
+        """``found`` are tables, parts, places and groups, [things, 4]."""
+        self.tables, self.parts, self.places = found[:, :3].T.copy()
+        self.parcels: Floats = menu.groups.parcels[found[:, 3]]
         self.phases_ms = ruler.parcels_ms(self.parcels)
         """Milliseconds of the four phases of each thing alone, [4, things]."""
 
@@ -71,52 +79,65 @@ class Planner:
         self.state = PlanState(problem)
         self.ruler = Ruler(self.state)
         self.placed: dict[int, TablePlaces] = {}
-        self._sums: dict[int, tuple[Sums, ...]] = {}
         self._listed: dict[Holders, Things] = {}
-        self._made: dict[tuple[int, int], Floats] = {}
-
-    def sums(self, option: int) -> tuple[Sums, ...]:
-        """Return what the groups of an option add, one sum a group."""
-        if option not in self._sums:
-            self._sums[option] = tuple(Sums(group) for group in self.menu.form(option))
-        return self._sums[option]
 
     def construct(self, options: Ints) -> bool:
         """Place all tables, dearest first, in these options or, without room, in others; False where none has room."""
         parts = self.menu.contributions
         largest = parts.largest[options]
         lumps = largest / np.maximum(largest.sum(axis=0), 1e-12)
-        # What all devices share comes first, then nodes' tables, then the largest parts.
-        order = np.argsort(-lumps.max(axis=1), kind="stable")
-        ahead = np.array([self._spread(option) for option in options.tolist()])
-        rest = ahead.sum(axis=0)
-        for table in order.tolist():
-            rest = rest - ahead[table]
+        # Nodes' tables and the largest parts come first, what all devices share last.
+        order = np.argsort(-lumps.max(axis=1), kind="stable").tolist()
+        rest = parts.spread[options].sum(axis=0)
+        while order:
+            taken = self._next(order, options)
+            rest = rest - parts.spread[options[taken]].sum(axis=0)
             self.ruler.ahead = np.maximum(rest, 0.0)
             self.ruler.refresh()
-            if not self._put_best(table, [int(options[table])]) and not self._put_best(table, self.menu.of(table)):
+            if not self._put_together(taken, options):
                 return False
+            order = order[len(taken) :]
         self.ruler.ahead = np.zeros_like(rest)
         self.ruler.refresh()
         return True
 
-    def _spread(self, option: int) -> Floats:
-        """Return numbers, lookups and vectors of the groups of an option, spread evenly over all devices."""
-        world, found = self.state.world, np.zeros(NUMBERS + 2)
-        for sums in self.sums(option):
-            share = self.menu.counter.holders[sums.scope] / world
-            found[:NUMBERS] += sums.numbers * share
-            if sums.scope <= Holders.WORLD:
-                found[NUMBERS] += sums.received * share
-                pooled = sums.pooled * self.state.sample_bytes * (sums.scope is Holders.RANK)
-                found[NUMBERS + 1] += (sums.returned + pooled) * share
-        return found
+    def _next(self, order: Sequence[int], options: Ints) -> list[int]:
+        """Return the next tables whose parts are, together, on few of the devices: they do not meet."""
+        taken, parts = list[int](), 0
+        scope, local = self.menu.groups.scope, self.state.local
+        for table in order:
+            option = self.menu.options[options[table]]
+            devices = {Holders.RANK: 1, Holders.NODE: local}
+            own = [devices.get(Holders(int(scope[group])), 0) for group in option.groups]
+            parts += sum(own) + (option.shards - 1) * own[-1]
+            if taken and parts > self.state.world // APART:
+                break
+            taken.append(table)
+        return taken
+
+    def _put_together(self, tables: Sequence[int], options: Ints) -> bool:
+        """Place tables where the norms grow least, each on devices that the others are not on; False without room."""
+        rated, used = self._rates([int(options[table]) for table in tables]), np.zeros(self.state.world, dtype=np.bool_)
+        for table in tables:
+            option = int(options[table])
+            found = self._picked(option, rated, used)
+            if found is None:
+                self.ruler.refresh()
+                used[...] = True
+                if not self._put_best(table, [option]) and not self._put_best(table, self.menu.of(table)):
+                    return False
+                self.ruler.refresh()
+                continue
+            self._put(table, found[0])
+            for group, place in zip(self.menu.form(option), found[0].places):
+                if group[0].scope <= Holders.NODE:
+                    used[self.state.ranks(group[0], place)] = True
+        return True
 
     def _put_best(self, table: int, options: Sequence[int]) -> bool:
         """Place a table in the option and the places where the norms grow least; False where none has room."""
         best, chosen = np.inf, None
-        for option in options:
-            rated, placed = self._rated(option)
+        for rated, placed in self.rated(options):
             if rated < best:
                 best, chosen = rated, placed
         if chosen is None:
@@ -124,36 +145,71 @@ class Planner:
         self._put(table, chosen)
         return True
 
-    def _rated(self, option: int) -> tuple[float, TablePlaces | None]:
-        """Return how many milliseconds the norms grow with an option, and its places; infinity and None without room.
+    def rated(self, options: Sequence[int]) -> list[tuple[float, TablePlaces | None]]:
+        """Return how many milliseconds the norms grow with each option, and its places.
 
-        Parts of a table that have a device each are on different ones.
+        Without room they are infinity and None. Parts of a table that have a device each are on different ones.
         """
-        form, groups = self.menu.form(option), self.sums(option)
-        self.effort.nominal_s -= CALL_S * len(groups) + PLACE_S * self.state.world
-        kinds = frozenset((piece.scope, piece.module) for group in form for piece in group)
-        places, powers, shards = list[int](), np.zeros(4), self.menu.options[option].shards
-        for sums, times in [(sums, 1) for sums in groups[: len(groups) - shards]] + [(groups[-1], shards)]:
-            rates, grown = self.ruler.rate(sums, self._taken(form, groups, places))
-            if sums.scope is Holders.RANK:
+        menu, rated, found = self.menu, self._rates(options), list[tuple[float, TablePlaces | None]]()
+        for option in options:
+            picked = self._picked(option, rated)
+            if picked is None:
+                found.append((np.inf, None))
+                continue
+            placed, powers = picked
+            groups = menu.options[option].groups
+            kinds = frozenset(menu.groups.kinds[menu.groups.kind[group]] for group in groups)
+            shared = [piece for g in groups if menu.groups.scope[g] >= Holders.WORLD for piece in menu.pieces(g)]
+            alike = self.ruler.alike_ms(shared) + float(menu.contributions.sources[option])
+            found.append((self.ruler.calls_ms(kinds) + alike + float(self.ruler.grown(powers)), placed))
+        return found
+
+    def _rates(self, options: Sequence[int]) -> Rates:
+        """Return what ``Ruler.rate`` tells of each group of the options, all rated together."""
+        groups, found = self.menu.groups, Rates()
+        every = np.array(list(dict.fromkeys(g for option in options for g in self.menu.options[option].groups)))
+        self.effort.nominal_s -= CALL_S
+        for scope in np.unique(groups.scope[every]).tolist():
+            those = every[groups.scope[every] == scope]
+            for some in np.array_split(those, -(-len(those) * self.state.world // TOGETHER)):
+                rates, powers = self.ruler.rate(groups.parcels[some], Holders(scope))
+                found.update({int(group): (rates[at], powers[:, at]) for at, group in enumerate(some)})
+                self.effort.nominal_s -= CALL_S + PLACE_S * self.state.world * len(some)
+        return found
+
+    def _picked(self, option: int, rated: Rates, used: Bools | None = None) -> tuple[TablePlaces, Floats] | None:
+        """Return the best places of an option, and the powers that it adds, [4]; None where there is no room.
+
+        No part that one device or one node has is on a device that is ``used`` [devices].
+        """
+        groups, state, chosen = self.menu.groups, self.state, self.menu.options[option]
+        held = groups.parcels[list(chosen.groups), NUMBERS + 3 :]
+        roomy = self.ruler.roomy(held.sum(axis=0))
+        taken = None if roomy else np.zeros_like(state.held)
+        places, powers, own = list[int](), np.zeros(4), list[int]()
+        for at, group in enumerate(chosen.groups):
+            scope, times = Holders(int(groups.scope[group])), chosen.shards if at == len(chosen.groups) - 1 else 1
+            rates, grown = rated[group]
+            if taken is not None:
+                full = (state.held + taken + held[at][:, None] > state.capacity).any(axis=0)
+                rates = np.where(full.reshape(len(rates), -1).any(axis=1), np.inf, rates)
+            if used is not None and scope <= Holders.NODE:
+                rates = np.where(used.reshape(len(rates), -1).any(axis=1), np.inf, rates)
+            if scope is Holders.RANK and own:
                 # Devices that have a part of the table already get no other.
-                rates[[place for place, other in zip(places, groups) if other.scope is Holders.RANK]] = np.inf
+                rates = rates.copy()
+                rates[own] = np.inf
             best = np.argsort(rates, kind="stable")[:times] if times > 1 else np.array([rates.argmin()])
             if not np.isfinite(rates[best]).all():
-                return np.inf, None
-            places += best.tolist()
+                return None
+            new = best.tolist()
+            places += new
             powers += grown[:, best].sum(axis=1)
-        total = self.ruler.calls_ms(kinds) + self.ruler.alike_ms(form) + float(self.ruler.grown(powers))
-        return total, TablePlaces(option, tuple(places))
-
-    def _taken(self, form: Form, groups: tuple[Sums, ...], places: list[int]) -> Floats | None:
-        """Return most bytes that a form's first groups have at their places, [tiers, devices]; None without places."""
-        if not places:
-            return None
-        taken = np.zeros_like(self.state.held)
-        for (piece, *_), sums, place in zip(form, groups, places):
-            taken[:, self.state.ranks(piece, place)] += sums.held[:, None]
-        return taken
+            own += new if scope is Holders.RANK else []
+            if taken is not None:
+                for place in new:
+                    taken[:, state.devices(scope, place)] += held[at][:, None]
+        return TablePlaces(option, tuple(places)), powers
 
     def _put(self, table: int, placed: TablePlaces, sign: int = 1) -> None:
         for group, place in zip(self.menu.form(placed.option), placed.places, strict=True):
@@ -242,23 +298,19 @@ class Planner:
     def _things(self, scope: Holders) -> "Things":
         """Return all things that have a device each, or a node each."""
         if scope not in self._listed:
-            found = [
-                (table, group, place, self._parcel(placed.option, group))
-                for table, placed in self.placed.items()
-                for group, (place, sums) in enumerate(zip(placed.places, self.sums(placed.option)))
-                if sums.scope is scope
-            ]
-            self._listed[scope] = Things(found, self.ruler)
+            groups, options, found = self.menu.groups, self.menu.options, list[tuple[int, int, int, int]]()
+            for table, placed in self.placed.items():
+                option = options[placed.option]
+                last = len(option.groups) - 1
+                for part, place in enumerate(placed.places):
+                    group = option.groups[min(part, last)]
+                    if groups.scope[group] == scope:
+                        found.append((table, part, place, group))
+            self._listed[scope] = Things(np.array(found, dtype=np.int64).reshape(-1, 4), self.menu, self.ruler)
         return self._listed[scope]
 
-    def _parcel(self, option: int, group: int) -> Floats:
-        key = (option, group)
-        if key not in self._made:
-            self._made[key] = self.ruler.parcel(self.sums(option)[group])
-        return self._made[key]
-
     def _move(self, things: "Things", thing: int, place: int) -> None:
-        table, group = int(things.tables[thing]), int(things.groups[thing])
+        table, group = int(things.tables[thing]), int(things.parts[thing])
         old = self.placed[table]
         for piece in self.menu.form(old.option)[group]:
             self.state.add(piece, old.places[group], -1)

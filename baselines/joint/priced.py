@@ -6,27 +6,39 @@ from shardbench.base.arrays import Floats, Ints
 
 FIRST_PRICE, RAISE, LARGEST_PRICE = 1e-12, 16.0, 1e9
 """Milliseconds a byte: what is tried first, times what, and up to where a price that fits is looked for."""
-BISECTIONS = 60
+BISECTIONS = 40
 
 
-def cheapest(cost: Floats, size: Floats, table: Ints, room: float) -> Ints:
-    """Return each table's choice of least cost, [tables], at the least price of a byte at which the sizes fit the room.
+def by_table(table: Ints) -> Ints:
+    """Return each table's choices in a column, [most of a table, tables], from the table of every choice [choices].
 
-    ``cost``, ``size`` and ``table`` are of all choices [choices], table by table, and every table has one. Where no
-    price makes them fit, the smallest are chosen.
+    Shorter columns repeat their last choice.
     """
     first = np.flatnonzero(np.diff(table, prepend=-1) > 0)
-    chosen = least(cost, table, first)
+    numbers = np.diff(first, append=len(table))
+    return np.asarray(first + np.minimum(np.arange(numbers.max())[:, None], numbers - 1))
+
+
+def cheapest(cost: Floats, size: Floats, columns: Ints, room: float) -> Ints:
+    """Return each table's choice of least cost, [tables], at the least price of a byte at which the sizes fit the room.
+
+    ``cost`` and ``size`` are of all choices [choices], ``columns`` are those of ``by_table``. Where no price makes them
+    fit, the smallest are chosen.
+    """
+    chosen = least(cost, columns)
     if size[chosen].sum() <= room:
         return chosen
+    smallest = least(cost + LARGEST_PRICE * size, columns)
+    if size[smallest].sum() > room:
+        return smallest
     low, high = 0.0, FIRST_PRICE
-    while size[least(cost + high * size, table, first)].sum() > room and high < LARGEST_PRICE:
+    while size[least(cost + high * size, columns)].sum() > room and high < LARGEST_PRICE:
         low, high = high, high * RAISE
     for _ in range(BISECTIONS):
         middle = (low + high) / 2.0
-        fits = size[least(cost + middle * size, table, first)].sum() <= room
+        fits = size[least(cost + middle * size, columns)].sum() <= room
         low, high = (low, middle) if fits else (middle, high)
-    return least(cost + high * size, table, first)
+    return least(cost + high * size, columns)
 
 
 def filled(chosen: Ints, cost: Floats, size: Floats, table: Ints, room: float) -> Ints:
@@ -44,8 +56,6 @@ def filled(chosen: Ints, cost: Floats, size: Floats, table: Ints, room: float) -
         chosen[table[best]] = best
 
 
-def least(cost: Floats, table: Ints, first: Ints) -> Ints:
-    """Return the first choice of least cost of each table, [tables]; ``first`` is where each table's choices begin."""
-    lowest = np.repeat(np.minimum.reduceat(cost, first), np.diff(first, append=len(table)))
-    at = np.flatnonzero(cost <= lowest)
-    return np.asarray(at[np.diff(table[at], prepend=-1) > 0])
+def least(cost: Floats, columns: Ints) -> Ints:
+    """Return the first choice of least cost of each table, [tables]."""
+    return np.asarray(columns[cost[columns].argmin(axis=0), np.arange(columns.shape[1])])

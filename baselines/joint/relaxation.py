@@ -18,7 +18,7 @@ from shardbench.base.arrays import Bools, Floats, Ints
 
 from .menu import EXCHANGES, WEIGHTS, Menu
 from .pieces import Holders
-from .priced import cheapest
+from .priced import by_table, cheapest, least
 from .state import PlanState
 
 ROUNDS = 3
@@ -33,6 +33,10 @@ class Choice:
     options: Ints
     """The number of each table's option, [tables]."""
 
+    def same(self, other: "Choice") -> bool:
+        """Tell whether the other choice has the same options."""
+        return bool((self.options == other.options).all())
+
 
 class OptionRelaxation:
     """Chooses options for the tables of a menu."""
@@ -44,7 +48,7 @@ class OptionRelaxation:
         """Bytes of HBM of all devices together."""
         self._state, self._plain = PlanState(menu.problem), plain
         self._launch_ms = 1e3 * menu.problem.machine.constants.launch_s
-        self._first = menu.first[:-1]
+        self._columns = by_table(self.parts.table)
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
         self._alone_ms = self.parts.kernels.sum(axis=1) + self.parts.alike
@@ -70,7 +74,7 @@ class OptionRelaxation:
         found.sort(key=lambda choice: choice.ms)
         different: list[Choice] = []
         for choice in found:
-            if not any((choice.options == other.options).all() for other in different):
+            if not any(map(choice.same, different)):
                 different.append(choice)
         return different
 
@@ -117,7 +121,7 @@ class OptionRelaxation:
     def choose(self, allowed: Bools, lump: float) -> Choice | None:
         """Return the options of least sum that need only ``allowed`` kinds; None where a table has no such option."""
         usable: Bools = ~np.logical_or.reduce(self._needs[~allowed], axis=0)
-        if not np.logical_or.reduceat(usable, self._first).all():
+        if not usable[self._columns].any(axis=0).all():
             return None
         best: Choice | None = None
         # What travels inside nodes and across travels at once: the link that is waited for has the price.
@@ -180,7 +184,7 @@ class OptionRelaxation:
             for largest, limit in zip(self._largest, limits):
                 small &= largest <= limit
             # A table with no option small enough has the one whose largest part is smallest.
-            none = ~np.logical_or.reduceat(small, self._first)
+            none: Bools = np.asarray(~small[self._columns].any(axis=0))
             if none.any():
                 small |= usable & none[self.parts.table] & self._smallest(usable)
             before, options = options, self._cheapest(small, cost)
@@ -196,12 +200,12 @@ class OptionRelaxation:
     def _smallest(self, usable: Bools) -> Bools:
         """Return True for each table's options whose largest parts are smallest, [options]."""
         size = np.where(usable, self.parts.largest @ WEIGHTS, np.inf)
-        least = np.minimum.reduceat(size, self._first)
-        return np.asarray(size <= least[self.parts.table] * (1.0 + 1e-9))
+        smallest = size[least(size, self._columns)]
+        return np.asarray(size <= smallest[self.parts.table] * (1.0 + 1e-9))
 
     def _cheapest(self, usable: Bools, cost: Floats) -> Ints:
         """Return each table's usable option of least cost such that all of them fit the room, [tables]."""
-        return cheapest(np.where(usable, cost, np.inf), self.parts.size, self.parts.table, self.room)
+        return cheapest(np.where(usable, cost, np.inf), self.parts.size, self._columns, self.room)
 
     def _step_ms(self, options: Ints) -> float:
         exchanged, _ = self._exchanged(options)

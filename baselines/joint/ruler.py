@@ -1,25 +1,24 @@
 """Rates places: how much the step would grow, in a norm that sees more than the slowest device."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints
-from shardbench.model.plan import Tier
 
 from .kernels import NUMBERS
 from .links import Links
 from .menu import WEIGHTS
 from .overlap import Ms
-from .pieces import Form, Holders, TablePiece
+from .pieces import Holders, TablePiece
 from .state import PlanState
 
 DOUBLINGS = (0, 2, 4)
 """How often the power 12 of the norms that stand for the slowest device's time is doubled: from a norm that sees all
 devices to one that follows the slowest."""
-Group = tuple[TablePiece, ...]
-PARCEL = NUMBERS + 5
-"""Length of a parcel: numbers, bytes received and returned, columns of a node, bytes of HBM and of host memory."""
+PROMISING = 32
+"""Places of a group that are rated exactly, where there are more: those where the norms grow least to first order."""
 LARGEST_EXPONENT = 290
 """The largest power of ten that a sum of floats is let reach."""
 TINY = 1e-9
@@ -39,20 +38,6 @@ class Shared(NamedTuple):
     """The all-reduce of those copies that every device has."""
     returning: float
     """Latencies of the calls that return vectors, once."""
-
-
-class Sums:
-    """What a group of pieces adds to a device that has it: kernel numbers, lookups, vectors and a node's columns."""
-
-    def __init__(self, group: Group) -> None:
-        self.scope = group[0].scope
-        self.numbers = sum((piece.numbers for piece in group[1:]), start=group[0].numbers)
-        self.received = sum(piece.received for piece in group)
-        self.returned = sum(piece.returned for piece in group)
-        self.pooled = sum(piece.pooled for piece in group)
-        self.weights = sum(piece.weights for piece in group)
-        self.held = np.array([sum(p.held.max() for p in group if (p.tier is Tier.UVM) == uvm) for uvm in (False, True)])
-        """Bytes that the fullest device holds of the group, by tier."""
 
 
 class Ruler:
@@ -77,7 +62,7 @@ class Ruler:
     def refresh(self) -> None:
         """Compute the phases and norms of what the state has become."""
         state = self.state
-        self.load = state.load + self.ahead[:NUMBERS]
+        self.load = state.load + self.ahead[:NUMBERS, None]
         self.received = state.received + self.ahead[NUMBERS]
         self.returned = state.returned + self.ahead[NUMBERS + 1]
         self.columns = np.repeat(state.node_columns, state.local)
@@ -89,6 +74,10 @@ class Ruler:
         self.shared = self._shared()
         self.base = float(self._norm(self.sums))
         self.weights = self._weights()
+        power = 12 << self.doublings
+        steep = np.maximum(self.sums / state.world, 1e-300) ** (1.0 / power - 1.0) / state.world
+        self.steep = steep * self.weights * self.scale / power
+        """Milliseconds by which a little more of each phase's sum of powers makes the norms grow, [4]."""
 
     def _phases(self, load: Floats, received: Floats, returned: Floats, columns: Floats) -> Floats:
         """Return milliseconds of devices' forward, backward, input and output, [4, ...]."""
@@ -129,28 +118,35 @@ class Ruler:
         paid: Floats = np.maximum((np.array(steps) - self.base) / little, 0.0)
         return paid
 
-    def rate(self, sums: Sums, taken: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return how much a group makes the norms grow, [places], and the powers that it adds, [4, places].
+    def rate(self, parcels: Floats, scope: Holders) -> tuple[Floats, Floats]:
+        """Return how much groups of a scope make the norms grow, [groups, places], and the powers, [4, groups, places].
 
-        The norms grow infinitely where there is no room. ``taken`` [tiers, devices] are bytes that other groups of the
-        table will have there. Norms of powers are concave: several groups add ``grown`` of the sum of their powers, not
-        the sum of their norms.
+        ``parcels`` are [groups, PARCEL]. The norms grow infinitely where there is no room, and where they grow by
+        more than in ``PROMISING`` places to first order. Norms of powers are concave: several groups add ``grown``
+        of the sum of their powers, not the sum of their norms.
         """
-        state, scope = self.state, sums.scope
-        ranked = scope <= Holders.WORLD
-        returned = sums.returned + sums.pooled * state.sample_bytes * (scope is Holders.RANK)
+        state = self.state
+        received, returned, columns = parcels[:, NUMBERS : NUMBERS + 3].T[:, :, None]
         new = self._phases(
-            self.load + sums.numbers,
-            self.received + sums.received * ranked,
-            self.returned + returned * ranked,
-            self.columns + sums.pooled * (scope is Holders.NODE),
+            self.load[:, None] + parcels[:, :NUMBERS].T[:, :, None],
+            self.received + received,
+            self.returned + returned,
+            self.columns + columns,
         )
-        grown = self._power(new) - self.powers
+        powers = self._power(new) - self.powers[:, None]
         if scope is Holders.NODE:
-            grown = grown.reshape(4, state.nodes, state.local).sum(axis=2)
+            powers = powers.reshape(4, -1, state.nodes, state.local).sum(axis=3)
         elif scope is not Holders.RANK:
-            grown = grown.sum(axis=1, keepdims=True)
-        return np.where(self._full(sums, taken), np.inf, self.grown(grown)), grown
+            powers = powers.sum(axis=2, keepdims=True)
+        full = self._full(parcels[:, NUMBERS + 3 :], scope)
+        if powers.shape[2] <= PROMISING:
+            rates = self.grown(powers)
+        else:
+            rough = np.where(full, np.inf, np.tensordot(self.steep, powers, axes=1))
+            best = np.argpartition(rough, PROMISING, axis=1)[:, :PROMISING]
+            rates = np.full_like(rough, np.inf)
+            np.put_along_axis(rates, best, self.grown(np.take_along_axis(powers, best[None], axis=2)), axis=1)
+        return np.where(full, np.inf, rates), powers
 
     def grown(self, powers: Floats) -> Floats:
         """Return by how many milliseconds the norms grow with ``powers`` [4, ...] of the phases."""
@@ -189,19 +185,17 @@ class Ruler:
 
         return Shared(state.sources_ms, rows_ms(state.copied_weights), rows_ms(0.0), state.returning_ms())
 
-    def alike_ms(self, form: Form) -> float:
-        """Return milliseconds that all devices pay alike for a form: to send lookups, and for pieces that all have."""
-        pieces = [piece for group in form for piece in group if piece.scope >= Holders.WORLD]
-        sources = sum(piece.sources for group in form for piece in group if piece.scope < Holders.WORLD)
+    def alike_ms(self, pieces: Sequence[TablePiece]) -> float:
+        """Return milliseconds that all devices pay alike for pieces that all have."""
         if not pieces:
-            return sources
+            return 0.0
         before = self.shared_ms()
         for piece in pieces:
-            self.state.add(piece, 0)
+            self.state.share(piece)
         after = self.shared_ms()
         for piece in pieces:
-            self.state.add(piece, 0, -1)
-        return after - before + sources
+            self.state.share(piece, -1)
+        return after - before
 
     def calls_ms(self, kinds: frozenset[tuple[Holders, int]]) -> float:
         """Return milliseconds of the calls that would be new with these kinds."""
@@ -214,20 +208,18 @@ class Ruler:
         self.state.kinds.subtract(new)
         return after - before
 
-    def _full(self, sums: Sums, taken: Floats | None) -> Bools:
-        """Return True for the places that have no room, [places]."""
+    def _full(self, held: Floats, scope: Holders) -> Bools:
+        """Return True for the places that have no room for ``held`` [groups, tiers] more, [groups, places]."""
         state = self.state
-        held = state.held if taken is None else state.held + taken
-        full = (held + sums.held[:, None] > state.capacity).any(axis=0)
-        if sums.scope is Holders.NODE:
-            return np.asarray(full.reshape(state.nodes, -1).any(axis=1))
-        return full if sums.scope is Holders.RANK else np.asarray(full.any(keepdims=True))
+        places = {Holders.RANK: state.world, Holders.NODE: state.nodes}.get(scope, 1)
+        if self.roomy(held.max(axis=0)):
+            return np.zeros((1, places), dtype=np.bool_)
+        full = (state.held + held[:, :, None] > state.capacity).any(axis=1)
+        return np.asarray(full.reshape(len(held), places, -1).any(axis=2))
 
-    def parcel(self, sums: Sums) -> Floats:
-        """Return what a group of one device or node adds to a device that has it, [PARCEL]."""
-        on_rank = sums.scope is Holders.RANK
-        returned = sums.returned + sums.pooled * self.state.sample_bytes * on_rank
-        return np.concatenate([sums.numbers, [sums.received, returned, sums.pooled * (not on_rank)], sums.held])
+    def roomy(self, held: Floats) -> bool:
+        """Tell whether every device has room for so many bytes more, [tiers]."""
+        return bool((self.state.held.max(axis=1) + held <= self.state.capacity[:, 0]).all())
 
     def parcels_ms(self, parcels: Floats) -> Floats:
         """Return milliseconds of forward, backward, input and output of parcels, without launches, [4, parcels]."""
@@ -242,17 +234,14 @@ class Ruler:
         ``own`` [4, own] and ``given`` [4, given] are phases in ms, which are taken to add up, although caches and
         dispatch do not let them. Places are groups of so many ``devices``.
         """
-        power = 12 << self.doublings
-        steep = np.maximum(self.sums / self.state.world, 1e-300) ** (1.0 / power - 1.0) / self.state.world
-        steep = steep * self.weights * self.scale / power
         moved = own[:, :, None] - given[:, None]
         found = np.zeros(moved.shape[1:])
         for device in range(devices):
             here, there = of * devices + device, places * devices + device
             left = self._power(np.maximum(self.phases[:, here, None, None] - moved, 0.0))
             grown = left + self._power(np.maximum(self.phases[:, None, there] + moved, 0.0))
-            found += np.tensordot(steep, grown, axes=1)
-            found -= steep @ (self.powers[:, there] + self.powers[:, here, None])
+            found += np.tensordot(self.steep, grown, axes=1)
+            found -= self.steep @ (self.powers[:, there] + self.powers[:, here, None])
         return found
 
     def exchanged(self, of: int, places: Ints, delta: Floats, devices: int) -> Floats:
@@ -267,7 +256,7 @@ class Ruler:
             for device in range(devices):
                 at = whose * devices + device
                 new = self._phases(
-                    self.load[at] + sign * delta[:, :NUMBERS],
+                    self.load[:, at] + sign * delta[:, :NUMBERS].T,
                     self.received[at] + sign * delta[:, NUMBERS],
                     self.returned[at] + sign * delta[:, NUMBERS + 1],
                     self.columns[at] + sign * delta[:, NUMBERS + 2],

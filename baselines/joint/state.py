@@ -53,7 +53,7 @@ class PlanState:
         self.sample_bytes = problem.batch_size // self.world * problem.exchange.bytes
         self.latency = latencies_s(problem.machine)
         self.kernels, self.overlap = PieceKernels(self.constants), Overlap(problem)
-        self.load: Floats = np.zeros((self.world, NUMBERS))
+        self.load: Floats = np.zeros((NUMBERS, self.world))
         """The numbers of ``PieceKernels`` by device."""
         self.received: Floats = np.zeros(self.world)
         """Bytes of lookups that each rank sends to a device, [world]."""
@@ -70,46 +70,59 @@ class PlanState:
         """Bytes that devices hold, [tiers, world], HBM first."""
         self.capacity: Floats = np.array([[self.topology.hbm_bytes], [self.topology.uvm_bytes]], dtype=np.float64)
         self.kinds: Counter[tuple[Holders, int]] = Counter()
+        self._calls: dict[tuple[frozenset[tuple[Holders, int]], bool], tuple[Calls, Calls, Calls, Calls]] = {}
 
     def ranks(self, piece: TablePiece, place: int) -> slice:
         """Return a piece's devices; ``place`` is a rank or a node, and means nothing for a piece of all devices."""
-        if piece.scope is Holders.RANK:
+        return self.devices(piece.scope, place)
+
+    def devices(self, scope: Holders, place: int) -> slice:
+        """Return the devices of a place of a scope."""
+        if scope is Holders.RANK:
             return slice(place, place + 1)
-        if piece.scope is Holders.NODE:
+        if scope is Holders.NODE:
             return slice(place * self.local, (place + 1) * self.local)
         return slice(0, self.world)
 
     def add(self, piece: TablePiece, place: int, sign: int = 1) -> None:
         """Put a piece at a place, or take it away with ``sign`` -1."""
         at = self.ranks(piece, place)
-        self.load[at] += sign * piece.numbers
+        self.load[:, at] += sign * piece.numbers[:, None]
         tier = 0 if piece.tier is Tier.HBM else 1
         held = np.tile(piece.held, self.nodes) if piece.scope is Holders.NODES else piece.held
         self.held[tier, at] += sign * held
-        self.kinds[piece.scope, piece.module] += sign
-        self.sources_ms += sign * piece.sources
-        if piece.scope is Holders.COPIES:
-            self.replicated_weights += sign * piece.weights
-            return
-        if piece.scope is Holders.NODES:
-            self.node_received += sign * piece.received
-            self.node_returned += sign * piece.returned
-            self.copied_columns += sign * piece.pooled
-            self.copied_weights += sign * piece.weights
-            return
-        self.received[at] += sign * piece.received
-        self.returned[at] += sign * piece.returned
+        self.share(piece, sign)
+        if piece.scope <= Holders.WORLD:
+            self.received[at] += sign * piece.received
+            self.returned[at] += sign * piece.returned
         if piece.scope is Holders.RANK:
             self.returned[at] += sign * piece.pooled * self.sample_bytes
         elif piece.scope is Holders.NODE:
             self.node_columns[place] += sign * piece.pooled
-        else:
+
+    def share(self, piece: TablePiece, sign: int = 1) -> None:
+        """Put a piece, or with ``sign`` -1 take it away, as far as all devices pay alike for it."""
+        self.kinds[piece.scope, piece.module] += sign
+        self.sources_ms += sign * piece.sources
+        if piece.scope is Holders.COPIES:
+            self.replicated_weights += sign * piece.weights
+        elif piece.scope is Holders.NODES:
+            self.node_received += sign * piece.received
+            self.node_returned += sign * piece.returned
+            self.copied_columns += sign * piece.pooled
+            self.copied_weights += sign * piece.weights
+        elif piece.scope is Holders.WORLD:
             self.world_columns += sign * piece.pooled
 
     def calls(self) -> tuple[Calls, Calls, Calls, Calls]:
         """Return calls that exchange lookups, return vectors, return sums and all-reduce rows, as in ``Account``."""
-        present = [kind for kind, number in self.kinds.items() if number > 0]
+        present = frozenset(kind for kind, number in self.kinds.items() if number > 0)
+        key = present, self.copied_weights > 0
+        if key not in self._calls:
+            self._calls[key] = self._calls_of(*key)
+        return self._calls[key]
 
+    def _calls_of(self, present: frozenset[tuple[Holders, int]], copied: bool) -> tuple[Calls, Calls, Calls, Calls]:
         def number(*scopes: Holders, pooled: bool | None = None) -> int:
             return sum(scope in scopes and pooled in (None, module == 0) for scope, module in present)
 
@@ -119,7 +132,7 @@ class PlanState:
             grouped(topology, number(rank, node, world), number(nodes)),
             grouped(topology, number(rank) + number(world, pooled=False), number(nodes, pooled=False), number(node)),
             grouped(topology, number(world, pooled=True), number(node, nodes, pooled=True)),
-            grouped(topology, number(copies), cross=int(self.copied_weights > 0)),
+            grouped(topology, number(copies), cross=int(copied)),
         )
 
     def _wait_s(self, calls: Calls, intra: Floats | float, inter: Floats | float) -> float:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from shardbench.base.errors import Infeasible
 from shardbench.model.plan import Plan
@@ -17,6 +17,8 @@ from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, Menu
 from .overlap import Overlap
 from .planner import Planner, WorkLeft
 from .relaxation import OptionRelaxation
+from .robust import Rating, SeenPlan, pooled, ranked
+from .state import PlanState
 
 TABLE_S, LEAN_TABLE_S = 6e-3, 2e-3
 """Seconds a table below which a budget is too short for the full menu, and for the lean menu."""
@@ -34,6 +36,15 @@ LESS = 0.5
 """Share of the HBM that the start before planned to fill."""
 
 
+class Searched(NamedTuple):
+    """What a search came to."""
+
+    seen: list[SeenPlan]
+    first_ms: float
+    """Milliseconds of the best packing's step."""
+    ended_by: str
+
+
 class Joint(Strategy):
     """All device moves at once, table by table, for the shortest step that the cost model predicts."""
 
@@ -42,11 +53,20 @@ class Joint(Strategy):
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
     exchanges: ClassVar[bool] = True
     """True where packings are improved by exchanges."""
+    rating: ClassVar[Rating] = Rating.MEAN
+    """What the plan is chosen by among those that the searches saw."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """Return the best plan found; nothing is random.
+        """Return the best plan found; all draws are the same every time.
 
         Its notes hold the first plan's step, its own step, and the reason that the search ended.
+
+        Raises Infeasible where no start fits.
+        """
+        return self.plans(problem, budget, seed, 1)[0]
+
+    def plans(self, problem: Problem, budget: Budget, seed: int, most: int) -> tuple[Plan, ...]:
+        """Return ``plan``'s plan and other good ones that the searches saw, at most ``most``, best first.
 
         Raises Infeasible where no start fits.
         """
@@ -59,20 +79,22 @@ class Joint(Strategy):
         if problem.schedule is StepSchedule.PIPELINED:
             asked.append(replace(problem, schedule=StepSchedule.SEQUENTIAL))
         found = [self._searched(one, seen_rows, budget.plan_s / len(asked), deadline) for one in asked]
-        for planner, *_ in found:
-            planner.state.overlap = Overlap(problem)
-        best, first_ms, ended_by = min(found, key=lambda one: one[0].step_ms)
-        notes: dict[str, float | int | str] = {
-            "first_ms": first_ms,
-            "predicted_ms": best.step_ms,
-            "ended_by": ended_by,
-        }
-        return Plan(world_size=problem.world_size, segments=best.segments(), notes=notes)
+        seen = [plan for one in found for plan in one.seen]
+        pool = pooled(problem, seen)
+        ordered = ranked(problem, pool, self.rating, budget.plan_s, deadline)
+        nominal = PlanState(problem)
+        notes: dict[str, float | int | str] = {"first_ms": found[0].first_ms, "ended_by": found[0].ended_by}
+        return tuple(
+            Plan(
+                world_size=problem.world_size,
+                segments=plan.segments,
+                notes={**notes, "predicted_ms": plan.under(nominal).times().step_ms},
+            )
+            for plan in ordered[:most]
+        )
 
-    def _searched(
-        self, problem: Problem, seen_rows: Sequence[int], plan_s: float, deadline: float
-    ) -> tuple[Planner, float, str]:
-        """Return the planner of the shortest step, the first packing's step and the reason that the search ended."""
+    def _searched(self, problem: Problem, seen_rows: Sequence[int], plan_s: float, deadline: float) -> Searched:
+        """Return the plans of a search for the shortest step, packed and improved."""
         # Of many options the relaxation takes finer ones, which may pack worse: the few are tried in any case.
         table_s = plan_s / len(problem.tables)
         extents = (
@@ -90,12 +112,13 @@ class Joint(Strategy):
                 raise Infeasible("no start fits: tables have no room on the devices, whatever is in host memory")
         else:
             raise Infeasible(f"none of {RETRIES} starts fits the devices")
-        first_ms = starts[0].step_ms
+        first_ms, seen = starts[0].step_ms, [SeenPlan(planner) for planner in starts]
         for planner in starts:
-            if effort.spent or not self.exchanges:
+            if effort.spent or not self.exchanges or planner.step_ms > CLOSE * first_ms:
                 break
             planner.improve()
-        return min(starts, key=lambda planner: planner.step_ms), first_ms, effort.ended_by
+            seen.append(SeenPlan(planner))
+        return Searched(seen, first_ms, effort.ended_by)
 
     def _starts(self, problem: Problem, menus: Sequence[Menu], effort: WorkLeft) -> list[Planner]:
         """Return planners that have placed a choice of options, the shortest step first."""
@@ -109,14 +132,14 @@ class Joint(Strategy):
                 # What hides depends on all tables at once, and so a choice without it may pack better.
                 relaxations.append(OptionRelaxation(menu, room, plain=True))
             found = [choice for each in relaxations for choice in each.choices(effort.deadline)[:STARTS]]
-            for choice in found:
+            # Where nothing that hides decides, both choose alike.
+            for choice in [choice for at, choice in enumerate(found) if not any(map(choice.same, found[:at]))]:
                 if starts and effort.spent:
                     break
                 planner = Planner(problem, menu, effort)
                 if planner.construct(choice.options):
                     starts.append(planner)
-        starts.sort(key=lambda planner: planner.step_ms)
-        return [planner for planner in starts if planner.step_ms <= CLOSE * starts[0].step_ms]
+        return sorted(starts, key=lambda planner: planner.step_ms)
 
 
 class Variant(Joint):
@@ -170,4 +193,21 @@ class PackedOnly(Variant):
     exchanges: ClassVar[bool] = False
 
 
+class Nominal(Variant):
+    """The planner that takes the shortest step under the constants as they are, whatever ties with it."""
+
+    name = "joint-nominal"
+    rating: ClassVar[Rating] = Rating.NOMINAL
+
+
+class NinetiethPercentile(Variant):
+    """The planner that takes the least 90th percentile of steps under draws instead of the least mean."""
+
+    name = "joint-p90"
+    rating: ClassVar[Rating] = Rating.P90
+
+
 VARIANTS = (WithoutColumns, WithoutRows, WithoutCopies, WithoutHostMemory, WholeTables, PackedOnly)
+"""The planner without some of its parts."""
+RATINGS = (Nominal, NinetiethPercentile)
+"""The planner with other ways to choose among the plans that it saw."""

@@ -1,4 +1,4 @@
-"""Studies of the joint planner: every strategy on every problem, parts taken away, budgets, wrong profiles."""
+"""Studies of the joint planner: every strategy on every problem, parts taken away, budgets, wrong profiles, errors."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,8 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
+from shardbench.base.errors import BadInput
+from shardbench.cost.uncertainty import p_larger
 from shardbench.model.discovery import get_strategy
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
@@ -19,9 +21,9 @@ from shardbench.runs.simulate import CountedQuestion, step_cells
 from shardbench.studies.study import Study
 
 from ..strategy import VARIANTS
-from .problems import PROBLEMS, Misled, question
+from .problems import GROUPS, PROBLEMS, Misled, question
 
-OURS, SEARCH = "joint", "search"
+OURS, NOMINAL, P90, SEARCH = "joint", "joint-nominal", "joint-p90", "search"
 OTHERS = (
     "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "row-wise", "column-wise", "table-row-wise",
     "torchrec-table-wise", "embark", "recshard", "recshard-unseen", "flexshard",
@@ -192,6 +194,56 @@ def none_known(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
 CHANGES = {"other day": other_day, "none": none_known}
 
 
+class Robust(Study):
+    """The planner's ways to choose among plans, judged on test batches under draws of the model's error.
+
+    The draws are not those that plans are chosen by. A cell has all ways, since each plan is compared with that of the
+    shortest step under the constants as they are, draw by draw.
+    """
+
+    name = "robust"
+    columns = (
+        "strategy", "backend", "devices", "n_draws", "nominal_step_ms", "mean_step_ms", "p90_step_ms",
+        "p_faster_than_nominal", "calls", "segments", "plan_cpu_s", "plan_s",
+    )  # fmt: skip
+    uses = (NOMINAL, OURS, P90)
+    problems = ("synthetic-40", "mixed-200-wide", "kaggle", "dcnv2", "production", "taobao-wide", *GROUPS)
+    """Few and many tables, on one node and on many, bags and sequences, GPUs and CPUs; each is counted in seconds."""
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Return one cell for each problem."""
+        return [{"problem": problem} for problem in (self.problems[:1] if quick else self.problems)]
+
+    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
+        """Plan in each way within ten seconds, and judge all plans; raises BadInput where one has no plan."""
+        asked, rows, nominal = question(str(cell["problem"])), list[Row](), tuple[float, ...]()
+        for name in self.uses:
+            answer = evaluate(asked, get_strategy(name), Budget(plan_s=MIDDLE_S, fit_s=FIT_S), 0, sealed=False)
+            if isinstance(answer, Failure):
+                raise BadInput(f"{name} has no plan on {cell['problem']}: {answer.cause}")
+            drawn = answer.judged.draws(asked.problem, asked.dense)
+            if drawn is None:
+                raise BadInput(f"machine {asked.problem.machine.name} states no errors: nothing can be drawn")
+            nominal = nominal or drawn.step_ms
+            rows.append(
+                {
+                    "strategy": name,
+                    "backend": "simulated",
+                    "devices": asked.problem.world_size,
+                    "n_draws": len(drawn.step_ms),
+                    "nominal_step_ms": answer.judged.step_ms,
+                    "mean_step_ms": float(np.mean(drawn.step_ms)),
+                    "p90_step_ms": float(np.percentile(drawn.step_ms, 90.0)),
+                    "p_faster_than_nominal": p_larger([nominal], [drawn.step_ms]),
+                    "calls": sum(sum(sent.calls[:5]) for sent in answer.judged.traffic.collectives.values()),
+                    "segments": len(answer.plan.segments),
+                    "plan_cpu_s": answer.spent.plan_cpu_s,
+                    "plan_s": answer.spent.plan_s,
+                }
+            )
+        return rows
+
+
 def studies() -> Sequence[Study]:
     """Return all studies of the planner in the order that they run."""
-    return (StrategiesStudy(), JointAblation(), Budgets(), WrongProfiles())
+    return (StrategiesStudy(), JointAblation(), Budgets(), WrongProfiles(), Robust())
