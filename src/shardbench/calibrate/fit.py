@@ -19,7 +19,7 @@ FIXED = frozenset({"hbm_bytes_per_s", "cache_bytes"})
 """Constants that are measured or reported as they are, and not fitted."""
 _GUESSED, _MEASURED = 0.25, 0.5
 """Weights of a constant's starting value: a guess settles only what the times leave open."""
-_CPU_START = {
+CPU_START = {
     "cache_bytes_per_s": 1e11, "cache_reach_ratio": 1.0, "gather_efficiency_ratio": 0.5, "access_overhead_bytes": 64.0,
     "sort_bytes": 200.0, "bag_step_s": 0.0, "table_s": 5e-6, "bag_s": 2e-8, "page_s": 3e-8, "sequence_row_s": 2e-6,
     "sequence_half_rows": 8000.0, "dense_step_s": 2e-4, "dense_layer_s": 4e-4, "dense_flop_per_s": 7e10,
@@ -108,7 +108,7 @@ def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
     """Return the machine that the fit starts from, and which of its constants a measurement gave."""
     # A plain copy is the one rate that needs no model.
     direct = direct_constants(measured)
-    guesses = _CPU_START if measured.machine.device == "cpu" else {}
+    guesses = CPU_START if measured.machine.device == "cpu" else {}
     return _with(measured.machine, **_known(measured.machine, guesses | direct)), frozenset(direct)
 
 

@@ -1,7 +1,8 @@
 """Machine files out of a calibration, and what they are based on."""
 
 import json
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ from shardbench.base.host import Environment
 from shardbench.base.reading import file_text, toml_data
 from shardbench.model.calibrated import chip_of, measured_on
 from shardbench.model.machine import Machine, Trust
-from shardbench.model.machine_file import _FIELDS, _OPTIONAL, UNITS, machine_files, parse_machine
+from shardbench.model.machine_file import (
+    _FIELDS,
+    _OPTIONAL,
+    UNITS,
+    _on_its_base,
+    load_machine,
+    machine_files,
+    parse_machine,
+)
 
 TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
 """Machines that lend constants which one machine alone cannot show, such as the links between nodes."""
@@ -20,7 +29,9 @@ GUESSED_ERROR = 2.0
 """Error factor of constants that nothing judges."""
 NOT_MEASURED = "not measured"
 """How the source of a guess begins."""
-_JUDGED = "calibrated: RMS error of the times that took no part in the fit (of all where none was left)"
+CALIBRATED_BY = "shardbench doctor --calibrate; run it again with --force rather than edit it"
+CORRECTED_BY = "shardbench plan --race --update; race again rather than edit it"
+JUDGED = "calibrated: RMS error of the times that took no part in the fit (of all where none was left)"
 _GUESS = "assumption: a factor 2, nothing judges it"
 
 
@@ -33,6 +44,8 @@ class Base:
     """``value``, ``unit`` and ``source`` by key of the file."""
     own: bool
     """Whether it describes this very machine and is no template."""
+    dense_sources: dict[str, str] = field(default_factory=dict)
+    """Sources of measured dense models, by ``dense_key``."""
 
 
 def base_of(device: str, ranks: int, out: Path, *, alone: bool = True) -> Base:
@@ -64,6 +77,18 @@ def base_of(device: str, ranks: int, out: Path, *, alone: bool = True) -> Base:
     return Base(machine=machine, constants=toml_data(text, name)["constants"], own=own)
 
 
+def base_of_file(machine: str) -> Base:
+    """Return a machine's own file, by its name or path, with what it has of another one, to be written changed."""
+    found = load_machine(machine)
+    if machine.endswith(".toml"):
+        text = file_text(Path(machine), "machine file")
+    else:
+        text = machine_files()[machine].value.read_text(encoding="utf-8")
+    data = _on_its_base(toml_data(text, machine), machine)
+    dense = {key: step["source"] for key, step in data.get("dense_steps", {}).items()}
+    return Base(machine=found, constants=data["constants"], own=True, dense_sources=dense)
+
+
 def refuse_overwriting(out: Path, *, force: bool) -> None:
     """Raise BadInput where ``out`` exists, unless ``force``, or is no .toml file."""
     if out.suffix != ".toml":
@@ -72,20 +97,36 @@ def refuse_overwriting(out: Path, *, force: bool) -> None:
         raise BadInput(f"{out} exists; give --force to write it again")
 
 
-def write_machine(out: Path, base: Base, machine: Machine, sources: dict[str, str]) -> None:
+def write_machine(
+    out: Path,
+    base: Base,
+    machine: Machine,
+    sources: dict[str, str],
+    *,
+    by: str = CALIBRATED_BY,
+    judged: Mapping[str, str] | None = None,
+) -> None:
     """Write the machine file whole or not at all, after reading it back.
 
-    ``sources`` says, by field name, where a new number comes from; all else keeps the base's.
+    ``sources`` says, by field name, where a new number comes from, ``judged`` where a new error does, if that is no
+    calibration, and ``by`` what wrote it; all else keeps the base's.
     """
-    text = machine_toml(base, machine, sources)
+    text = machine_toml(base, machine, sources, by=by, judged=judged)
     parse_machine(text, str(out))
     write_atomically(out, text)
 
 
-def machine_toml(base: Base, machine: Machine, sources: dict[str, str]) -> str:
-    """Write the text of a machine file."""
+def machine_toml(
+    base: Base,
+    machine: Machine,
+    sources: dict[str, str],
+    *,
+    by: str = CALIBRATED_BY,
+    judged: Mapping[str, str] | None = None,
+) -> str:
+    """Write the text of a machine file; the arguments are those of ``write_machine``."""
     lines = [
-        "# Written by shardbench doctor --calibrate; run it again with --force rather than edit it.",
+        f"# Written by {by}.",
         "# 'hbm' is a rank's fast memory; on a CPU 'uvm' and 'host' are the same memory, counted apart.",
         "",
         f'name = "{machine.name}"',
@@ -95,34 +136,35 @@ def machine_toml(base: Base, machine: Machine, sources: dict[str, str]) -> str:
         f"devices_per_node = {machine.topology.devices_per_node}",
     ]
     for key in _FIELDS:
-        lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources)]
+        lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources, judged or {})]
     for key in _OPTIONAL:
         if key in base.constants:
             lines += ["", f"[constants.{key}]", *_kept(key, base, machine)]
     measured = f"{measured_on(chip_of(Environment.here(), machine.device))}, the control plan's step"
     for key, seconds in sorted(machine.dense_steps.items()):
-        lines += ["", f'[dense_steps."{key}"]', f"ms = {1e3 * seconds:.4g}", f'source = "{_quoted(measured)}"']
+        source = sources.get(key, base.dense_sources.get(key, measured))
+        lines += ["", f'[dense_steps."{key}"]', f"ms = {1e3 * seconds:.4g}", f'source = "{_quoted(source)}"']
     if machine.trust is not None:
         lines += ["", *trust_lines(machine.trust)]
     return "\n".join(lines) + "\n"
 
 
-def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str]) -> list[str]:
-    field, dimension = _FIELDS[key]
-    if field in sources:
-        holder = machine.constants if hasattr(machine.constants, field) else machine.topology
-        value, unit = in_unit(getattr(holder, field), dimension)
-        judged = _GUESS if sources[field].startswith(NOT_MEASURED) else _JUDGED
-        return [*_stated(value, unit, sources[field]), *_error(field, machine, judged)]
-    return _kept(key, base, machine)
+def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str], judged: Mapping[str, str]) -> list[str]:
+    name, dimension = _FIELDS[key]
+    if name in sources:
+        holder = machine.constants if hasattr(machine.constants, name) else machine.topology
+        value, unit = in_unit(getattr(holder, name), dimension)
+        known = _GUESS if sources[name].startswith(NOT_MEASURED) else JUDGED
+        return [*_stated(value, unit, sources[name]), *_error(name, machine, judged.get(name, known))]
+    return _kept(key, base, machine, judged)
 
 
-def _kept(key: str, base: Base, machine: Machine) -> list[str]:
+def _kept(key: str, base: Base, machine: Machine, judged: Mapping[str, str] | None = None) -> list[str]:
+    name = _FIELDS[key][0] if key in _FIELDS else key
     kept = base.constants[key]
     source = kept["source"] if base.own else f"{NOT_MEASURED}, from {TEMPLATES[machine.device]}: {kept['source']}"
-    judged = kept.get("error_source", "") if base.own else _GUESS
-    lines = _stated(kept["value"], kept["unit"], source)
-    return lines + _error(_FIELDS[key][0] if key in _FIELDS else key, machine, judged)
+    known = kept.get("error_source", "") if base.own else _GUESS
+    return _stated(kept["value"], kept["unit"], source) + _error(name, machine, (judged or {}).get(name, known))
 
 
 def _stated(value: object, unit: str, source: str) -> list[str]:
@@ -138,7 +180,7 @@ def _error(name: str, machine: Machine, judged: str) -> list[str]:
 
 def trust_lines(trust: Trust) -> list[str]:
     """Return the lines of a machine file that say how far to trust it."""
-    stated = [(field.name, getattr(trust, field.name)) for field in fields(trust)]
+    stated = [(one.name, getattr(trust, one.name)) for one in fields(trust)]
     return ["[trust]", *(f"{name} = {json.dumps(value)}" for name, value in stated if value is not None)]
 
 

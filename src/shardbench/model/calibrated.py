@@ -6,7 +6,8 @@ from shardbench.base.host import Environment
 from shardbench.model.machine import Machine
 
 _MEASURED = "measured by shardbench doctor --calibrate on "
-_CHIP = re.compile(re.escape(_MEASURED) + r"(.+?)(?=: |, plain copy|, \d+ points|$)")
+_CORRECTED = "corrected by a race on "
+_CHIP = re.compile(f"(?:{re.escape(_MEASURED)}|{re.escape(_CORRECTED)})" + r"(.+?)(?=: |, plain copy|, \d+ points|$)")
 
 
 def measured_on(chip: str) -> str:
@@ -14,8 +15,13 @@ def measured_on(chip: str) -> str:
     return f"{_MEASURED}{chip}"
 
 
+def raced_on(chip: str) -> str:
+    """Return how the source of a constant begins that a race corrected; of which plans follows."""
+    return f"{_CORRECTED}{chip}"
+
+
 def calibrated_on(machine: Machine) -> str | None:
-    """Return the processors that ``doctor --calibrate`` measured constants of the machine on; None where it did not.
+    """Return the processors that calibrations or races measured constants of the machine on; None where none did.
 
     A constant that a machine file took over from another one was not measured for it.
     """
@@ -23,8 +29,17 @@ def calibrated_on(machine: Machine) -> str | None:
     return "; ".join(sorted(chips)) or None
 
 
+def chip_behind(machine: Machine, constant: str) -> str | None:
+    """Return the processors that a constant was measured on or corrected for; None where it was neither."""
+    found = _CHIP.match(machine.sources.get(constant, ""))
+    return found.group(1) if found else None
+
+
 def is_calibrated(machine: Machine, constant: str) -> bool:
-    """Say whether ``doctor --calibrate`` measured this constant, such as ``intra_bytes_per_s``."""
+    """Say whether ``doctor --calibrate`` measured this constant, such as ``intra_bytes_per_s``.
+
+    A race's correction is what steps took on the whole, and no limit to what a link can do.
+    """
     return machine.sources.get(constant, "").startswith(_MEASURED)
 
 
