@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardbench.base.errors import BadInput, InvalidPlan, Undeclared
+from shardbench.base.errors import BadInput, Infeasible, InvalidPlan, Undeclared
 from shardbench.model.constraints import Constraints, nodes_of
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology
@@ -71,7 +71,18 @@ def test_where_a_plan_leaves_no_room_all_tables_are_placed_anew() -> None:
     assert "no device has room or a type for t0, t1, t2" in too_many.cause
 
 
-def test_what_every_device_has_a_part_of_comes_first_where_all_are_placed_anew() -> None:
+class Declines(Strategy):
+    """Never has a plan."""
+
+    name = "declines"
+    sees = frozenset({Sees.TABLES})
+    moves = frozenset({Move.TABLE})
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        raise Infeasible(f"{len(problem.tables)} tables in {problem.topology.hbm_bytes} bytes")
+
+
+def test_what_every_device_has_a_part_of_comes_first() -> None:
     """Work keeps the others off the dear table's device: three on another one leave no room for its part of t0."""
     rows = (250, 312, 312, 312, 312, 312, 312, 312, 313)
     tables = tuple(Table(name=f"t{i}", rows=count, dim=64) for i, count in enumerate(rows))
@@ -87,7 +98,33 @@ def test_what_every_device_has_a_part_of_comes_first_where_all_are_placed_anew()
     plan = planned("greedy-lookup", dealt, asked)
     assert isinstance(plan, Plan), plan
     dealt.check(plan, asked)
-    assert plan.notes["placed_anew"] == 9
+    assert "placed_anew" not in plan.notes
+    question = RulesOnly(dealt.applied(asked))
+    made = evaluate_under(dealt, question, Declines(), Budget(plan_s=5.0), 0, slack=1.0)
+    assert not isinstance(made, Failure), made
+    dealt.check(made.plan, asked)
+    assert made.plan.notes["placed_anew"] == 9
+    free = evaluate_under(Constraints(), question, Declines(), Budget(plan_s=5.0), 0, slack=1.0)
+    assert isinstance(free, Failure)
+    assert "9 tables in 250000 bytes" in free.cause
+
+
+def test_where_least_is_looked_up_is_no_room_so_that_all_go_where_most_is_left() -> None:
+    """By lookups 400 and 200 rows fill a device of 600, which then has no room for its half of t3's columns."""
+    sizes, calls = (400, 300, 200, 200, 2), (1, 9, 1, 1, 1)
+    tables = tuple(Table(name=f"t{i}", rows=rows, dim=8) for i, rows in enumerate(sizes))
+    profiles = tuple(
+        AccessProfile.from_counts(np.full(2, count), rows=table.rows, samples=100, present=100)
+        for table, count in zip(tables, calls)
+    )
+    topology = Topology(nodes=1, devices_per_node=2, hbm_bytes=601 * 32, uvm_bytes=0, host_bytes=0)
+    machine = replace(load_machine("a100-40gb-2x8"), topology=topology)
+    asked = Problem.of("p", tables, profiles, machine, batch_size=64)
+    kinds = {f"t{i}": ("table_wise",) for i in range(3)} | {"t3": ("column_wise",), "t4": ("row_wise",)}
+    kept = Constraints(sharding_types=kinds)
+    made = evaluate_under(kept, RulesOnly(asked), Declines(), Budget(plan_s=5.0), 0, slack=1.0)
+    assert not isinstance(made, Failure), made
+    assert sorted(memory_bytes(made.plan, asked).hbm.tolist()) == [501 * 32, 601 * 32]
 
 
 def test_a_plan_that_keeps_them_stays_as_it_is() -> None:

@@ -1,5 +1,6 @@
 """ShardBenchPlanner where EmbeddingShardingPlanner was: the same module, constraints and topology."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 pytest.importorskip("torchrec")
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
@@ -16,12 +17,19 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
+from shardbench.base.errors import BadInput, Infeasible
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import expect
-from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier
-from shardbench.model.table import Precision
+from shardbench.model.machine import Topology
+from shardbench.model.machine_file import load_machine
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Tier, whole_table, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.table import Pooling, Precision, Table
 from shardbench.runs.simulate import simulate
-from shardbench.torchrec import ShardBenchPlanner, codecs_registry
+from shardbench.torchrec import ShardBenchPlanner, codecs_registry, export, sharding_plan
+from shardbench.torchrec.profile_batches import even_profile
+from shardbench.torchrec.translated import translate
 
 SHARDERS: Any = [EmbeddingBagCollectionSharder()]
 MIB = 1 << 20
@@ -54,23 +62,48 @@ def held(plan: Any, world: int = 4) -> list[int]:
     return found
 
 
-def as_segments(plan: Any, rows: list[int], dim: int) -> Plan:
-    """TorchRec's plan in our words, its blocks of rows as dealt ones."""
-    segments: list[Segment] = []
-    for name, sharding in plan.plan["tables"].items():
-        whole = {"table": name, "row_stop": rows[int(name[1:])]}
-        tier = Tier.UVM if sharding.compute_kernel in ("fused_uvm", "fused_uvm_caching") else Tier.HBM
-        if sharding.sharding_type == "data_parallel":
-            segments.append(Segment(**whole, column_stop=dim, placement=Replicated(ranks=(0, 1, 2, 3))))
-        elif "row" in sharding.sharding_type:
-            place = RowWise(ranks=tuple(sharding.ranks), tier=tier)
-            segments.append(Segment(**whole, column_stop=dim, placement=place))
-        else:
-            for rank, shard in zip(sharding.ranks, sharding.sharding_spec.shards, strict=True):
-                start, columns = shard.shard_offsets[1], shard.shard_sizes[1]
-                place = OnRank(rank=rank, tier=tier)
-                segments.append(Segment(**whole, column_start=start, column_stop=start + columns, placement=place))
-    return Plan(world_size=4, segments=tuple(segments))
+class OnRank3(Strategy):
+    """Puts all tables on the last rank: a bad plan."""
+
+    name = "on-rank-3"
+    sees = frozenset({Sees.TABLES})
+    moves = frozenset({Move.TABLE})
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        return Plan(world_size=4, segments=whole_tables(problem.tables, [3] * len(problem.tables)))
+
+
+class Declines(OnRank3):
+    """Has no plan."""
+
+    name = "declines"
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        raise Infeasible("no plan of mine")
+
+
+def asked_with(strategy: Strategy, **rest: Any) -> ShardBenchPlanner:
+    planner = ShardBenchPlanner(topology(), 64, **rest)
+    planner.strategies = [strategy]
+    return planner
+
+
+def theirs(**rest: Any) -> EmbeddingShardingPlanner:
+    return EmbeddingShardingPlanner(topology(), 64, stats=[], debug=False, **rest)
+
+
+def as_dict(plan: Any) -> dict[str, Any]:
+    """A plan's tables as they can be compared: type, kernel, ranks, blocks."""
+    return {
+        name: (
+            how.sharding_type,
+            how.compute_kernel,
+            list(how.ranks),
+            [(shard.shard_offsets, shard.shard_sizes) for shard in getattr(how.sharding_spec, "shards", [])],
+        )
+        for tables in plan.plan.values()
+        for name, how in tables.items()
+    }
 
 
 def constraints(rows: list[int]) -> dict[str, ParameterConstraints]:
@@ -104,7 +137,7 @@ def test_beside_torchrecs_own_planner() -> None:
     question: Any = ours.answer.question
     steps = [
         simulate(plan, question.problem, question.batches, question.dense, 1).step_ms
-        for plan in (ours.answer.plan, as_segments(expected, rows, 64))
+        for plan in (ours.answer.plan, translate(expected.plan["tables"], question.problem))
     ]
     assert steps[0] < steps[1]
 
@@ -112,7 +145,7 @@ def test_beside_torchrecs_own_planner() -> None:
 def test_exchanges_are_priced_in_the_format_of_the_sharders_codecs() -> None:
     found = {}
     for exchange in Precision:
-        planner = ShardBenchPlanner(topology(), batch_size=512, strategy="greedy-lookup", plan_s=1.0)
+        planner = ShardBenchPlanner(topology(), batch_size=512, strategy="greedy-lookup", ask_torchrec=False)
         sharders: Any = [EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs_registry(exchange.value))]
         planner.plan(module([9_000, 50_000]), sharders)
         assert planner.answer is not None
@@ -123,16 +156,16 @@ def test_exchanges_are_priced_in_the_format_of_the_sharders_codecs() -> None:
     kind = QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)
     mixed: Any = [EmbeddingBagCollectionSharder(qcomm_codecs_registry=get_qcomm_codecs_registry(kind))]
     with pytest.raises(PlannerError, match="codecs are of bfloat16, float16: give all collectives, both ways, one of"):
-        ShardBenchPlanner(topology(), batch_size=512).plan(module([9_000]), mixed)
+        ShardBenchPlanner(topology(), batch_size=512, ask_torchrec=False).plan(module([9_000]), mixed)
 
 
 def test_memory_is_never_exceeded_and_what_does_not_fit_is_said() -> None:
     rows = [100_000] * 6  # 24.4 MiB each
     reservation = FixedPercentageStorageReservation(percentage=0.5)
-    planner = ShardBenchPlanner(topology(104 * MIB, 0), 64, reservation, plan_s=1.0)
+    planner = ShardBenchPlanner(topology(104 * MIB, 0), 64, reservation)
     assert max(held(planner.plan(module(rows), SHARDERS))) <= 52 * MIB
-    small = ShardBenchPlanner(topology(60 * MIB, 0), 64, reservation, plan_s=1.0)
-    with pytest.raises(PlannerError, match="joint"):
+    small = ShardBenchPlanner(topology(60 * MIB, 0), 64, reservation, strategy="greedy-lookup")
+    with pytest.raises(PlannerError, match="greedy-lookup: "):
         small.plan(module(rows), SHARDERS)
     assert small.answer is None
 
@@ -140,7 +173,9 @@ def test_memory_is_never_exceeded_and_what_does_not_fit_is_said() -> None:
 def test_any_strategy_is_behind_it_under_the_same_constraints() -> None:
     rows = [5_000, 6_000, 7_000, 8_000, 9_000]
     for strategy in ("greedy-lookup", "row-wise"):
-        planner = ShardBenchPlanner(topology(), 64, constraints=constraints(rows), strategy=strategy)
+        planner = ShardBenchPlanner(
+            topology(), 64, constraints=constraints(rows), strategy=strategy, ask_torchrec=False
+        )
         plan = planner.plan(module(rows), SHARDERS).plan["tables"]
         assert (plan["t0"].sharding_type, plan["t1"].sharding_type) == ("row_wise", "table_wise")
         rest = {plan[f"t{i}"].sharding_type for i in range(2, 5)}
@@ -149,7 +184,7 @@ def test_any_strategy_is_behind_it_under_the_same_constraints() -> None:
 
 def test_constraints_that_cannot_be_kept_are_refused() -> None:
     def planner(constraint: ParameterConstraints) -> ShardBenchPlanner:
-        return ShardBenchPlanner(topology(), 64, constraints={"t0": constraint}, plan_s=1.0)
+        return ShardBenchPlanner(topology(), 64, constraints={"t0": constraint}, plan_s=1.0, ask_torchrec=False)
 
     with pytest.raises(PlannerError, match=r"no sharding type is left of \['grid_shard'\]"):
         planner(ParameterConstraints(sharding_types=["grid_shard"])).plan(module([100]), SHARDERS)
@@ -158,7 +193,7 @@ def test_constraints_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(PlannerError, match=r"'t0' would need .*allowed"):
         planner(ParameterConstraints(compute_kernels=["fused_uvm_caching"])).plan(module([100_000]), SHARDERS)
     with pytest.raises(PlannerError, match="no sharder is given for tables"):
-        ShardBenchPlanner(topology(), 64).plan(module([100]), [])
+        ShardBenchPlanner(topology(), 64, ask_torchrec=False).plan(module([100]), [])
 
 
 def test_the_plan_of_rank_0_is_everybodys_and_the_topology_is_the_groups(tmp_path: Path) -> None:
@@ -175,7 +210,7 @@ def test_the_plan_of_rank_0_is_everybodys_and_the_topology_is_the_groups(tmp_pat
 
 def test_columns_are_not_narrower_than_asked() -> None:
     wide = ParameterConstraints(sharding_types=["column_wise"], min_partition=64)
-    planner = ShardBenchPlanner(topology(), 64, constraints={"t0": wide}, plan_s=1.0)
+    planner = ShardBenchPlanner(topology(), 64, constraints={"t0": wide}, plan_s=1.0, ask_torchrec=False)
     shards = planner.plan(module([5_000], dim=128), SHARDERS).plan["tables"]["t0"].sharding_spec.shards
     assert [shard.shard_sizes for shard in shards] == [[5_000, 64], [5_000, 64]]
     with pytest.raises(PlannerError, match="no sharding type is left"):
@@ -184,3 +219,105 @@ def test_columns_are_not_narrower_than_asked() -> None:
 
 def test_the_strategies_that_plan_unless_one_is_named() -> None:
     assert [strategy.name for strategy in ShardBenchPlanner(topology()).strategies] == ["joint"]
+
+
+def test_torchrecs_plan_is_taken_where_it_is_the_faster_one() -> None:
+    rows = [50_000, 40_000, 30_000, 20_000, 10_000]
+    given = {"constraints": constraints(rows)}
+    bad = asked_with(OnRank3(), **given)
+    expected = theirs(**given).plan(module(rows), SHARDERS)
+    assert as_dict(bad.plan(module(rows), SHARDERS)) == as_dict(expected)
+    assert bad.taken == "torchrec"
+    alone = asked_with(OnRank3(), **given, ask_torchrec=False)
+    kinds = {name: how[:3] for name, how in as_dict(alone.plan(module(rows), SHARDERS)).items()}
+    assert kinds["t0"][0] == "row_wise"
+    assert {name: how[2] for name, how in kinds.items() if name != "t0"} == {f"t{i}": [3] for i in range(1, 5)}
+    assert alone.taken == "on-rank-3"
+    assert bad.answer is not None
+    assert alone.answer is not None
+    assert bad.answer.judged.step_ms < alone.answer.judged.step_ms
+    assert bad.answer.question.problem.topology == alone.answer.question.problem.topology
+
+
+def test_of_equal_plans_torchrecs_is_taken() -> None:
+    rows = [50_000, 40_000]
+    expected = theirs().plan(module(rows), SHARDERS)
+
+    class Same(OnRank3):
+        def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+            return translate(expected.plan["tables"], problem)
+
+    planner = asked_with(Same())
+    assert as_dict(planner.plan(module(rows), SHARDERS)) == as_dict(expected)
+    assert planner.taken == "torchrec"
+
+
+def test_a_plan_wherever_torchrec_has_one(caplog: pytest.LogCaptureFixture) -> None:
+    rows = [50_000, 40_000]
+    planner = asked_with(Declines())
+    expected = theirs().plan(module(rows), SHARDERS)
+    assert as_dict(planner.plan(module(rows), SHARDERS)) == as_dict(expected)
+    assert planner.answer is not None
+    assert planner.answer.judged.step_ms > 0
+    with pytest.raises(PlannerError, match="declines: no plan of mine"):
+        asked_with(Declines(), ask_torchrec=False).plan(module(rows), SHARDERS)
+    # What no plan of ours keeps: it is returned unjudged.
+    cached = {"constraints": {"t0": ParameterConstraints(num_poolings=[1.0], batch_sizes=[64])}}
+    refused = ShardBenchPlanner(topology(), 64, **cached)
+    assert as_dict(refused.plan(module([50_000]), SHARDERS)) == as_dict(
+        theirs(**cached).plan(module([50_000]), SHARDERS)
+    )
+    assert (refused.taken, refused.answer) == ("torchrec", None)
+    assert "constraint batch_sizes cannot be kept" in caplog.text
+
+
+def test_where_torchrecs_plan_cannot_be_compared_ours_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = theirs().plan(module([50_000]), SHARDERS)
+    made.plan["tables"]["t0"].compute_kernel = "key_value"
+    planner = asked_with(OnRank3())
+    monkeypatch.setattr(planner, "_theirs", lambda *_: made)
+    assert as_dict(planner.plan(module([50_000]), SHARDERS))["t0"][:3] == ("table_wise", "fused", [3])
+    assert planner.taken == "on-rank-3"
+    declines = asked_with(Declines())
+    monkeypatch.setattr(declines, "_theirs", lambda *_: made)
+    assert declines.plan(module([50_000]), SHARDERS) is made
+    made.plan["others"] = made.plan["tables"]
+    assert planner.plan(module([50_000]), SHARDERS) is made
+    assert planner.taken == "torchrec"
+
+
+def test_a_profile_of_another_table_is_said_though_torchrec_has_a_plan() -> None:
+    planner = ShardBenchPlanner(topology(), 64, profiles={"t0": even_profile(70, 1.0)})
+    with pytest.raises(BadInput, match="profile of t0 has 70 rows, the table has 50000"):
+        planner.plan(module([50_000]), SHARDERS)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_a_plan_of_ours_as_torchrecs_is_the_same_plan(pooled: bool) -> None:
+    tables = tuple(
+        Table(name=f"t{i}", rows=64, dim=32, pooling=Pooling.SUM if pooled else Pooling.NONE) for i in range(9)
+    )
+    machine = replace(
+        load_machine("a100-40gb-2x8"),
+        topology=Topology(nodes=2, devices_per_node=2, hbm_bytes=1 << 30, uvm_bytes=1 << 30, host_bytes=0),
+    )
+    problem = Problem.of("p", tables, tuple(even_profile(64, 2.0) for _ in tables), machine, batch_size=64)
+    in_node: Any = RowWise(ranks=(2, 3)) if pooled else OnRank(rank=2)
+    segments = [
+        whole_table(tables[0], OnRank(rank=1)),
+        whole_table(tables[1], OnRank(rank=2), (0, 12)),
+        whole_table(tables[1], OnRank(rank=0), (12, 32)),
+        whole_table(tables[2], RowWise(ranks=(0, 1, 2, 3))),
+        whole_table(tables[3], in_node),
+        whole_table(tables[4], Replicated(ranks=(0, 1, 2, 3))),
+        whole_table(tables[5], OnRank(rank=3, tier=Tier.UVM)),
+        whole_table(tables[6], OnRank(rank=3, tier=Tier.CACHED, cache_ratio=0.35)),
+        whole_table(tables[7], RowWise(ranks=(0, 1, 2, 3), tier=Tier.UVM)),
+        whole_table(tables[8], RowWise(ranks=(0, 1, 2, 3), tier=Tier.CACHED, cache_ratio=0.5)),
+    ]
+    plan = Plan(world_size=4, segments=tuple(segments))
+    kind, config = (EmbeddingBagCollection, EmbeddingBagConfig) if pooled else (EmbeddingCollection, EmbeddingConfig)
+    configs = [config(name=t.name, num_embeddings=64, embedding_dim=32, feature_names=[t.name]) for t in tables]
+    model = torch.nn.ModuleDict({"tables": kind(tables=configs, device=torch.device("meta"))})
+    made = sharding_plan(export(plan, devices_per_node=2, in_blocks=True), model)
+    assert translate(made.plan["tables"], problem).segments == plan.segments

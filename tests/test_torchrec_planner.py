@@ -46,7 +46,7 @@ from shardbench.workloads.materialise import materialise
 pytest.importorskip("torchrec")
 planner = importlib.import_module("shardbench.baselines.torchrec_planner.planner")
 groups = importlib.import_module("shardbench.baselines.torchrec_planner")
-translate = importlib.import_module("shardbench.baselines.torchrec_planner.translate").translate
+translate = importlib.import_module("shardbench.torchrec.translated").translate
 
 EVERYONE = (0, 1, 2, 3)
 

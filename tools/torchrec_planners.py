@@ -2,7 +2,8 @@
 
 ``python tools/torchrec_planners.py plans OUT.csv`` plans random modules of several sizes, with memory to
 spare and without, by both: CPU seconds (median and range of repeats), the step that the cost model predicts for either
-plan on the same drawn lookups, the fullest device, and tables whose constraint a plan breaks.
+plan on the same drawn lookups, the fullest device, tables whose constraint a plan breaks, and whose plan ours took.
+ShardBenchPlanner asks TorchRec's planner too, so that its seconds are TorchRec's and its own, which ``own_cpu_s`` are.
 
 ``python tools/torchrec_planners.py measured OUT.csv`` plans the tables of the suite ``measured`` for two
 gloo ranks by both, and steps the two plans in turn in the same ranks, several process groups one after the other.
@@ -29,7 +30,6 @@ from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from shardbench.base.statistics import log_mean
-from shardbench.baselines.torchrec_planner.translate import translate
 from shardbench.engine.described import describe
 from shardbench.engine.measure import measure, rank_job
 from shardbench.model.machine_file import load_machine
@@ -41,6 +41,7 @@ from shardbench.model.validate import validate
 from shardbench.runs.simulate import simulate
 from shardbench.runs.suite import load_suite
 from shardbench.torchrec import ShardBenchPlanner
+from shardbench.torchrec.translated import translate
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import materialise
 
@@ -69,11 +70,14 @@ class Case:
 CASES = [
     Case(tables, nodes, ranks, memory, filled)
     for tables, nodes, ranks in ((20, 1, 8), (100, 1, 8), (100, 2, 16))
-    for memory, filled in (("30 % full", 0.3), ("60 % full", 0.6), ("90 % full", 0.9))
-]
+    for memory, filled in (
+        ("30 % full", 0.3), ("60 % full", 0.6), ("75 % full", 0.75), ("85 % full", 0.85), ("90 % full", 0.9),
+        ("95 % full", 0.95),
+    )
+]  # fmt: skip
 COLUMNS = (
     "tables", "nodes", "ranks", "memory", "planner", "outcome", "n", "plan_cpu_s", "least_cpu_s", "most_cpu_s",
-    "step_ms", "fullest_pct", "constraints_broken", "cause",
+    "own_cpu_s", "step_ms", "fullest_pct", "constraints_broken", "taken", "cause",
 )  # fmt: skip
 MEASURED_COLUMNS = (
     "workload", "machine", "planner", "n", "iterations", "plan_cpu_s", "step_ms", "step_ms_low", "step_ms_high",
@@ -145,6 +149,18 @@ def held(sharding: dict[str, Any], ranks: int) -> list[int]:
     return [int(size) for size in found]
 
 
+class Timed(ShardBenchPlanner):
+    """The planner, and the CPU seconds that TorchRec's planner took of its last plan's."""
+
+    theirs_s = 0.0
+
+    def _theirs(self, *given: Any) -> Any:
+        start = time.process_time()
+        made = super()._theirs(*given)
+        self.theirs_s = time.process_time() - start
+        return made
+
+
 def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[dict[str, object]]:
     """Return two rows for each case, one for each planner; the row of a planner without a plan says why."""
     rows: list[dict[str, object]] = []
@@ -152,10 +168,11 @@ def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[dict[st
     for case in cases:
         given = random_module(case)
         seconds: dict[str, list[float]] = {"torchrec": [], "shardbench": []}
+        own: list[float] = []
         found: dict[str, dict[str, Any] | str] = {}
         for _ in range(repeats):
             # A planner is made anew: each keeps what it enumerated.
-            ours = ShardBenchPlanner(**given.arguments())
+            ours = Timed(**given.arguments())
             for name, planner in (("torchrec", given.torchrecs()), ("shardbench", ours)):
                 start = time.process_time()
                 try:
@@ -164,7 +181,10 @@ def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[dict[st
                 except PlannerError as error:
                     found[name] = " ".join(str(error).partition("Possible solutions")[0].split())[:120]
                 seconds[name].append(time.process_time() - start)
-        rows += [_row(case, given, name, found[name], seconds[name], ours) for name in seconds]
+            own.append(seconds["shardbench"][-1] - ours.theirs_s)
+        made = [_row(case, given, name, found[name], seconds[name], ours) for name in seconds]
+        made[-1]["own_cpu_s"] = round(statistics.median(own), 3)
+        rows += made
     return rows
 
 
@@ -193,6 +213,8 @@ def _row(
     left = (1 - RESERVED) * given.topology.devices[0].storage.hbm
     row["fullest_pct"] = round(100 * max(_with_replicas(found, given, case.ranks)) / left, 1)
     row["constraints_broken"] = given.kinds(found)
+    if name == "shardbench":
+        row["taken"] = ours.taken
     if ours.answer is not None:
         question: Any = ours.answer.question
         plan = ours.answer.plan if name == "shardbench" else translate(found, question.problem)

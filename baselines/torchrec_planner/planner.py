@@ -11,7 +11,6 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollec
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
-from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
@@ -26,17 +25,12 @@ from shardbench.model.machine import Topology
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
 from shardbench.model.validate import dealt
+from shardbench.torchrec.translated import load_factor
 
 ROW_SPLITS = ("row_wise", "table_row_wise")
 SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
 """Sharding types that TorchRec's EmbeddingCollection can have (deviation 9)."""
 UVM_KERNEL, CACHING_KERNEL = "fused_uvm", "fused_uvm_caching"
-
-
-def load_factor(sharded: Any) -> float:
-    """Return the share of rows that a table's cache holds: what its cache's parameters say, or the planner's own."""
-    params = getattr(sharded, "cache_params", None)
-    return UVM_CACHING_RATIO if params is None or params.load_factor is None else float(params.load_factor)
 
 
 def ask(

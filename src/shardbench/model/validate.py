@@ -242,6 +242,22 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
 
 
+def memory_said(problem: Problem) -> str:
+    """Say what all tables need, weights and optimiser state together, and what there is, in bytes and in one line."""
+    topology = problem.topology
+    sizes = {table.name: problem.weight_bytes(table) for table in problem.tables}
+    largest = max(sizes, key=lambda name: sizes[name])
+    world, hbm = topology.world_size, topology.hbm_bytes
+    others = ((world * topology.uvm_bytes, "UVM"), (topology.nodes * topology.host_bytes, "hosts' memory"))
+    beside = "".join(f"; beside it {there} of {what}" for there, what in others if there)
+    alone = "" if sizes[largest] <= hbm else ", which alone fits no device"
+    return (
+        f"tables need {sum(sizes.values())} bytes (weights and {problem.optimizer.value} state), {world} devices have "
+        f"{world * hbm} of HBM ({hbm} each{beside}); "
+        f"the largest is '{largest}' with {sizes[largest]}{alone}"
+    )
+
+
 def _add_cached(plan: Plan, problem: Problem, tiers: dict[Tier, Ints]) -> None:
     """Add the rows behind caches, which are in UVM, and the caches; small optimiser state stays in HBM (FBGEMM)."""
     tables = {table.name: table for table in problem.tables}

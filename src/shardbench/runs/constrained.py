@@ -20,7 +20,7 @@ from shardbench.model.table import Table
 from shardbench.model.validate import COLUMN_MULTIPLE, memory_bytes
 from shardbench.processes.failures import failed
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.evaluate import Answer, Question, evaluate
+from shardbench.runs.evaluate import Answer, Planner, Question, evaluate
 
 J = TypeVar("J")
 
@@ -30,7 +30,10 @@ TABLE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
 
 
 class Constrained(Strategy):
-    """A strategy whose plans are mended to keep constraints; notes say how many tables were placed anew."""
+    """A strategy whose plans are mended to keep constraints; notes say how many tables were placed anew.
+
+    Tables that must be on every device are set aside before it plans: afterwards, the room may be gone.
+    """
 
     def __init__(self, inner: Strategy, constraints: Constraints) -> None:
         self.inner, self.constraints = inner, constraints
@@ -46,18 +49,35 @@ class Constrained(Strategy):
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Plan, and place anew what breaks a constraint; raises Infeasible where a table has no place to keep them."""
-        made = self.inner.plan(problem.restricted_to(self.inner.sees), budget, seed)
-        return _kept(made, problem, self.constraints)
+        fixed = _everywhere(problem, self.constraints)
+        rest = _without(fixed, problem, self.sees)
+        if rest is None:
+            return _kept(
+                self.inner.plan(problem.restricted_to(self.inner.sees), budget, seed), problem, self.constraints
+            )
+        try:
+            made = self.inner.plan(rest.restricted_to(self.inner.sees), budget, seed)
+        except Infeasible:
+            return _all_by_size(problem, self.constraints)
+        return _kept(replace(made, segments=(*made.segments, *fixed)), problem, self.constraints)
 
 
 def evaluate_under(
-    constraints: Constraints, question: Question[J], strategy: Strategy, budget: Budget, seed: int, *, slack: float
+    constraints: Constraints,
+    question: Question[J],
+    strategy: Strategy,
+    budget: Budget,
+    seed: int,
+    *,
+    slack: float,
+    planner: Planner | None = None,
 ) -> Answer[J] | Failure:
-    """Evaluate in this process; a plan that breaks a constraint is invalid.
+    """Evaluate here, or by ``planner``, which is given a Constrained; a plan that breaks a constraint is invalid.
 
     The question is of ``constraints.applied``.
     """
-    answer = evaluate(question, Constrained(strategy, constraints), budget, seed, sealed=False, slack=slack)
+    constrained = Constrained(strategy, constraints)
+    answer = evaluate(question, constrained, budget, seed, sealed=False, slack=slack, planner=planner)
     if isinstance(answer, Failure):
         return answer
     try:
@@ -65,6 +85,37 @@ def evaluate_under(
     except InvalidPlan as error:
         return failed(Outcome.INVALID, str(error), "validate", error.rule).failure
     return answer
+
+
+def _everywhere(problem: Problem, constraints: Constraints) -> list[Segment]:
+    """Place the tables that may have one type alone, of which every device has a part."""
+    everyone = tuple(range(problem.world_size))
+    grouped = {name for group in (*constraints.same_device, *constraints.same_node) for name in group}
+    found = []
+    for table in problem.tables:
+        types = constraints.sharding_types.get(table.name, ())
+        if table.name in grouped or len(types) != 1:
+            continue
+        if types[0] == "data_parallel":
+            found.append(whole_table(table, Replicated(ranks=everyone)))
+        elif types[0] == "row_wise" and 1 < len(everyone) <= table.rows:
+            found.append(whole_table(table, RowWise(ranks=everyone)))
+    return found
+
+
+def _without(fixed: list[Segment], problem: Problem, sees: frozenset[Sees]) -> Problem | None:
+    """Return the problem of the other tables, in the memory that these leave; None where there are or is none."""
+    names = {segment.table for segment in fixed}
+    pairs = [(t, p) for t, p in zip(problem.tables, problem.profiles) if t.name not in names]
+    if not fixed or not pairs or Sees.INPUTS in sees:
+        return None
+    taken = int(memory_bytes(Plan(world_size=problem.world_size, segments=tuple(fixed)), problem).hbm.max())
+    if taken >= problem.topology.hbm_bytes:
+        return None
+    topology = replace(problem.topology, hbm_bytes=problem.topology.hbm_bytes - taken)
+    machine = replace(problem.machine, topology=topology) if Sees.MACHINE in sees else problem.machine
+    tables, profiles = zip(*pairs)
+    return replace(problem, tables=tables, profiles=profiles, topology=topology, machine=machine)
 
 
 def _kept(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:
@@ -80,7 +131,27 @@ def _kept(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:
         # What the strategy placed leaves them no room: memory first, all tables are placed anew.
         grouped = {name for group, _ in groups for name in group}
         alone = [((name,), "anywhere") for name in tables if name not in grouped]
-        return _placed_anew(plan, [*groups, *alone], problem, constraints, by_size=True)
+        return _all_anew(plan, [*groups, *alone], problem, constraints)
+
+
+def _all_by_size(problem: Problem, constraints: Constraints) -> Plan:
+    """Place all tables, the largest first; raises Infeasible where one has no room."""
+    groups = [(group, "device") for group in constraints.same_device]
+    groups += [(group, "node") for group in constraints.same_node]
+    grouped = {name for group, _ in groups for name in group}
+    groups += [((table.name,), "anywhere") for table in problem.tables if table.name not in grouped]
+    nothing = Plan(world_size=problem.world_size, segments=(whole_table(problem.tables[0], OnRank(rank=0)),))
+    return _all_anew(nothing, groups, problem, constraints)
+
+
+def _all_anew(
+    plan: Plan, groups: list[tuple[tuple[str, ...], str]], problem: Problem, constraints: Constraints
+) -> Plan:
+    """Place all tables, the largest first, each where least is looked up or, if that fails, where most room is left."""
+    try:
+        return _placed_anew(plan, groups, problem, constraints, by_size=True)
+    except Infeasible:
+        return _placed_anew(plan, groups, problem, constraints, by_size=True, by_room=True)
 
 
 def _placed_anew(
@@ -90,12 +161,17 @@ def _placed_anew(
     constraints: Constraints,
     *,
     by_size: bool = False,
+    by_room: bool = False,
 ) -> Plan:
     """Place some tables of a plan anew, the dearest first or the largest; raises Infeasible without room."""
     tables = {table.name: table for table in problem.tables}
     moved = {name for group, _ in groups for name in group}
     placing = _Placing(
-        [s for s in plan.segments if s.table not in moved], problem, constraints, sharding_groups=plan.groups
+        [s for s in plan.segments if s.table not in moved],
+        problem,
+        constraints,
+        sharding_groups=plan.groups,
+        by_room=by_room,
     )
     weight = {name: problem.weight_bytes(table) for name, table in tables.items()} if by_size else placing.work_of
     spread = {
@@ -140,8 +216,9 @@ class _Placing:
         constraints: Constraints,
         *,
         sharding_groups: ShardingGroups | None,
+        by_room: bool,
     ) -> None:
-        self.sharding_groups = sharding_groups
+        self.sharding_groups, self.by_room = sharding_groups, by_room
         self.segments, self.problem, self.constraints = segments, problem, constraints
         self.room = np.array(constraints.device_bytes(problem.topology), dtype=np.float64)
         self.work: Floats = np.zeros(problem.world_size)
@@ -168,7 +245,11 @@ class _Placing:
                 return
             self.segments, self.room, self.work = before
         names = ", ".join(table.name for table in tables)
-        raise Infeasible(f"constraints: no {where.replace('anywhere', 'device')} has room or a type for {names}")
+        needed = sum(self.problem.weight_bytes(table) for table in tables)
+        raise Infeasible(
+            f"constraints: no {where.replace('anywhere', 'device')} has room or a type for {names}, {needed} bytes; "
+            f"a device has up to {self.room.max():.0f} left, all have {self.room.clip(min=0.0).sum():.0f}"
+        )
 
     def _table(self, table: Table, ranks: tuple[int, ...]) -> bool:
         for segments in self._forms(table, ranks):
@@ -183,16 +264,16 @@ class _Placing:
         """Forms within some ranks that the table may have, the simplest first."""
         topology, types = self.problem.topology, self.constraints.sharding_types.get(table.name)
         can = set(TYPES if types is None else allowed(types))
-        by_work = sorted(ranks, key=lambda rank: self.work[rank])
+        ordered = sorted(ranks, key=lambda rank: -self.room[rank] if self.by_room else self.work[rank])
         forms = []
         if "table_wise" in can:
-            forms += [[whole_table(table, OnRank(rank=rank))] for rank in by_work]
+            forms += [[whole_table(table, OnRank(rank=rank))] for rank in ordered]
         everyone = tuple(range(topology.world_size))
         if "data_parallel" in can and ranks == everyone:
             forms.append([whole_table(table, Replicated(ranks=everyone))])
         shards = (n for n in (2, 4, 8, 16) if n <= len(ranks) and table.dim % (n * COLUMN_MULTIPLE) == 0)
         if "column_wise" in can:
-            forms += [_columns(table, by_work[:n]) for n in shards]
+            forms += [_columns(table, ordered[:n]) for n in shards]
         if "table_row_wise" in can:
             nodes = [topology.node_ranks(node) for node in range(topology.nodes)]
             inside = [node for node in nodes if set(node) <= set(ranks) and 1 < len(node) < len(everyone)]

@@ -5,7 +5,7 @@ from shardbench.engine.formats import codecs_registry
 from .exported import Exported, ExportedTable, Shard, TorchRecTable, export, inexpressible
 from .planner import ShardBenchPlanner
 from .remap import IdRemap, ranks_of
-from .sharding import parameters_of_replicas, sharding_plan
+from .sharding import parameters_of_replicas, sharding_plan, sharding_plan_json
 from .split import SplitBags, SplitSequences, load_tables, split
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "parameters_of_replicas",
     "ranks_of",
     "sharding_plan",
+    "sharding_plan_json",
     "split",
 ]

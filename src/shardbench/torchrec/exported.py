@@ -15,10 +15,12 @@ from shardbench.model.plan import (
     NodeSharded,
     OnLocalRank,
     OnRank,
+    Placement,
     Plan,
     Replicated,
     RowWise,
     Segment,
+    Tier,
     tier_of,
 )
 
@@ -103,6 +105,11 @@ class Exported:
         """Return the names of tables whose ids must be remapped."""
         return tuple(table.name for table in self.tables if table.is_remapped)
 
+    def plan(self) -> Plan:
+        """Return the plan that was exported; what was one copy a node, on the only node, is one copy of the world."""
+        segments = [part for table in self.tables for piece in table.pieces for part in _segments(piece, table, self)]
+        return Plan(world_size=self.world_size, segments=tuple(segments))
+
     def to_json(self) -> str:
         """Return it as canonical JSON: sorted keys, no spaces."""
         return to_json(self)
@@ -111,6 +118,32 @@ class Exported:
     def from_json(cls, text: str | bytes, what: str = "exported plan") -> "Exported":
         """Parse; raises BadInput that names the first wrong field."""
         return from_json(cls, text, what)
+
+
+def _segments(piece: TorchRecTable, table: ExportedTable, exported: Exported) -> list[Segment]:
+    tier = {kernel: tier for tier, kernel in KERNELS.items()}.get(piece.compute_kernel, Tier.HBM)
+    ratio, everyone = piece.cache_load_factor, tuple(range(exported.world_size))
+    found: list[tuple[Placement, int, int]] = []
+    if piece.sharding_type == "data_parallel":
+        found.append((Replicated(ranks=everyone), piece.column_start, piece.column_stop))
+    elif piece.sharding_type in ("row_wise", "table_row_wise"):
+        dealt = RowWise(ranks=piece.ranks, tier=tier, cache_ratio=ratio)
+        found.append((dealt, piece.column_start, piece.column_stop))
+    else:
+        for shard in piece.shards:
+            start = piece.column_start + shard.column
+            found.append((OnRank(rank=shard.rank, tier=tier, cache_ratio=ratio), start, start + shard.columns))
+    return [
+        Segment(
+            table=table.name,
+            row_start=piece.row_start,
+            row_stop=piece.row_stop,
+            column_start=start,
+            column_stop=stop,
+            placement=placement,
+        )
+        for placement, start, stop in found
+    ]
 
 
 def export(plan: Plan, *, devices_per_node: int | None = None, in_blocks: bool = False) -> Exported:

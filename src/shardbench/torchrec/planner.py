@@ -1,46 +1,87 @@
-"""A planner that takes the place of TorchRec's EmbeddingShardingPlanner, with any strategy behind it."""
+"""A planner that takes the place of TorchRec's EmbeddingShardingPlanner, with any strategy and TorchRec's behind it."""
 
+import logging
+import math
+import time
 from collections.abc import Mapping
-from copy import copy
-from dataclasses import replace
-from typing import Any, TypeAlias
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
+from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.planners import EmbeddingPlannerBase
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_module_to_default_sharders
-from torchrec.distributed.types import ModuleSharder, ShardingPlan
+from torchrec.distributed.types import ShardingPlan
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.engine.described import UVM_DIVISOR
-from shardbench.engine.formats import DATA_TYPES, exchange_of
-from shardbench.model.constraints import Constraints, allowed
+from shardbench.model.constraints import Constraints
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.machine_file import load_machine
-from shardbench.model.problem import Problem
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
-from shardbench.model.table import DenseShape, Optimizer, Pooling, Precision, Table
+from shardbench.model.table import DenseShape, Optimizer
 from shardbench.records.trial import Failure
 from shardbench.runs.best_plan import default_strategies
 from shardbench.runs.constrained import evaluate_under
-from shardbench.runs.evaluate import Answer
+from shardbench.runs.evaluate import Answer, evaluate
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.torchrec.exported import export
 from shardbench.torchrec.profile_batches import ProfileBatches, even_profile
-from shardbench.torchrec.sharding import SEQUENCE_TYPES, Collection, collections, configs_of, sharding_plan
+from shardbench.torchrec.sharding import sharding_plan
+from shardbench.torchrec.tables import PlannedTables, Sharders
+from shardbench.torchrec.translated import translate
 
 DEFAULT_MACHINE = "a100-40gb-2x8"
 """Machine whose constants count where neither the caller nor TorchRec's Topology states them."""
-NATIVE_TYPES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
-"""Sharding types that need no remap of ids; grid_shard needs widths that few tables have."""
 NATIVE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.REPLICATE})
-Sharders: TypeAlias = list[ModuleSharder[torch.nn.Module]]
+TORCHREC = "torchrec"
+"""The name of TorchRec's planner as the one whose plan is taken."""
+ALONE_S, BESIDE_S = 10.0, 0.4
+"""Seconds in which strategies plan where the user states none: without TorchRec's planner, and beside it."""
+LIMIT_S = 1.0
+"""Seconds beside TorchRec's planner after which no further version of a strategy is asked, judging included."""
+TIE = 1e-9
+"""Share of a step that TorchRec's plan may be longer and still be taken."""
+_ANY_BYTES = 1 << 60
 _PASSED_ON = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
-_REFUSED = ("device_group", "key_value_params", "batch_sizes")
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A plan as TorchRec takes it, and what it comes to."""
+
+    name: str
+    made: ShardingPlan
+    answer: Answer[Simulation]
+
+    @property
+    def step_ms(self) -> float:
+        """Return the predicted step."""
+        return self.answer.judged.step_ms
+
+
+class _Stated(Strategy):
+    """A plan that someone else has made."""
+
+    name = TORCHREC
+    sees: ClassVar[frozenset[Sees]] = frozenset()
+    moves = frozenset(Move)
+
+    def __init__(self, stated: Plan) -> None:
+        self.stated = stated
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """Return the stated plan."""
+        return self.stated
 
 
 class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
@@ -54,8 +95,14 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     ``machine`` gives constants of the cost model: a machine, or a name or path of one. Without it
     TorchRec's Topology gives bandwidths, and DEFAULT_MACHINE the rest.
 
-    ``plan`` raises TorchRec's PlannerError where there is no plan; ``answer`` then says what the last plan
-    comes to.
+    TorchRec's own planner is asked with the same arguments and its plan is one of the candidates, unless
+    ``ask_torchrec`` is False: the plan of the shortest predicted step is returned, and where nothing else has a plan,
+    or its plan cannot be compared, TorchRec's as it is. ``plan_s`` are the seconds in which the strategies plan. Where
+    it is left out they take, with judging, about a second beside TorchRec's planner, and ALONE_S seconds without it.
+
+    ``plan`` raises TorchRec's PlannerError where there is no plan, and BadInput for a profile of another table;
+    ``answer`` then says what the last plan comes to (None for one that cannot be judged), and ``taken`` whose it is:
+    a strategy's name or "torchrec".
     """
 
     def __init__(
@@ -68,8 +115,9 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         strategy: str | None = None,
         profiles: Mapping[str, AccessProfile] | None = None,
         machine: Machine | str | None = None,
-        plan_s: float = 10.0,
+        plan_s: float | None = None,
         optimizer: Optimizer | None = None,
+        ask_torchrec: bool = True,
         debug: bool = False,
     ) -> None:
         super().__init__(
@@ -80,44 +128,86 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             constraints=constraints,
             debug=debug,
         )
-        general = [found for found in default_strategies() if found.moves >= DEVICE_MOVES]
+        general = [found for found in default_strategies() if found.moves >= DEVICE_MOVES and not found.requires]
         self.strategies = [get_strategy(strategy)] if strategy else general
         self.profiles = dict(profiles or {})
         self.machine = load_machine(machine) if isinstance(machine, str) else machine
-        self.plan_s, self.optimizer = plan_s, optimizer
+        self.plan_s, self.optimizer, self.ask_torchrec = plan_s, optimizer, ask_torchrec
         self.answer: Answer[Simulation] | None = None
+        self.taken = ""
 
     def plan(self, module: torch.nn.Module, sharders: Sharders | None = None) -> ShardingPlan:
         """Plan the sharding of all collections of ``module`` that a sharder is given for."""
         given = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
+        theirs = self._theirs(module, given) if self.ask_torchrec else None
+        self.answer, self.taken = None, ""
+        try:
+            return self._best(module, given, theirs)
+        except PlannerError as error:
+            if theirs is None:
+                raise
+            self.taken = TORCHREC
+            _LOG.warning("TorchRec's plan is taken, unjudged: %s", error)
+            return theirs
+
+    def _theirs(self, module: torch.nn.Module, sharders: Sharders) -> ShardingPlan | None:
+        """Return the plan of TorchRec's planner; None where it has none."""
+        planner = EmbeddingShardingPlanner(
+            topology=self._topology,
+            batch_size=self._batch_size,
+            storage_reservation=deepcopy(self._storage_reservation),  # it keeps what it reserved last
+            constraints=self._constraints,
+            stats=[],
+            debug=False,
+        )
+        try:
+            made: ShardingPlan = planner.plan(module, sharders)
+        except PlannerError as error:
+            _LOG.info("TorchRec's planner has no plan: %s", error)
+            return None
+        return made
+
+    def _best(self, module: torch.nn.Module, sharders: Sharders, theirs: ShardingPlan | None) -> ShardingPlan:
+        """Return the plan of the shortest step; raises PlannerError where there is none that can be judged."""
         reserved = self._storage_reservation.reserve(
             topology=self._topology,
             batch_size=self._batch_size,
             module=module,
-            sharders=given,
+            sharders=sharders,
             constraints=self._constraints,
         )
-        found = _Tables(module, given, self._constraints or {}, self._topology)
+        found = PlannedTables(module, sharders, self._constraints or {}, self._topology)
+        if theirs is not None and {path: set(plan) for path, plan in theirs.plan.items()} != found.paths:
+            raise PlannerError("it shards modules that are no plain collections")
         if not found.tables:
             return ShardingPlan({})
         problem = self._problem(found, reserved)
         limits = Constraints(sharding_types=found.types, device_hbm_bytes=_capacities(reserved))
-        self.answer = self._best(limits, problem)
+        question = CountedQuestion(problem, ProfileBatches(problem), DenseShape())
+        begun = time.perf_counter()
+        candidates = []
+        if theirs is not None:
+            try:
+                candidates.append(_Candidate(TORCHREC, theirs, _judged(theirs, question)))
+            except Unsupported as error:
+                _LOG.warning("TorchRec's plan cannot be compared: %s", error)
         try:
-            exported = export(self.answer.plan, devices_per_node=problem.topology.devices_per_node, in_blocks=True)
-        except Unsupported as error:
-            raise PlannerError(str(error)) from error
-        made = sharding_plan(exported, module, self._topology.compute_device)
-        self._keep_kernels(made)
-        return made
+            name, ours = self._ours(limits, question, begun, has_plan=theirs is not None)
+            candidates.append(_Candidate(name, self._made(ours, module), ours))
+        except PlannerError:
+            if not candidates:
+                raise
+        best = min(candidates, key=lambda one: one.step_ms * (1.0 - TIE * (one.made is theirs)))
+        self.answer, self.taken = best.answer, best.name
+        return best.made
 
-    def _problem(self, found: "_Tables", reserved: TorchRecTopology) -> Problem:
+    def _problem(self, found: PlannedTables, reserved: TorchRecTopology) -> Problem:
         machine = _machine(self.machine, reserved, min(_capacities(reserved)))
         profiles = []
         for table in found.tables:
             profile = self.profiles.get(table.name)
             if profile is not None and profile.rows != table.rows:
-                raise PlannerError(f"profile of {table.name} has {profile.rows} rows, the table has {table.rows}")
+                raise BadInput(f"profile of {table.name} has {profile.rows} rows, the table has {table.rows}")
             profiles.append(profile or even_profile(table.rows, found.pooling[table.name]))
         return Problem.of(
             "torchrec",
@@ -130,22 +220,45 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             exchange=found.exchange,
         )
 
-    def _best(self, limits: Constraints, problem: Problem) -> Answer[Simulation]:
+    def _ours(
+        self, limits: Constraints, question: CountedQuestion, begun: float, *, has_plan: bool
+    ) -> tuple[str, Answer[Simulation]]:
         """Return the answer of the shortest step, among plans with native moves alone and mended free plans."""
-        question = CountedQuestion(problem, ProfileBatches(problem), DenseShape())
-        budget = Budget(plan_s=self.plan_s, fit_s=max(self.plan_s, 1.0))
+        asked = [version for one in self.strategies for version in _versions(one, question.problem)]
+        plan_s = (self.plan_s or (BESIDE_S if self.ask_torchrec else ALONE_S)) / len(asked)
+        budget = Budget(plan_s=plan_s, fit_s=max(plan_s, 1.0))
         causes: list[str] = []
-        best: Answer[Simulation] | None = None
-        for strategy in (version for one in self.strategies for version in _versions(one, problem)):
-            answer = evaluate_under(limits, question, strategy, budget, 0, slack=3.0)
+        found: list[tuple[str, Answer[Simulation]]] = []
+        longest = 0.0
+        for strategy in asked:
+            start = time.perf_counter()
+            hurried = self.plan_s is None and self.ask_torchrec and (has_plan or bool(found))
+            # With other moves a strategy finds no more room, and is long in finding out.
+            full = any(one.plan.notes.get("placed_anew") == len(question.problem.tables) for _, one in found)
+            if hurried and longest and (full or start + longest > begun + LIMIT_S):
+                break
+            # A plan that came late is better than none.
+            answer = evaluate_under(limits, question, strategy, budget, 0, slack=math.inf)
+            longest = max(longest, time.perf_counter() - start)
             if isinstance(answer, Failure):
                 causes.append(answer.cause)
-            elif best is None or answer.judged.step_ms < best.judged.step_ms:
-                best = answer
-        if best is None:
+            else:
+                found.append((strategy.name, answer))
+        if not found:
             names = ", ".join(strategy.name for strategy in self.strategies)
             raise PlannerError(f"{names}: {'; then '.join(dict.fromkeys(causes))}")
-        return best
+        return min(found, key=lambda one: one[1].judged.step_ms)
+
+    def _made(self, answer: Answer[Simulation], module: torch.nn.Module) -> ShardingPlan:
+        """Return a plan of ours as TorchRec's; raises PlannerError for one that TorchRec or a constraint refuses."""
+        local = answer.question.problem.topology.devices_per_node
+        try:
+            exported = export(answer.plan, devices_per_node=local, in_blocks=True)
+        except Unsupported as error:
+            raise PlannerError(str(error)) from error
+        made = sharding_plan(exported, module, self._topology.compute_device)
+        self._keep_kernels(made)
+        return made
 
     def _keep_kernels(self, made: ShardingPlan) -> None:
         """Pass on what constraints say of a table's kernels; raises PlannerError for a kernel they do not allow."""
@@ -163,6 +276,20 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
                 for field in _PASSED_ON:
                     if getattr(constraint, field) is not None:
                         setattr(sharding, field, getattr(constraint, field))
+
+
+def _judged(plan: ShardingPlan, question: CountedQuestion) -> Answer[Simulation]:
+    """Judge TorchRec's plan, in the memory that TorchRec counts; raises Unsupported for one that cannot be judged."""
+    sharding = {name: how for module in plan.plan.values() for name, how in module.items()}
+    problem = question.problem
+    # Whether it fits is TorchRec's to say: it counts other things than weights and state.
+    topology = replace(problem.topology, hbm_bytes=_ANY_BYTES, uvm_bytes=_ANY_BYTES)
+    roomy = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
+    asked = CountedQuestion(roomy, question.batches, question.dense)
+    answer = evaluate(asked, _Stated(translate(sharding, problem)), Budget(), 0, sealed=False)
+    if isinstance(answer, Failure):
+        raise Unsupported(answer.cause)
+    return replace(answer, question=question)
 
 
 def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:
@@ -202,123 +329,3 @@ def _machine(given: Machine | None, topology: TorchRecTopology, hbm_bytes: int) 
         inter_bytes_per_s=1e3 * topology.inter_host_bw,
     )
     return replace(base, name="torchrec", topology=shape, constants=constants, errors={})
-
-
-class _Tables:
-    """What a model's collections hold, as far as a sharder is given for them."""
-
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        sharders: Sharders,
-        constraints: Mapping[str, ParameterConstraints],
-        topology: TorchRecTopology,
-    ) -> None:
-        by_kind = {sharder.module_type: sharder for sharder in sharders}
-        self.types: dict[str, tuple[str, ...]] = {}
-        self.pooling: dict[str, float] = {}
-        tables: list[Table] = []
-        formats = set()
-        optimizers: set[Optimizer] = set()
-        exchanges: set[Precision] = set()
-        for path, collection in collections(module):
-            if type(collection) not in by_kind:
-                raise PlannerError(f"no sharder is given for {path or 'the module'}, a {type(collection).__name__}")
-            sharder = by_kind[type(collection)]
-            for config in configs_of(collection):
-                if config.name in self.pooling:
-                    raise PlannerError(f"two collections have a table '{config.name}': rename one")
-                constraint = constraints.get(config.name, ParameterConstraints())
-                tables.append(_table(config, collection))
-                formats.add(config.data_type)
-                self.pooling[config.name] = _pooling(constraint, len(config.feature_names), config.name)
-                self.types[config.name] = _types(config, collection, sharder, constraint, topology)
-            exchanges.add(_exchange(sharder))
-            optimizers |= {_optimizer(sharder, parameter) for parameter in collection.parameters()}
-        self.tables = tuple(tables)
-        known = {data_type: precision for precision, data_type in DATA_TYPES.items()}
-        if not formats <= set(known):
-            raise PlannerError("a table's numbers are neither fp32, fp16 nor bf16: give tables of one of these")
-        # Where tables differ the wider format, so that memory suffices for all.
-        self.precision = max((known[kind] for kind in formats), key=lambda kind: kind.bytes, default=Precision.FP32)
-        if len(exchanges) > 1:
-            raise PlannerError(
-                f"the sharders exchange vectors as {' and '.join(sorted(exchanges))}: give them one format"
-            )
-        self.exchange = exchanges.pop() if exchanges else Precision.FP32
-        # The one that keeps most, so that memory suffices for all.
-        self.optimizer = max(optimizers, key=lambda kind: kind.state_bytes(4), default=Optimizer.SGD)
-
-
-def _table(config: Any, collection: Collection) -> Table:
-    if config.embedding_dim % 4:
-        raise PlannerError(f"table '{config.name}' is {config.embedding_dim} wide; kernels read four numbers at a time")
-    return Table(
-        name=config.name,
-        rows=config.num_embeddings,
-        dim=config.embedding_dim,
-        pooling=Pooling.SUM if hasattr(collection, "embedding_bag_configs") else Pooling.NONE,
-        features=len(config.feature_names),
-    )
-
-
-def _pooling(constraint: ParameterConstraints, features: int, name: str) -> float:
-    """Return the lookups of a sample in all of the table's features."""
-    refused = [field for field in _REFUSED if getattr(constraint, field) is not None]
-    if refused or constraint.use_virtual_table:
-        raise PlannerError(f"table '{name}': constraint {(refused or ['use_virtual_table'])[0]} cannot be kept")
-    each = constraint.pooling_factors
-    times = constraint.num_poolings or [1.0] * len(each)
-    total: float = sum(factor * n for factor, n in zip(each, times, strict=True))
-    return total * features if len(each) == 1 else total
-
-
-def _types(
-    config: Any,
-    collection: Collection,
-    sharder: ModuleSharder[torch.nn.Module],
-    constraint: ParameterConstraints,
-    topology: TorchRecTopology,
-) -> tuple[str, ...]:
-    world, local, rows = topology.world_size, topology.local_world_size, config.num_embeddings
-    offered = set(sharder.sharding_types(topology.compute_device)) & set(NATIVE_TYPES)
-    if not hasattr(collection, "embedding_bag_configs"):
-        offered &= set(SEQUENCE_TYPES)
-    # Blocks that leave a rank empty crash it.
-    for kind, ways in (("row_wise", world), ("table_row_wise", local)):
-        if (ways - 1) * -(-rows // ways) >= rows:
-            offered.discard(kind)
-    if constraint.sharding_types:
-        offered &= set(allowed(tuple(constraint.sharding_types)))
-    least = constraint.min_partition
-    if least is not None and config.embedding_dim < 2 * least:
-        offered.discard("column_wise")
-    if not offered:
-        raise PlannerError(f"table '{config.name}': no sharding type is left of {constraint.sharding_types}")
-    return tuple(sorted(offered))
-
-
-def _exchange(sharder: ModuleSharder[torch.nn.Module]) -> Precision:
-    """Return the format in which the sharder's modules exchange vectors."""
-    try:
-        return exchange_of(sharder.qcomm_codecs_registry)
-    except BadInput as error:
-        raise PlannerError(str(error)) from error
-
-
-def _optimizer(sharder: ModuleSharder[torch.nn.Module], parameter: torch.nn.Parameter) -> Optimizer:
-    """Name the optimiser of the backward pass, or the sharder's fused one; adam stands for any that is not known."""
-    classes = getattr(parameter, "_optimizer_classes", None)
-    if classes:
-        name = classes[0].__name__
-    else:
-        stated = (getattr(sharder, "fused_params", None) or {}).get("optimizer")
-        name = "SGD" if stated is None else str(getattr(stated, "value", stated))
-    known = {
-        "SGD": Optimizer.SGD,
-        "sgd": Optimizer.SGD,
-        "exact_sgd": Optimizer.SGD,
-        "RowWiseAdagrad": Optimizer.ROWWISE_ADAGRAD,
-        "exact_row_wise_adagrad": Optimizer.ROWWISE_ADAGRAD,
-    }
-    return known.get(name, Optimizer.ADAM)

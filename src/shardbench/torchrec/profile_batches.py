@@ -26,15 +26,31 @@ def even_profile(rows: int, pooling: float) -> AccessProfile:
     )
 
 
+KEPT_BYTES = 1 << 28
+"""Bytes of drawn lookups that are kept; those of further tables are drawn again."""
+
+
 class ProfileBatches:
     """One batch: bags of Poisson lengths, rows by the profile's shares; each table's draws are its own."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.numbers = range(1)
+        self._kept: dict[int, Bags] = {}
+        self._left = KEPT_BYTES
 
     def bags(self, iteration: int, table: int) -> Bags:
-        """Draw the lookups of one table."""
+        """Return the lookups of one table, the same in every call."""
+        if table in self._kept:
+            return self._kept[table]
+        bags = self._drawn(table)
+        size = bags.values.nbytes + bags.offsets.nbytes
+        if size <= self._left:
+            self._left -= size
+            self._kept[table] = bags
+        return bags
+
+    def _drawn(self, table: int) -> Bags:
         shape, profile = self.problem.tables[table], self.problem.profiles[table]
         generator = np.random.default_rng(np.random.SeedSequence(entropy=0, spawn_key=(table,)))
         bags = self.problem.batch_size * shape.features

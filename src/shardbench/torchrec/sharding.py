@@ -11,6 +11,8 @@ from torchrec.distributed.sharding_plan import placement
 from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 
 from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.serialise import to_json
+from shardbench.model.sharding_plan import ShardBlock, ShardedTable
 from shardbench.torchrec.exported import Exported, TorchRecTable
 
 SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
@@ -49,6 +51,42 @@ def sharding_plan(exported: Exported, model: torch.nn.Module, device: str = "cud
     if missing:
         raise BadInput(f"the plan places table '{missing[0]}', which no collection of the model has")
     return ShardingPlan(plan=found)
+
+
+def sharding_plan_json(plan: ShardingPlan) -> str:
+    """Return TorchRec's plan of a model as JSON for ``shardbench plan --against``, whichever planner made it.
+
+    Raises BadInput for a plan whose shards are not listed (``EnumerableShardingSpec``).
+    """
+    modules = {
+        path: {name: _sharded(name, parameter) for name, parameter in module.items()}
+        for path, module in plan.plan.items()
+        if isinstance(module, EmbeddingModuleShardingPlan)
+    }
+    return to_json(modules)
+
+
+def _sharded(name: str, parameter: ParameterSharding) -> ShardedTable:
+    spec = parameter.sharding_spec
+    if spec is not None and not isinstance(spec, EnumerableShardingSpec):
+        raise BadInput(f"table '{name}': its shards are not listed, but given by {type(spec).__name__}")
+    blocks = [_block(name, shard) for shard in (spec.shards if spec is not None else ())]
+    cache = parameter.cache_params
+    return ShardedTable(
+        sharding_type=parameter.sharding_type,
+        compute_kernel=parameter.compute_kernel,
+        ranks=tuple(parameter.ranks or (block.rank for block in blocks)),
+        sharding_spec=tuple(blocks) if spec is not None else None,
+        cache_load_factor=cache.load_factor if cache is not None else None,
+    )
+
+
+def _block(name: str, shard: ShardMetadata) -> ShardBlock:
+    rank = shard.placement.rank() if shard.placement is not None else None
+    if rank is None:
+        raise BadInput(f"table '{name}': a shard of it is on no rank")
+    (row, column), (rows, columns) = shard.shard_offsets, shard.shard_sizes
+    return ShardBlock(offsets=(row, column), sizes=(rows, columns), rank=rank)
 
 
 def parameters_of_replicas(exported: Exported, model: torch.nn.Module) -> list[torch.nn.Parameter]:

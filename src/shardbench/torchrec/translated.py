@@ -1,22 +1,34 @@
-"""Translates TorchRec's sharding of every table into segments."""
+"""TorchRec's sharding of every table as a plan of ours."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
+
 from shardbench.base.errors import Unsupported
+from shardbench.model.caching import KERNELS
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.table import Table
+from shardbench.torchrec.exported import DENSE
 
-from .planner import CACHING_KERNEL, UVM_KERNEL, load_factor
+TIERS = {kernel: tier for tier, kernel in KERNELS.items()} | {DENSE: Tier.HBM}
+"""The tier of a kernel's rows."""
 
-TIERS = {UVM_KERNEL: Tier.UVM, CACHING_KERNEL: Tier.CACHED}
-"""The tier of a kernel's rows; those of every other kernel are in HBM."""
+
+def load_factor(sharded: Any) -> float:
+    """Return the share of rows that a table's cache holds: what its cache's parameters say, or TorchRec's own."""
+    params = getattr(sharded, "cache_params", None)
+    return UVM_CACHING_RATIO if params is None or params.load_factor is None else float(params.load_factor)
 
 
 def translate(sharding: Mapping[str, Any], problem: Problem) -> Plan:
-    """Return the plan of TorchRec's ParameterSharding (type, kernel, ranks, shard metadata) by table name."""
+    """Return the plan of TorchRec's ParameterSharding (type, kernel, ranks, shard metadata) by table name.
+
+    Blocks of rows become rows that are dealt over the same ranks. Raises Unsupported for a type or a kernel that has
+    no segments here.
+    """
     segments: list[Segment] = []
     kinds: dict[str, int] = defaultdict(int)
     for table in problem.tables:
@@ -29,7 +41,9 @@ def translate(sharding: Mapping[str, Any], problem: Problem) -> Plan:
 
 def _segments(table: Table, parameter: Any, world_size: int) -> Iterator[Segment]:
     kind = parameter.sharding_type
-    tier = TIERS.get(parameter.compute_kernel, Tier.HBM)
+    if parameter.compute_kernel not in TIERS:
+        raise Unsupported(f"table '{table.name}': TorchRec's kernel '{parameter.compute_kernel}' has no tier here")
+    tier = TIERS[parameter.compute_kernel]
     ratio = load_factor(parameter) if tier is Tier.CACHED else None
     if kind == "data_parallel":
         yield whole_table(table, Replicated(ranks=tuple(range(world_size))))
@@ -40,7 +54,6 @@ def _segments(table: Table, parameter: Any, world_size: int) -> Iterator[Segment
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for rank, columns in _column_shards(parameter):
             groups[columns].append(rank)
-        # deviation 1: its blocks become rows that are dealt
         for columns, ranks in groups.items():
             yield whole_table(table, RowWise(ranks=tuple(sorted(ranks)), tier=tier, cache_ratio=ratio), columns)
     else:

@@ -1,0 +1,143 @@
+"""TorchRec's sharding plan as plain JSON, read without torch: how it shards each table, by the path of its module.
+
+``shardbench.torchrec.sharding_plan_json`` writes it of a ``ShardingPlan``:
+
+{"model.tables": {"user": {"sharding_type": "table_wise", "compute_kernel": "fused", "ranks": [0],
+"sharding_spec": [{"offsets": [0, 0], "sizes": [400000, 64], "rank": 0}]}}}
+"""
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import Field, NonNegativeInt
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import STRICT, from_json
+from shardbench.model.caching import KERNELS
+from shardbench.model.plan import CacheRatio, OnRank, Plan, Rank, Replicated, RowWise, Segment, Tier, whole_table
+from shardbench.model.table import Table
+
+LOAD_FACTOR = 0.2
+"""Share of rows in the cache of a table that states none: TorchRec's UVM_CACHING_RATIO."""
+COLUMN_TYPES = ("table_wise", "column_wise", "table_column_wise")
+ROW_TYPES = ("row_wise", "table_row_wise", "grid_shard")
+_TIERS = {kernel: tier for tier, kernel in KERNELS.items()} | {"dense": Tier.HBM}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ShardBlock:
+    """A block of a table's rows and columns on one rank; ``offsets`` and ``sizes`` are [rows, columns]."""
+
+    offsets: tuple[NonNegativeInt, NonNegativeInt]
+    sizes: tuple[NonNegativeInt, NonNegativeInt]
+    rank: Rank
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ShardedTable:
+    """How TorchRec shards a table: its ParameterSharding."""
+
+    sharding_type: str
+    compute_kernel: str
+    ranks: tuple[Rank, ...] = Field(min_length=1)
+    sharding_spec: tuple[ShardBlock, ...] | None = None
+    """Its blocks; None where every rank holds the table."""
+    cache_load_factor: CacheRatio | None = None
+    """Share of the rows that the cache holds, for the caching kernel."""
+
+
+ShardedModules = dict[str, dict[str, ShardedTable]]
+
+
+def read_sharding_plan(text: str | bytes, what: str = "sharding plan") -> ShardedModules:
+    """Parse how each table is sharded, by module path and name; raises BadInput that names the first wrong field."""
+    return from_json(ShardedModules, text, what)
+
+
+def plan_of(modules: ShardedModules, tables: Sequence[Table], world_size: int) -> Plan:
+    """Return the plan for these tables; TorchRec's blocks of rows become rows that are dealt over the same ranks.
+
+    (Where rows are hashed a block of them is as hot as another, which is what dealing rows comes to.) Raises BadInput
+    for tables that are others, for shards that do not make up a table, and for what has no segments.
+    """
+    found: dict[str, ShardedTable] = {}
+    for path, sharded in modules.items():
+        for name, table in sharded.items():
+            if name in found:
+                raise BadInput(f"table '{name}' is in two modules of the plan, the second is '{path}'")
+            found[name] = table
+    missing = [table.name for table in tables if table.name not in found]
+    if missing:
+        raise BadInput(f"table '{missing[0]}' is not in the plan")
+    extra = sorted(found.keys() - {table.name for table in tables})
+    if extra:
+        raise BadInput(f"the plan has table '{extra[0]}', which is none of yours")
+    segments = tuple(part for table in tables for part in _segments(table, found[table.name], world_size))
+    return Plan(world_size=world_size, segments=segments)
+
+
+def _segments(table: Table, sharded: ShardedTable, world_size: int) -> Iterator[Segment]:
+    kind, where = sharded.sharding_type, f"table '{table.name}'"
+    if sharded.compute_kernel not in _TIERS:
+        known = ", ".join(_TIERS)
+        raise BadInput(f"{where}: compute_kernel '{sharded.compute_kernel}' is not known here, but {known} are")
+    tier = _TIERS[sharded.compute_kernel]
+    ratio = (sharded.cache_load_factor or LOAD_FACTOR) if tier is Tier.CACHED else None
+    blocks = [block for block in sharded.sharding_spec or () if min(block.sizes) > 0]
+    beyond = max([*sharded.ranks, *(block.rank for block in blocks)])
+    everyone = tuple(range(world_size))
+    if beyond >= world_size:
+        raise BadInput(f"{where} is on rank {beyond}: the machine has {world_size} devices, 0 to {world_size - 1}")
+    if kind == "data_parallel":
+        if tuple(sorted(set(sharded.ranks))) != everyone:
+            raise BadInput(f"{where} is copied to {len(sharded.ranks)} ranks: the machine has {world_size} devices")
+        yield whole_table(table, Replicated(ranks=everyone))
+        return
+    if kind not in COLUMN_TYPES + ROW_TYPES:
+        known = ", ".join((*COLUMN_TYPES, *ROW_TYPES, "data_parallel"))
+        raise BadInput(f"{where}: sharding_type '{kind}' is not known here, but {known} are")
+    if kind == "row_wise" and len(sharded.sharding_spec or ()) not in (0, world_size):
+        ways = len(sharded.sharding_spec or ())
+        raise BadInput(f"{where} is dealt over {ways} ranks: the machine has {world_size} devices")
+    _check_blocks(table, blocks)
+    by_columns: dict[tuple[int, int], list[int]] = {}
+    for block in blocks:
+        columns = (block.offsets[1], block.offsets[1] + block.sizes[1])
+        by_columns.setdefault(columns, []).append(block.rank)
+    for columns, ranks in by_columns.items():
+        if kind in COLUMN_TYPES:
+            if len(ranks) > 1:
+                raise BadInput(f"{where} is {kind} and has its rows in {len(ranks)} blocks")
+            yield whole_table(table, OnRank(rank=ranks[0], tier=tier, cache_ratio=ratio), columns)
+        else:
+            if len(set(ranks)) < len(ranks):
+                raise BadInput(f"{where} has two blocks of rows on one rank")
+            yield whole_table(table, RowWise(ranks=tuple(sorted(ranks)), tier=tier, cache_ratio=ratio), columns)
+
+
+def _check_blocks(table: Table, blocks: Sequence[ShardBlock]) -> None:
+    """Raise BadInput where blocks are not as large as the table, or do not lie side by side."""
+    rows = max((block.offsets[0] + block.sizes[0] for block in blocks), default=0)
+    columns = max((block.offsets[1] + block.sizes[1] for block in blocks), default=0)
+    if (rows, columns) != (table.rows, table.dim):
+        raise BadInput(f"table '{table.name}' is {rows} x {columns} in the plan, yours is {table.rows} x {table.dim}")
+    if sum(block.sizes[0] * block.sizes[1] for block in blocks) != rows * columns:
+        raise BadInput(f"table '{table.name}': the plan's shards do not make up its {rows} x {columns} numbers")
+
+
+def check_sizes(plan: Plan, tables: Sequence[Table], world_size: int) -> None:
+    """Raise BadInput, in words of the user's tables, where a plan is of others or for another number of devices."""
+    if plan.world_size != world_size:
+        raise BadInput(f"the plan is for {plan.world_size} devices, the machine has {world_size}")
+    placed = plan.by_table()
+    for table in tables:
+        if table.name not in placed:
+            raise BadInput(f"table '{table.name}' is not in the plan")
+        segments = placed[table.name]
+        rows, columns = max(s.row_stop for s in segments), max(s.column_stop for s in segments)
+        if (rows, columns) != (table.rows, table.dim):
+            size = f"{table.rows} x {table.dim}"
+            raise BadInput(f"table '{table.name}' is {rows} x {columns} in the plan, yours is {size}")
+    extra = sorted(placed.keys() - {table.name for table in tables})
+    if extra:
+        raise BadInput(f"the plan has table '{extra[0]}', which is none of yours")
