@@ -1,6 +1,8 @@
 """shardbench plan: from tables and a machine to one answer."""
 
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +10,14 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
+from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.model.constraints import Constraints
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine_file import load_machine
-from shardbench.model.plan import OnRank, Plan, whole_tables
+from shardbench.model.plan import OnRank, Plan, whole_table, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.runs.asking import FIRST_SHARE, FLOOR_S
 from shardbench.runs.best_plan import best_plan, default_strategies
 from shardbench.workloads.kinds import workload_config
 
@@ -133,9 +137,25 @@ def test_a_plan_that_does_not_fit_is_refused_and_said() -> None:
     assert found.tried[-1].cause.startswith("invalid: device 0 needs 7680000 bytes of HBM but has 3000000")
     types = Constraints(sharding_types={"a": ("by_frequency",)})
     refused = best_plan(described(), machine, [Stubborn()], constraints=types)
-    assert refused.tried[0].cause == "infeasible: constraints: no device has room or a type for a"
+    left = f"2560000 bytes; a device has up to {2**35} left, all have {16 * 2**35}"
+    assert refused.tried[0].cause == f"infeasible: constraints: no device has room or a type for a, {left}"
     nobody = best_plan(described(), machine, [Stubborn()], constraints=unequal)
-    assert nobody.best is None
+    assert (nobody.best, nobody.candidates) == (None, ())
+    there = f"16 devices have 48000000 of HBM (3000000 each; beside it {16 * machine.topology.uvm_bytes} of UVM; "
+    assert nobody.memory.startswith(f"tables need 7680000 bytes (weights and sgd state), {there}")
+    assert nobody.memory.endswith("; the largest is 'a' with 2560000")
+
+
+def test_nothing_fits_and_the_answer_says_what_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = tmp_path / "large.csv"
+    listed.write_text("name,rows,dim\nsmall,1000,4\nlarge,4000000000,128\n")
+    said = run(capsys, listed, "a100-40gb-2x8", "--batch-size", 64, "--strategy", "row-wise", code=1).splitlines()
+    assert "no strategy has a plan" in said
+    assert all(len(line) <= 80 for line in said)
+    whole = " ".join(" ".join(said).split())
+    needed = 4_000_000_000 * 512 + 1000 * 16
+    assert f"tables need {needed} bytes (weights and sgd state), 16 devices have {16 * 2**35} of HBM" in whole
+    assert f"the largest is 'large' with {needed - 16_000}, which alone fits no device" in whole
 
 
 def test_without_constraints_a_plan_is_left_alone() -> None:
@@ -144,12 +164,114 @@ def test_without_constraints_a_plan_is_left_alone() -> None:
     assert {segment.placement for segment in found.best.plan.segments} == {OnRank(rank=0)}
 
 
-def test_those_that_are_asked_unless_some_are_named() -> None:
+def test_those_that_are_asked_unless_some_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {strategy.name for strategy in default_strategies()}
     assert {"joint", "greedy-lookup", "recshard", "row-wise"} <= names
-    assert not {"fae", "dreamshard", "torchrec-fused", "search", "cpu-only"} & names
+    assert {"torchrec-table-wise", "torchrec-2d", "torchrec-fused"} <= names
+    assert not {"fae", "dreamshard", "search", "cpu-only"} & names
+    monkeypatch.setattr("shardbench.runs.best_plan.missing_modules", lambda strategy: strategy.requires)
+    assert names - {strategy.name for strategy in default_strategies()} == {
+        "torchrec-table-wise", "torchrec-2d", "torchrec-fused",
+    }  # fmt: skip
     with pytest.raises(BadInput, match="no strategy is asked"):
         best_plan(described(), load_machine("a100-40gb-2x8"), [])
+
+
+class Slow(Stubborn):
+    """Does as Stubborn, a while later, and keeps what it was given."""
+
+    def __init__(self, name: str, moves: frozenset[Move], seconds: float = 0.0) -> None:
+        self.name, self.moves, self.seconds = name, moves, seconds  # type: ignore[misc]
+        self.given: list[float] = []
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        time.sleep(self.seconds)
+        self.given.append(budget.plan_s)
+        return replace(super().plan(problem, budget, seed), notes={"made by": self.name})
+
+
+class Planner(Slow):
+    """Needs a process of its own."""
+
+    requires = ("json",)
+
+
+def test_who_overruns_leaves_the_others_their_time() -> None:
+    one, two = frozenset({Move.TABLE}), frozenset({Move.TABLE, Move.UVM})
+    late, other, general = Slow("late", one, 0.5), Slow("other", two), Slow("general", DEVICE_MOVES)
+    found = best_plan(described(), load_machine("a100-40gb-2x8"), [general, other, late], budget_s=0.2)
+    assert [tried.strategy for tried in found.tried if tried.late] == ["late"]
+    assert late.given == [pytest.approx(0.05)]  # half is for who has all moves, and two share the rest
+    assert other.given == [FLOOR_S]
+    assert general.given == [FIRST_SHARE * 0.2]
+    # Its plan came late, and is the others': the strategies' notes make no other plan.
+    assert {tried.step_ms for tried in found.tried} == {found.best.step_ms if found.best else None}
+    assert [one.plan.notes["made by"] for one in found.candidates] == ["late"]
+    alone = best_plan(described(), load_machine("a100-40gb-2x8"), [Slow("late", one, 0.5)], budget_s=0.1)
+    assert alone.best is not None
+    assert alone.tried[0].late
+
+
+def test_who_plans_in_a_process_of_its_own_is_killed_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves, machine = frozenset({Move.TABLE}), load_machine("a100-40gb-2x8")
+    never, other = Planner("never", moves, 600.0), Slow("other", moves)
+    found = best_plan(described(), machine, [never, other], budget_s=1.0)
+    causes = {tried.strategy: tried.cause for tried in found.tried}
+    assert causes == {"never": "timeout: not asked with less than 5 s", "other": ""}
+    monkeypatch.setattr("shardbench.runs.asking.STARTS_S", 0.0)
+    found = best_plan(described(), machine, [never, other], budget_s=1.0)
+    causes = {tried.strategy: tried.cause for tried in found.tried}
+    assert causes == {"never": "timeout: no plan in a process of its own within 1 s: killed", "other": ""}
+    assert found.best is not None
+    assert never.given == []
+
+
+def test_constraints_hold_in_a_process_of_its_own() -> None:
+    quick, machine = Planner("quick", frozenset({Move.TABLE})), load_machine("a100-40gb-2x8")
+    by_row = Constraints(sharding_types={"a": ("row_wise",)})
+    found = best_plan(described(), machine, [quick], constraints=by_row, budget_s=120.0)
+    assert found.best is not None
+    assert (found.best.placed_anew, found.best.sharding_types) == (1, {"row_wise": 1, "table_wise": 2})
+    assert quick.given == []
+
+
+def test_torchrecs_planner_is_asked_beside_the_others() -> None:
+    asked = [get_strategy(name) for name in ("torchrec-table-wise", "greedy-size")]
+    found = best_plan(described(), load_machine("a100-40gb-2x8"), asked, budget_s=120.0)
+    steps = {one.strategy: one.step_ms for one in found.tried}
+    assert steps.keys() == {"torchrec-table-wise", "greedy-size"}
+    assert None not in steps.values()
+
+
+class Split(Strategy):
+    """Whole tables, or the first one's columns on two devices."""
+
+    sees = frozenset({Sees.TABLES})
+    moves = frozenset({Move.TABLE, Move.COLUMNS})
+
+    def __init__(self, name: str, *, split: bool) -> None:
+        self.name, self.split = name, split
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        first, *rest = problem.tables
+        halves = [(0, 32), (32, 64)] if self.split else [(0, 64)]
+        segments = [whole_table(first, OnRank(rank=rank), columns) for rank, columns in enumerate(halves)]
+        segments += whole_tables(rest, range(2, len(rest) + 2))
+        return Plan(world_size=problem.world_size, segments=tuple(segments))
+
+
+def test_of_plans_that_are_not_told_apart_the_simplest_is_the_answer() -> None:
+    asked = [Split("split", split=True), Split("whole", split=False)]
+    found = best_plan(described(), load_machine("a100-40gb-2x8"), asked)
+    steps = {one.strategy: one.step_ms for one in found.tried}
+    assert steps["split"] is not None
+    assert steps["whole"] is not None
+    assert steps["split"] < steps["whole"] < 1.001 * steps["split"]
+    assert [one.strategy for one in found.tried] == ["whole", "split"]
+    assert found.best is not None
+    assert found.best.strategy == "whole"
+    said = f"split is predicted {steps['split']:.4g} ms, which the model cannot tell apart, with "
+    assert found.best.simpler_than == said + "5 exchange calls and 4 parts, against 5 and 3"
 
 
 def test_lists_of_tables_and_suites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

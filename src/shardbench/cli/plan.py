@@ -11,12 +11,14 @@ from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
-from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
+from shardbench.cli.against import read_plan, yours_line
+from shardbench.cli.names import completing, machines, outcomes, say_left_out, suites, workloads
 from shardbench.model.table import Optimizer, Precision, StepSchedule
-from shardbench.records.trial import TRAINING, unusual
+from shardbench.records.trial import TRAINING, Outcome, unusual
 
 if TYPE_CHECKING:
     from shardbench.model.constraints import Constraints
+    from shardbench.runs.asking import Tried
     from shardbench.runs.best_plan import Best, PlanSearch
     from shardbench.workloads.workload import Workload
 
@@ -55,42 +57,72 @@ def plan_command(
         Path | None,
         typer.Option("--constraints", help="A .toml file that says what the plan must keep."),
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            help="Compare with your plan: a plan's JSON, an exported one, or TorchRec's (sharding_plan_json).",
+        ),
+    ] = None,
     precision: shared.PrecisionOption = Precision.FP32,
     optimizer: shared.OptimizerOption = Optimizer.SGD,
     exchange: shared.ExchangeOption = Precision.FP32,
     schedule: shared.ScheduleOption = StepSchedule.SEQUENTIAL,
     seed: shared.SeedOption = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here, for shardbench export.")] = None,
+    race: Annotated[
+        bool, typer.Option("--race", help="Run the plans of all strategies on real ranks, the slower ones less often.")
+    ] = False,
+    race_s: Annotated[
+        float, typer.Option("--race-s", min=0.0, help="Seconds of a race; its first round always runs whole.")
+    ] = 300.0,
+    results: shared.ResultsOption = shared.DEFAULT_RESULTS,
+    work: shared.WorkOption = None,
+    no_launch: shared.NoLaunchOption = False,
+    retry: shared.RetryOption = "",
+    update: Annotated[
+        Path | None, typer.Option("--update", help="Write a machine file (.toml) that what was raced corrects.")
+    ] = None,
     data: shared.DataOption = shared.DEFAULT_DATA,
     as_json: shared.JsonOption = False,
 ) -> int:
     """Find the fastest plan for your tables on your machine.
 
     It asks several strategies and says whose plan is best, how fast it is predicted to be, how sure that is, and how
-    far it is from the proven bound. Exits with 1 where no strategy has a plan.
+    far it is from the proven bound. With --race it runs the plans and says which is measured best. Exits with 1 where
+    no strategy has a plan.
     """
+    from shardbench.cli.race import RaceAsked, check_options  # noqa: PLC0415
     from shardbench.model.discovery import get_strategy  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.runs.best_plan import best_plan, default_strategies  # noqa: PLC0415
+    from shardbench.runs.race_entry import entrants  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.
     on = load_machine(machine)
-    asked = [get_strategy(name) for name in strategy] if strategy else default_strategies()
+    check_options(race=race, work=work, launch=not no_launch, update=update)
+    racing = RaceAsked(
+        machine=machine, race_s=race_s, results=results, data=data, work=work, launch=not no_launch,
+        retry=outcomes(retry), update=update, out=out, as_json=as_json,
+    ) if race else None  # fmt: skip
+    if racing is not None:
+        racing.check(on)
+    asked = [get_strategy(name) for name in strategy or ()] or (entrants() if race else default_strategies())
     if not strategy:
         say_left_out()
     kept = read_constraints(constraints) if constraints is not None else None
-    found = best_plan(
-        _workload(tables, workload, batch_size, data),
-        on,
-        asked,
-        constraints=kept,
-        budget_s=budget,
-        seed=seed,
-        precision=precision,
-        optimizer=optimizer,
-        exchange=exchange,
-        schedule=schedule,
-    )
+    theirs = read_plan(against) if against is not None else None
+    built = _workload(tables, workload, batch_size, data)
+    training: dict[str, Any] = {
+        "precision": precision,
+        "optimizer": optimizer,
+        "exchange": exchange,
+        "schedule": schedule,
+    }
+    yours = theirs(built.tables, on.topology.world_size) if theirs is not None else None
+    found = best_plan(built, on, asked, constraints=kept, budget_s=budget, seed=seed, against=yours, **training)
+    if racing is not None and found.candidates:
+        return racing.run(found, built, asked, training, constraints=kept, budget_s=budget, seed=seed)
     if found.best is not None and out is not None:
         write_atomically(out, found.best.plan.to_json() + "\n")
     shared.tell(_data(found, out), lines(found, kept, budget, out), as_json=as_json)
@@ -147,16 +179,17 @@ def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out:
     head = f"{problem.name}: {len(problem.tables)} tables, {size:.3g} GiB, batch {problem.batch_size}"
     said = [head, f"on {problem.machine.name}: {problem.world_size} devices (predicted, not measured)"]
     said += [*unusual(problem.exchange, problem.schedule), ""]
+    if found.yours is not None:
+        said.append(yours_line(found.yours, found.best))
     if found.best is not None:
         said += [*_best_lines(found.best, problem.batch_size, kept), ""]
     else:
-        said += ["no strategy has a plan:", ""]
-    said.append(f"asked, {sum(one.plan_s for one in found.tried):.1f} s of {budget_s:g} s:")
+        said += ["no strategy has a plan", ""]
+    said.append(f"asked for {found.asked_s:.1f} s, with {budget_s:g} s to plan:")
     width = max(len(one.strategy) for one in found.tried)
-    for one in found.tried:
-        step = f"{one.step_ms:9.4g} ms {one.plan_s:7.2f} s" if one.step_ms is not None else f"   {one.cause}"
-        tie = "  ~ not told apart from the best" if one.ties else ""
-        said.append(f"  {one.strategy.ljust(width)} {step}{tie}")
+    said += [part for one in found.tried for part in _row(one, width)]
+    if found.best is None or any(one.cause.startswith(Outcome.INFEASIBLE.value) for one in found.tried):
+        said += ["", *_wrapped(found.memory)]
     topology = problem.topology
     per_node = f" --devices-per-node {topology.devices_per_node}" if topology.nodes > 1 else ""
     if out is not None and found.best is not None:
@@ -192,7 +225,26 @@ def _best_lines(best: "Best", batch_size: int, kept: "Constraints | None") -> li
     ]
     if best.placed_anew:
         said.append(f"  {best.placed_anew} tables were placed anew to keep the constraints")
-    return [part for line in said for part in textwrap.wrap(line, COLUMNS, subsequent_indent="    ")]
+    if best.simpler_than:
+        said.append(f"  taken as the simplest: {best.simpler_than}")
+    return [part for line in said for part in _wrapped(line)]
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, COLUMNS, subsequent_indent="    ")
+
+
+def _row(one: "Tried", width: int) -> list[str]:
+    """Give what asking a strategy came to, in lines; what went wrong may take two."""
+    from shardbench.runs.asking import YOURS  # noqa: PLC0415
+
+    name = f"  {one.strategy.ljust(width)} "
+    if one.step_ms is None:
+        room = textwrap.shorten(one.cause, 2 * (COLUMNS - len(name) - 2), placeholder=" ...")
+        return textwrap.wrap(f"{name}  {room}", COLUMNS, subsequent_indent=" " * (len(name) + 2), drop_whitespace=True)
+    words = [word for word, holds in (("late", one.late), ("~ not told apart from the best", one.ties)) if holds]
+    took = " " * 9 if one.strategy == YOURS else f"{one.plan_s:7.2f} s"
+    return [f"{name}{one.step_ms:9.4g} ms {took}  {', '.join(words)}".rstrip()]
 
 
 def _bound_line(best: "Best", kept: "Constraints | None") -> str:
@@ -213,7 +265,10 @@ def _data(found: "PlanSearch", out: Path | None) -> dict[str, Any]:
         "backend": "simulated",
         **{name: getattr(found.problem, name).value for name in TRAINING},
         "best": None if best is None else to_data(best),
+        "yours": None if found.yours is None else to_data(found.yours),
         "tried": [to_data(one) for one in found.tried],
+        "memory": found.memory,
+        "asked_s": found.asked_s,
         "took_s": found.took_s,
         "file": str(out) if out is not None and best is not None else None,
     }

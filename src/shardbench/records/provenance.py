@@ -22,6 +22,7 @@ class Provenance(FiniteModel):
     strategy_code: str | None
     """Hash of the code that the result is about: a trial's strategy, or a study with the strategies it names.
 
+    It is the plan's hash where a race was given the plan, whatever code had made it.
     None where there is no file to read; such a record is never settled.
     """
     started: pydantic.AwareDatetime

@@ -235,6 +235,11 @@ class Record(BaseRecord):
         return self.spec.backend is Backend.SIMULATED and not NO_BOUND & set(moves)
 
     @property
+    def of_given_plan(self) -> bool:
+        """Tell whether a race was given the plan, so that the record is about that plan and no strategy's code."""
+        return self.planned is not None and self.made_by(self.planned.plan_hash)
+
+    @property
     def shares_cores(self) -> bool:
         """Tell whether more ranks on CPUs ran than there were cores, so that its times are of how those were shared."""
         world = len(self.planned.hbm_memory_bytes) if self.planned is not None else 0

@@ -1,4 +1,8 @@
-"""The best plan for one's own tables on one's own machine: strategies asked in turn, within a budget, judged alike."""
+"""The best plan for one's own tables on one's own machine: strategies asked in turn, within a budget, judged alike.
+
+A plan that came late ranks with the others: it is as good, and it is there. Of plans that are not told apart and nearly
+as short as the shortest, the answer is the simplest.
+"""
 
 import time
 from collections import Counter
@@ -7,41 +11,29 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash, to_json
 from shardbench.cost.bounds.step import DEVICE_MOVES
+from shardbench.cost.collectives import EXCHANGES
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.model.constraints import Constraints, sharding_type
 from shardbench.model.discovery import missing_modules, strategies
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Role, Strategy
+from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import Optimizer, Precision, StepSchedule
-from shardbench.records.trial import Failure
-from shardbench.runs.constrained import evaluate_under
-from shardbench.runs.evaluate import Answer, evaluate
+from shardbench.model.validate import memory_said
+from shardbench.runs.asking import YOURS, Asking, Tried
+from shardbench.runs.evaluate import Answer
 from shardbench.runs.planning import learns
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload
 
-FIRST_SHARE = 0.5
-"""Share of the budget for the strategies with all device moves, which use what they get."""
-SLACK = 2.0
-"""Times its share that a strategy may take."""
 COMPARED = 5
 """Best plans that are told apart from the best one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """What asking a strategy came to; ``step_ms`` is None where it has no plan, and ``cause`` says why."""
-
-    strategy: str
-    plan_s: float
-    step_ms: float | None = None
-    ties: bool = False
-    """Whether its step and the best one's are not told apart by what is known of the machine."""
-    cause: str = ""
+TIE = 0.01
+"""A plan may be predicted this much longer and yet be the answer, where it is simpler and not told apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +56,19 @@ class Best:
     """HBM of each device that is left for tables."""
     placed_anew: int
     """Tables that the strategy had placed against a constraint."""
+    simpler_than: str = ""
+    """The plan of a shorter predicted step that is not told apart and has more calls or parts, in words; else empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yours:
+    """The user's own plan beside the best one."""
+
+    step_ms: float
+    less_pct: float | None
+    """How much less the best one takes; negative where it takes more, None where there is no other plan."""
+    sure: bool | None
+    """Whether what is known of the machine tells them apart; None where it states no errors or there is no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +79,7 @@ class Candidate:
     """The strategy's name; with a number behind it (``joint-2``) for a runner-up, and ``yours`` for the user's own."""
     plan: Plan
     step_ms: float
-    """Predicted."""
+    """The step that the cost model predicts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +92,25 @@ class PlanSearch:
     took_s: float
     candidates: tuple[Candidate, ...] = ()
     """The distinct plans, the shortest predicted step first."""
+    yours: Yours | None = None
+    """The user's own plan; None where none was given."""
+    asked_s: float = 0.0
+    """Wall seconds until the last of them had answered, judging its plan included."""
+    memory: str = ""
+    """What all tables need and what there is, in words."""
 
 
 def default_strategies() -> list[Strategy]:
-    """Installed competitors of device moves that learn nothing and need nothing but profiles and the machine."""
+    """Installed competitors of device moves or caches that learn nothing and see profiles and the machine alone.
+
+    What they require can be imported here.
+    """
     return [
         found
         for found in strategies().values()
         if found.role is Role.COMPETITOR
-        and found.moves <= DEVICE_MOVES
-        and not (learns(found) or found.requires or Sees.INPUTS in found.sees)
+        and found.moves <= DEVICE_MOVES | {Move.CACHE}
+        and not (learns(found) or Sees.INPUTS in found.sees or missing_modules(found))
     ]
 
 
@@ -113,11 +127,13 @@ def best_plan(
     exchange: Precision = Precision.FP32,
     schedule: StepSchedule = StepSchedule.SEQUENTIAL,
     on_tried: Callable[[Tried], None] | None = None,
+    against: Plan | None = None,
 ) -> PlanSearch:
     """Ask all strategies within ``budget_s`` seconds of planning and judge their plans on a test batch.
 
-    Raises BadInput for constraints that name no table of these or leave no memory, and for
-    strategies that cannot be imported here or are not there.
+    ``against`` is the user's own plan, judged alike. Raises BadInput for constraints that name no table
+    of these or leave no memory, for strategies that cannot be imported here or are not there, and for
+    a plan of the user's that is none of these tables on this machine, or breaks a constraint.
     """
     kept = constraints or Constraints()
     kept.check_names(workload.tables)
@@ -125,43 +141,85 @@ def best_plan(
     training = {"precision": precision, "optimizer": optimizer, "exchange": exchange, "schedule": schedule}
     problem = _problem(workload, machine, asked, training)
     question = CountedQuestion(kept.applied(problem), DrawnBatches(workload), workload.dense)
-    tried: list[Tried] = []
-    answers: dict[str, Answer[Simulation]] = {}
-    left = budget_s
-    general = [strategy for strategy in asked if strategy.moves >= DEVICE_MOVES]
-    order = [*general, *(strategy for strategy in asked if strategy not in general)]
-    for number, strategy in enumerate(order):
-        first = strategy in general and len(order) > len(general)
-        share = FIRST_SHARE * budget_s / len(general) if first else left / (len(order) - number)
-        one, answer = _ask(question, strategy, constraints, Budget(plan_s=share, fit_s=share), seed)
-        if answer is not None:
-            answers[one.strategy] = answer
-        left = max(left - one.plan_s, 1e-3 * budget_s)
-        tried.append(one)
-        if on_tried is not None:
-            on_tried(one)
-    if not answers:
-        return PlanSearch(problem=problem, best=None, tried=tuple(tried), took_s=time.perf_counter() - start)
+    asking = Asking(question, constraints, budget_s, seed, on_tried)
+    yours = asking.given(against, kept) if against is not None else None
+    asking.ask(asked)
+    asked_s, answers = time.perf_counter() - asking.begun, asking.answers
     steps = {name: answer.judged.step_ms for name, answer in answers.items()}
     ranked = sorted(answers, key=lambda name: steps[name])
-    drawn = {name: answers[name].judged.draws(question.problem, workload.dense) for name in ranked[:COMPARED]}
+    compared = [*ranked[:COMPARED], *([YOURS] if yours is not None else [])]
+    if yours is not None:
+        answers, steps = {YOURS: yours, **answers}, {YOURS: yours.judged.step_ms, **steps}
+    drawn = {name: answers[name].judged.draws(question.problem, workload.dense) for name in compared}
     draws = {name: found.step_ms for name, found in drawn.items() if found is not None}
-    told = [replace(one, ties=_ties(one.strategy, ranked[0], steps, draws)) for one in tried]
-    told.sort(key=lambda one: (one.step_ms is None, one.step_ms or 0.0))
-    band_ms = band([draws[ranked[0]]]) if ranked[0] in draws else None
-    best = _best(answers[ranked[0]], ranked[0], kept, problem, band_ms)
-    took_s = time.perf_counter() - start
-    candidates = _candidates({name: answers[name] for name in ranked})
-    return PlanSearch(problem=problem, best=best, tried=tuple(told), took_s=took_s, candidates=candidates)
+    found = PlanSearch(
+        problem=problem,
+        best=None,
+        tried=tuple(asking.tried),
+        took_s=time.perf_counter() - start,
+        candidates=_candidates(answers),
+        yours=Yours(step_ms=steps[YOURS], less_pct=None, sure=None) if yours is not None else None,
+        asked_s=asked_s,
+        memory=memory_said(question.problem),
+    )
+    if not ranked:
+        return found
+    near = [name for name in ranked[:COMPARED] if _near(name, ranked[0], steps, draws, machine)]
+    first = min(near, key=lambda name: (*_complexity(answers[name]), steps[name]))
+    told = [replace(one, ties=_ties(one.strategy, first, steps, draws)) for one in asking.tried]
+    told.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
+    band_ms = band([draws[first]]) if first in draws else None
+    best = _best(answers[first], first, kept, problem, band_ms)
+    if first != ranked[0]:
+        best = replace(best, simpler_than=_simpler(answers[first], answers[ranked[0]], ranked[0]))
+    beside = _beside(first, steps, draws) if yours is not None else None
+    return replace(found, best=best, tried=tuple(told), yours=beside, took_s=time.perf_counter() - start)
 
 
-def _candidates(ranked: Mapping[str, Answer[Simulation]]) -> tuple[Candidate, ...]:
-    """Return one candidate a distinct plan: of strategies with the same plan the first."""
+def _candidates(answers: Mapping[str, Answer[Simulation]]) -> tuple[Candidate, ...]:
+    """Return one candidate a distinct plan, whatever is noted of it: of strategies with the same plan the first."""
     found: dict[str, Candidate] = {}
-    for name, answer in ranked.items():
+    for name, answer in answers.items():
         one = Candidate(name=name, plan=answer.plan, step_ms=answer.judged.step_ms)
-        found.setdefault(answer.planned.plan_hash, one)
-    return tuple(found.values())
+        found.setdefault(_contents(answer.plan), one)
+    return tuple(sorted(found.values(), key=lambda one: one.step_ms))
+
+
+def _contents(plan: Plan) -> str:
+    """Return the hash of where everything is: neither notes nor the order of segments count."""
+    return content_hash(replace(plan, segments=tuple(sorted(plan.segments, key=to_json)), notes={}))
+
+
+def _near(
+    name: str, best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]], machine: Machine
+) -> bool:
+    """Tell whether a plan may take the place of the shortest: it is a little longer, and not told apart from it."""
+    pairs = machine.trust.pair_error if machine.trust is not None else None
+    share = min(TIE, pairs - 1.0) if pairs is not None else TIE
+    return name == best or (steps[name] <= (1.0 + share) * steps[best] and _ties(name, best, steps, draws))
+
+
+def _complexity(answer: Answer[Simulation]) -> tuple[float, int]:
+    """Return the calls of a step's exchanges, and the parts that tables are in."""
+    exchanged = (answer.judged.traffic.collectives[name] for name in EXCHANGES)
+    # The last number is not one of calls.
+    calls = sum(sum(one.calls[:-1]) for one in exchanged if one.sent.any())
+    return round(calls, 6), len(answer.plan.segments)
+
+
+def _simpler(answer: Answer[Simulation], shorter: Answer[Simulation], name: str) -> str:
+    (calls, parts), (more_calls, more_parts) = _complexity(answer), _complexity(shorter)
+    return (
+        f"{name} is predicted {shorter.judged.step_ms:.4g} ms, which the model cannot tell apart, with "
+        f"{more_calls:g} exchange calls and {more_parts} parts, against {calls:g} and {parts}"
+    )
+
+
+def _beside(best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]]) -> Yours:
+    known = None
+    if YOURS in draws and best in draws:
+        known = sure(p_larger([draws[YOURS]], [draws[best]]))
+    return Yours(step_ms=steps[YOURS], less_pct=100.0 * (1.0 - steps[best] / steps[YOURS]), sure=known)
 
 
 def _problem(workload: Workload, machine: Machine, asked: Sequence[Strategy], training: Mapping[str, Any]) -> Problem:
@@ -184,23 +242,7 @@ def _problem(workload: Workload, machine: Machine, asked: Sequence[Strategy], tr
     )
 
 
-def _ask(
-    question: CountedQuestion, strategy: Strategy, constraints: Constraints | None, budget: Budget, seed: int
-) -> tuple[Tried, Answer[Simulation] | None]:
-    begun = time.perf_counter()
-    # A strategy's own clock is coarse where its share is short: what counts is that the budget is kept in all.
-    if constraints is None:
-        answer = evaluate(question, strategy, budget, seed, sealed=False, slack=SLACK)
-    else:
-        answer = evaluate_under(constraints, question, strategy, budget, seed, slack=SLACK)
-    if isinstance(answer, Failure):
-        cause = f"{answer.outcome.value}: {answer.cause}"
-        return Tried(strategy=strategy.name, plan_s=time.perf_counter() - begun, cause=cause), None
-    spent = answer.spent.plan_s + answer.spent.fit_s
-    return Tried(strategy=strategy.name, plan_s=spent, step_ms=answer.judged.step_ms), answer
-
-
-def _ties(name: str, best: str, steps: dict[str, float], draws: dict[str, tuple[float, ...]]) -> bool:
+def _ties(name: str, best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]]) -> bool:
     if name == best or name not in steps:
         return False
     if name not in draws or best not in draws:

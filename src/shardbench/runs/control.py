@@ -13,7 +13,7 @@ from shardbench.base.errors import Infeasible
 from shardbench.model.plan import Host, OnRank, Placement, Plan, RowWise, Segment, Tier, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.table import Table
-from shardbench.model.validate import dealt
+from shardbench.model.validate import dealt, memory_said
 
 
 def control_plan(problem: Problem) -> Plan:
@@ -81,7 +81,11 @@ class _Room:
             at += rows
             if at == table.rows:
                 return
-        raise Infeasible(f"no control plan: {table.rows - at} rows of table '{table.name}' fit nowhere")
+        left = table.rows - at
+        raise Infeasible(
+            f"no control plan: {left} rows of table '{table.name}' fit nowhere, {left * row_bytes} bytes; "
+            f"{memory_said(self._problem)}"
+        )
 
     def _places(self) -> Iterator[tuple[Placement, Ints]]:
         """Yield the places where a piece may lie, each with the view of what is free there."""

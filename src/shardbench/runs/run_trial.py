@@ -90,7 +90,8 @@ class JobContext:
     Plans and the logs of failed trials are kept under ``results`` where that is given;
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
     without ``launch`` will. ``pickles`` are strategies by name, as they cross to the processes that plan. Ranks run
-    here as ``quiet`` lets them. ``second`` judges plans beside the cost model.
+    here as ``quiet`` lets them. ``second`` judges plans beside the cost model. ``handed`` says that
+    strategies only hand on plans that the caller has: they plan in this process, and no bounds are proven.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class JobContext:
         pickles: Mapping[str, bytes] | None = None,
         quiet: Quiet | None = None,
         second: SecondJudge | None = None,
+        handed: bool = False,
     ) -> None:
         self.job = job
         self.workload = workload
@@ -118,6 +120,7 @@ class JobContext:
         self.pickles = pickles or {}
         self.quiet = quiet or Quiet()
         self.second = second
+        self.handed = handed
         self.machine = job.load_machine()
         self._attempts: dict[str, Path] = {}
         self._plannings: dict[tuple[type[Strategy], str], PlannedOnce] = {}
@@ -287,7 +290,10 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlannedOn
     budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
     limits = JudgeLimits(timeout_s=spec.timeout_s, log=context.folder / f"{spec.key}.log")
     sent = context.pickles.get(strategy.name)
-    answer = evaluate(context.question, strategy, budget, spec.seed, limits=limits, on_plan=on_plan, sent=sent)
+    answer = evaluate(
+        context.question, strategy, budget, spec.seed,
+        sealed=not context.handed, limits=limits, on_plan=on_plan, sent=sent,
+    )  # fmt: skip
     if not isinstance(answer, Failure):
         try:
             return PlannedOnce(planned=answer.planned, judged=_judged_plan(answer, spec, context))
@@ -298,7 +304,7 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlannedOn
 
 def _judged_plan(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> JudgedPlan:
     judged, measured = answer.judged, spec.backend is Backend.MEASURED
-    bounds = context.bounds(answer)
+    bounds = Bounds() if context.handed else context.bounds(answer)
     bound = bounds.of(answer.plan, answer.planned.moves)
     anyhow, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
     second = context.second

@@ -129,8 +129,8 @@ class SuiteWork(Work[TrialSpec, Record]):
         with engine, second_judge(self._options.second_judge) as second:
             # Its imports go on beside what this process does first.
             FORK_SERVER.context()
-            context = partial(_job_context, options=self._options, pickles=pickles, quiet=self._quiet, second=second)
-            yield from self._run(todo, asked, context, environment, started)
+            context = partial(job_context, options=self._options, pickles=pickles, quiet=self._quiet, second=second)
+            yield from self._run(todo, asked, lambda listed: context(listed.job, listed.workload), environment, started)
 
     def _run(
         self,
@@ -247,31 +247,35 @@ def _calibrations(suite: Suite, options: RunOptions, quiet: Quiet, listener: Lis
 
 
 @contextmanager
-def _job_context(
-    listed: _ListedJob,
+def job_context(
+    job: Job,
+    workload: Workload,
     options: RunOptions,
-    pickles: Mapping[str, bytes],
+    *,
+    pickles: Mapping[str, bytes] | None = None,
     quiet: Quiet | None = None,
     second: SecondJudge | None = None,
+    handed: bool = False,
 ) -> Iterator[JobContext]:
-    job = listed.job
+    """Give what the trials of a job share, with a folder where the options say, or one that goes with the context."""
     context = partial(
         JobContext,
         job,
-        listed.workload,
+        workload,
         results=options.results,
         data=options.data,
         pickles=pickles,
         quiet=quiet,
         second=second,
+        handed=handed,
     )
     if options.work is None:
         with temporary_folder() as folder:
             yield context(folder)
         return
-    facts = (listed.workload.name, job.load_machine().name, job.backend, *_ways(job))
+    facts = (workload.name, job.load_machine().name, job.backend, *_ways(job))
     # The ranks of the kept folder may be started from anywhere.
-    path = options.work.resolve() / "-".join((*facts, str(listed.workload.batch_size)))
+    path = options.work.resolve() / "-".join((*facts, str(workload.batch_size)))
     path.mkdir(parents=True, exist_ok=True)
     yield context(path, folder_stays=True, launch=options.launch)
 

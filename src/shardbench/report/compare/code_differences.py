@@ -43,7 +43,8 @@ def other_code(records: Iterable[Record]) -> OtherCode:
     """Compare the code of trials with that of this process."""
     looked_at = list(records)
     codes = strategy_codes(record.about for record in looked_at)
-    return compared((record, codes[record.about]) for record in looked_at)
+    given = {record.key: record.planned.plan_hash for record in looked_at if record.of_given_plan and record.planned}
+    return compared((record, given.get(record.key, codes[record.about])) for record in looked_at)
 
 
 def compared(records: Iterable[tuple[BaseRecord, str | None]]) -> OtherCode:

@@ -1,0 +1,305 @@
+"""The part of ``plan`` that runs plans: a race on real ranks, and its answer on one screen."""
+
+import statistics
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import BadInput
+from shardbench.cli import options as shared
+from shardbench.records.trial import Outcome, unusual
+
+if TYPE_CHECKING:
+    from shardbench.base.statistics import Average
+    from shardbench.model.constraints import Constraints
+    from shardbench.model.machine import Machine
+    from shardbench.model.strategy import Strategy
+    from shardbench.runs.best_plan import PlanSearch
+    from shardbench.runs.race import Raced, RaceResult
+    from shardbench.runs.race_round import RaceOptions
+    from shardbench.workloads.workload import Workload
+
+GIB = 2.0**30
+COLUMNS = 79
+SHOWN = 7
+"""Most candidates that have a line of their own, so that the answer is one screen."""
+NEXT = 3
+"""Slower ones, and failed ones, that have a line of their own."""
+BUSY = 0.05
+"""Share of the cores that others may use unsaid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceAsked:
+    """What the command line asks of a race."""
+
+    machine: str
+    """The machine's name, or the path of its file."""
+    race_s: float
+    results: Path
+    data: Path
+    work: Path | None
+    launch: bool
+    retry: frozenset[Outcome]
+    update: Path | None
+    """The machine file that what was measured corrects."""
+    out: Path | None
+    as_json: bool
+
+    def check(self, machine: "Machine") -> None:
+        """Raise BadInput, before anything takes time, for options that do not fit and ranks that cannot run here."""
+        from shardbench.runs.race import refuse_elsewhere  # noqa: PLC0415
+
+        check_options(race=True, work=self.work, launch=self.launch, update=self.update)
+        refuse_elsewhere(machine, self.work)
+
+    def run(
+        self,
+        search: "PlanSearch",
+        workload: "Workload",
+        asked: "Sequence[Strategy]",
+        training: Mapping[str, Any],
+        *,
+        constraints: "Constraints | None",
+        budget_s: float,
+        seed: int,
+    ) -> int:
+        """Race the plans of a search and their runners-up, tell the answer and give the exit code."""
+        from shardbench.cli.progress import PlainProgress, progress  # noqa: PLC0415
+        from shardbench.runs.race import Ended, race  # noqa: PLC0415
+        from shardbench.runs.race_entry import entered  # noqa: PLC0415
+
+        options = self._options(search)
+        candidates = entered(
+            search, workload, asked, constraints=constraints, budget_s=budget_s, seed=seed
+        )  # fmt: skip
+        # With --json stdout has the answer alone.
+        with nullcontext(PlainProgress(sys.stderr)) if self.as_json else progress() as listener:
+            found = race(workload, self.machine, candidates, training, options, listener)
+        best = found.best
+        if best is not None and self.out is not None:
+            write_atomically(self.out, best.plan.to_json() + "\n")
+        said = ["", *lines(found, search, options, self.out)]
+        updated = self._updated(found, search, workload, options) if self.update is not None else []
+        shared.tell(
+            {**_data(found, search, options, self.out), "updated": updated}, said + updated, as_json=self.as_json
+        )
+        if found.ended_by is Ended.INTERRUPTED:
+            return shared.EXIT_INTERRUPTED
+        return shared.EXIT_OK if best is not None or found.waiting else shared.EXIT_FAILED
+
+    def _options(self, search: "PlanSearch") -> "RaceOptions":
+        from shardbench.runs.race_round import RaceOptions  # noqa: PLC0415
+
+        return RaceOptions(
+            name=f"race-{search.problem.name}-{search.problem.machine.name}",
+            results=self.results,
+            data=self.data,
+            race_s=self.race_s,
+            work=self.work,
+            launch=self.launch,
+            retry=self.retry,
+        )
+
+    def _updated(
+        self, found: "RaceResult", search: "PlanSearch", workload: "Workload", options: "RaceOptions"
+    ) -> list[str]:
+        """Correct the machine file by all trials that ended well; say what changed."""
+        from shardbench.calibrate.posterior import update_file  # noqa: PLC0415
+        from shardbench.runs.simulate import CountedQuestion  # noqa: PLC0415
+        from shardbench.workloads.materialise import DrawnBatches  # noqa: PLC0415
+
+        raced = [(one.plan, record) for one in found.standings for record in one.records]
+        if self.update is None or not raced:
+            return []
+        batches = DrawnBatches(workload, min(options.iterations, workload.test_batches))
+        question = CountedQuestion(search.problem, batches, workload.dense, options.iterations)
+        return ["", *update_file(self.machine, self.update, question, raced)]
+
+
+def check_options(*, race: bool, work: Path | None, launch: bool, update: Path | None) -> None:
+    """Raise BadInput for options of a race without one, and for folders that nobody says where to make."""
+    for name, given in (("--work", work), ("--no-launch", not launch), ("--update", update)):
+        if given and not race:
+            raise BadInput(f"{name} is for a race: add --race")
+    if not launch and work is None:
+        raise BadInput("--no-launch leaves folders for ranks that you start: say where by --work DIR")
+
+
+def lines(found: "RaceResult", search: "PlanSearch", options: "RaceOptions", out: Path | None) -> list[str]:
+    """Give the answer in lines of at most 80 columns."""
+    problem = search.problem
+    size = sum(problem.weight_bytes(table) for table in problem.tables) / GIB
+    said = [f"{problem.name}: {len(problem.tables)} tables, {size:.3g} GiB, batch {problem.batch_size}"]
+    said += [f"on {problem.machine.name}: {problem.world_size} devices, raced on its ranks (measured)"]
+    said += unusual(problem.exchange, problem.schedule)
+    best = found.best
+    if best is not None:
+        said += ["", *_best_lines(best, found, problem.batch_size, options), "", *_table(found, best)]
+    said += [*_out_lines(found), ""]
+    if found.noise is not None and best is not None:
+        said += _wrapped(f"the model {_model(found, best)}")
+    asked, plans = len(search.tried), len(found.standings)
+    none = ", ".join(one.strategy for one in search.tried if one.step_ms is None)
+    planned = f"planned {search.took_s:.1f} s: {plans} distinct plans of {asked} strategies"
+    said += _wrapped(planned + (f"; without a plan: {none}" if none else ""))
+    before = f", {found.known} trials were on record" if found.known else ""
+    raced = f"raced {found.seconds:.0f} s: {found.rounds} whole rounds{before}; ended as {found.ended_by.value}"
+    said += _wrapped(raced)
+    said.append(f"records: {options.results / 'records' / options.name}.jsonl")
+    if found.waiting:
+        said += ["", *_start_lines(found, search, options)]
+    elif best is not None:
+        said.append(f"plan: {out} (shardbench export {out})" if out else "keep the plan with --out PLAN.json")
+    return said
+
+
+def _best_lines(best: "Raced", found: "RaceResult", batch_size: int, options: "RaceOptions") -> list[str]:
+    ties = [one.name for one in found.standings if one.ties]
+    if found.noise is None:
+        tie = "one trial each: who ties is not known; the same command goes on"
+    else:
+        noise = 100.0 * found.noise.deviation
+        tie = f"{len(ties)} tie (=)" if ties else "nobody ties with it"
+        tie += f"; one trial's noise is {noise:.2g} %, by all repeats"
+    trials = f"{best.n} trial{'s' if best.n > 1 else ''}"
+    per_s = 1e3 * batch_size / best.step.value if best.step is not None else 0.0
+    said = [
+        f"best: {best.name}, {_interval(best.step)} ms a step, {per_s:,.0f} samples/s",
+        f"  95 % intervals; n = {trials} of {options.iterations} steps, each in processes of its own; {tie}",
+    ]
+    records = [record for one in found.standings for record in one.records]
+    if any(record.shares_cores for record in records):
+        said.append("  more ranks than cores ran: these times are of how the cores are shared")
+    others = statistics.median([record.others_share or 0.0 for record in records])
+    if others > BUSY:
+        said.append(f"  others used {100 * others:.0f} % of the cores meanwhile")
+    return [part for line in said for part in _wrapped(line)]
+
+
+def _table(found: "RaceResult", best: "Raced") -> list[str]:
+    """Give a line each to those that tie and the next few, and one to all slower ones."""
+    ran = [one for one in found.standings if one.n]
+    shown = ran[: min(SHOWN, 1 + sum(one.ties for one in ran) + NEXT)]
+    width = max(len(one.name) for one in shown)
+    said = [f"  {'':{width}}  ms a step  over the control's     n  to best  predicted"]
+    for one in shown:
+        against = "" if one is best else "=" if one.ties else f"+{_slower_pct(one, best):.1f} %"
+        ratio, ms = _interval(one.ratio, 3), f"{one.predicted_ms:.4g} ms"
+        said.append(f"  {one.name:{width}}  {_middle(one.step):>9}  {ratio:22} {one.n:>2}  {against:>7}  {ms:>9}")
+    rest = ran[len(shown) :]
+    ties, slower = [one for one in rest if one.ties], [_slower_pct(one, best) for one in rest if not one.ties]
+    more = [f"{len(ties)} more tie"] if ties else []
+    more += [f"{len(slower)} slower, by {min(slower):.0f} to {max(slower):.0f} %"] if slower else []
+    return [*said, f"  and {', '.join(more)}"] if more else said
+
+
+def _middle(step: "Average | None") -> str:
+    return f"{step.value:.4g}" if step is not None else ""
+
+
+def _interval(found: "Average | None", digits: int = 4) -> str:
+    if found is None or found.low is None:
+        return f"{found.value:.{digits}g}" if found is not None else ""
+    return f"{found.value:.{digits}g} ({found.low:.{digits}g} to {found.high:.{digits}g})"
+
+
+def _out_lines(found: "RaceResult") -> list[str]:
+    """Say who failed and who has not run."""
+    failed = [one for one in found.standings if one.cause]
+    never = [one.name for one in found.standings if not (one.n or one.cause)]
+    said = [f"failed: {one.name}, {one.cause}" for one in failed[:NEXT]]
+    if failed[NEXT:]:
+        said.append(f"and {len(failed[NEXT:])} more failed: " + ", ".join(one.name for one in failed[NEXT:]))
+    if never:
+        said.append(f"not run yet: {', '.join(never)}")
+    return [part for line in said for part in _wrapped(textwrap.shorten(line, 2 * COLUMNS), first="  ")]
+
+
+def _slower_pct(one: "Raced", best: "Raced") -> float:
+    return 100.0 * (one.slower_than(best) - 1.0)
+
+
+def _model(found: "RaceResult", best: "Raced") -> str:
+    """Say what the cost model had said of the order: its first, and of the pairs told apart those in its order."""
+    first = min(found.standings, key=lambda one: one.predicted_ms)
+    if first is best:
+        chose = f"had put {first.name} first, too"
+    elif not first.n:
+        chose = f"had put {first.name} first, which has no time"
+    else:
+        how = "ties" if first.ties else f"is {_slower_pct(first, best):.1f} % slower"
+        chose = f"had put {first.name} first, which {how}"
+    right, told = found.model_order()
+    return f"{chose}; it has {right} of the {told} pairs in order that are told apart"
+
+
+def _start_lines(found: "RaceResult", search: "PlanSearch", options: "RaceOptions") -> list[str]:
+    """Say how to start the ranks of a round, and how to go on."""
+    topology = search.problem.topology
+    rendezvous = (
+        f"--nnodes {topology.nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29400"
+        if topology.nodes > 1
+        else "--standalone"
+    )
+    return [
+        f"round {found.rounds + 1}: {found.waiting} trials wait for their ranks. Start them by torchrun on every",
+        "machine, or by SLURM (examples/slurm/trials.sbatch), and collect:",
+        f"  for folder in $(shardbench collect {options.work} --open); do",
+        f"    torchrun {rendezvous} \\",
+        f"      --nproc-per-node {topology.devices_per_node} -m shardbench.engine.rank $folder",
+        "  done",
+        f"  shardbench collect {options.work} --results {options.results}",
+        "Then the command that you gave just now goes on.",
+    ]
+
+
+def _wrapped(line: str, first: str = "") -> list[str]:
+    return textwrap.wrap(line, COLUMNS, initial_indent=first, subsequent_indent="    ")
+
+
+def _data(found: "RaceResult", search: "PlanSearch", options: "RaceOptions", out: Path | None) -> dict[str, Any]:
+    from shardbench.base.serialise import to_data  # noqa: PLC0415
+    from shardbench.records.trial import TRAINING  # noqa: PLC0415
+
+    right, told = found.model_order()
+    best = found.best
+    return {
+        "workload": search.problem.name,
+        "machine": search.problem.machine.name,
+        "batch_size": search.problem.batch_size,
+        "backend": "measured",
+        **{name: getattr(search.problem, name).value for name in TRAINING},
+        "best": best.name if best is not None else None,
+        "standings": [
+            {
+                "name": one.name,
+                "predicted_ms": one.predicted_ms,
+                "ratio_to_control": to_data(one.ratio) if one.ratio is not None else None,
+                "step_ms": to_data(one.step) if one.step is not None else None,
+                "n": one.n,
+                "dropped_in": one.dropped_in,
+                "ties": one.ties if found.noise is not None else None,
+                "cause": one.cause,
+                "trials": [record.key for record in one.records],
+                "plan_hash": one.records[0].planned.plan_hash if one.records and one.records[0].planned else None,
+            }
+            for one in found.standings
+        ],
+        "noise": to_data(found.noise) if found.noise is not None else None,
+        "model_order": {"pairs_told_apart": told, "in_order": right},
+        "rounds": found.rounds,
+        "ended_by": found.ended_by.name.lower(),
+        "waiting": found.waiting,
+        "known": found.known,
+        "planned_s": search.took_s,
+        "raced_s": found.seconds,
+        "records": str(options.results / "records" / f"{options.name}.jsonl"),
+        "tried": [to_data(one) for one in search.tried],
+        "file": str(out) if out is not None and best is not None else None,
+    }

@@ -1,0 +1,144 @@
+"""Strategies asked one question within one budget, so that there is a plan whatever becomes of some of them.
+
+The cheap ones come first; what they leave is for those with all device moves, and at least FIRST_SHARE of the budget.
+Those that require modules plan beside them, in processes of their own. A plan that came late is kept.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.cost.bounds.step import DEVICE_MOVES
+from shardbench.model.constraints import Constraints
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.records.trial import Failure, Outcome
+from shardbench.runs.apart import STARTS_S, Apart
+from shardbench.runs.constrained import Constrained, evaluate_under
+from shardbench.runs.evaluate import Answer, Planner, evaluate
+from shardbench.runs.simulate import CountedQuestion, Simulation
+
+FIRST_SHARE = 0.5
+"""Least share of the budget for the strategies with all device moves, which use what they get."""
+FLOOR_S = 0.05
+"""Least share of a strategy, whatever others took: most plan 200 tables in less."""
+SLACK = 2.0
+"""Times its share after which a plan is late: a strategy's own clock is coarse where its share is short."""
+YOURS = "yours"
+"""The name of the user's own plan among the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """What asking a strategy came to; ``step_ms`` is None where it has no plan, and ``cause`` says why."""
+
+    strategy: str
+    plan_s: float
+    step_ms: float | None = None
+    ties: bool = False
+    """Whether its step and the best one's are not told apart by what is known of the machine."""
+    late: bool = False
+    """Whether it took more than SLACK times its share of the budget."""
+    cause: str = ""
+
+
+class _Given(Strategy):
+    """Stands for the user, whose plan is there already."""
+
+    name, sees, moves = YOURS, frozenset(), frozenset(Move)
+
+    def __init__(self, plan: Plan) -> None:
+        self.made = plan
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """Return the plan that the user has."""
+        return self.made
+
+
+@dataclass
+class Asking:
+    """Strategies' answers to one question, within one budget."""
+
+    question: CountedQuestion
+    constraints: Constraints | None
+    budget_s: float
+    seed: int
+    on_tried: Callable[[Tried], None] | None
+    begun: float = field(default_factory=time.perf_counter)
+    tried: list[Tried] = field(default_factory=list)
+    answers: dict[str, Answer[Simulation]] = field(default_factory=dict)
+
+    def given(self, plan: Plan, kept: Constraints) -> Answer[Simulation]:
+        """Judge the user's own plan; raises BadInput where it is none, or breaks a constraint."""
+        problem = self.question.problem
+        if plan.sync_every > 1:
+            every = plan.sync_every
+            raise BadInput(f"your plan averages copies every {every} steps: it trains another model than the others")
+        answer = evaluate(self.question, _Given(plan), Budget(), self.seed, sealed=False)
+        if isinstance(answer, Failure):
+            raise BadInput(f"your plan cannot be compared: {answer.cause}")
+        try:
+            kept.check(plan, problem)
+        except InvalidPlan as error:
+            raise BadInput(f"your plan cannot be compared: {error}") from error
+        self._told(Tried(strategy=YOURS, plan_s=0.0, step_ms=answer.judged.step_ms))
+        return answer
+
+    def ask(self, asked: Sequence[Strategy]) -> None:
+        """Ask all; those that require modules beside the others."""
+        here = [strategy for strategy in asked if not strategy.requires]
+        # Fewer moves are fewer plans to look at: what is quick comes first, and is there whatever follows.
+        apart = sorted((s for s in asked if s.requires), key=lambda strategy: len(strategy.moves))
+        if here and self.budget_s < STARTS_S:
+            cause = f"{Outcome.TIMEOUT.value}: not asked with less than {STARTS_S:g} s"
+            for strategy in apart:
+                self._told(Tried(strategy=strategy.name, plan_s=0.0, cause=cause))
+            apart = []
+        with Apart(self._constrained(apart), self.question.problem, self.budget_s, self.seed) as beside:
+            self._ask_here(here)
+            for strategy in apart:
+                self._ask(strategy, self.budget_s, planner=beside.planner)
+
+    def _ask_here(self, here: Sequence[Strategy]) -> None:
+        general = [strategy for strategy in here if strategy.moves >= DEVICE_MOVES]
+        cheap = sorted((s for s in here if s not in general), key=lambda strategy: len(strategy.moves))
+        left_s = self.budget_s
+        of_all_s = FIRST_SHARE * self.budget_s if general else 0.0
+        for number, strategy in enumerate(cheap):
+            left_s -= self._ask(strategy, max((left_s - of_all_s) / (len(cheap) - number), FLOOR_S))
+        left_s = max(left_s, of_all_s)
+        for number, strategy in enumerate(general):
+            left_s -= self._ask(strategy, max(left_s / (len(general) - number), FLOOR_S))
+
+    def _constrained(self, asked: Sequence[Strategy]) -> list[Strategy]:
+        if self.constraints is None:
+            return list(asked)
+        return [Constrained(strategy, self.constraints) for strategy in asked]
+
+    def _ask(self, strategy: Strategy, share_s: float, planner: Planner | None = None) -> float:
+        """Ask one; return the seconds that it took."""
+        begun, budget = time.perf_counter(), Budget(plan_s=share_s, fit_s=share_s)
+        # However late it comes, a plan is a plan.
+        if self.constraints is None:
+            answer = evaluate(self.question, strategy, budget, self.seed, sealed=False, slack=math.inf, planner=planner)
+        else:
+            answer = evaluate_under(
+                self.constraints, self.question, strategy, budget, self.seed, slack=math.inf, planner=planner
+            )
+        if isinstance(answer, Failure):
+            took_s = time.perf_counter() - begun
+            self._told(Tried(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}"))
+            return took_s
+        took_s = answer.spent.plan_s + answer.spent.fit_s
+        self.answers[strategy.name] = answer
+        late, step_ms = took_s > SLACK * share_s, answer.judged.step_ms
+        self._told(Tried(strategy=strategy.name, plan_s=took_s, step_ms=step_ms, late=late))
+        return took_s
+
+    def _told(self, one: Tried) -> None:
+        self.tried.append(one)
+        if self.on_tried is not None:
+            self.on_tried(one)

@@ -1,0 +1,211 @@
+"""shardbench plan --against: the user's own plan, in whichever form it is, beside the best one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+
+from shardbench.cli import main as cli
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
+from shardbench.model.sharding_plan import plan_of, read_sharding_plan
+from shardbench.model.table import Table
+from shardbench.torchrec import Exported, export, sharding_plan, sharding_plan_json
+
+ROWS = {"a": 1000, "b": 2000, "c": 3000}
+TABLES = tuple(Table(name=name, rows=rows, dim=64) for name, rows in ROWS.items())
+WORLD = 16
+WHOLE = Plan(world_size=WORLD, segments=whole_tables(TABLES, [0, 0, 1]))
+
+
+def sharded(kind: str, *blocks: tuple[int, int, int, int, int], kernel: str = "fused", **more: Any) -> dict[str, Any]:
+    """Return TorchRec's sharding of a table; a block is its rank, first row and column, rows and columns."""
+    spec = [{"offsets": [row, column], "sizes": [rows, columns], "rank": r} for r, row, column, rows, columns in blocks]
+    ranks = [block[0] for block in blocks] or list(range(WORLD))
+    return {"sharding_type": kind, "compute_kernel": kernel, "ranks": ranks, "sharding_spec": spec or None, **more}
+
+
+THEIRS = {
+    "model.bags": {"a": sharded("table_wise", (0, 0, 0, 1000, 64)), "b": sharded("table_wise", (0, 0, 0, 2000, 64))},
+    "model.more": {"c": sharded("table_wise", (1, 0, 0, 3000, 64))},
+}
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    path = tmp_path / "ours.csv"
+    path.write_text("name,rows,dim\n" + "".join(f"{name},{rows},64\n" for name, rows in ROWS.items()))
+    return path
+
+
+def asked(
+    capsys: pytest.CaptureFixture[str], tables: Path, plan: str, *options: str, machine: str = "a100-40gb-2x8"
+) -> tuple[int, str]:
+    path = tables.with_name("mine.json")
+    path.write_text(plan)
+    named = ["--against", str(path), "--batch-size", "64", "--strategy", "row-wise", "--strategy", "greedy-size"]
+    code = cli.run_command(["plan", str(tables), machine, *named, *options])
+    printed = capsys.readouterr()
+    return code, printed.err if code == 2 else printed.out
+
+
+@pytest.mark.parametrize(
+    "written",
+    [WHOLE.to_json(), export(WHOLE, devices_per_node=8).to_json(), json.dumps(THEIRS)],
+    ids=["ours", "exported", "torchrec's"],
+)
+def test_it_is_judged_with_the_others_in_each_of_its_forms(
+    tables: Path, capsys: pytest.CaptureFixture[str], written: str
+) -> None:
+    code, text = asked(capsys, tables, written, "--json")
+    told = json.loads(text)
+    assert code == 0
+    rows = {one["strategy"]: one["step_ms"] for one in told["tried"]}
+    assert rows.keys() == {"yours", "row-wise", "greedy-size"}
+    best, yours = told["best"]["step_ms"], told["yours"]
+    assert yours["step_ms"] == rows["yours"] > best
+    assert yours["less_pct"] == pytest.approx(100 * (1 - best / rows["yours"]))
+    code, text = asked(capsys, tables, written)
+    trust = "sure" if yours["sure"] else "not told apart"
+    said = f"yours: {rows['yours']:.4g} ms, best {best:.4g} ms ({yours['less_pct']:.2g} % less; {trust})"
+    assert text.splitlines()[3] == said
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_the_best_plan_is_the_same_with_itself(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = tables.with_name("best.json")
+    assert asked(capsys, tables, WHOLE.to_json(), "--out", str(best))[0] == 0
+    code, text = asked(capsys, tables, best.read_text(), "--json")
+    assert code == 0
+    assert json.loads(text)["yours"]["less_pct"] == 0.0
+    assert json.loads(text)["yours"]["sure"] is False
+
+
+def test_torchrecs_own_plan_becomes_json_and_segments() -> None:
+    segments = (
+        Segment(table="a", row_stop=1000, column_stop=32, placement=OnRank(rank=3)),
+        Segment(table="a", row_stop=1000, column_start=32, column_stop=64, placement=OnRank(rank=1)),
+        whole_table(TABLES[1], RowWise(ranks=tuple(range(WORLD)))),
+        whole_table(TABLES[2], OnRank(rank=2, tier=Tier.CACHED, cache_ratio=0.25)),
+    )
+    plan = Plan(world_size=WORLD, segments=segments)
+    exported = export(plan, devices_per_node=8, in_blocks=True)
+    configs = [
+        EmbeddingBagConfig(name=name, feature_names=[name], num_embeddings=rows, embedding_dim=64)
+        for name, rows in ROWS.items()
+    ]
+    model = torch.nn.ModuleDict({"bags": EmbeddingBagCollection(tables=configs, device=torch.device("meta"))})
+    text = sharding_plan_json(sharding_plan(exported, model))
+    assert json.loads(text)["bags"]["a"]["sharding_spec"][0] == {"offsets": [0, 0], "sizes": [1000, 32], "rank": 3}
+    assert plan_of(read_sharding_plan(text), TABLES, WORLD) == plan
+    assert Exported.from_json(exported.to_json()).plan() == plan
+
+
+def test_copies_ranges_of_frequency_and_blocks_without_rows() -> None:
+    everyone = Replicated(ranks=tuple(range(WORLD)))
+    hot = Segment(table="a", row_stop=10, column_stop=64, placement=everyone)
+    cold = Segment(table="a", row_start=10, row_stop=1000, column_stop=64, placement=RowWise(ranks=tuple(range(8, 16))))
+    split = Plan(world_size=WORLD, segments=(hot, cold, *whole_tables(TABLES[1:], [0, 1])))
+    assert export(split, devices_per_node=8).plan() == split
+    table = Table(name="t", rows=3, dim=8)
+    blocks = [(rank, min(rank, 3), 0, int(rank < 3), 8) for rank in range(4)]
+    dealt = {"m": {"t": sharded("row_wise", *blocks, kernel="fused_uvm")}}
+    made = plan_of(read_sharding_plan(json.dumps(dealt)), [table], 4)
+    assert made.segments == (whole_table(table, RowWise(ranks=(0, 1, 2), tier=Tier.UVM)),)
+    copied = {"m": {"t": {**sharded("data_parallel", kernel="dense"), "ranks": [0, 1]}}}
+    assert plan_of(read_sharding_plan(json.dumps(copied)), [table], 2).segments[0].placement == Replicated(ranks=(0, 1))
+    cached = {"m": {"t": sharded("table_wise", (0, 0, 0, 3, 8), kernel="fused_uvm_caching")}}
+    placement = plan_of(read_sharding_plan(json.dumps(cached)), [table], 2).segments[0].placement
+    assert placement == OnRank(rank=0, tier=Tier.CACHED, cache_ratio=0.2)  # TorchRec's UVM_CACHING_RATIO
+
+
+def changed(name: str, table: dict[str, Any] | None) -> str:
+    """Return THEIRS with a table of "model.bags" put in the place of another, or taken away."""
+    bags = {**THEIRS["model.bags"], name: table}
+    return json.dumps({**THEIRS, "model.bags": {key: value for key, value in bags.items() if value is not None}})
+
+
+REFUSED = {
+    "missing": (Plan(world_size=WORLD, segments=WHOLE.segments[:2]).to_json(), "table 'c' is not in the plan"),
+    "extra": (
+        Plan(
+            world_size=WORLD, segments=(*WHOLE.segments, *whole_tables([Table(name="d", rows=9, dim=4)], [0]))
+        ).to_json(),
+        "the plan has table 'd', which is none of yours",
+    ),
+    "size": (
+        Plan(
+            world_size=WORLD, segments=whole_tables([Table(name="a", rows=9, dim=4), *TABLES[1:]], [0, 0, 0])
+        ).to_json(),
+        "table 'a' is 9 x 4 in the plan, yours is 1000 x 64",
+    ),
+    "world": (Plan(world_size=4, segments=WHOLE.segments).to_json(), "the plan is for 4 devices, the machine has 16"),
+    "hole": (
+        Plan(
+            world_size=WORLD,
+            segments=(
+                *whole_tables(TABLES[1:], [0, 0]),
+                Segment(table="a", row_start=1, row_stop=1000, column_stop=64, placement=OnRank(rank=0)),
+            ),
+        ).to_json(),
+        "table 'a': 64 of 64000 weights are not placed",
+    ),
+    "theirs missing": (changed("a", None), "table 'a' is not in the plan"),
+    "theirs extra": (changed("d", sharded("data_parallel")), "the plan has table 'd', which is none of yours"),
+    "theirs twice": (changed("c", sharded("data_parallel")), "table 'c' is in two modules of the plan"),
+    "theirs size": (changed("a", sharded("table_wise", (0, 0, 0, 9, 4))), "table 'a' is 9 x 4 in the plan, yours is 1"),
+    "theirs world": (
+        changed("a", sharded("table_wise", (99, 0, 0, 1000, 64))),
+        "on rank 99: the machine has 16 devices",
+    ),
+    "theirs copies": (
+        changed("a", {**sharded("data_parallel"), "ranks": [0, 1]}),
+        "'a' is copied to 2 ranks: the mach",
+    ),
+    "theirs ways": (
+        changed("a", sharded("row_wise", (0, 0, 0, 500, 64), (1, 500, 0, 500, 64))),
+        "'a' is dealt over 2 ranks: the mac",
+    ),
+    "theirs hole": (
+        changed("a", sharded("column_wise", (0, 0, 0, 1000, 16), (1, 0, 32, 1000, 32))),
+        "do not make up its 1000 x 64",
+    ),
+    "theirs rows": (
+        changed("a", sharded("table_wise", (0, 0, 0, 500, 64), (1, 500, 0, 500, 64))),
+        "has its rows in 2 blocks",
+    ),
+    "theirs rank twice": (
+        changed("a", sharded("table_row_wise", (0, 0, 0, 500, 64), (0, 500, 0, 500, 64))),
+        "two blocks of rows on one rank",
+    ),
+    "kernel": (changed("a", sharded("data_parallel", kernel="key_value")), "compute_kernel 'key_value' is not known"),
+    "type": (changed("a", sharded("magic", (0, 0, 0, 1000, 64))), "sharding_type 'magic' is not known here"),
+    "field": (changed("a", {"sharding_type": "table_wise"}), "model.bags.a.ranks: Field required"),
+    "no json": ("pickle", "mine.json: value: Invalid JSON"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_plan_of_these_tables_is_refused_in_one_line(
+    tables: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    written, why = REFUSED[name]
+    code, text = asked(capsys, tables, written)
+    assert code == 2
+    assert why in text
+    assert "mine.json" in text or "your plan cannot be compared" in text
+    assert len(text.splitlines()) == 1
+
+
+def test_what_does_not_fit_or_breaks_a_constraint_is_refused(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tables.with_name("keep.toml")
+    kept.write_text('[sharding_types]\na = ["row_wise"]\n')
+    code, text = asked(capsys, tables, WHOLE.to_json(), "--constraints", str(kept))
+    assert code == 2
+    assert "constraint not kept: table 'a' is table_wise, allowed are row_wise" in text
+    kept.write_text(f"device_hbm_bytes = [{', '.join(['767000'] * WORLD)}]\n")
+    code, text = asked(capsys, tables, WHOLE.to_json(), "--constraints", str(kept))
+    assert code == 2
+    assert "device 0 needs 768000 bytes of HBM but has 767000" in text

@@ -1,0 +1,320 @@
+"""Races of six problems, and what came of them: is the raced plan best, and does its correction help other tables?
+
+``python tools/races.py draw RESULTS COMMIT`` draws three table sets that the commit decides, so that nobody
+chose them. ``run RESULTS`` races all six problems, each by the user's command, then times every strategy's plan afresh,
+beside variants that plan for the model's error. ``tables RESULTS OUT`` makes the tables of these records.
+"""
+
+import hashlib
+import json
+import math
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import kendalltau
+
+from shardbench.base.atomic import write_atomically
+from shardbench.base.statistics import pooled_noise
+from shardbench.calibrate.posterior import mape, step_errors
+from shardbench.cli.progress import progress
+from shardbench.model.discovery import strategies
+from shardbench.model.machine_file import load_machine
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.records.plan_files import plan_path
+from shardbench.records.record import Record
+from shardbench.records.store import trial_store
+from shardbench.records.trial import Failure, Outcome
+from shardbench.runs.best_plan import Candidate
+from shardbench.runs.evaluate import evaluate
+from shardbench.runs.race import race
+from shardbench.runs.race_round import RaceOptions, ratio_to_control
+from shardbench.runs.simulate import CountedQuestion
+from shardbench.runs.suite import read_suite
+from shardbench.workloads.kinds import workload_config
+from shardbench.workloads.materialise import DrawnBatches
+from shardbench.workloads.workload import Workload
+
+DRAWN = "drawn.toml"
+RACE_S, PLAN_S = 240, 120
+"""Seconds of a race, and of planning before it."""
+CHECKS = 3
+"""Trials of every plan after the race."""
+FIT_S, ONE_PLAN_S = 8.0, 15.0
+"""Budget of a strategy that did not answer in the race, as in the suite ``measured``."""
+VARIANTS = ("joint-nominal", "joint-mean", "joint-p90")
+RACED = "raced"
+MOST_BYTES, LOOKUPS = 2_500_000_000, (200_000, 1_200_000)
+"""Weights, of which ranks hold two copies, and lookups of a batch: fewer, and calls are all that is timed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raced:
+    """A problem that is raced: tables as the command line names them, and a machine."""
+
+    name: str
+    tables: str
+    workload: str
+    machine: str
+
+    @property
+    def race(self) -> str:
+        """Name of the race's records."""
+        return f"race-{self.workload}-{self.machine}"
+
+    @property
+    def check(self) -> str:
+        """Name of the records of all plans' trials after the race."""
+        return f"check-{self.workload}-{self.machine}"
+
+    def build(self, results: Path) -> Workload:
+        """Return the workload."""
+        config = next(one for one in self._configs(results) if one["name"] == self.workload)
+        return workload_config(config, self.name).build(Path("data"))
+
+    def _configs(self, results: Path) -> list[dict[str, Any]]:
+        if self.tables == DRAWN:
+            return list(tomllib.loads((results / DRAWN).read_text())["workloads"])
+        return list(read_suite(self.tables).workloads)
+
+
+PROBLEMS = (
+    Raced(name="mixed", tables="measured", workload="mixed", machine="cpu-1x2"),
+    Raced(name="mixed-2x2", tables="measured", workload="mixed", machine="cpu-2x2"),
+    Raced(name="histories", tables="measured", workload="histories", machine="cpu-1x2"),
+    Raced(name="drawn-1", tables=DRAWN, workload="drawn-1", machine="cpu-1x2"),
+    Raced(name="drawn-2", tables=DRAWN, workload="drawn-2", machine="cpu-1x2"),
+    Raced(name="drawn-3", tables=DRAWN, workload="drawn-3", machine="cpu-2x2"),
+)
+
+
+def run(results: Path, only: Sequence[str]) -> None:
+    """Race the problems by the user's command, which corrects a machine file, then time all plans afresh."""
+    for problem in PROBLEMS:
+        if only and problem.name not in only:
+            continue
+        if not (results / f"{problem.name}.json").is_file():
+            _race(problem, results)
+        _check(problem, results)
+
+
+def _race(problem: Raced, results: Path) -> None:
+    tables = str(results / DRAWN) if problem.tables == DRAWN else problem.tables
+    said = results / f"{problem.name}.json"
+    command = [
+        "shardbench", "plan", tables, problem.machine, "--workload", problem.workload, "--budget", str(PLAN_S),
+        "--race", "--race-s", str(RACE_S), "--results", str(results), "--json",
+        "--update", str(results / "machines" / problem.name / f"{problem.machine}.toml"),
+    ]  # fmt: skip
+    print(" ".join(command), flush=True)
+    (results / "machines" / problem.name).mkdir(parents=True, exist_ok=True)
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    write_atomically(said, json.dumps(json.loads(answer), indent=1, sort_keys=True) + "\n")
+
+
+def _check(problem: Raced, results: Path) -> None:
+    """Time the raced plan, every strategy's and the variants' again: no plan drops out, none knows the race."""
+    workload = problem.build(results)
+    raced = {name: plan for name, (plan, _) in _trials(problem.race, results).items()}
+    best = json.loads((results / f"{problem.name}.json").read_text())["best"]
+    found: dict[str, Candidate] = {}
+    machine = load_machine(problem.machine)
+    asked = {name: one for name, one in strategies().items() if not one.role.named_only or name in VARIANTS}
+    shared = any(Sees.INPUTS in strategy.sees for strategy in asked.values())
+    seen = Problem.of(
+        workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
+        inputs=workload.input_sample if shared else None,
+    )  # fmt: skip
+    question = CountedQuestion(seen, DrawnBatches(workload, workload.test_batches), workload.dense)
+    found[RACED] = Candidate(name=RACED, plan=raced[best], step_ms=question.judge(raced[best]).step_ms)
+    for name, strategy in asked.items():
+        plan = raced[name] if name in raced else _asked(question, strategy)
+        if plan is not None and all(plan.segments != one.plan.segments for one in found.values()):
+            found[name] = Candidate(name=name, plan=plan, step_ms=question.judge(plan).step_ms)
+    options = RaceOptions(name=problem.check, results=results, data=Path("data"), drops=False, most_rounds=CHECKS)
+    with progress(as_json=False) as listener:
+        race(workload, problem.machine, list(found.values()), {}, options, listener)
+
+
+def _asked(question: CountedQuestion, strategy: Strategy) -> Plan | None:
+    answer = evaluate(question, strategy, Budget(plan_s=ONE_PLAN_S, fit_s=FIT_S), 0, slack=2.0)
+    if isinstance(answer, Failure):
+        print(f"{strategy.name}: {answer.outcome}: {answer.cause}")
+        return None
+    return answer.plan
+
+
+def draw(results: Path, commit: str) -> None:
+    """Write three table sets that the commit's hash decides; sets too large for two copies on two ranks are skipped."""
+    rng = np.random.default_rng(int(hashlib.sha256(commit.encode()).hexdigest()[:16], 16))
+    kept = {"test_batches": 2, "profile_samples": 16_384, "dense": {"bottom": [16], "top": [16, 1]}}
+    lines = [f"# Drawn by tools/races.py of commit {commit}: three table sets that nobody chose."]
+    for number, make in enumerate((_synthetic, _described, _synthetic), start=1):
+        config = make(rng)
+        while not _fits({**config, **kept}):
+            config = make(rng)
+        lines += ["", "[[workloads]]", f'name = "drawn-{number}"']
+        lines += [f"{key} = {_toml(value)}" for key, value in {**config, **kept}.items()]
+    write_atomically(results / DRAWN, "\n".join(lines) + "\n")
+
+
+def _synthetic(rng: np.random.Generator) -> dict[str, Any]:
+    return {
+        "dataset": "synthetic",
+        "tables": int(rng.integers(12, 41)),
+        "subset_seed": int(rng.integers(1 << 31)),
+        "dims": sorted(rng.choice([16, 32, 64, 128], size=int(rng.integers(1, 5)), replace=False).tolist()),
+        "batch_size": int(rng.choice([1024, 2048, 4096])),
+    }
+
+
+def _described(rng: np.random.Generator) -> dict[str, Any]:
+    tables = [
+        {
+            "name": f"t{i:02d}",
+            "rows": int(10 ** rng.uniform(3.5, 6.3)),
+            "dim": int(rng.choice([16, 32, 64, 128])),
+            "pooling": round(float(10 ** rng.uniform(0.0, 1.8)), 1),
+            "coverage": round(float(rng.uniform(0.3, 1.0)), 2),
+            "alpha": round(float(rng.uniform(0.5, 1.4)), 2),
+        }
+        for i in range(int(rng.integers(12, 41)))
+    ]
+    return {"dataset": "described", "batch_size": int(rng.choice([1024, 2048, 4096])), "tables": tables}
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + "".join(f"  {_toml(one)},\n" for one in value) + "]"
+    return json.dumps(value)
+
+
+def _fits(config: Mapping[str, Any]) -> bool:
+    workload = workload_config({**config, "name": "drawn"}, "drawn").build(Path())
+    nbytes = sum(4 * table.rows * table.dim for table in workload.tables)
+    if nbytes > MOST_BYTES:
+        return False
+    lookups = sum(profile.mean_pooling for profile in workload.profiles) * workload.batch_size
+    return LOOKUPS[0] <= lookups <= LOOKUPS[1]
+
+
+def _trials(name: str, results: Path) -> dict[str, tuple[Plan, list[Record]]]:
+    """Return by candidate its plan and its trials that ended well, of records that are of one plan a candidate."""
+    found: dict[str, tuple[Plan, list[Record]]] = {}
+    for record in trial_store(results, name).latest().values():
+        if record.outcome is Outcome.OK and record.planned is not None:
+            path = plan_path(results, record.planned.plan_hash)
+            plan = Plan.from_json(path.read_text())
+            found.setdefault(record.spec.strategy, (plan, []))[1].append(record)
+    return found
+
+
+def _logs(records: Sequence[Record]) -> list[float]:
+    return [math.log(ratio_to_control(record)) for record in records]
+
+
+def tables(results: Path, out: Path) -> None:
+    """Write what became of every plan, of every race and of every correction as CSV."""
+    done = [problem for problem in PROBLEMS if (results / f"{problem.name}.json").is_file()]
+    checks = {problem.name: _trials(problem.check, results) for problem in done}
+    plans = pd.DataFrame([row for problem in done for row in _plan_rows(problem, results, checks[problem.name])])
+    races = pd.DataFrame([_race_row(problem, results, plans) for problem in done])
+    corrections = pd.DataFrame([row for problem in done for row in _corrections(problem, done, checks, results)])
+    out.mkdir(parents=True, exist_ok=True)
+    for name, table in (("plans", plans), ("races", races), ("correction", corrections)):
+        write_atomically(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+
+
+def _plan_rows(
+    problem: Raced, results: Path, checked: Mapping[str, tuple[Plan, list[Record]]]
+) -> Iterator[dict[str, object]]:
+    raced = {one["name"]: one for one in json.loads((results / f"{problem.name}.json").read_text())["standings"]}
+    winner = json.loads((results / f"{problem.name}.json").read_text())["best"]
+    noise = pooled_noise([[math.exp(log) for log in _logs(records)] for _, records in checked.values()])
+    assert noise is not None
+    ours = _logs(checked[RACED][1])
+    for name, (plan, records) in checked.items():
+        logs = _logs(records)
+        off, least = float(np.mean(logs) - np.mean(ours)), noise.least_log(len(logs), len(ours))
+        in_race = raced.get(winner if name == RACED else name, {})
+        yield {
+            "problem": problem.name, "machine": problem.machine, "plan": winner if name == RACED else name,
+            "raced_best": name == RACED, "backend": "measured", "n": len(logs), "n_counts": "process groups",
+            "over_raced_pct": 100.0 * math.expm1(off), "least_pct": 100.0 * math.expm1(least),
+            "order": "same" if abs(off) <= least else "slower" if off > 0 else "faster",
+            "step_ms": math.exp(float(np.mean([math.log(np.median(r.timing.step_ms)) for r in records if r.timing]))),
+            "predicted_ms": records[0].predicted.step_ms[0] if records[0].predicted else None,
+            "segments": len(plan.segments), "race_trials": in_race.get("n"), "out_in_round": in_race.get("dropped_in"),
+        }  # fmt: skip
+
+
+def _race_row(problem: Raced, results: Path, plans: pd.DataFrame) -> dict[str, object]:
+    said = json.loads((results / f"{problem.name}.json").read_text())
+    own = plans[plans["problem"] == problem.name]
+    rivals = own[~own["raced_best"]]
+    first = rivals.loc[rivals["over_raced_pct"].idxmin()]
+    chosen = own.loc[own["predicted_ms"].idxmin()]
+    return {
+        "problem": problem.name, "machine": problem.machine, "raced_best": said["best"],
+        "candidates": len(said["standings"]), "rounds": said["rounds"], "ended_by": said["ended_by"],
+        "planned_s": said["planned_s"], "raced_s": said["raced_s"], "backend": "measured",
+        "plans_checked": len(own), "n": int(own["n"].min()), "n_counts": "process groups a plan",
+        "faster_plans": int((own["order"] == "faster").sum()), "best_rival": first["plan"],
+        "best_rival_over_raced_pct": first["over_raced_pct"], "least_pct": first["least_pct"],
+        "models_choice": chosen["plan"], "models_choice_over_raced_pct": chosen["over_raced_pct"],
+    }  # fmt: skip
+
+
+def _corrections(
+    judged: Raced, done: Sequence[Raced], checks: Mapping[str, Mapping[str, tuple[Plan, list[Record]]]], results: Path
+) -> Iterator[dict[str, object]]:
+    """Yield how far whole steps are off on one problem's tables, as shipped and corrected by each other problem."""
+    machine, workload = load_machine(judged.machine), judged.build(results)
+    problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
+    question = CountedQuestion(problem, DrawnBatches(workload, workload.test_batches), workload.dense, 10)
+    trials = [(plan, record) for plan, records in checks[judged.name].values() for record in records]
+    before = step_errors(machine, question, trials)
+    for by in done:
+        path = results / "machines" / by.name / f"{judged.machine}.toml"
+        if by.name != judged.name and by.machine == judged.machine and path.is_file():
+            after = step_errors(load_machine(str(path)), question, trials)
+            yield {
+                "machine": judged.machine, "corrected_by": by.name, "judged_on": judged.name, "plans": len(before),
+                "n": len(trials), "n_counts": "process groups", "step_mape_before_pct": 100.0 * mape(before),
+                "step_mape_after_pct": 100.0 * mape(after), "bias_before_pct": _bias(before),
+                "bias_after_pct": _bias(after), "tau_before": _tau(before), "tau_after": _tau(after),
+            }  # fmt: skip
+
+
+def _bias(steps: Sequence[tuple[float, float]]) -> float:
+    return 100.0 * float(np.mean([predicted / measured - 1.0 for predicted, measured in steps]))
+
+
+def _tau(steps: Sequence[tuple[float, float]]) -> float:
+    predicted, measured = np.array(steps).T
+    return float(kendalltau(predicted, measured).statistic)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command line."""
+    what, results, *rest = arguments
+    if what == "draw":
+        draw(Path(results), rest[0])
+    elif what == "run":
+        run(Path(results), rest)
+    else:
+        tables(Path(results), Path(rest[0]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
