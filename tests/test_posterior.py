@@ -65,7 +65,8 @@ def plans_of(question: CountedQuestion) -> list[Plan]:
 def trial(question: CountedQuestion, plan: Plan, truth: Machine, noise: float = 0.0, seed: int = 0, **changes):
     """A trial of ranks that obey the cost model under the true constants, to a factor of their own."""
     problem, rng = question.problem, np.random.default_rng(seed)
-    foreseen = question.judge(plan).under(truth, problem, question.dense).timing(1, by_rank=True)
+    asked = CountedQuestion(replace(problem, machine=truth), question.batches, question.dense)
+    foreseen = asked.judge(plan).timing(1, by_rank=True)
     assert foreseen.ranks is not None
     ranks = []
     for rank in foreseen.ranks:

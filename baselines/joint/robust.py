@@ -114,7 +114,7 @@ class SeenPlan:
         state = copy(self.state)
         state.problem, state.machine, state.constants = machine.problem, machine.machine, machine.constants
         state.latency, state.kernels, state.overlap = machine.latency, machine.kernels, machine.overlap
-        state.load = machine.kernels.numbers(self._load)
+        state.load = machine.kernels.numbers(self._load).T
         state.sources_ms = 1e3 * float(sources_s(self._sent, machine.constants))
         return state
 
