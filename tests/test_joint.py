@@ -354,6 +354,20 @@ def test_starts_of_the_lean_menu_are_tried_beside_those_of_the_full_one(seed: in
     assert float(both) <= float(lean) * (1.0 + 1e-12)
 
 
+def test_the_wide_menu_is_tried_where_work_is_left_and_the_better_plan_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(np.random.default_rng(5), 1, 3)
+    # Nothing but columns can spread the one table, whose width has no half or quarter of whole multiples.
+    table, profile = replace(problem.tables[0], rows=1000, dim=108), replace(problem.profiles[0], rows=1000)
+    rates = replace(problem.machine.constants, hbm_bytes_per_s=1e8, cache_bytes_per_s=1e8)
+    machine = replace(problem.machine, constants=rates)
+    problem = replace(problem, tables=(table,), profiles=(profile,), machine=machine)
+    strategy = Joint()
+    monkeypatch.setattr(Joint, "moves", frozenset({Move.TABLE, Move.COLUMNS}))
+    plans = {plan_s: strategy.plan(problem, Budget(plan_s=plan_s), 0) for plan_s in (1e-4, 10.0)}
+    assert {plan_s: len(plan.segments) for plan_s, plan in plans.items()} == {1e-4: 1, 10.0: 3}
+    assert estimate(plans[10.0], problem).step_ms < estimate(plans[1e-4], problem).step_ms
+
+
 def test_after_the_deadline_the_relaxation_gives_what_it_has() -> None:
     problem, menu, _ = planner_of(5)
     relaxation = relaxation_of(problem, menu)

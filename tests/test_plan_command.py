@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardbench.base.errors import BadInput
@@ -19,7 +20,10 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.runs.asking import FIRST_SHARE, FLOOR_S
 from shardbench.runs.best_plan import best_plan, default_strategies
+from shardbench.runs.simulate import CountedQuestion
 from shardbench.workloads.kinds import workload_config
+from shardbench.workloads.materialise import DrawnBatches
+from shardbench.workloads.trace import Bags
 
 TABLES = """
 batch_size = 256
@@ -60,6 +64,7 @@ def test_one_screen_says_all(tables: Path, tmp_path: Path, capsys: pytest.Captur
     assert "(predicted, not measured)" in said[1]
     for part in ("best: ", " ms a step, ", " ms by what is known of the machine (95 %)", "% over the proven bound of"):
         assert part in text
+    assert "% under the profile that plans are made by" in " ".join(text.split())
     assert "least room: device" in text
     assert f"shardbench export {tmp_path / 'p.json'} --devices-per-node 8)" in text
     assert {s.table for s in Plan.from_json((tmp_path / "p.json").read_text()).segments} == {"user", "items", "city"}
@@ -76,6 +81,7 @@ def test_json_has_the_best_and_all_that_was_asked(tables: Path, capsys: pytest.C
     assert best["band_ms"][0] < best["step_ms"] < best["band_ms"][1]
     assert best["bound_ms"] <= best["step_ms"]
     assert best["over_bound_pct"] == pytest.approx(100 * (best["step_ms"] / best["bound_ms"] - 1))
+    assert 0 <= best["over_profile_bound_pct"] < 100
     assert sum(best["sharding_types"].values()) == 3
     assert told["backend"] == "simulated"
 
@@ -122,6 +128,28 @@ def described(**changes: Any) -> Any:
     tables = [{"name": name, "rows": 10_000} for name in "abc"]
     data = {"dataset": "described", "name": "w", "batch_size": 64, "tables": tables, **changes}
     return workload_config(data, "test").build(Path())
+
+
+class LongBag(DrawnBatches):
+    """The test batches with one very long bag in the first table."""
+
+    def bags(self, iteration: int, table: int) -> Bags:
+        found, more = super().bags(iteration, table), 20_000
+        if table:
+            return found
+        longer = np.concatenate([np.zeros(more, dtype=found.values.dtype), found.values])
+        return Bags(values=longer, offsets=np.concatenate([found.offsets[:1], found.offsets[1:] + more]))
+
+
+def test_a_long_test_bag_is_no_room_under_the_profile() -> None:
+    workload, machine = described(), load_machine("a100-40gb-2x8")
+    found = best_plan(workload, machine, [get_strategy("joint")], budget_s=2.0).best
+    assert found is not None and found.over_bound_pct is not None
+    question = CountedQuestion.drawn(workload, machine, LongBag(workload))
+    bound = question.bounds().of_step(found.plan)
+    assert bound is not None
+    assert 100 * (question.judge(found.plan).step_ms / bound.ms - 1) > found.over_bound_pct + 5
+    assert question.over_profile_bound_pct(found.plan) == found.over_profile_bound_pct
 
 
 def test_a_plan_that_does_not_fit_is_refused_and_said() -> None:

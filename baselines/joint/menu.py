@@ -46,6 +46,15 @@ FULL_MENU = Extent(
     tiers=TIERS,
     lumps=LUMPS,
 )
+WIDE_MENU = Extent(
+    shards=(1, 2, 3, 4, 6, 8, 12, 16),
+    dealt_shards=(1, 2, 3, 4),
+    ranges=(2, 3, 4, 5, 6, 8, 10, 12, 16),
+    break_evens=(0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0, 8.0, 16.0),
+    tiers=TIERS,
+    lumps=LUMPS,
+)
+"""The menu for what the full one leaves of the budget."""
 LEAN_MENU = Extent(
     shards=(1, 2, 4),
     dealt_shards=(1,),

@@ -19,8 +19,8 @@ from .state import PlanState
 
 RATED = 32
 """How many exchanges are rated at a time."""
-CALL_S, PLACE_S, ROUGH_S = 2e-4, 5e-7, 5e-8
-"""Nominal seconds of a call that rates, of a place that it rates, and of an exchange that is judged roughly."""
+CALL_S, OPTION_S, PLACE_S, ROUGH_S = 1.5e-4, 6e-5, 3e-7, 3e-8
+"""Nominal seconds of a call that rates, of an option, of a place of it, and of an exchange that is judged roughly."""
 APART = 16
 """Devices for each one on which tables are placed together."""
 TOGETHER = 1 << 16
@@ -41,11 +41,13 @@ class WorkLeft:
     deadline: float
     ended_by: str = FINISHED
     """The reason that the search stopped: nothing helped any more, its work or the clock."""
+    reserve_s: float = 0.0
+    """Nominal seconds that are kept for later."""
 
     @property
     def spent(self) -> bool:
         """True where the search must stop."""
-        if self.ended_by == FINISHED and self.nominal_s <= 0.0:
+        if self.ended_by == FINISHED and self.nominal_s <= self.reserve_s:
             self.ended_by = "work"
         elif self.ended_by == FINISHED and time.monotonic() > self.deadline:
             self.ended_by = "clock"
@@ -150,18 +152,26 @@ class Planner:
 
         Without room they are infinity and None. Parts of a table that have a device each are on different ones.
         """
-        menu, rated, found = self.menu, self._rates(options), list[tuple[float, TablePlaces | None]]()
-        for option in options:
-            picked = self._picked(option, rated)
-            if picked is None:
+        groups, rates = self.menu.groups, self._rates(options)
+        picked = [self._picked(option, rates) for option in options]
+        self.effort.nominal_s -= OPTION_S * len(options)
+        powers = np.array([one[1] for one in picked if one is not None]).reshape(-1, 4).T
+        grown, found = iter(self.ruler.grown(powers).tolist()), list[tuple[float, TablePlaces | None]]()
+        calls_ms: dict[frozenset[int], float] = {}
+        alike_ms: dict[tuple[int, ...], float] = {}
+        for option, one in zip(options, picked):
+            if one is None:
                 found.append((np.inf, None))
                 continue
-            placed, powers = picked
-            groups = menu.options[option].groups
-            kinds = frozenset(menu.groups.kinds[menu.groups.kind[group]] for group in groups)
-            shared = [piece for g in groups if menu.groups.scope[g] >= Holders.WORLD for piece in menu.pieces(g)]
-            alike = self.ruler.alike_ms(shared) + float(menu.contributions.sources[option])
-            found.append((self.ruler.calls_ms(kinds) + alike + float(self.ruler.grown(powers)), placed))
+            chosen = self.menu.options[option].groups
+            kinds = frozenset(groups.kind[list(chosen)].tolist())
+            if kinds not in calls_ms:
+                calls_ms[kinds] = self.ruler.calls_ms(frozenset(groups.kinds[kind] for kind in kinds))
+            shared = tuple(group for group in chosen if groups.scope[group] >= Holders.WORLD)
+            if shared not in alike_ms:
+                alike_ms[shared] = self.ruler.alike_ms([piece for g in shared for piece in self.menu.pieces(g)])
+            alike = alike_ms[shared] + float(self.menu.contributions.sources[option])
+            found.append((calls_ms[kinds] + alike + next(grown), one[0]))
         return found
 
     def _rates(self, options: Sequence[int]) -> Rates:

@@ -3,46 +3,24 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from shardbench.base.errors import Infeasible
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.table import StepSchedule
 
 from .expected import as_expected
-from .memory import FULL, hot_rows
-from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, Menu
-from .overlap import Overlap
-from .planner import Planner, WorkLeft
-from .relaxation import OptionRelaxation
-from .robust import Rating, SeenPlan, pooled, ranked
+from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, WIDE_MENU
+from .planner import WorkLeft
+from .robust import Rating, pooled, ranked
+from .search import Search
 from .state import PlanState
 
-TABLE_S, LEAN_TABLE_S = 6e-3, 2e-3
-"""Seconds a table below which a budget is too short for the full menu, and for the lean menu."""
-SPENT_SHARE, LATEST_SHARE = 0.35, 0.85
+LEAN_TABLE_S = 2e-3
+"""Seconds a table below which a budget is too short for the lean menu."""
+SPENT_SHARE, LATEST_SHARE = 0.5, 0.85
 """Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
-MENU_S = 1e-3
-"""Nominal seconds a table of making and relaxing a menu."""
-STARTS = 4
-"""Choices of options that are placed; the search goes on with the one of shortest step, then with the others."""
-CLOSE = 1.05
-"""Times the best start's step beyond which another one is not searched on."""
-RETRIES = 8
-"""Starts, each with less in HBM, where tables do not fit."""
-LESS = 0.5
-"""Share of the HBM that the start before planned to fill."""
-
-
-class Searched(NamedTuple):
-    """What a search came to."""
-
-    seen: list[SeenPlan]
-    first_ms: float
-    """Milliseconds of the best packing's step."""
-    ended_by: str
 
 
 class Joint(Strategy):
@@ -93,53 +71,14 @@ class Joint(Strategy):
             for plan in ordered[:most]
         )
 
-    def _searched(self, problem: Problem, seen_rows: Sequence[int], plan_s: float, deadline: float) -> Searched:
-        """Return the plans of a search for the shortest step, packed and improved."""
-        # Of many options the relaxation takes finer ones, which may pack worse: the few are tried in any case.
-        table_s = plan_s / len(problem.tables)
-        extents = (
-            [LEAN_MENU, FULL_MENU] if table_s >= TABLE_S else [LEAN_MENU if table_s >= LEAN_TABLE_S else BRIEF_MENU]
-        )
-        menus_s = MENU_S * len(problem.tables) * len(extents) * (1 + Overlap(problem).hides)
-        effort = WorkLeft(nominal_s=SPENT_SHARE * plan_s - menus_s, deadline=deadline)
-        for attempt in range(RETRIES):
-            hot = hot_rows(problem, LESS**attempt, self.moves)
-            menus = [Menu(problem, hot, self.moves, extent, seen_rows) for extent in extents]
-            starts = self._starts(problem, menus, effort)
-            if starts:
-                break
-            if Move.UVM not in self.moves or all(kept == 0 for kept in hot):
-                raise Infeasible("no start fits: tables have no room on the devices, whatever is in host memory")
-        else:
-            raise Infeasible(f"none of {RETRIES} starts fits the devices")
-        first_ms, seen = starts[0].step_ms, [SeenPlan(planner) for planner in starts]
-        for planner in starts:
-            if effort.spent or not self.exchanges or planner.step_ms > CLOSE * first_ms:
-                break
-            planner.improve()
-            seen.append(SeenPlan(planner))
-        return Searched(seen, first_ms, effort.ended_by)
-
-    def _starts(self, problem: Problem, menus: Sequence[Menu], effort: WorkLeft) -> list[Planner]:
-        """Return planners that have placed a choice of options, the shortest step first."""
-        room = FULL * problem.world_size * problem.topology.hbm_bytes
-        starts: list[Planner] = []
-        for menu in menus:
-            if starts and effort.spent:
-                break
-            relaxations = [OptionRelaxation(menu, room)]
-            if relaxations[0].hides:
-                # What hides depends on all tables at once, and so a choice without it may pack better.
-                relaxations.append(OptionRelaxation(menu, room, plain=True))
-            found = [choice for each in relaxations for choice in each.choices(effort.deadline)[:STARTS]]
-            # Where nothing that hides decides, both choose alike.
-            for choice in [choice for at, choice in enumerate(found) if not any(map(choice.same, found[:at]))]:
-                if starts and effort.spent:
-                    break
-                planner = Planner(problem, menu, effort)
-                if planner.construct(choice.options):
-                    starts.append(planner)
-        return sorted(starts, key=lambda planner: planner.step_ms)
+    def _searched(self, problem: Problem, seen_rows: Sequence[int], plan_s: float, deadline: float) -> Search:
+        extents = [LEAN_MENU, FULL_MENU, WIDE_MENU]
+        if plan_s < LEAN_TABLE_S * len(problem.tables):
+            extents = [BRIEF_MENU]
+        work = WorkLeft(nominal_s=SPENT_SHARE * plan_s, deadline=deadline)
+        search = Search(problem, self.moves, seen_rows, work, exchanges=self.exchanges)
+        search.run(extents)
+        return search
 
 
 class Variant(Joint):

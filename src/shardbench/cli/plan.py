@@ -251,7 +251,8 @@ def _bound_line(best: "Best", kept: "Constraints | None") -> str:
     if best.bound_ms is None:
         return "  no bound is proven for plans with hosts, batch schedules or caches"
     memory = ", of plans that fit the smallest device" if kept is not None and kept.device_hbm_bytes else ""
-    return f"  {best.over_bound_pct:.3g} % over the proven bound of {best.bound_ms:.4g} ms (any device moves{memory})"
+    over = f"  {best.over_bound_pct:.3g} % over the proven bound of {best.bound_ms:.4g} ms (any device moves{memory})"
+    return f"{over}; {best.over_profile_bound_pct:.3g} % under the profile that plans are made by"
 
 
 def _data(found: "PlanSearch", out: Path | None) -> dict[str, Any]:

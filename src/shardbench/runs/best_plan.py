@@ -17,7 +17,7 @@ from shardbench.cost.collectives import EXCHANGES
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.model.constraints import Constraints, sharding_type
 from shardbench.model.discovery import missing_modules, strategies
-from shardbench.model.machine import Machine
+from shardbench.model.machine import Machine, Topology
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Move, Role, Strategy
@@ -48,6 +48,8 @@ class Best:
     bound_ms: float | None
     """Which no plan of device moves can beat, in the memory that plans were made for."""
     over_bound_pct: float | None
+    over_profile_bound_pct: float | None
+    """The same under the profiles by which plans are made, where no single test bag is unusually long."""
     phases_ms: dict[str, float]
     sharding_types: dict[str, int]
     """How many tables are sharded how."""
@@ -169,7 +171,7 @@ def best_plan(
     told = [replace(one, ties=_ties(one.strategy, first, steps, draws)) for one in asking.tried]
     told.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[first]]) if first in draws else None
-    best = _best(answers[first], first, kept, problem, band_ms)
+    best = _best(answers[first], first, kept, question, topology=problem.topology, band_ms=band_ms)
     if first != ranked[0]:
         best = replace(best, simpler_than=_simpler(answers[first], answers[ranked[0]], ranked[0]))
     beside = _beside(first, steps, draws) if yours is not None else None
@@ -254,12 +256,14 @@ def _best(
     answer: Answer[Simulation],
     name: str,
     constraints: Constraints,
-    problem: Problem,
+    question: CountedQuestion,
+    *,
+    topology: Topology,
     band_ms: tuple[float, float] | None,
 ) -> Best:
     step_ms, bound = answer.judged.step_ms, answer.bounds.of_step(answer.plan)
     by_table = answer.plan.by_table()
-    kinds = Counter(sharding_type(by_table[table.name], table, problem.topology) for table in problem.tables)
+    kinds = Counter(sharding_type(by_table[table.name], table, topology) for table in question.problem.tables)
     return Best(
         strategy=name,
         plan=answer.plan,
@@ -267,9 +271,10 @@ def _best(
         band_ms=band_ms,
         bound_ms=bound.ms if bound is not None else None,
         over_bound_pct=100.0 * (step_ms / bound.ms - 1.0) if bound is not None else None,
+        over_profile_bound_pct=question.over_profile_bound_pct(answer.plan) if bound is not None else None,
         phases_ms={str(phase): ms for phase, ms in answer.judged.timing(1).phases_ms.items()},
         sharding_types=dict(sorted(kinds.items())),
         hbm_used_bytes=answer.planned.hbm_memory_bytes,
-        hbm_room_bytes=constraints.device_bytes(problem.topology),
+        hbm_room_bytes=constraints.device_bytes(topology),
         placed_anew=int(answer.plan.notes.get("placed_anew", 0)),
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import Unsupported
-from shardbench.cost.bounds.demand import count_demand
+from shardbench.cost.bounds.demand import count_demand, expected_demand
 from shardbench.cost.bounds.step import StepBounds
 from shardbench.cost.caching import CacheWork, counted_caches
 from shardbench.cost.collectives import waits_s
@@ -16,7 +16,7 @@ from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.dense import DenseWork
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import WAITS, StepPhase
-from shardbench.cost.traffic import Traffic, count, counted_lookups, mean
+from shardbench.cost.traffic import Traffic, count, counted_lookups, expect, mean
 from shardbench.cost.uncertainty import DRAWS, drawn_machines, form_of, judged_steps, with_form
 from shardbench.model.caching import is_cached
 from shardbench.model.machine import Machine
@@ -184,6 +184,20 @@ class CountedQuestion(Question[Simulation]):
         """Count what bounds on the slowest rank's mean embedding time and on the mean step are proven from."""
         counted = count_demand(self.problem, self._lookups, len(self.batches.numbers))
         return Bounds(steps=StepBounds(demand=counted, problem=self.problem, dense=self.dense))
+
+    def over_profile_bound_pct(self, plan: Plan) -> float | None:
+        """Return percent by which a plan's step is over its bound, both as expected under the training profiles.
+
+        A plan is made by these, so that this is the room that a strategy has; a test batch with an unusually long bag
+        leaves none, however far its step is over the bound. None where nothing is proven.
+        """
+        problem = self.problem
+        expected = StepBounds(demand=expected_demand(problem), problem=problem, dense=self.dense)
+        bound = None if plan.schedule is not None else expected.of(plan)
+        if bound is None:
+            return None
+        (time,) = _times([expect(plan, problem, self.dense)], problem, self.dense, problem.machine)
+        return 100.0 * (time.step_ms / bound.ms - 1.0)
 
 
 def step_cells(answer: Answer[Simulation]) -> dict[str, float | None]:

@@ -1,0 +1,175 @@
+"""What ``shardbench plan`` takes: seconds with many tables, and answers within short budgets on a busy machine.
+
+``python tools/plan_command.py speed OUT.csv`` asks, each in a process of its own on one core: the command about 2,000
+tables (CPU seconds in all, and those of the strategies), and ``joint`` about 856 tables on 128 devices and 5,000 on
+1,024. Seconds stand beside those of sorting ten million numbers in the same run, since they belong to a machine.
+
+``python tools/plan_command.py loaded OUT.csv`` runs the command with budgets of 0.1 to 2 s about 100 tables beside
+eight processes that do nothing but compute, and counts the runs that end in a plan.
+"""
+
+import csv
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+from cases.made_up import made_problem
+
+from shardbench.base.atomic import write_atomically
+from shardbench.cost.costmodel import estimate
+from shardbench.model.discovery import get_strategy
+from shardbench.model.strategy import Budget
+from shardbench.model.table import DenseShape
+from shardbench.model.validate import validate
+
+MACHINE = "a100-40gb-2x8"
+TABLES, BATCH = 2000, 65_536
+PLANNED = {(856, 128): (3.0, 60.0), (5000, 1024): (10.0,)}
+"""Budgets of ``joint`` in seconds by numbers of tables and devices; steps are held against that of the last budget."""
+SORTED = 10_000_000
+REPEATS = 3
+LOAD = 8
+LOADED_TABLES, BUDGETS, RUNS = 100, (0.1, 0.2, 0.5, 1.0, 2.0), 10
+
+
+def table_list(tables: int, folder: Path) -> Path:
+    """Write a list of tables with log-uniform rows (1e3 to 1e7) and mixed widths, and return its path."""
+    rng, path = np.random.default_rng(tables), folder / f"tables{tables}.csv"
+    rows, dims = 10 ** rng.uniform(3, 7, tables), rng.choice([16, 32, 64, 128], tables)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("name", "rows", "dim"))
+        writer.writerows((f"t{i}", int(rows[i]), dims[i]) for i in range(tables))
+    return path
+
+
+def ask(tables: Path, *options: str) -> tuple[dict[str, Any] | None, float, float]:
+    """Run the command; return its answer (None where it exits with an error), and its wall and CPU seconds."""
+    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = ["shardbench", "plan", str(tables), MACHINE, "--json", *options]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return json.loads(done.stdout) if done.returncode == 0 else None, time.perf_counter() - begun, cpu_s
+
+
+def sorting_s() -> float:
+    """Return CPU seconds of sorting ten million numbers, the median of repeats."""
+    numbers, seconds = np.random.default_rng(0).random(SORTED), []
+    for _ in range(REPEATS):
+        begun = time.process_time()
+        np.sort(numbers)
+        seconds.append(time.process_time() - begun)
+    return statistics.median(seconds)
+
+
+def speed() -> list[dict[str, object]]:
+    """Return a row for the whole command, and for each problem and budget of ``joint``."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    sort_s, rows = sorting_s(), list[dict[str, object]]()
+    with tempfile.TemporaryDirectory() as folder:
+        tables, found = table_list(TABLES, Path(folder)), list[tuple[float, float]]()
+        for _ in range(REPEATS):
+            answer, _, cpu_s = ask(tables, "--batch-size", str(BATCH))
+            if answer is None:
+                raise SystemExit("the command has no plan")
+            # Those that have a process of their own plan beside the others: on one core in turn with them.
+            found.append((cpu_s, sum(one["plan_s"] for one in answer["tried"])))
+        whole, planning = (statistics.median(column) for column in zip(*found))
+        rows.append(
+            {
+                "what": "shardbench plan", "tables": TABLES, "devices": 16, "budget_s": 30.0, "n": REPEATS,
+                "cpu_s": whole, "strategies_s": planning, "overhead_over_strategies": (whole - planning) / planning,
+                "cpu_over_sort": whole / sort_s,
+            }
+        )  # fmt: skip
+    for (count, devices), budgets in PLANNED.items():
+        problem, strategy, steps = made_problem(count, devices), get_strategy("joint"), dict[float, float]()
+        for budget in budgets:
+            seconds = []
+            for _ in range(1 if budget == max(budgets) and len(budgets) > 1 else REPEATS):
+                begun, cpu = time.perf_counter(), time.process_time()
+                plan = strategy.plan(problem, Budget(plan_s=budget), 0)
+                seconds.append((time.process_time() - cpu, time.perf_counter() - begun))
+            validate(plan, problem, strategy.moves)
+            steps[budget] = estimate(plan, problem, DenseShape()).step_ms
+            cpu_s, wall_s = (statistics.median(column) for column in zip(*seconds))
+            rows.append(
+                {
+                    "what": "joint", "tables": count, "devices": devices, "budget_s": budget, "n": len(seconds),
+                    "cpu_s": cpu_s, "wall_s": wall_s, "cpu_over_sort": cpu_s / sort_s, "step_ms": steps[budget],
+                }
+            )  # fmt: skip
+        for row in rows[-len(budgets) :]:
+            row["over_longest_budget_pct"] = 100.0 * (steps[float(str(row["budget_s"]))] / steps[max(budgets)] - 1.0)
+    return rows
+
+
+def _compute() -> None:
+    while True:
+        sum(range(10_000))
+
+
+@contextmanager
+def load(processes: int) -> Iterator[None]:
+    """Keep so many processes computing."""
+    busy = [multiprocessing.Process(target=_compute, daemon=True) for _ in range(processes)]
+    for one in busy:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in busy:
+            one.kill()
+
+
+def loaded() -> list[dict[str, object]]:
+    """Return a row for each budget: how many runs end in a plan, and what became of the strategies."""
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder, load(LOAD):
+        tables = table_list(LOADED_TABLES, Path(folder))
+        for budget in BUDGETS:
+            runs = [ask(tables, "--batch-size", "4096", "--budget", str(budget)) for _ in range(RUNS)]
+            answers = [answer for answer, _, _ in runs if answer is not None]
+            tried = [one for answer in answers for one in answer["tried"]]
+            rows.append(
+                {
+                    "tables": LOADED_TABLES, "budget_s": budget, "load": LOAD, "n": RUNS, "n_counts": "runs",
+                    "with_a_plan": len(answers), "strategies": len(tried) // max(len(answers), 1),
+                    "without_plan": sum(one["step_ms"] is None for one in tried),
+                    "late": sum(one["late"] for one in tried),
+                    "wall_s": statistics.median(wall for _, wall, _ in runs), "most_wall_s": max(w for _, w, _ in runs),
+                }
+            )  # fmt: skip
+    return rows
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command line."""
+    what, out = arguments
+    rows = {"speed": speed, "loaded": loaded}[what]()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [",".join(columns)]
+    for row in rows:
+        cells = (row.get(name, "") for name in columns)
+        lines.append(",".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    text = "\n".join(lines) + "\n"
+    write_atomically(Path(out), text)
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
