@@ -39,12 +39,14 @@ from shardbench.cost.uncertainty import deviations
 from shardbench.cost.uncertainty import drawn_machines as judging_machines
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Trust
-from shardbench.model.machine_file import uncertain
-from shardbench.model.plan import Plan, Segment
+from shardbench.model.machine_file import load_machine, uncertain
+from shardbench.model.plan import Plan, Replicated, Segment
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.model.validate import memory_bytes, validate
+from shardbench.runs.simulate import CountedQuestion
+from shardbench.workloads.materialise import DrawnBatches
 
 MOVES = get_strategy("joint").moves
 SHAPES = ((1, 4), (2, 2), (3, 4), (1, 1), (4, 1))
@@ -352,6 +354,36 @@ def test_starts_of_the_lean_menu_are_tried_beside_those_of_the_full_one(seed: in
     packed = get_strategy("joint-packed-only")
     lean, both = (packed.plan(problem, Budget(plan_s=plan_s), 0).notes["predicted_ms"] for plan_s in (1e-3, 2.0))
     assert float(both) <= float(lean) * (1.0 + 1e-12)
+
+
+def test_what_all_devices_have_finds_room_where_memory_is_short() -> None:
+    # Small tables are best copied; the large ones, as many on each device, differ in size.
+    rng = np.random.default_rng(3)
+    shapes = [(int(rows), 32) for rows in 10 ** rng.uniform(3.5, 5.5, 80)] + [(50, 16)] * 40
+    workload = RandomWorkload(shapes, 16_384, pooling=1, seed=3)
+    problem = CountedQuestion.drawn(workload, load_machine("a100-40gb-2x8"), DrawnBatches(workload)).problem
+    sizes = {table.rows: problem.weight_bytes(table) for table in problem.tables}
+    needed = sum(problem.weight_bytes(table) for table in problem.tables if table.rows > 50)
+    hbm_bytes = int(1.1 * needed / problem.world_size) + 40 * sizes[50]
+    topology = replace(problem.topology, hbm_bytes=max(hbm_bytes, *sizes.values()), uvm_bytes=0)
+    problem = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
+    plan = get_strategy("joint").plan(problem, Budget(plan_s=1.0), 0)
+    validate(plan, problem, Joint.moves)
+    assert sum(isinstance(segment.placement, Replicated) for segment in plan.segments) >= 35
+
+
+def test_exchanges_that_have_no_room_are_not_among_the_promising() -> None:
+    planner = planner_of(3)[2]
+    ruler, state = planner.ruler, planner.state
+    state.capacity = np.array([[100.0], [50.0]])
+    state.held = np.zeros_like(state.held)
+    state.held[0, :2] = 90.0, 20.0
+    own, given = np.array([[30.0, 0.0], [5.0, 0.0]]), np.array([[10.0, 0.0], [50.0, 0.0], [0.0, 0.0]])
+    found = ruler.fits(0, np.array([1, 1, 2]), own, given, 1)
+    # The first device has 10 bytes free, the second 80, the third all.
+    assert found.tolist() == [[True, False, True], [True, False, True]]
+    state.held[0, 1] = 95.0
+    assert ruler.fits(0, np.array([1, 1, 2]), own, given, 1).tolist() == [[False, False, True], [True, False, True]]
 
 
 def test_the_wide_menu_is_tried_where_work_is_left_and_the_better_plan_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_a_long_test_bag_is_no_room_under_the_profile() -> None:
     bound = question.bounds().of_step(found.plan)
     assert bound is not None
     assert 100 * (question.judge(found.plan).step_ms / bound.ms - 1) > found.over_bound_pct + 5
-    assert question.over_profile_bound_pct(found.plan) == found.over_profile_bound_pct
+    assert question.over_profile_bound_pct(found.plan) == pytest.approx(found.over_profile_bound_pct, rel=0.01)
 
 
 def test_a_plan_that_does_not_fit_is_refused_and_said() -> None:

@@ -19,12 +19,12 @@ from .state import PlanState
 
 RATED = 32
 """How many exchanges are rated at a time."""
-CALL_S, OPTION_S, PLACE_S, ROUGH_S = 1.5e-4, 6e-5, 3e-7, 3e-8
+CALL_S, OPTION_S, PLACE_S, ROUGH_S = 1.5e-4, 6e-5, 3e-7, 5e-8
 """Nominal seconds of a call that rates, of an option, of a place of it, and of an exchange that is judged roughly."""
 APART = 16
 """Devices for each one on which tables are placed together."""
-TOGETHER = 1 << 16
-"""Groups times devices that are rated together: what is computed of them stays in a cache."""
+TOGETHER, TOGETHER_ROUGHLY = 1 << 16, 1 << 14
+"""Groups times devices, and exchanges, that are judged together: what is computed of them stays in a cache."""
 Rates = dict[int, tuple[Floats, Floats]]
 """The rates [places] and powers [4, places] of groups."""
 FINISHED = "finished"
@@ -88,8 +88,9 @@ class Planner:
         parts = self.menu.contributions
         largest = parts.largest[options]
         lumps = largest / np.maximum(largest.sum(axis=0), 1e-12)
-        # Nodes' tables and the largest parts come first, what all devices share last.
-        order = np.argsort(-lumps.max(axis=1), kind="stable").tolist()
+        # What all devices have comes first, as it needs room on each; then nodes' tables and the largest parts.
+        lump = lumps.max(axis=1)
+        order = np.argsort(np.where(lump > 0.0, -lump, -np.inf), kind="stable").tolist()
         rest = parts.spread[options].sum(axis=0)
         while order:
             taken = self._next(order, options)
@@ -286,14 +287,22 @@ class Planner:
         others = np.flatnonzero(things.places != place)
         places = np.concatenate([things.places[others], np.delete(np.arange(number), place)])
         given = np.concatenate([things.phases_ms[:, others], np.zeros((4, number - 1))], axis=1)
-        rough = self.ruler.roughly(place, places, things.phases_ms[:, own], given, devices)
+        into = np.concatenate([things.parcels[others], np.zeros((number - 1, PARCEL))])
+        bytes_own, bytes_given = things.parcels[own, NUMBERS + 3 :], into[:, NUMBERS + 3 :]
+        roomy = self.ruler.roomy(np.maximum(bytes_own.max(axis=0), bytes_given.max(axis=0)))
+        rough = np.empty((len(own), len(places)))
+        for some in np.array_split(np.arange(len(own)), -(-rough.size // TOGETHER_ROUGHLY)):
+            rough[some] = self.ruler.roughly(place, places, things.phases_ms[:, own[some]], given, devices)
+            if not roomy:
+                # Where memory is short, those that look best may all be without room.
+                fits = self.ruler.fits(place, places, bytes_own[some], bytes_given, devices)
+                rough[some] = np.where(fits, rough[some], np.inf)
         self.effort.nominal_s -= CALL_S * (devices + 1) + ROUGH_S * rough.size * devices
         promising = np.argpartition(rough, min(RATED, rough.size - 1), axis=None)[:RATED]
         promising = np.sort(promising[rough.ravel()[promising] < 0.0])
         if not len(promising):
             return False
         which, at = np.unravel_index(promising, rough.shape)
-        into = np.concatenate([things.parcels[others], np.zeros((number - 1, PARCEL))])
         rates = self.ruler.exchanged(place, places[at], into[at] - things.parcels[own[which]], devices)
         self.effort.nominal_s -= CALL_S * (devices + 1)
         best = int(rates.argmin())

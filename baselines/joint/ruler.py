@@ -244,6 +244,20 @@ class Ruler:
             found -= self.steep @ (self.powers[:, there] + self.powers[:, here, None])
         return found
 
+    def fits(self, of: int, places: Ints, own: Floats, given: Floats, devices: int) -> Bools:
+        """Tell where place ``of`` has room for ``given``, not ``own``, and ``places`` for the reverse, [own, given].
+
+        ``own`` [own, tiers] and ``given`` [given, tiers] are bytes. Places are groups of so many ``devices``.
+        """
+        state, found = self.state, np.ones((len(own), len(given)), dtype=np.bool_)
+        room = state.capacity - (self._slack if devices > 1 else 0.0)
+        room = room - state.held.reshape(len(room), -1, devices).max(axis=2)
+        for tier in np.flatnonzero((given.max(axis=0) > 0.0) | (own.max(axis=0) > 0.0)):
+            more = given[:, tier] - own[:, tier, None]
+            found &= more <= room[tier, of]
+            found &= more >= -room[tier, places]
+        return found
+
     def exchanged(self, of: int, places: Ints, delta: Floats, devices: int) -> Floats:
         """Return how much the norms grow if place ``of`` gets ``delta`` more and ``places`` as much less, [candidates].
 

@@ -9,7 +9,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import Unsupported
 from shardbench.cost.bounds.demand import count_demand, expected_demand
-from shardbench.cost.bounds.step import StepBounds
+from shardbench.cost.bounds.step import DEVICE_MOVES, StepBounds, in_order, step_bound
 from shardbench.cost.caching import CacheWork, counted_caches
 from shardbench.cost.collectives import waits_s
 from shardbench.cost.costmodel import StepTime, step_time
@@ -189,13 +189,17 @@ class CountedQuestion(Question[Simulation]):
         """Return percent by which a plan's step is over its bound, both as expected under the training profiles.
 
         A plan is made by these, so that this is the room that a strategy has; a test batch with an unusually long bag
-        leaves none, however far its step is over the bound. None where nothing is proven.
+        leaves none, however far its step is over the bound. The bound is at the prices of that on test batches. None
+        where nothing is proven.
         """
-        problem = self.problem
-        expected = StepBounds(demand=expected_demand(problem), problem=problem, dense=self.dense)
-        bound = None if plan.schedule is not None else expected.of(plan)
-        if bound is None:
+        known = self.bounds().of_step(plan) if plan.schedule is None else None
+        if known is None:
             return None
+        problem = self.problem
+        bound = step_bound(
+            expected_demand(problem), problem, self.dense, DEVICE_MOVES,
+            ordered=in_order(plan), groups=plan.groups, prices=known.prices,
+        )  # fmt: skip
         (time,) = _times([expect(plan, problem, self.dense)], problem, self.dense, problem.machine)
         return 100.0 * (time.step_ms / bound.ms - 1.0)
 

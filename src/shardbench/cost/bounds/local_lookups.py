@@ -93,22 +93,29 @@ def local_blocks(lookups: CountedLookups, asked: AskedRows, table: Table, proble
     block_of_id = np.cumsum(np.diff(block_of_id, prepend=0) > 0)
     block = block_of_id[asked.which]
     blocks = int(block_of_id[-1]) + 1
+    residue, cells, times = values % world, blocks * world * world, None
+    if cells <= len(values):
+        # Lookups of one block, one asking rank and one residue are alike: they are counted once.
+        alike = np.bincount((block * world + source) * world + residue, minlength=cells)
+        kept = np.flatnonzero(alike)
+        times, (block, source, residue) = alike[kept], np.unravel_index(kept, (blocks, world, world))
     node, own = source // local, source % local
 
     def tally(choice: Ints, choices: int) -> Ints:
         """Count lookups by block and by the choice of a first device that brings them near."""
-        return np.bincount(block * choices + choice, minlength=blocks * choices).reshape(blocks, choices)
+        found = np.bincount(block * choices + choice, times, minlength=blocks * choices)
+        return np.asarray(found.astype(np.int64).reshape(blocks, choices))
 
     on_rank = tally(source, world)
     by_node = on_rank.reshape(blocks, nodes, local).sum(axis=2)
-    dealt = tally((source - values) % world, world)
-    dealt_in_node = tally(node * local + (own - values) % local, world)
+    dealt = tally((source - residue) % world, world)
+    dealt_in_node = tally(node * local + (own - residue) % local, world)
     # A row dealt over the world is in the node of those that ask for it for ``local`` first devices in a row.
-    first = tally((node * local - values) % world, world)
+    first = tally((node * local - residue) % world, world)
     before = np.zeros((blocks, 1), dtype=np.int64)
     running = np.cumsum(np.concatenate([before, first[:, world - local + 1 :], first], axis=1), axis=1)
     dealt_near = running[:, local:] - running[:, :-local]
-    copies = np.maximum(tally((own - values) % local, local).max(axis=1), tally(own, local).max(axis=1))
+    copies = np.maximum(tally((own - residue) % local, local).max(axis=1), tally(own, local).max(axis=1))
     rank = np.maximum(np.maximum(on_rank.max(axis=1), dealt.max(axis=1)), dealt_in_node.max(axis=1))
     near = [rank, np.maximum(by_node.max(axis=1), dealt_near.max(axis=1)), copies]
     return Blocks(lookups=on_rank.sum(axis=1), near=np.stack(near, axis=1))

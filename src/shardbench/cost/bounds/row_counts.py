@@ -80,7 +80,8 @@ class AskedRows:
         place[often] = np.arange(len(often))
         at = place[self.which]
         asks = np.zeros((len(often), world), dtype=np.bool_)
-        asks[at[at >= 0], self.source[at >= 0]] = True
+        known = np.flatnonzero(at >= 0)
+        asks.reshape(-1)[at[known] * world + self.source[known]] = True
         ranks, nodes = np.zeros((2, len(self.ids)), dtype=np.int64)
         ranks[often] = asks.sum(axis=1) - 1
         nodes[often] = asks.reshape(len(often), topology.nodes, local).any(axis=2).sum(axis=1) - 1

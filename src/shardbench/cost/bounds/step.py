@@ -66,11 +66,13 @@ def step_bound(
     *,
     ordered: bool = False,
     groups: ShardingGroups | None = None,
+    prices: Prices | None = None,
 ) -> StepBound:
     """Prove a bound on the step, in the mean over the demand's batches, of any plan made with ``moves``.
 
     With ``ordered`` it holds for plans that are ``in_order``, and may be higher. What they copy by sharding group they
-    copy by these ``groups``. Raises BadInput for HOST and SCHEDULE,
+    copy by these ``groups``. With ``prices``, such as those of a like demand, no better ones are looked for.
+    Raises BadInput for HOST and SCHEDULE,
     about which nothing is proven, and for moves that place no row at all.
     """
     if moves & NO_BOUND:
@@ -78,7 +80,7 @@ def step_bound(
     dense_ms = dense_step_ms(demand, problem, dense)
     reduced_s = dense_all_reduce_s(problem, dense)
     relaxation = Relaxation(demand, problem, moves, ordered=ordered, reduced_s=reduced_s, groups=groups)
-    prices, value = _best(relaxation)
+    prices, value = _best(relaxation) if prices is None else (prices, relaxation.value_ms(prices))
     value = max(value, relaxation.calls_ms())
     if relaxation.kernels.whole:
         value = max(value, whole_tables_ms(demand, problem, moves, relaxation.calls_ms()))
