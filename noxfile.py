@@ -39,7 +39,7 @@ COMMON = ("drift", LEADERBOARD)
 """Studies of all strategies, which reproduce no paper."""
 EVERYTHING = "all"
 REPEATED_SUITE = "measured"
-TABLES = ("scale", "prepare", "planners", "impostors", "faults", "fuzz")
+TABLES = ("scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz")
 MARKS = ("slow", "gpu", "latex")
 """Marks of tests that are not run by default and that a session can be asked for."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -185,11 +185,14 @@ def publish(session: nox.Session) -> None:
 
 @nox.session
 def tables(session: nox.Session) -> None:
-    """Make committed tables that no suite has: `-- NAME`, one of scale, prepare, planners, impostors, faults, fuzz.
+    """Make committed tables that no suite has: `-- NAME`, one of those below.
 
     scale: count the synthetic workload (887 million lookups) against plans for 8, 128 and 1,024 devices.
     prepare: prepare made-up logs of one and of ten million rows; rows a CPU second and the peak memory.
     planners: our planner beside TorchRec's own on the same modules; plans, predicted and measured steps.
+    plan: seconds of `shardbench plan` with many tables, and its answers within short budgets on a busy machine.
+    races: six races, what all plans take afterwards, and what the corrections do for other tables (an hour). What is
+    on record in results/races is not run again; with `--draw COMMIT` three table sets are drawn first.
     impostors: which check catches each strategy that breaks a rule; an error where another check does.
     faults: 200 seeded faults of ranks, planners, cells, the program, its files and the disk. With options (`--seed N`,
     `--only KIND`, `--every N`) the committed table stays as it is.
@@ -208,6 +211,15 @@ def tables(session: nox.Session) -> None:
             command = ("python", "tools/torchrec_planners.py", what, str(made / "planner" / f"{what}.csv"))
             # TorchRec's planner takes its options out of sets of strings.
             run(session, *command, PYTHONHASHSEED="0")
+    elif name == "plan":
+        for what in ("speed", "loaded"):
+            run(session, "python", "tools/plan_command.py", what, str(made / "plan" / f"{what}.csv"))
+    elif name == "races":
+        races = str(ROOT / "results" / "races")
+        if options:
+            run(session, "python", "tools/races.py", "draw", races, options[-1])
+        run(session, "python", "tools/races.py", "run", races)
+        run(session, "python", "tools/races.py", "tables", races, str(made / "races"))
     elif name == "impostors":
         run(session, "python", str(scripts / "conformance" / "table.py"), PYTHONPATH=str(scripts / "conformance"))
     elif name == "faults":
