@@ -4,8 +4,8 @@
 tables (CPU seconds in all, and those of the strategies), and ``joint`` about 856 tables on 128 devices and 5,000 on
 1,024. Seconds stand beside those of sorting ten million numbers in the same run, since they belong to a machine.
 
-``python tools/plan_command.py loaded OUT.csv`` runs the command with budgets of 0.1 to 2 s about 100 tables beside
-eight processes that do nothing but compute, and counts the runs that end in a plan.
+``python tools/plan_command.py loaded OUT.csv`` runs the command with budgets of 0.1 to 2 s about 100 tables, five at a
+time beside eight processes that do nothing but compute, and counts the runs that end in a plan.
 """
 
 import csv
@@ -19,7 +19,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,8 @@ PLANNED = {(856, 128): (3.0, 60.0), (5000, 1024): (10.0,)}
 """Budgets of ``joint`` in seconds by numbers of tables and devices; steps are held against that of the last budget."""
 SORTED = 10_000_000
 REPEATS = 3
-LOAD = 8
+LOAD, AT_ONCE = 8, 5
+"""Processes that do nothing but compute, and runs of the command that go on beside them at a time."""
 LOADED_TABLES, BUDGETS, RUNS = 100, (0.1, 0.2, 0.5, 1.0, 2.0), 10
 
 
@@ -136,18 +139,25 @@ def load(processes: int) -> Iterator[None]:
             one.kill()
 
 
+def _asked(tables: Path, budget: float, number: int) -> tuple[dict[str, Any] | None, float, float]:
+    found = ask(tables, "--batch-size", "4096", "--budget", str(budget))
+    print(f"{budget:g} s, run {number + 1}: {'a plan' if found[0] else 'NO plan'} after {found[1]:.1f} s", flush=True)
+    return found
+
+
 def loaded() -> list[dict[str, object]]:
     """Return a row for each budget: how many runs end in a plan, and what became of the strategies."""
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder, load(LOAD):
         tables = table_list(LOADED_TABLES, Path(folder))
         for budget in BUDGETS:
-            runs = [ask(tables, "--batch-size", "4096", "--budget", str(budget)) for _ in range(RUNS)]
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                runs = list(pool.map(partial(_asked, tables, budget), range(RUNS)))
             answers = [answer for answer, _, _ in runs if answer is not None]
             tried = [one for answer in answers for one in answer["tried"]]
             rows.append(
                 {
-                    "tables": LOADED_TABLES, "budget_s": budget, "load": LOAD, "n": RUNS, "n_counts": "runs",
+                    "tables": LOADED_TABLES, "budget_s": budget, "load": LOAD, "at_once": AT_ONCE, "n": RUNS, "n_counts": "runs",
                     "with_a_plan": len(answers), "strategies": len(tried) // max(len(answers), 1),
                     "without_plan": sum(one["step_ms"] is None for one in tried),
                     "late": sum(one["late"] for one in tried),
