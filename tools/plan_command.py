@@ -157,8 +157,9 @@ def loaded() -> list[dict[str, object]]:
             tried = [one for answer in answers for one in answer["tried"]]
             rows.append(
                 {
-                    "tables": LOADED_TABLES, "budget_s": budget, "load": LOAD, "at_once": AT_ONCE, "n": RUNS, "n_counts": "runs",
-                    "with_a_plan": len(answers), "strategies": len(tried) // max(len(answers), 1),
+                    "tables": LOADED_TABLES, "budget": f"{budget:g} s", "load": LOAD, "at_once": AT_ONCE,
+                    "n": RUNS, "n_counts": "runs", "with_a_plan": len(answers),
+                    "strategies": len(tried) // max(len(answers), 1),
                     "without_plan": sum(one["step_ms"] is None for one in tried),
                     "late": sum(one["late"] for one in tried),
                     "wall_s": statistics.median(wall for _, wall, _ in runs), "most_wall_s": max(w for _, w, _ in runs),
