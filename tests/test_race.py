@@ -322,13 +322,14 @@ class Several(Strategy):
         return (first, replace(first, notes={"again": 1}), broken, other)[:most]
 
 
-def test_runners_up_enter(workload: Workload) -> None:
+def test_runners_up_enter(workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
     asked = [Several(), get_strategy("row-wise")]
     for seed, names in ((0, {"several", "several-4", "row-wise"}), (1, {"several", "row-wise"})):
         search = best_plan(workload, load_machine("cpu-1x2"), asked, budget_s=5.0, seed=seed)
         found = entered(search, workload, asked, budget_s=5.0, seed=seed)
         assert {one.name for one in found} == names
         assert [one.step_ms for one in found] == sorted(one.step_ms for one in found)
+    assert caplog.messages == ["several gives no runners-up: Infeasible: no more"]
     assert {"joint", "autoshard", "hybrid"} <= {strategy.name for strategy in entrants()}
     assert not any(strategy.role.named_only for strategy in entrants())
 

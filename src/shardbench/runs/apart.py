@@ -117,7 +117,8 @@ class Apart:
                 asked.done.set_result(self._plan(asked, share_s))
             except TrialFailed as failure:
                 asked.done.set_exception(failure)
-            except BaseException as error:
+            except Exception as error:
+                # Whoever waits for the answer is told why there is none, and the lane goes on with the next strategy.
                 asked.done.set_exception(failed(Outcome.ERROR, f"{type(error).__name__}: {error}", "plan"))
 
     def _plan(self, asked: _Asked, share_s: float) -> tuple[str, Spent]:

@@ -183,11 +183,11 @@ def _candidates(answers: Mapping[str, Answer[Simulation]]) -> tuple[Candidate, .
     found: dict[str, Candidate] = {}
     for name, answer in answers.items():
         one = Candidate(name=name, plan=answer.plan, step_ms=answer.judged.step_ms)
-        found.setdefault(_contents(answer.plan), one)
+        found.setdefault(contents_hash(answer.plan), one)
     return tuple(sorted(found.values(), key=lambda one: one.step_ms))
 
 
-def _contents(plan: Plan) -> str:
+def contents_hash(plan: Plan) -> str:
     """Return the hash of where everything is: neither notes nor the order of segments count."""
     return content_hash(replace(plan, segments=tuple(sorted(plan.segments, key=to_json)), notes={}))
 

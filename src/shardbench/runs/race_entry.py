@@ -1,16 +1,15 @@
 """Who enters a race: the distinct plans of all strategies that answered, and the runners-up of those that have some."""
 
+import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
-from shardbench.base.serialise import content_hash
 from shardbench.model.constraints import Constraints
 from shardbench.model.discovery import missing_modules, strategies
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
-from shardbench.runs.best_plan import Candidate, PlanSearch
+from shardbench.runs.best_plan import Candidate, PlanSearch, contents_hash
 from shardbench.runs.constrained import evaluate_under
 from shardbench.runs.evaluate import evaluate
 from shardbench.runs.race_round import HandedPlan
@@ -19,6 +18,7 @@ from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.trace import closed_test_split
 from shardbench.workloads.workload import Workload
 
+_LOG = logging.getLogger(__name__)
 RUNNERS_UP = 3
 """Plans of a strategy beside its best one that are raced."""
 
@@ -46,7 +46,7 @@ def entered(
     several = [one for one in asked if type(one).plans is not Strategy.plans and one.name in answered]
     kept = constraints or Constraints()
     problem = kept.applied(search.problem)
-    found = {_without_notes(one.plan): one for one in reversed(search.candidates)}
+    found = {contents_hash(one.plan): one for one in reversed(search.candidates)}
     question = CountedQuestion(problem, DrawnBatches(workload), workload.dense)
     for strategy in several:
         budget = Budget(plan_s=budget_s / len(several))
@@ -58,18 +58,15 @@ def entered(
                 answer = evaluate_under(constraints, question, handed, budget, seed, slack=1.0)
             if not isinstance(answer, Failure) and handed.name not in answered:
                 one = Candidate(name=handed.name, plan=answer.plan, step_ms=answer.judged.step_ms)
-                found.setdefault(_without_notes(one.plan), one)
+                found.setdefault(contents_hash(one.plan), one)
     return tuple(sorted(found.values(), key=lambda one: one.step_ms))
 
 
 def _others(strategy: Strategy, problem: Problem, budget: Budget, seed: int) -> tuple[Plan, ...]:
-    """Return the runners-up; none where the strategy fails to give them, as its best plan is there already."""
+    """Return the runners-up; a strategy that fails to give them is said to, as its best plan is there already."""
     with closed_test_split():
         try:
             return strategy.plans(problem.restricted_to(strategy.sees), budget, seed, 1 + RUNNERS_UP)[1:]
-        except Exception:
+        except Exception as error:
+            _LOG.warning("%s gives no runners-up: %s: %s", strategy.name, type(error).__name__, error)
             return ()
-
-
-def _without_notes(plan: Plan) -> str:
-    return content_hash(replace(plan, notes={}))
