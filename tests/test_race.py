@@ -30,11 +30,12 @@ from shardbench.records.trial import Failure, Outcome, TrialSpec
 from shardbench.report.compare.code_differences import other_code
 from shardbench.runs import race as race_module
 from shardbench.runs import race_round
+from shardbench.runs.asking import HandedPlan
 from shardbench.runs.best_plan import Candidate, best_plan
 from shardbench.runs.collect import collect, open_folders
 from shardbench.runs.race import WIDE, Ended, RaceResult, race
 from shardbench.runs.race_entry import entered, entrants
-from shardbench.runs.race_round import HandedPlan, RaceOptions
+from shardbench.runs.race_round import RaceOptions
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.workload import Workload
 

@@ -8,12 +8,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.model.constraints import Constraints
 from shardbench.model.plan import Plan
-from shardbench.model.problem import Problem
+from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.apart import STARTS_S, Apart
@@ -45,17 +47,24 @@ class Tried:
     cause: str = ""
 
 
-class _Given(Strategy):
-    """Stands for the user, whose plan is there already."""
+class HandedPlan(Strategy):
+    """A plan that somebody else made, as a strategy that gives it whatever the problem."""
 
-    name, sees, moves = YOURS, frozenset(), frozenset(Move)
+    sees = frozenset({Sees.TABLES})
+    # Validation reads off the plan which it uses; copies that drift apart train another model.
+    moves = frozenset(Move) - {Move.LOCAL_STEPS}
 
-    def __init__(self, plan: Plan) -> None:
-        self.made = plan
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.name, self.handed = name, plan
+
+    @cached_property
+    def plan_hash(self) -> str:
+        """Return the hash by which records know the plan."""
+        return content_hash(self.handed)
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """Return the plan that the user has."""
-        return self.made
+        """Return the plan that was handed in."""
+        return self.handed
 
 
 @dataclass
@@ -77,7 +86,7 @@ class Asking:
         if plan.sync_every > 1:
             every = plan.sync_every
             raise BadInput(f"your plan averages copies every {every} steps: it trains another model than the others")
-        answer = evaluate(self.question, _Given(plan), Budget(), self.seed, sealed=False)
+        answer = evaluate(self.question, HandedPlan(YOURS, plan), Budget(), self.seed, sealed=False)
         if isinstance(answer, Failure):
             raise BadInput(f"your plan cannot be compared: {answer.cause}")
         try:

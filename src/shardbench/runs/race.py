@@ -24,10 +24,11 @@ from shardbench.model.plan import Plan
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.runs.asking import HandedPlan
 from shardbench.runs.best_plan import Candidate
 from shardbench.runs.jobcheck import impossible, lacking_devices
 from shardbench.runs.quiet import BUSY_SHARE, Quiet
-from shardbench.runs.race_round import HandedPlan, RaceOptions, RaceTime, Round, TimeIsOver, ratio_to_control, waits
+from shardbench.runs.race_round import RaceOptions, RaceTime, Round, TimeIsOver, ratio_to_control, waits
 from shardbench.runs.run_trial import JobContext
 from shardbench.runs.runner import RunOptions, job_context
 from shardbench.runs.session import Listener, run_session

@@ -9,10 +9,10 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
+from shardbench.runs.asking import HandedPlan
 from shardbench.runs.best_plan import Candidate, PlanSearch, contents_hash
 from shardbench.runs.constrained import evaluate_under
 from shardbench.runs.evaluate import evaluate
-from shardbench.runs.race_round import HandedPlan
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.trace import closed_test_split

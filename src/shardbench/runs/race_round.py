@@ -2,22 +2,18 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from time import monotonic
 
 import numpy as np
 
-from shardbench.base.serialise import content_hash
-from shardbench.model.plan import Plan
-from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.processes.server import FORK_SERVER
 from shardbench.processes.trial_folder import attempts
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.runs.asking import HandedPlan
 from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.session import Work
@@ -25,26 +21,6 @@ from shardbench.runs.session import Work
 TIE_SHARE = 0.01
 """Least significant difference from which more rounds would tell apart what hardly matters."""
 MOST_ROUNDS = 20
-
-
-class HandedPlan(Strategy):
-    """A plan that somebody else made, as a strategy that gives it whatever the problem."""
-
-    sees = frozenset({Sees.TABLES})
-    # Validation reads off the plan which it uses; copies that drift apart train another model.
-    moves = frozenset(Move) - {Move.LOCAL_STEPS}
-
-    def __init__(self, name: str, plan: Plan) -> None:
-        self.name, self.handed = name, plan
-
-    @cached_property
-    def plan_hash(self) -> str:
-        """Return the hash by which records know the plan."""
-        return content_hash(self.handed)
-
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """Return the plan that was handed in."""
-        return self.handed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torchrec.distributed.planner import EmbeddingShardingPlanner
@@ -23,12 +22,12 @@ from shardbench.model.constraints import Constraints
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.machine_file import load_machine
-from shardbench.model.plan import Plan
-from shardbench.model.problem import Problem, Sees
+from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import DenseShape, Optimizer
 from shardbench.records.trial import Failure
+from shardbench.runs.asking import HandedPlan
 from shardbench.runs.best_plan import default_strategies
 from shardbench.runs.constrained import evaluate_under
 from shardbench.runs.evaluate import Answer, evaluate
@@ -67,21 +66,6 @@ class _Candidate:
     def step_ms(self) -> float:
         """Return the predicted step."""
         return self.answer.judged.step_ms
-
-
-class _Stated(Strategy):
-    """A plan that someone else has made."""
-
-    name = TORCHREC
-    sees: ClassVar[frozenset[Sees]] = frozenset()
-    moves = frozenset(Move)
-
-    def __init__(self, stated: Plan) -> None:
-        self.stated = stated
-
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """Return the stated plan."""
-        return self.stated
 
 
 class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
@@ -286,7 +270,7 @@ def _judged(plan: ShardingPlan, question: CountedQuestion) -> Answer[Simulation]
     topology = replace(problem.topology, hbm_bytes=_ANY_BYTES, uvm_bytes=_ANY_BYTES)
     roomy = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
     asked = CountedQuestion(roomy, question.batches, question.dense)
-    answer = evaluate(asked, _Stated(translate(sharding, problem)), Budget(), 0, sealed=False)
+    answer = evaluate(asked, HandedPlan(TORCHREC, translate(sharding, problem)), Budget(), 0, sealed=False)
     if isinstance(answer, Failure):
         raise Unsupported(answer.cause)
     return replace(answer, question=question)
