@@ -94,9 +94,9 @@ def speed() -> list[dict[str, object]]:
         whole, planning = (statistics.median(column) for column in zip(*found))
         rows.append(
             {
-                "what": "shardbench plan", "tables": TABLES, "devices": 16, "budget_s": 30.0, "n": REPEATS,
-                "cpu_s": whole, "strategies_s": planning, "overhead_over_strategies": (whole - planning) / planning,
-                "cpu_over_sort": whole / sort_s,
+                "what": "shardbench plan", "tables": TABLES, "devices": 16, "budget_s": 30.0, "backend": "measured",
+                "n": REPEATS, "n_counts": "runs", "cpu_s": whole, "strategies_s": planning,
+                "overhead_over_strategies": (whole - planning) / planning, "cpu_over_sort": whole / sort_s,
             }
         )  # fmt: skip
     for (count, devices), budgets in PLANNED.items():
@@ -112,8 +112,9 @@ def speed() -> list[dict[str, object]]:
             cpu_s, wall_s = (statistics.median(column) for column in zip(*seconds))
             rows.append(
                 {
-                    "what": "joint", "tables": count, "devices": devices, "budget_s": budget, "n": len(seconds),
-                    "cpu_s": cpu_s, "wall_s": wall_s, "cpu_over_sort": cpu_s / sort_s, "step_ms": steps[budget],
+                    "what": "joint", "tables": count, "devices": devices, "budget_s": budget,
+                    "backend": "measured", "n": len(seconds), "n_counts": "runs", "cpu_s": cpu_s, "wall_s": wall_s,
+                    "cpu_over_sort": cpu_s / sort_s, "step_ms": steps[budget],
                 }
             )  # fmt: skip
         for row in rows[-len(budgets) :]:
@@ -158,7 +159,7 @@ def loaded() -> list[dict[str, object]]:
             rows.append(
                 {
                     "tables": LOADED_TABLES, "budget": f"{budget:g} s", "load": LOAD, "at_once": AT_ONCE,
-                    "n": RUNS, "n_counts": "runs", "with_a_plan": len(answers),
+                    "backend": "measured", "n": RUNS, "n_counts": "runs", "with_a_plan": len(answers),
                     "strategies": len(tried) // max(len(answers), 1),
                     "without_plan": sum(one["step_ms"] is None for one in tried),
                     "late": sum(one["late"] for one in tried),

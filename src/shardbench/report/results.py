@@ -36,6 +36,7 @@ _BACKENDS = {
     "published/pairs": _BOTH,
     "published/points": _BOTH,
     "published/steps": _BOTH,
+    "races/correction": _BOTH,
     "regression/noise": "measured",
     "scale/counting": "measured",
     "scale/prepare": "measured",
