@@ -1,0 +1,340 @@
+"""All cells of the support table: a row of the table, a way in which a plan comes to TorchRec, and what is run."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchrec import EmbeddingBagCollection
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
+from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DMPCollection
+from torchrec.distributed.planner import ParameterConstraints
+from torchrec.distributed.planner.types import Topology
+from torchrec.distributed.train_pipeline.train_pipelines import (
+    PrefetchTrainPipelineSparseDist,
+    TrainPipelineBase,
+    TrainPipelineSemiSync,
+    TrainPipelineSparseDist,
+)
+from torchrec.distributed.types import BoundsCheckMode, CacheParams, KeyValueParams, ShardingPlan
+from torchrec.modules.embedding_configs import DataType
+
+from shardbench import torchrec as exports
+from shardbench.model.plan import OnRank, RowWise
+from shardbench.torchrec import ShardBenchPlanner, load_tables
+from torchrec_cells import models
+from torchrec_cells.models import FORMATS, MEAN, Lookups, bag_configs, make_model
+from torchrec_cells.training import (
+    BOTH,
+    CPU,
+    INSIDE,
+    WAYS,
+    Setup,
+    Wrong,
+    carry_over,
+    compare_step,
+    compare_tables,
+    go_on,
+    plain,
+    reference_optimizer,
+    segment,
+    shard,
+    shown,
+    train,
+)
+
+META = torch.device("meta")
+ON_CPUS = {"compute_device": "cpu", "hbm_cap": 0}
+FUSED_ONLY = {f"t{i}": ParameterConstraints(compute_kernels=["fused"]) for i in range(4)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell of the table."""
+
+    part: str
+    row: str
+    way: str
+    run: Callable[[], None]
+    not_on_cpu: str = ""
+    """What TorchRec or FBGEMM say where only a GPU can do it: a pattern."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.part}: {self.row}: {self.way}"
+
+
+def _rows(part: str, rows: Mapping[str, Setup], not_on_cpu: Mapping[str, str] | None = None) -> Iterator[Case]:
+    """Yield the cells of rows that every way is tried with."""
+    for row, setup in rows.items():
+        for way, plans in WAYS.items():
+            yield Case(part, row, way, partial(train, plans, setup), (not_on_cpu or {}).get(row, ""))
+
+
+def _sharders_of_managed() -> list[Any]:
+    return [ManagedCollisionEmbeddingBagCollectionSharder(), ManagedCollisionEmbeddingCollectionSharder()]
+
+
+MODULES = {
+    "pooled": Setup(),
+    "unpooled": Setup(build=models.sequences),
+    "weighted": Setup(build=partial(models.bags, weighted=True), weighted=True),
+    "mean pooling": Setup(build=partial(models.bags, **MEAN)),
+    "weighted mean pooling": Setup(build=partial(models.bags, weighted=True, **MEAN), weighted=True),
+    "tables with several features": Setup(build=models.shared_tables),
+    "a feature looked up in two tables": Setup(build=models.shared_features),
+    "several modules": Setup(build=models.several),
+    "tables of one name in two modules": Setup(build=models.same_names),
+    "feature processors": Setup(build=models.processed, longest={f"f{i}": 5 for i in range(4)}),
+    "feature processors in a collection": Setup(
+        build=partial(models.processed, collection=True), longest={f"f{i}": 5 for i in range(4)}
+    ),
+    "managed collision, pooled": Setup(
+        build=models.managed, ids=models.RAW_IDS, any_order=True, sharders=_sharders_of_managed, constraints={}
+    ),
+    "managed collision, unpooled": Setup(
+        build=partial(models.managed, pooled=False), ids=models.RAW_IDS, any_order=True,
+        sharders=_sharders_of_managed, constraints={},
+    ),
+    "uneven pooling": Setup(longest={"f0": 1, "f1": 40, "f2": 0, "f3": 7}),
+    "tables on the meta device": Setup(device=META),
+    "planned for CPUs": Setup(constraints={}, topology=ON_CPUS),
+    "planned for CPUs, unpooled": Setup(build=models.sequences, constraints={}, topology=ON_CPUS),
+}  # fmt: skip
+
+NUMBERS = {
+    f"{name} weights": Setup(
+        build=partial(models.bags, data_type=kind), atol={"fp32": 2e-6, "fp16": 2e-3, "bf16": 2e-2, "int8": 5e-2}[name]
+    )
+    for name, kind in FORMATS.items()
+}
+
+
+def _by_rows(config: Any, number: int) -> list[Any]:
+    """Place tables whole or by rows: with row-wise Adagrad a shard of columns would have a moment of its own."""
+    return [segment(config, OnRank(rank=0) if number % 2 else RowWise(ranks=BOTH))]
+
+
+def _dense(plan: ShardingPlan) -> None:
+    for module in plan.plan.values():
+        for how in module.values():
+            how.compute_kernel = "dense"
+
+
+OPTIMIZERS = {
+    "SGD, fused": Setup(),
+    "Adagrad, fused": Setup(optimizer="Adagrad"),
+    "row-wise Adagrad, fused": Setup(
+        optimizer="row-wise Adagrad",
+        constraints={
+            f"t{i}": ParameterConstraints(sharding_types=[kind])
+            for i, kind in enumerate(["table_wise", "row_wise"] * 2)
+        },
+        placements=_by_rows,
+    ),
+    "Adam, fused": Setup(optimizer="Adam"),
+    **{
+        f"{name}, dense kernel": Setup(optimizer=name, in_backward=False, changed=_dense)
+        for name in ("SGD", "Adagrad", "Adam")
+    },
+}
+
+
+def _pipelined(
+    kind: Callable[..., Any], model: torch.nn.Module, optimizer: Any, batches: Iterator[Any]
+) -> Iterator[Any]:
+    pipeline = kind(model, optimizer, CPU)
+    while True:
+        try:
+            yield pipeline.progress(batches)
+        except StopIteration:
+            return
+
+
+LOOPS = {
+    "DistributedModelParallel": Setup(),
+    "TrainPipelineBase": Setup(loop=partial(_pipelined, TrainPipelineBase)),
+    "TrainPipelineSparseDist": Setup(loop=partial(_pipelined, TrainPipelineSparseDist), steps=5),
+    "TrainPipelineSparseDist, unpooled": Setup(
+        build=models.sequences, loop=partial(_pipelined, TrainPipelineSparseDist), steps=5
+    ),
+    "PrefetchTrainPipelineSparseDist": Setup(loop=partial(_pipelined, PrefetchTrainPipelineSparseDist), steps=5),
+    "TrainPipelineSemiSync": Setup(loop=partial(_pipelined, TrainPipelineSemiSync), steps=5),
+}
+
+
+def _kind(table: str, kind: str) -> Callable[[ShardingPlan], bool]:
+    return lambda plan: plan.plan["bags"][table].sharding_type == kind
+
+
+def _kernel(table: str, *kernels: str) -> Callable[[ShardingPlan], bool]:
+    return lambda plan: plan.plan["bags"][table].compute_kernel in kernels
+
+
+def _passed(table: str, field: str, value: Any) -> Callable[[ShardingPlan], bool]:
+    return lambda plan: getattr(plan.plan["bags"][table], field) == value
+
+
+def _constrained(kept: Callable[[ShardingPlan], bool] | None = None, **fields: Any) -> Setup:
+    """Constrain the table t2, which is 32 wide."""
+    return Setup(constraints={"t2": ParameterConstraints(**fields)}, kept=kept)
+
+
+def _constraints() -> Iterator[tuple[str, Setup]]:
+    kinds = ("data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise")
+    for kind in (*kinds, "grid_shard"):
+        yield f"sharding_types {kind}", _constrained(_kind("t2", kind), sharding_types=[kind])
+    for one in EmbeddingComputeKernel:
+        yield f"compute_kernels {one.value}", _constrained(_kernel("t2", one.value), compute_kernels=[one.value])
+    yield (
+        "min_partition",
+        _constrained(
+            lambda plan: min(s.shard_sizes[1] for s in plan.plan["bags"]["t2"].sharding_spec.shards) >= 16,
+            sharding_types=["column_wise"], min_partition=16,
+        ),
+    )  # fmt: skip
+    yield "pooling_factors", _constrained(pooling_factors=[7.0])
+    yield "num_poolings", _constrained(pooling_factors=[2.0], num_poolings=[2.0])
+    yield "batch_sizes", _constrained(pooling_factors=[2.0], batch_sizes=[models.BATCH // 2])
+    yield (
+        "is_weighted",
+        Setup(
+            build=partial(models.bags, weighted=True), weighted=True,
+            constraints={f"t{i}": ParameterConstraints(is_weighted=True) for i in range(4)},
+        ),
+    )  # fmt: skip
+    cache = CacheParams(load_factor=0.5)
+    yield (
+        "cache_params",
+        _constrained(_passed("t2", "cache_params", cache), compute_kernels=["fused_uvm_caching"], cache_params=cache),
+    )
+    yield (
+        "enforce_hbm",
+        _constrained(_passed("t2", "enforce_hbm", True), sharding_types=["table_wise"], enforce_hbm=True),
+    )
+    yield (
+        "stochastic_rounding",
+        replace(
+            _constrained(_passed("t2", "stochastic_rounding", False), stochastic_rounding=False),
+            build=partial(models.bags, data_type=DataType.FP16), atol=2e-3,
+        ),
+    )  # fmt: skip
+    mode = BoundsCheckMode.IGNORE
+    yield "bounds_check_mode", _constrained(_passed("t2", "bounds_check_mode", mode), bounds_check_mode=mode)
+    yield "feature_names", _constrained(feature_names=["f2"])
+    half = DataType.FP16
+    yield "output_dtype", replace(_constrained(_passed("t2", "output_dtype", half), output_dtype=half), atol=2e-3)
+    yield "device_group", _constrained(device_group="cuda")
+    yield "key_value_params", _constrained(key_value_params=KeyValueParams())
+    yield "use_virtual_table", _constrained(use_virtual_table=True)
+    yield (
+        "compute_kernels fused, small tables, on CPUs",
+        Setup(
+            constraints=FUSED_ONLY,
+            topology=ON_CPUS,
+            kept=lambda plan: {how.compute_kernel for how in plan.plan["bags"].values()} == {"fused"},
+        ),
+    )
+    yield (
+        "a constraint for a table that there is not",
+        Setup(constraints={"t9": ParameterConstraints(sharding_types=["table_wise"])}),
+    )
+
+
+NEEDS_GPU = {
+    f"compute_kernels {name}": "CUDA|cuda|GPU"
+    for name in ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table", "fused_triton")
+}
+
+
+def _larger_than_devices(*, ask_torchrec: bool) -> None:
+    """Plan 14 GB of tables, ten rows of them 1.4 GB each, for eight GPUs of 2 GB with 64 GB of host memory each."""
+    tables = bag_configs(tuple((437_500, 800) for _ in range(10)))
+    model = torch.nn.ModuleDict({"bags": EmbeddingBagCollection(tables=tables, device=META)})
+    gb = 10**9
+    shape = {"world_size": 8, "local_world_size": 8, "compute_device": "cuda", "hbm_cap": 2 * gb, "ddr_cap": 64 * gb}
+    planner = ShardBenchPlanner(Topology(**shape), batch_size=512, plan_s=1.0, ask_torchrec=ask_torchrec)
+    plan = planner.plan(model, [EmbeddingBagCollectionSharder()])
+    held = [0.0] * 8
+    for how in plan.plan["bags"].values():
+        cached = how.cache_params.load_factor if how.cache_params and how.cache_params.load_factor else 0.2
+        share = {"fused_uvm": 0.0, "fused_uvm_caching": cached}.get(how.compute_kernel, 1.0)
+        blocks = how.sharding_spec.shards if how.sharding_spec else []
+        for rank, one in zip(how.ranks, blocks, strict=True):
+            held[rank] += 4 * share * one.shard_sizes[0] * one.shard_sizes[1]
+    if not 0 < max(held) <= 2 * gb:
+        raise Wrong(f"a device of 2 GB would hold {max(held) / gb:.3f} GB: {shown(plan)}")
+
+
+def _in_groups(way: str) -> None:
+    """Shard the model in groups of one rank by TorchRec's 2D parallelism."""
+    setup = replace(Setup(), topology={"world_size": 1, "local_world_size": 1})
+    model = make_model(setup.build, CPU, seed=1)
+    if way in INSIDE:
+        plan, _ = INSIDE[way](model, setup)
+    else:
+        plan, _ = WAYS[way](model, replace(setup, placements=lambda config, _: [segment(config, OnRank(rank=0))]))
+    DMPCollection(
+        model, device=CPU, plan=plan, world_size=2, sharding_group_size=1, global_pg=dist.group.WORLD,
+        sharders=setup.sharders(),
+    )  # fmt: skip
+
+
+def _between(first: str, second: str, setup: Setup, *, optimizer: bool) -> None:
+    """Train by one plan, save, load into a model of another plan, and go on."""
+    lookups = Lookups.of(make_model(setup.build, CPU, seed=1), {}, weighted=False, ids=None)
+    reference = make_model(setup.build, CPU, seed=1)
+    stepping = reference_optimizer(reference, setup)
+    weights = {name: value.detach().clone() for name, value in reference.state_dict().items()}
+    sharded = shard(make_model(setup.build, CPU, seed=1), WAYS[first], setup, weights)
+    rank = dist.get_rank()
+    found = plain(sharded.model, sharded.optimizer, (lookups.part(step, rank) for step in range(setup.steps)))
+    wanted = plain(reference, stepping, (lookups.whole(step) for step in range(setup.steps)))
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        compare_step(number, one, other, setup)
+    fresh = shard(make_model(setup.build, CPU, seed=2), WAYS[second], replace(setup, placements=_by_rows), {})
+    if first == "remapped":
+        load_tables(fresh.model, fresh.exported, exports.read_tables(sharded.model, sharded.exported))
+    carry_over(sharded, fresh, setup, optimizer=optimizer)
+    compare_tables(fresh, reference, setup)
+    if optimizer or setup.optimizer == "SGD":
+        go_on(fresh, reference, stepping, lookups, setup)
+
+
+def _all_cases() -> Iterator[Case]:
+    yield from _rows("modules", MODULES)
+    yield from _rows("numbers", NUMBERS, {"bf16 weights": "not implemented for 'BFloat16'"})
+    yield from _rows("optimizers", OPTIMIZERS, {"Adam, fused": "not supported in CPU mode"})
+    # Without streams TorchRec prefetches nothing, and then misses it; torch records none of a CPU.
+    streams = {
+        "PrefetchTrainPipelineSparseDist": "Invalid PrefetchPipelinedForward usage",
+        "TrainPipelineSemiSync": "unknown parameter type",
+    }
+    yield from _rows("training", LOOPS, streams)
+    for way in WAYS:
+        only = "DMPCollection only supports CUDA or MTIA"
+        yield Case("training", "DMPCollection", way, partial(_in_groups, way), only)
+    for row, setup in _constraints():
+        for way, plans in INSIDE.items():
+            yield Case("constraints", row, way, partial(train, plans, setup), NEEDS_GPU.get(row, ""))
+    for way in INSIDE:
+        asked = partial(_larger_than_devices, ask_torchrec=way == "planner")
+        yield Case("constraints", "tables larger than a device, host memory free", way, asked)
+    sgd, adagrad = Setup(), Setup(optimizer="Adagrad")
+    for way in WAYS:
+        other = "exported" if way != "exported" else "planner"
+        yield Case(
+            "checkpoints", "weights, into another plan", way, partial(_between, way, other, sgd, optimizer=False)
+        )
+        yield Case(
+            "checkpoints", "weights and optimizer, into another plan", way,
+            partial(_between, way, other, adagrad, optimizer=True),
+        )  # fmt: skip
+
+
+CASES = {case.name: case for case in _all_cases()}

@@ -1,0 +1,114 @@
+"""Starts two ranks that run cases, watches them, and starts two new ones where a case took them along."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+WORLD = 2
+GRACE_S = 40.0
+"""Seconds that a rank may go on after its peer has ended a case."""
+LIMIT_S = 120.0
+"""Seconds for one case; the first one pays for the imports."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of a case: its cell, and why."""
+
+    outcome: str
+    why: str
+    trace: str = ""
+
+
+def run_cases(names: Sequence[str]) -> dict[str, Seen]:
+    """Run the cases, and return what became of each."""
+    found: dict[str, Seen] = {}
+    left = list(names)
+    while left:
+        with tempfile.TemporaryDirectory(prefix="cells-") as folder:
+            done = _run(Path(folder), left)
+        found.update(done)
+        left = left[len(done) :]
+    return found
+
+
+def _run(folder: Path, names: list[str]) -> dict[str, Seen]:
+    """Run cases until all are done or one has to be ended; return those that are."""
+    (folder / "cases.json").write_text(json.dumps(names))
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    ranks = []
+    for rank in range(WORLD):
+        with (folder / f"rank{rank}.txt").open("wb") as output:
+            command = [sys.executable, "-m", "torchrec_cells.rank", str(folder), str(rank)]
+            ranks.append(
+                subprocess.Popen(
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                )
+            )
+    try:
+        return _watch(folder, names, ranks)
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
+def _watch(folder: Path, names: list[str], ranks: list[subprocess.Popen[bytes]]) -> dict[str, Seen]:
+    found: dict[str, Seen] = {}
+    since = time.monotonic()
+    while len(found) < len(names):
+        time.sleep(0.05)
+        ended = [process.poll() for process in ranks]
+        lines = [_lines(folder / f"rank{rank}.jsonl") for rank in range(WORLD)]
+        done = min(map(len, lines))
+        if done > len(found):
+            for number in range(len(found), done):
+                found[names[number]] = agreed([lines[rank][number] for rank in range(WORLD)])
+            since = time.monotonic()
+            continue
+        waited = time.monotonic() - since
+        late = waited > (GRACE_S if max(map(len, lines)) > done else LIMIT_S)
+        if late or any(code is not None for code in ended):
+            said = [line[done] for line in lines if len(line) > done]
+            found[names[done]] = _ended(folder, said, ended)
+            break
+    return found
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def agreed(told: Sequence[dict[str, str]]) -> Seen:
+    """Return one outcome of what all ranks say: the cause, where the others only lost the rank that failed first."""
+    lost = ("Connection closed by peer", "Connection reset by peer")
+    causes = [one for one in told if not any(sign in one["why"] for sign in lost)] or list(told)
+    kinds = {one["outcome"] for one in causes}
+    one = next((one for one in causes if one["outcome"] == "wrong"), causes[0])
+    if "works" in kinds and len(kinds) > 1:
+        one = next(one for one in causes if one["outcome"] != "works")
+        return Seen("wrong", f"only one rank says: {one['why']}", one["trace"])
+    return Seen(one["outcome"], one["why"], one["trace"])
+
+
+def _ended(folder: Path, said: list[dict[str, str]], codes: list[int | None]) -> Seen:
+    """Say why the ranks were ended within a case."""
+    output = "\n".join((folder / f"rank{rank}.txt").read_text(errors="replace")[-2000:] for rank in range(WORLD))
+    dead = [f"rank {rank} was ended by {_name(code)}" for rank, code in enumerate(codes) if code is not None]
+    if said:
+        return Seen("wrong", f"one rank waits for the other, which says: {said[0]['why']}", said[0]["trace"])
+    return Seen("wrong", "; ".join(dead) or "the ranks hang", output)
+
+
+def _name(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
