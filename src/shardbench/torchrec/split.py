@@ -91,7 +91,7 @@ class SplitBags(torch.nn.Module):
 
 
 class _JoinBags(torch.nn.Module):
-    """Sums the vectors of pieces; a module of its own, so that fx, by which TorchRec's pipelines look, sees one call."""
+    """Sums the vectors of pieces; a module of its own, so that fx, by which TorchRec's pipelines look, sees a call."""
 
     def __init__(self, configs: Sequence[Any], tables: dict[str, ExportedTable], means: frozenset[str]) -> None:
         super().__init__()
@@ -138,7 +138,8 @@ class SplitSequences(torch.nn.Module):
     def forward(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
         """Turn lookups into vectors of each by feature, as the collection it stands for does."""
         remapped = self.remap(features)
-        return self.join(features, remapped.positions, self.collection(remapped.lookups))
+        joined: dict[str, JaggedTensor] = self.join(features, remapped.positions, self.collection(remapped.lookups))
+        return joined
 
 
 class _JoinSequences(torch.nn.Module):
