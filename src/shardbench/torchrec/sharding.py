@@ -11,7 +11,7 @@ from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.distributed.sharding_plan import placement
-from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
@@ -19,10 +19,8 @@ from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingC
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import to_json
 from shardbench.model.sharding_plan import ShardBlock, ShardedTable
-from shardbench.torchrec.exported import Exported, TorchRecTable
-
-SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
-"""Types that TorchRec's EmbeddingCollection can be sharded by."""
+from shardbench.torchrec.exported import SEQUENCE_TYPES, Exported, TorchRecTable
+from shardbench.torchrec.translated import cache_params
 
 Collection: TypeAlias = EmbeddingBagCollection | EmbeddingCollection
 _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection)
@@ -201,11 +199,6 @@ def _check(name: str, shape: tuple[int, int], pieces: dict[str, TorchRecTable]) 
     rows = logical.rows if pieces[name].ways > 1 else logical.segment.rows
     if shape != (rows, logical.segment.columns):
         raise BadInput(f"table '{name}' is {shape[0]} x {shape[1]}, the plan's is {rows} x {logical.segment.columns}")
-
-
-def cache_params(piece: TorchRecTable) -> CacheParams | None:
-    """Return TorchRec's parameters of a table's cache; None without one."""
-    return None if piece.cache_load_factor is None else CacheParams(load_factor=piece.cache_load_factor)
 
 
 def _parameter(piece: TorchRecTable, local_size: int, device: str) -> ParameterSharding:
