@@ -63,6 +63,8 @@ class Case:
     run: Callable[[], None]
     not_on_cpu: str = ""
     """What TorchRec or FBGEMM say where only a GPU can do it: a pattern."""
+    refused: str = ""
+    """What torch or TorchRec say where they refuse it on any device, so that a user knows why: a pattern."""
 
     @property
     def name(self) -> str:
@@ -80,12 +82,15 @@ def _sharders_of_managed() -> list[Any]:
     return [ManagedCollisionEmbeddingBagCollectionSharder(), ManagedCollisionEmbeddingCollectionSharder()]
 
 
+def _dealt(config: Any, number: int) -> list[Any]:
+    return [segment(config, RowWise(ranks=BOTH))]
+
+
 MODULES = {
     "pooled": Setup(),
     "unpooled": Setup(build=models.sequences),
     "weighted": Setup(build=partial(models.bags, weighted=True), weighted=True),
     "mean pooling": Setup(build=partial(models.bags, **MEAN)),
-    "weighted mean pooling": Setup(build=partial(models.bags, weighted=True, **MEAN), weighted=True),
     "tables with several features": Setup(build=models.shared_tables),
     "a feature looked up in two tables": Setup(build=models.shared_features),
     "several modules": Setup(build=models.several),
@@ -95,11 +100,12 @@ MODULES = {
         build=partial(models.processed, collection=True), longest={f"f{i}": 5 for i in range(4)}
     ),
     "managed collision, pooled": Setup(
-        build=models.managed, ids=models.RAW_IDS, any_order=True, sharders=_sharders_of_managed, constraints={}
+        build=models.managed, ids=models.RAW_IDS, any_order=True, sharders=_sharders_of_managed, constraints={},
+        placements=_dealt,
     ),
     "managed collision, unpooled": Setup(
         build=partial(models.managed, pooled=False), ids=models.RAW_IDS, any_order=True,
-        sharders=_sharders_of_managed, constraints={},
+        sharders=_sharders_of_managed, constraints={}, placements=_dealt,
     ),
     "uneven pooling": Setup(longest={"f0": 1, "f1": 40, "f2": 0, "f3": 7}),
     "tables on the meta device": Setup(device=META),
@@ -148,7 +154,8 @@ OPTIMIZERS = {
 def _pipelined(
     kind: Callable[..., Any], model: torch.nn.Module, optimizer: Any, batches: Iterator[Any]
 ) -> Iterator[Any]:
-    pipeline = kind(model, optimizer, CPU)
+    ahead = {} if kind is TrainPipelineBase else {"pipeline_postproc": True}
+    pipeline = kind(model, optimizer, CPU, **ahead)
     while True:
         try:
             yield pipeline.progress(batches)
@@ -273,7 +280,7 @@ def _larger_than_devices(*, ask_torchrec: bool) -> None:
 
 def _in_groups(way: str) -> None:
     """Shard the model in groups of one rank by TorchRec's 2D parallelism."""
-    setup = replace(Setup(), topology={"world_size": 1, "local_world_size": 1})
+    setup = Setup(constraints={}, topology={"world_size": 1, "local_world_size": 1})
     model = make_model(setup.build, CPU, seed=1)
     if way in INSIDE:
         plan, _ = INSIDE[way](model, setup)
@@ -290,7 +297,7 @@ def _between(first: str, second: str, setup: Setup, *, optimizer: bool) -> None:
     lookups = Lookups.of(make_model(setup.build, CPU, seed=1), {}, weighted=False, ids=None)
     reference = make_model(setup.build, CPU, seed=1)
     stepping = reference_optimizer(reference, setup)
-    weights = {name: value.detach().clone() for name, value in reference.state_dict().items()}
+    weights = {name: value.detach().clone() for name, value in reference.named_parameters()}
     sharded = shard(make_model(setup.build, CPU, seed=1), WAYS[first], setup, weights)
     rank = dist.get_rank()
     found = plain(sharded.model, sharded.optimizer, (lookups.part(step, rank) for step in range(setup.steps)))

@@ -1,4 +1,4 @@
-"""Models of collections, and batches for them: the whole batch for the unsharded model, a half for each of two ranks."""
+"""Models of collections, and batches for them: all of it for the unsharded model, a half for each of two ranks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -244,6 +244,7 @@ def managed(device: torch.device, *, pooled: bool = True) -> Modules:
             eviction_policy=DistanceLFU_EvictionPolicy(),
             eviction_interval=1,
             input_hash_size=RAW_IDS,
+            buckets=WORLD,
         )
         for config in configs
     }

@@ -46,9 +46,10 @@ def run(case: Case, folder: Path, number: int, rank: int) -> dict[str, str]:
 def told(case: Case, error: BaseException) -> dict[str, str]:
     """Say what an error makes of a case's cell."""
     text = str(error).strip() or type(error).__name__
-    line = next(line.strip() for line in text.splitlines() if line.strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    line = lines[-1] if "Traceback" in text else lines[0]
     outcome = "wrong"
-    if isinstance(error, CLEAR):
+    if isinstance(error, CLEAR) or (case.refused and re.search(case.refused, text)):
         outcome = "clear error"
     elif case.not_on_cpu and re.search(case.not_on_cpu, text):
         outcome = "not on CPU"

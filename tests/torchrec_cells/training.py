@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torchrec import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.planner import ParameterConstraints
 from torchrec.distributed.planner.types import Topology
@@ -22,7 +23,7 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimiz
 
 from shardbench.model.plan import OnRank, Placement, Plan, Replicated, RowWise, Segment
 from shardbench.torchrec import Exported, ShardBenchPlanner, export, load_tables, sharding_plan, split
-from shardbench.torchrec.sharding import Collection, collections, configs_of, parameters_of_replicas
+from shardbench.torchrec.sharding import Collection, configs_of, parameters_of_replicas
 from torchrec_cells.models import BATCH, WORLD, Batch, Build, Lookups, Model, bags, make_model
 
 STEPS = 3
@@ -100,9 +101,11 @@ def by_planner(model: Model, setup: Setup, *, ask_torchrec: bool = True) -> tupl
 
 def _mixed(model: Model) -> dict[str, ParameterConstraints]:
     """Ask for every sharding type in turn: left alone, a planner copies tables as small as these on all ranks."""
-    kinds = ("table_wise", "row_wise", "column_wise")
-    tables = [config for config, _ in _tables(model)]
-    return {one.name: ParameterConstraints(sharding_types=[kinds[i]]) for i, one in enumerate(tables[: len(kinds)])}
+    kinds = ("table_wise", "row_wise", "column_wise", "data_parallel")
+    made = {}
+    for number, (config, pooled) in enumerate(_tables(model)):
+        made[config.name] = ParameterConstraints(sharding_types=[kinds[number % (4 if pooled else 3)]])
+    return made
 
 
 def on_cpus(plan: ShardingPlan) -> ShardingPlan:
@@ -137,7 +140,7 @@ def _exported(
         given = setup.placements(config, number) if setup.placements else placements(config, number, pooled)
         segments += given
     exported = export(Plan(world_size=WORLD, segments=tuple(segments)), in_blocks=in_blocks)
-    for path, module in list(collections(model)):
+    for path, module in _collections(model):
         _replace(model, path, split(exported, module, _orders(exported, module)))
     return sharding_plan(exported, model, device="cpu"), exported
 
@@ -146,9 +149,15 @@ def _tables(model: Model) -> list[tuple[Any, bool]]:
     """Return the configuration of every table, and whether its lookups are summed."""
     return [
         (config, hasattr(module, "embedding_bag_configs"))
-        for _, module in collections(model)
+        for _, module in _collections(model)
         for config in configs_of(module)
     ]
+
+
+def _collections(model: Model) -> list[tuple[str, Collection]]:
+    """Return path and module of every collection, also of those within others."""
+    kinds = (EmbeddingBagCollection, EmbeddingCollection)
+    return [(path, module) for path, module in model.named_modules() if isinstance(module, kinds)]
 
 
 def _replace(model: torch.nn.Module, path: str, module: torch.nn.Module) -> None:
@@ -284,14 +293,14 @@ def load(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
             for part, (row, column) in local_parts(held):
                 if name in weights:
                     whole = weights[name]
-                    rows = whole if whole.dim() < 2 else whole[row : row + len(part), column : column + part.shape[1]]
-                    part.copy_(rows)
+                    at = (slice(row, row + len(part)), slice(column, column + part.shape[-1]))[: whole.dim()]
+                    part.copy_(whole[at])
 
 
 def local_parts(held: Any) -> list[tuple[torch.Tensor, tuple[int, int]]]:
     """Return a rank's parts of a state's tensor, and the row and column at which each begins."""
     if hasattr(held, "local_shards"):
-        return [(one.tensor, tuple(one.metadata.shard_offsets)) for one in held.local_shards()]
+        return [(one.tensor, (*one.metadata.shard_offsets, 0)[:2]) for one in held.local_shards()]
     if hasattr(held, "to_local"):  # a DTensor
         local = held.to_local()
         offsets = local.local_offsets() if hasattr(local, "local_offsets") else [(0, 0)]
@@ -311,7 +320,7 @@ def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     dist.all_gather_object(every, own)
     found: dict[str, torch.Tensor] = {}
     for name, shape, part, (row, column) in (one for rank in every for one in rank):
-        if len(shape) < 2:
+        if len(shape) < 2:  # what an id's slot is: no weights
             found[name] = part
             continue
         whole = found.setdefault(name, torch.full(shape, math.nan, dtype=torch.float32))
@@ -403,7 +412,7 @@ def train(way: Way, setup: Setup) -> None:
     """Run a case: returns where all is as in the unsharded model, raises Wrong where something differs."""
     rank = dist.get_rank()
     reference = make_model(setup.build, CPU, seed=1)
-    weights = {name: value.detach().clone() for name, value in reference.state_dict().items()}
+    weights = {name: value.detach().clone() for name, value in reference.named_parameters()}
     lookups = Lookups.of(reference, setup.longest, weighted=setup.weighted, ids=setup.ids)
     sharded = shard(make_model(setup.build, setup.device, seed=1), way, setup, weights)
     sharded.model.train()
@@ -437,9 +446,7 @@ def carry_over(sharded: Sharded, fresh: Sharded, setup: Setup, *, optimizer: boo
     stateful = optimizer and setup.optimizer != "SGD"
     together = stateful and setup.in_backward
     if stateful:
-        for _, one in fresh.optimizer.optimizers:
-            if isinstance(one, KeyedOptimizerWrapper):
-                one.init_state()  # Adam has moments after a step: there must be some to load into
+        _begin(fresh)
     if stateful and not together:
         # An ordinary optimizer knows nothing of shards: a rank saves its own part.
         own = BytesIO()
@@ -458,6 +465,15 @@ def carry_over(sharded: Sharded, fresh: Sharded, setup: Setup, *, optimizer: boo
     differ = [name for name in saved if not torch.equal(saved[name], loaded[name])]
     if differ:
         raise Wrong(f"loaded from a checkpoint, {differ} are other than what was saved")
+
+
+def _begin(fresh: Sharded) -> None:
+    """Take a step of no gradients: Adam has moments from its first one on, and there must be some to load into."""
+    for _, one in fresh.optimizer.optimizers:
+        if isinstance(one, KeyedOptimizerWrapper):
+            for parameter in one.params.values():
+                parameter.grad = torch.zeros_like(parameter) if parameter.numel() else None
+            one.step()
 
 
 def _state(sharded: Sharded, *, optimizer: bool) -> dict[str, Any]:
