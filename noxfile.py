@@ -39,7 +39,7 @@ COMMON = ("drift", LEADERBOARD)
 """Studies of all strategies, which reproduce no paper."""
 EVERYTHING = "all"
 REPEATED_SUITE = "measured"
-TABLES = ("scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz")
+TABLES = ("scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz", "support")
 MARKS = ("slow", "gpu", "latex")
 """Marks of tests that are not run by default and that a session can be asked for."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -196,6 +196,8 @@ def tables(session: nox.Session) -> None:
     impostors: which check catches each strategy that breaks a rule; an error where another check does.
     faults: 200 seeded faults of ranks, planners, cells, the program, its files and the disk. With options (`--seed N`,
     `--only KIND`, `--every N`) the committed table stays as it is.
+    support: what ShardBench supports of TorchRec: two ranks run every cell. `-- support PYTHON` runs them in the
+    environment of that Python, which has ShardBench and another release of TorchRec; the table keeps both.
     fuzz: 100,000 wrong files and options for every parser of what others write (ten minutes), or `-- fuzz N` of them.
     """
     name, *options = session.posargs or [""]
@@ -225,6 +227,9 @@ def tables(session: nox.Session) -> None:
     elif name == "faults":
         out = Path(session.create_tmp()) / "summary.csv" if options else made / "faults" / "summary.csv"
         run(session, "python", "-m", "faults", str(out), *options, PYTHONPATH=str(scripts))
+    elif name == "support":
+        out = str(made / "torchrec" / "support.csv")
+        run(session, *(options or ["python"]), "-m", "torchrec_cells", out, PYTHONPATH=str(scripts))
     else:
         found = os.pathsep.join(map(str, (scripts, scripts / "fuzz")))
         out = made / "faults" / "fuzz.csv"

@@ -83,9 +83,9 @@ class Block(pydantic.BaseModel):
     name: Name
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files below ``results/tables``, one after the other."""
-    form: Literal["table", "claims", "ledger", "verdicts", "answer"] = "table"
+    form: Literal["table", "claims", "ledger", "verdicts", "answer", "support"] = "table"
     """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper;
-    ``answer``: what a run prints of a throughput table."""
+    ``answer``: what a run prints of a throughput table; ``support``: what works with TorchRec, and what is said else."""
     where: str = ""
     """A condition for ``pandas.DataFrame.query``; all rows are taken where it is empty."""
     rows: dict[str, str] = {}
@@ -271,7 +271,46 @@ def _answer(block: Block, frame: pd.DataFrame) -> str:
     return "\n".join(["```", "\n\n".join(said), "```", "", f"`{TABLES}/{block.tables[0]}`."])
 
 
-_FORMS = {"table": _table, "claims": _claims, "ledger": _ledger, "verdicts": _verdicts, "answer": _answer}
+def _support(block: Block, frame: pd.DataFrame) -> str:
+    """Write a line a row and a column a way; what errors say is numbered below, and releases that differ are named."""
+    engines = frame[["torchrec", "fbgemm", "torch"]].drop_duplicates()
+    ways, said = list(dict.fromkeys(frame["way"])), dict[str, int]()
+    lines = [_line([*block.rows.values(), *ways]), _line(["---"] * (len(block.rows) + len(ways)))]
+    for row, cells in frame.groupby("row", sort=False):
+        told = [_supported(cells[cells["way"] == way], len(engines), said) for way in ways]
+        lines.append(_line([str(row), *told]))
+    notes = [
+        part
+        for text, number in said.items()
+        for part in textwrap.wrap(f"{number}. {text}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+    ]
+    with_what = "; ".join(f"TorchRec {one}, FBGEMM {two}, torch {three}" for one, two, three in engines.to_numpy())
+    end = textwrap.wrap(f"{with_what}: two gloo ranks on CPUs; `{TABLES}/{block.tables[0]}`.", WIDTH)
+    return "\n".join([*lines, "", *notes, *([""] if notes else []), *end])
+
+
+def _supported(cells: pd.DataFrame, releases: int, said: dict[str, int]) -> str:
+    """Return one cell: an outcome with the number of what was said, for each release where they differ."""
+    if len(cells) != releases:
+        raise BadInput(f"{len(cells)} of {releases} releases have the cell {cells['row'].iloc[0]!r}")
+    found: dict[str, list[str]] = {}
+    for one in cells.to_dict("records"):
+        text = "" if pd.isna(one["why"]) else re.sub(r"'[^']*'", "'...'", one["why"].partition(": ")[2])
+        number = f" ({said.setdefault(text, len(said) + 1)})" if text else ""
+        found.setdefault(one["outcome"] + number, []).append(one["torchrec"])
+    if len(found) == 1:
+        return next(iter(found))
+    return ", ".join(f"{outcome} in {' and '.join(names)}" for outcome, names in found.items())
+
+
+_FORMS = {
+    "table": _table,
+    "claims": _claims,
+    "ledger": _ledger,
+    "verdicts": _verdicts,
+    "answer": _answer,
+    "support": _support,
+}
 
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> None:

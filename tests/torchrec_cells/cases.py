@@ -1,5 +1,7 @@
 """All cells of the support table: a row of the table, a way in which a plan comes to TorchRec, and what is run."""
 
+import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -100,11 +102,11 @@ MODULES = {
         build=partial(models.processed, collection=True), longest={f"f{i}": 5 for i in range(4)}
     ),
     "managed collision, pooled": Setup(
-        build=models.managed, ids=models.RAW_IDS, any_order=True, sharders=_sharders_of_managed, constraints={},
+        build=models.managed, managed=True, sharders=_sharders_of_managed, constraints={},
         placements=_dealt,
     ),
     "managed collision, unpooled": Setup(
-        build=partial(models.managed, pooled=False), ids=models.RAW_IDS, any_order=True,
+        build=partial(models.managed, pooled=False), managed=True,
         sharders=_sharders_of_managed, constraints={}, placements=_dealt,
     ),
     "uneven pooling": Setup(longest={"f0": 1, "f1": 40, "f2": 0, "f3": 7}),
@@ -124,6 +126,23 @@ NUMBERS = {
 def _by_rows(config: Any, number: int) -> list[Any]:
     """Place tables whole or by rows: with row-wise Adagrad a shard of columns would have a moment of its own."""
     return [segment(config, OnRank(rank=0) if number % 2 else RowWise(ranks=BOTH))]
+
+
+def _by_columns(config: Any, number: int) -> list[Any]:
+    """Place tables whole or by columns, and none on all ranks."""
+    half = config.embedding_dim // 2
+    if number % 2:
+        return [segment(config, OnRank(rank=1))]
+    return [
+        segment(config, OnRank(rank=1), columns=(0, half)),
+        segment(config, OnRank(rank=0), columns=(half, config.embedding_dim)),
+    ]
+
+
+SHARDED = {
+    f"t{i}": ParameterConstraints(sharding_types=[kind])
+    for i, kind in enumerate(("table_wise", "row_wise", "column_wise", "table_wise"))
+}
 
 
 def _dense(plan: ShardingPlan) -> None:
@@ -197,7 +216,12 @@ def _constraints() -> Iterator[tuple[str, Setup]]:
     for kind in (*kinds, "grid_shard"):
         yield f"sharding_types {kind}", _constrained(_kind("t2", kind), sharding_types=[kind])
     for one in EmbeddingComputeKernel:
-        yield f"compute_kernels {one.value}", _constrained(_kernel("t2", one.value), compute_kernels=[one.value])
+        kernel = _constrained(_kernel("t2", one.value), compute_kernels=[one.value])
+        if one.value in STORED:
+            # The composite store has none of pooled tables.
+            build = partial(models.virtual, pooled=one is not EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE)
+            kernel = replace(kernel, build=build, optimizer="row-wise Adagrad")
+        yield f"compute_kernels {one.value}", kernel
     yield (
         "min_partition",
         _constrained(
@@ -247,16 +271,39 @@ def _constraints() -> Iterator[tuple[str, Setup]]:
             kept=lambda plan: {how.compute_kernel for how in plan.plan["bags"].values()} == {"fused"},
         ),
     )
-    yield (
-        "a constraint for a table that there is not",
-        Setup(constraints={"t9": ParameterConstraints(sharding_types=["table_wise"])}),
-    )
 
 
+STORED = ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table")
+"""Kernels that keep rows in a store of keys and values."""
 NEEDS_GPU = {
     f"compute_kernels {name}": "CUDA|cuda|GPU"
     for name in ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table", "fused_triton")
 }
+
+
+def _strange_table(way: str) -> None:
+    """Constrain a table that there is not: it has to be said, on the rank that plans."""
+    told = _Told()
+    logger = logging.getLogger("shardbench")
+    logger.addHandler(told)
+    try:
+        strange = {"t9": ParameterConstraints(sharding_types=["table_wise"])}
+        train(INSIDE[way], Setup(constraints=strange))
+    finally:
+        logger.removeHandler(told)
+    if dist.get_rank() == 0 and not any("t9" in line for line in told.lines):
+        raise Wrong("nothing is said of a constraint for a table that there is not")
+
+
+class _Told(logging.Handler):
+    """Keeps warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def _larger_than_devices(*, ask_torchrec: bool) -> None:
@@ -294,7 +341,7 @@ def _in_groups(way: str) -> None:
 
 def _between(first: str, second: str, setup: Setup, *, optimizer: bool) -> None:
     """Train by one plan, save, load into a model of another plan, and go on."""
-    lookups = Lookups.of(make_model(setup.build, CPU, seed=1), {}, weighted=False, ids=None)
+    lookups = Lookups.of(make_model(setup.build, CPU, seed=1), {}, weighted=False, managed=False)
     reference = make_model(setup.build, CPU, seed=1)
     stepping = reference_optimizer(reference, setup)
     weights = {name: value.detach().clone() for name, value in reference.named_parameters()}
@@ -332,16 +379,46 @@ def _all_cases() -> Iterator[Case]:
     for way in INSIDE:
         asked = partial(_larger_than_devices, ask_torchrec=way == "planner")
         yield Case("constraints", "tables larger than a device, host memory free", way, asked)
-    sgd, adagrad = Setup(), Setup(optimizer="Adagrad")
+        yield Case("constraints", "for a table that there is not", way, partial(_strange_table, way))
     for way in WAYS:
         other = "exported" if way != "exported" else "planner"
-        yield Case(
-            "checkpoints", "weights, into another plan", way, partial(_between, way, other, sgd, optimizer=False)
-        )
-        yield Case(
-            "checkpoints", "weights and optimizer, into another plan", way,
-            partial(_between, way, other, adagrad, optimizer=True),
-        )  # fmt: skip
+        yield Case("checkpoints", "weights", way, partial(_between, way, other, Setup(), optimizer=False))
+        sharded = Setup(optimizer="Adagrad", constraints=SHARDED)
+        first = replace(sharded, placements=_by_columns if way == "exported" else None)
+        # The optimizer knows the pieces of remapped tables, and copies, by other names.
+        unknown = "Missing key in checkpoint state_dict: optimizer"
+        run = partial(_between, way, other, first, optimizer=True)
+        yield Case("checkpoints", "weights and optimizer", way, run, refused=unknown if way == "remapped" else "")
+        copied = replace(sharded, constraints=None if way in INSIDE else SHARDED)
+        run = partial(_between, way, other, copied, optimizer=True)
+        yield Case("checkpoints", "weights and optimizer, a table copied by one plan", way, run, refused=unknown)
 
 
 CASES = {case.name: case for case in _all_cases()}
+
+
+def _one_rank_fails(end: Callable[[], None]) -> None:
+    if dist.get_rank() == 1:
+        end()
+    dist.barrier()
+
+
+def _fail() -> None:
+    raise ValueError("no such thing")
+
+
+def _too_long(model: torch.nn.Module, optimizer: Any, batches: Iterator[Any]) -> Iterator[Any]:
+    """Take every step twice."""
+    for batch in batches:
+        yield list(plain(model, optimizer, iter([batch, batch])))[0]
+
+
+PLANTED = {
+    f"planted: {name}: exported": Case("planted", name, "exported", run)
+    for name, run in {
+        "other steps": partial(train, WAYS["exported"], Setup(loop=_too_long)),
+        "one rank fails": partial(_one_rank_fails, _fail),
+        "one rank dies": partial(_one_rank_fails, os.abort),
+    }.items()
+}
+"""Cases that must come out wrong."""

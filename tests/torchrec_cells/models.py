@@ -14,7 +14,7 @@ from torchrec import (
     KeyedTensor,
 )
 from torchrec.distributed.types import LazyAwaitable
-from torchrec.modules.embedding_configs import DataType, PoolingType
+from torchrec.modules.embedding_configs import DataType, NoEvictionPolicy, PoolingType
 from torchrec.modules.feature_processor_ import PositionWeightedModule, PositionWeightedModuleCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import (
@@ -116,15 +116,18 @@ class Lookups:
     features: dict[str, int]
     longest: dict[str, int]
     weighted: bool
+    managed: bool
+    """The first bags are long: managed collision has room for as many new ids as the first batch has lookups."""
 
     @classmethod
-    def of(cls, model: Model, longest: Mapping[str, int], *, weighted: bool, ids: int | None) -> "Lookups":
+    def of(cls, model: Model, longest: Mapping[str, int], *, weighted: bool, managed: bool) -> "Lookups":
         """Return the batches of a model; bags have up to three lookups unless ``longest`` says otherwise."""
         features: dict[str, int] = {}
         for config in configs_within(model):
             for name in config.feature_names:
-                features[name] = min(config.num_embeddings, ids or config.num_embeddings, features.get(name, 1 << 30))
-        return cls(features, {name: longest.get(name, 3) for name in features}, weighted)
+                rows = RAW_IDS if managed else config.num_embeddings
+                features[name] = min(rows, features.get(name, rows))
+        return cls(features, {name: longest.get(name, 3) for name in features}, weighted, managed)
 
     def whole(self, step: int) -> Batch:
         """Draw the batch of all ranks."""
@@ -132,6 +135,8 @@ class Lookups:
         lengths = torch.stack([
             torch.randint(0, most + 1, (BATCH,), generator=generator) for most in self.longest.values()
         ])  # fmt: skip
+        if self.managed and step == 0:
+            lengths = torch.full_like(lengths, 6)
         totals = lengths.sum(dim=1).tolist()
         ids = [torch.randint(0, n, (k,), generator=generator) for n, k in zip(self.features.values(), totals)]
         weights = torch.rand(sum(totals), generator=generator) + 0.5 if self.weighted else None
@@ -166,6 +171,17 @@ def bag_configs(shapes: tuple[tuple[int, int], ...] = SHAPES, first: int = 0, **
 def bags(device: torch.device, *, weighted: bool = False, **rest: Any) -> Modules:
     """Four tables of bags; more is said of all of them by ``rest``, as their configuration has it."""
     return {"bags": EmbeddingBagCollection(tables=bag_configs(**rest), is_weighted=weighted, device=device)}
+
+
+def virtual(device: torch.device, *, pooled: bool = True) -> Modules:
+    """Tables of which t2 is virtual: its rows are made as they are asked for."""
+    configs: Any = bag_configs() if pooled else sequence_configs()
+    one = configs[2]
+    one.use_virtual_table, one.total_num_buckets, one.enable_embedding_update = True, WORLD, not pooled
+    one.virtual_table_eviction_policy = NoEvictionPolicy()
+    if pooled:
+        return {"bags": EmbeddingBagCollection(tables=configs, device=device)}
+    return {"bags": EmbeddingCollection(tables=configs, device=device)}
 
 
 def sequence_configs(rows: tuple[int, ...] = (48, 40, 64), first: int = 0) -> list[EmbeddingConfig]:

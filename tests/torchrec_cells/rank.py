@@ -14,7 +14,7 @@ from torchrec.distributed import comm
 from torchrec.distributed.planner.types import PlannerError
 
 from shardbench.base.errors import BadInput, Infeasible, Unsupported
-from torchrec_cells.cases import CASES, Case
+from torchrec_cells.cases import CASES, PLANTED, Case
 from torchrec_cells.training import WORLD
 
 WAIT = timedelta(seconds=30)
@@ -64,7 +64,7 @@ def main() -> None:
     names = json.loads((folder / "cases.json").read_text())
     with (folder / f"rank{rank}.jsonl").open("a") as file:
         for number, name in enumerate(names):
-            seen = run(CASES[name], folder, number, rank)
+            seen = run((CASES | PLANTED)[name], folder, number, rank)
             file.write(json.dumps({"case": name, **seen}) + "\n")
             file.flush()
 

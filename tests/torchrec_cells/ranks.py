@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,19 +28,22 @@ class Seen:
     trace: str = ""
 
 
-def run_cases(names: Sequence[str]) -> dict[str, Seen]:
-    """Run the cases, and return what became of each."""
+Say = Callable[[str, "Seen"], object]
+
+
+def run_cases(names: Sequence[str], say: Say = lambda _name, _seen: None) -> dict[str, Seen]:
+    """Run the cases, and return what became of each; ``say`` is told of each as it ends."""
     found: dict[str, Seen] = {}
     left = list(names)
     while left:
         with tempfile.TemporaryDirectory(prefix="cells-") as folder:
-            done = _run(Path(folder), left)
+            done = _run(Path(folder), left, say)
         found.update(done)
         left = left[len(done) :]
     return found
 
 
-def _run(folder: Path, names: list[str]) -> dict[str, Seen]:
+def _run(folder: Path, names: list[str], say: Say) -> dict[str, Seen]:
     """Run cases until all are done or one has to be ended; return those that are."""
     (folder / "cases.json").write_text(json.dumps(names))
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
@@ -54,14 +57,14 @@ def _run(folder: Path, names: list[str]) -> dict[str, Seen]:
                 )
             )
     try:
-        return _watch(folder, names, ranks)
+        return _watch(folder, names, ranks, say)
     finally:
         for process in ranks:
             process.kill()
             process.wait()
 
 
-def _watch(folder: Path, names: list[str], ranks: list[subprocess.Popen[bytes]]) -> dict[str, Seen]:
+def _watch(folder: Path, names: list[str], ranks: list[subprocess.Popen[bytes]], say: Say) -> dict[str, Seen]:
     found: dict[str, Seen] = {}
     since = time.monotonic()
     while len(found) < len(names):
@@ -72,13 +75,15 @@ def _watch(folder: Path, names: list[str], ranks: list[subprocess.Popen[bytes]])
         if done > len(found):
             for number in range(len(found), done):
                 found[names[number]] = agreed([lines[rank][number] for rank in range(WORLD)])
+                say(names[number], found[names[number]])
             since = time.monotonic()
             continue
         waited = time.monotonic() - since
         late = waited > (GRACE_S if max(map(len, lines)) > done else LIMIT_S)
-        if late or any(code is not None for code in ended):
+        if late or any(code is not None and len(own) <= done for code, own in zip(ended, lines)):
             said = [line[done] for line in lines if len(line) > done]
             found[names[done]] = _ended(folder, said, ended)
+            say(names[done], found[names[done]])
             break
     return found
 

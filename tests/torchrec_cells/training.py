@@ -50,7 +50,6 @@ class Setup:
     build: Build = bags
     weighted: bool = False
     longest: Mapping[str, int] = field(default_factory=dict)
-    ids: int | None = None
     optimizer: str = "SGD"
     in_backward: bool = True
     """Tables are stepped in the backward pass; else by an ordinary optimizer, with everything else."""
@@ -71,8 +70,8 @@ class Setup:
     """What trains: yields loss and logits of every batch; a plain loop unless a pipeline is given."""
     steps: int = STEPS
     atol: float = 2e-6
-    any_order: bool = False
-    """Rows are in another order than in the unsharded model: compared as a set."""
+    managed: bool = False
+    """Managed collision says which row is an id's: rows are compared as a set."""
     checkpoint: bool = True
 
 
@@ -376,7 +375,7 @@ def reference_optimizer(model: Model, setup: Setup) -> torch.optim.Optimizer:
 def close(found: torch.Tensor, expected: torch.Tensor, what: str, setup: Setup) -> None:
     """Raise Wrong where a tensor is not the expected one."""
     found, expected = found.float(), expected.float()
-    if setup.any_order and found.dim() == 2:
+    if setup.managed and found.dim() == 2:
         found, expected = (t[t.sum(dim=1).argsort()] for t in (found, expected))
     if found.shape != expected.shape:
         raise Wrong(f"{what}: shape {tuple(found.shape)}, not {tuple(expected.shape)}")
@@ -413,7 +412,7 @@ def train(way: Way, setup: Setup) -> None:
     rank = dist.get_rank()
     reference = make_model(setup.build, CPU, seed=1)
     weights = {name: value.detach().clone() for name, value in reference.named_parameters()}
-    lookups = Lookups.of(reference, setup.longest, weighted=setup.weighted, ids=setup.ids)
+    lookups = Lookups.of(reference, setup.longest, weighted=setup.weighted, managed=setup.managed)
     sharded = shard(make_model(setup.build, setup.device, seed=1), way, setup, weights)
     sharded.model.train()
     loop, optimizer = setup.loop or plain, reference_optimizer(reference, setup)

@@ -1,0 +1,100 @@
+"""Run all cells with the TorchRec that is installed: ``python -m torchrec_cells TABLE [--only TEXT]``.
+
+TABLE keeps the rows of other releases. It is written only where no cell is wrong; ``--only`` runs the cells whose name
+has the text, and writes nothing.
+"""
+
+import argparse
+import csv
+import io
+import re
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from torchrec_cells.cases import CASES
+from torchrec_cells.ranks import Seen, run_cases
+
+from shardbench.base.atomic import write_atomically
+
+COLUMNS = ("part", "row", "way", "torchrec", "fbgemm", "torch", "outcome", "why")
+OUTCOMES = ("works", "clear error", "not on CPU")
+LONGEST = 200
+"""Characters of what an error says that are kept."""
+
+
+def release() -> str:
+    """Return the installed release of TorchRec."""
+    return version("torchrec")
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Read the table's rows; none where there is no file yet."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def rows(seen: Mapping[str, Seen]) -> list[dict[str, str]]:
+    """Return the table's rows of what was seen with the installed release."""
+    versions = {"torchrec": release(), "fbgemm": version("fbgemm-gpu-cpu"), "torch": version("torch").split("+")[0]}
+    return [
+        {"part": case.part, "row": case.row, "way": case.way, **versions, "outcome": one.outcome, "why": gist(one.why)}
+        for name, one in seen.items()
+        for case in (CASES[name],)
+    ]
+
+
+def gist(why: str) -> str:
+    """Return the beginning of what an error says: whole clauses, without addresses and what differs between runs."""
+    text = re.sub(r"\s+", " ", why).strip()
+    if len(text) <= LONGEST:
+        return text
+    return text[:LONGEST].rsplit(" ", 1)[0] + " ..."
+
+
+def merged(old: list[dict[str, str]], new: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the rows of other releases and the new ones, in the order of the cells and of the releases."""
+    names = list(CASES)
+    kept = [row for row in old if row["torchrec"] != release() and cell(row) in CASES]
+    key = {name: number for number, name in enumerate(names)}
+    return sorted([*kept, *new], key=lambda row: (key[cell(row)], [int(part) for part in row["torchrec"].split(".")]))
+
+
+def cell(row: Mapping[str, str]) -> str:
+    """Return the name of a row's cell."""
+    return f"{row['part']}: {row['row']}: {row['way']}"
+
+
+def main() -> int:
+    """Exit code 0 where no cell is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    seen = run_cases([name for name in CASES if given.only in name], lambda name, one: print(_line(name, one)))
+    wrong = [one for one in seen.values() if one.outcome not in OUTCOMES]
+    print(f"{len(seen)} cells with TorchRec {release()}, {len(wrong)} of them wrong")
+    if not wrong and not given.only:
+        lines = merged(read(given.table), rows(seen))
+        write_atomically(given.table, _text(lines), encoding="utf-8")
+    return 1 if wrong else 0
+
+
+def _line(name: str, one: Seen) -> str:
+    line = f"{one.outcome:<11}  {name}" + (f": {one.why}" if one.why else "")
+    return f"{line}\n{one.trace}" if one.outcome not in OUTCOMES else line
+
+
+def _text(lines: list[dict[str, str]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
