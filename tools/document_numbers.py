@@ -85,7 +85,7 @@ class Block(pydantic.BaseModel):
     """Files below ``results/tables``, one after the other."""
     form: Literal["table", "claims", "ledger", "verdicts", "answer", "support"] = "table"
     """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper;
-    ``answer``: what a run prints of a throughput table; ``support``: what works with TorchRec, and what is said else."""
+    ``answer``: what a run prints of a throughput table; ``support``: what works with TorchRec."""
     where: str = ""
     """A condition for ``pandas.DataFrame.query``; all rows are taken where it is empty."""
     rows: dict[str, str] = {}

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from shardbench.base.atomic import write_atomically
 from torchrec_cells.cases import CASES
 from torchrec_cells.ranks import Seen, run_cases
-
-from shardbench.base.atomic import write_atomically
 
 COLUMNS = ("part", "row", "way", "torchrec", "fbgemm", "torch", "outcome", "why")
 OUTCOMES = ("works", "clear error", "not on CPU")

@@ -26,9 +26,8 @@ from torchrec.distributed.train_pipeline.train_pipelines import (
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, KeyValueParams, ShardingPlan
 from torchrec.modules.embedding_configs import DataType
 
-from shardbench import torchrec as exports
 from shardbench.model.plan import OnRank, RowWise
-from shardbench.torchrec import ShardBenchPlanner, load_tables
+from shardbench.torchrec import ShardBenchPlanner, load_tables, read_tables
 from torchrec_cells import models
 from torchrec_cells.models import FORMATS, MEAN, Lookups, bag_configs, make_model
 from torchrec_cells.training import (
@@ -353,7 +352,7 @@ def _between(first: str, second: str, setup: Setup, *, optimizer: bool) -> None:
         compare_step(number, one, other, setup)
     fresh = shard(make_model(setup.build, CPU, seed=2), WAYS[second], replace(setup, placements=_by_rows), {})
     if first == "remapped":
-        load_tables(fresh.model, fresh.exported, exports.read_tables(sharded.model, sharded.exported))
+        load_tables(fresh.model, fresh.exported, read_tables(sharded.model, sharded.exported))
     carry_over(sharded, fresh, setup, optimizer=optimizer)
     compare_tables(fresh, reference, setup)
     if optimizer or setup.optimizer == "SGD":
@@ -410,7 +409,8 @@ def _fail() -> None:
 def _too_long(model: torch.nn.Module, optimizer: Any, batches: Iterator[Any]) -> Iterator[Any]:
     """Take every step twice."""
     for batch in batches:
-        yield list(plain(model, optimizer, iter([batch, batch])))[0]
+        first, _ = plain(model, optimizer, iter([batch, batch]))
+        yield first
 
 
 PLANTED = {

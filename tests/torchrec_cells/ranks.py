@@ -97,11 +97,12 @@ def _lines(path: Path) -> list[dict[str, str]]:
 def agreed(told: Sequence[dict[str, str]]) -> Seen:
     """Return one outcome of what all ranks say: the cause, where the others only lost the rank that failed first."""
     lost = ("Connection closed by peer", "Connection reset by peer")
-    causes = [one for one in told if not any(sign in one["why"] for sign in lost)] or list(told)
-    kinds = {one["outcome"] for one in causes}
+    failed = [one for one in told if one["outcome"] != "works"]
+    if not failed:
+        return Seen("works", "")
+    causes = [one for one in failed if not any(sign in one["why"] for sign in lost)] or failed
     one = next((one for one in causes if one["outcome"] == "wrong"), causes[0])
-    if "works" in kinds and len(kinds) > 1:
-        one = next(one for one in causes if one["outcome"] != "works")
+    if len(failed) < len(told):
         return Seen("wrong", f"only one rank says: {one['why']}", one["trace"])
     return Seen(one["outcome"], one["why"], one["trace"])
 
