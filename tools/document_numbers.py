@@ -294,10 +294,11 @@ def _supported(cells: pd.DataFrame, releases: int, said: dict[str, int]) -> str:
     if len(cells) != releases:
         raise BadInput(f"{len(cells)} of {releases} releases have the cell {cells['row'].iloc[0]!r}")
     found: dict[str, list[str]] = {}
-    for one in cells.to_dict("records"):
-        text = "" if pd.isna(one["why"]) else re.sub(r"'[^']*'", "'...'", one["why"].partition(": ")[2])
+    for outcome, same in cells.groupby("outcome", sort=False):
+        why = same["why"].iloc[0]
+        text = "" if pd.isna(why) else re.sub(r"'[^']*'", "'...'", why.partition(": ")[2])
         number = f" ({said.setdefault(text, len(said) + 1)})" if text else ""
-        found.setdefault(one["outcome"] + number, []).append(one["torchrec"])
+        found[f"{outcome}{number}"] = list(same["torchrec"])
     if len(found) == 1:
         return next(iter(found))
     return ", ".join(f"{outcome} in {' and '.join(names)}" for outcome, names in found.items())

@@ -86,48 +86,6 @@ def _sharders_of_managed() -> list[Any]:
     return [ManagedCollisionEmbeddingBagCollectionSharder(), ManagedCollisionEmbeddingCollectionSharder()]
 
 
-def _dealt(config: Any, number: int) -> list[Any]:
-    return [segment(config, RowWise(ranks=BOTH))]
-
-
-MODULES = {
-    "pooled": Setup(),
-    "unpooled": Setup(build=models.sequences),
-    "weighted": Setup(build=partial(models.bags, weighted=True), weighted=True),
-    "mean pooling": Setup(build=partial(models.bags, **MEAN)),
-    "tables with several features": Setup(build=models.shared_tables),
-    "a feature looked up in two tables": Setup(build=models.shared_features),
-    "several modules": Setup(build=models.several),
-    "tables of one name in two modules": Setup(build=models.same_names),
-    "feature processors": Setup(build=models.processed, longest={f"f{i}": 5 for i in range(4)}),
-    "feature processors in a collection": Setup(
-        build=partial(models.processed, collection=True), longest={f"f{i}": 5 for i in range(4)}
-    ),
-    "managed collision, pooled": Setup(
-        build=models.managed, managed=True, sharders=_sharders_of_managed, constraints={},
-        placements=_dealt,
-    ),
-    "managed collision, unpooled": Setup(
-        build=partial(models.managed, pooled=False), managed=True,
-        sharders=_sharders_of_managed, constraints={}, placements=_dealt,
-    ),
-    "uneven pooling": Setup(longest={"f0": 1, "f1": 40, "f2": 0, "f3": 7}),
-    "tables on the meta device": Setup(device=META),
-    "planned for CPUs": Setup(constraints={}, topology=ON_CPUS),
-    "planned for CPUs, unpooled": Setup(build=models.sequences, constraints={}, topology=ON_CPUS),
-}  # fmt: skip
-
-NUMBERS = {
-    f"{name} weights": Setup(build=partial(models.bags, data_type=FORMATS[name]), atol=atol, **more)
-    for name, atol, more in (
-        ("fp32", 2e-6, {}),
-        ("fp16", 2e-3, {}),
-        ("bf16", 2e-2, {}),
-        ("int8", 5e-2, {"constraints": {}, "topology": ON_CPUS}),
-    )
-}
-
-
 def _by_rows(config: Any, number: int) -> list[Any]:
     """Place tables whole or by rows: with row-wise Adagrad a shard of columns would have a moment of its own."""
     return [segment(config, OnRank(rank=0) if number % 2 else RowWise(ranks=BOTH))]
@@ -148,6 +106,57 @@ SHARDED = {
     f"t{i}": ParameterConstraints(sharding_types=[kind])
     for i, kind in enumerate(("table_wise", "row_wise", "column_wise", "table_wise"))
 }
+NO_ROWS = {
+    f"t{i}": ParameterConstraints(sharding_types=[kind])
+    for i, kind in enumerate(("table_wise", "data_parallel", "column_wise", "table_wise"))
+}
+ROWS_ALONE = {f"t{i}": ParameterConstraints(sharding_types=["row_wise"]) for i in range(4)}
+
+
+def _dealt(config: Any, number: int) -> list[Any]:
+    return [segment(config, RowWise(ranks=BOTH))]
+
+
+MODULES = {
+    "pooled": Setup(),
+    "unpooled": Setup(build=models.sequences),
+    "weighted": Setup(build=partial(models.bags, weighted=True), weighted=True),
+    "mean pooling": Setup(build=partial(models.bags, **MEAN), constraints=NO_ROWS, placements=_by_columns),
+    "mean pooling, all tables by rows": Setup(
+        build=partial(models.bags, **MEAN), constraints=ROWS_ALONE, placements=_dealt, cut=_dealt
+    ),
+    "mean pooling, one of the tables by rows": Setup(build=partial(models.bags, **MEAN)),
+    "tables with several features": Setup(build=models.shared_tables),
+    "a feature looked up in two tables": Setup(build=models.shared_features),
+    "several modules": Setup(build=models.several),
+    "tables of one name in two modules": Setup(build=models.same_names),
+    "feature processors": Setup(build=models.processed, longest={f"f{i}": 5 for i in range(4)}),
+    "feature processors in a collection": Setup(
+        build=partial(models.processed, collection=True), longest={f"f{i}": 5 for i in range(4)}
+    ),
+    "managed collision, pooled": Setup(
+        build=models.managed, managed=True, sharders=_sharders_of_managed, constraints={},
+        placements=_dealt, cut=_dealt,
+    ),
+    "managed collision, unpooled": Setup(
+        build=partial(models.managed, pooled=False), managed=True,
+        sharders=_sharders_of_managed, constraints={}, placements=_dealt, cut=_dealt,
+    ),
+    "uneven pooling": Setup(longest={"f0": 1, "f1": 40, "f2": 0, "f3": 7}),
+    "tables on the meta device": Setup(device=META),
+    "planned for CPUs": Setup(constraints={}, topology=ON_CPUS),
+    "planned for CPUs, unpooled": Setup(build=models.sequences, constraints={}, topology=ON_CPUS),
+}  # fmt: skip
+
+NUMBERS = {
+    f"{name} weights": Setup(build=partial(models.bags, data_type=FORMATS[name]), atol=atol, **more)
+    for name, atol, more in (
+        ("fp32", 2e-6, {}),
+        ("fp16", 2e-3, {}),
+        ("bf16", 2e-2, {}),
+        ("int8", 5e-2, {"constraints": {}, "topology": ON_CPUS}),
+    )
+}
 
 
 def _dense(plan: ShardingPlan) -> None:
@@ -166,6 +175,7 @@ OPTIMIZERS = {
             for i, kind in enumerate(["table_wise", "row_wise"] * 2)
         },
         placements=_by_rows,
+        cut=_by_rows,
     ),
     "Adam, fused": Setup(optimizer="Adam"),
     **{
@@ -330,6 +340,15 @@ def _larger_than_devices(*, ask_torchrec: bool) -> None:
         raise Wrong(f"a device of 2 GB would hold {max(held) / gb:.3f} GB: {shown(plan)}")
 
 
+def _on_rank_0(config: Any, number: int) -> list[Any]:
+    return [segment(config, OnRank(rank=0))]
+
+
+def _cut_on_rank_0(config: Any, number: int) -> list[Any]:
+    ranges = ((0, 9), (9, config.num_embeddings))
+    return [segment(config, OnRank(rank=0), rows=rows) for rows in ranges]
+
+
 def _in_groups(way: str) -> None:
     """Shard the model in groups of one rank by TorchRec's 2D parallelism."""
     setup = Setup(constraints={}, topology={"world_size": 1, "local_world_size": 1})
@@ -337,7 +356,7 @@ def _in_groups(way: str) -> None:
     if way in INSIDE:
         plan, _ = INSIDE[way](model, setup)
     else:
-        plan, _ = WAYS[way](model, replace(setup, placements=lambda config, _: [segment(config, OnRank(rank=0))]))
+        plan, _ = WAYS[way](model, replace(setup, placements=_on_rank_0, cut=_cut_on_rank_0))
     DMPCollection(
         model, device=CPU, plan=plan, world_size=2, sharding_group_size=1, global_pg=dist.group.WORLD,
         sharders=setup.sharders(),

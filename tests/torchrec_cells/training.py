@@ -59,7 +59,9 @@ class Setup:
     """Of the devices that are planned for, where it is not as in GPUS."""
     sharders: Callable[[], list[Any]] = get_default_sharders
     placements: Callable[[Any, int], list[Segment]] | None = None
-    """Segments of a table's configuration and number, in place of those of the way."""
+    """Segments of a table's configuration and number, for an exported plan; a mix where they are not said."""
+    cut: Callable[[Any, int], list[Segment]] | None = None
+    """The same for a plan that needs a remap."""
     changed: Callable[[ShardingPlan], None] | None = None
     """Changes a plan before it is used, as a user may."""
     kept: Callable[[ShardingPlan], bool] | None = None
@@ -118,12 +120,15 @@ def on_cpus(plan: ShardingPlan) -> ShardingPlan:
 
 def by_export(model: Model, setup: Setup) -> tuple[ShardingPlan, Exported | None]:
     """Export a plan that needs no remap, and make TorchRec's of it."""
-    return _exported(model, setup, _whole, in_blocks=True)
+    return _exported(model, setup.placements, _whole, in_blocks=True)
 
 
 def by_remap(model: Model, setup: Setup) -> tuple[ShardingPlan, Exported | None]:
     """Export a plan that cuts and deals rows, with a remap in front of each collection."""
-    return _exported(model, setup, _cut, in_blocks=False)
+    plan, exported = _exported(model, setup.cut, _cut, in_blocks=False)
+    if not exported.remapped:
+        raise Wrong("the plan needs no remap")
+    return plan, exported
 
 
 INSIDE: dict[str, Way] = {"planner": by_planner, "alone": partial(by_planner, ask_torchrec=False)}
@@ -132,12 +137,15 @@ WAYS = INSIDE | OUTSIDE
 
 
 def _exported(
-    model: Model, setup: Setup, placements: Callable[..., list[Segment]], *, in_blocks: bool
+    model: Model,
+    own: Callable[[Any, int], list[Segment]] | None,
+    mix: Callable[[Any, int, bool], list[Segment]],
+    *,
+    in_blocks: bool,
 ) -> tuple[ShardingPlan, Exported]:
     segments = []
     for number, (config, pooled) in enumerate(_tables(model)):
-        given = setup.placements(config, number) if setup.placements else placements(config, number, pooled)
-        segments += given
+        segments += own(config, number) if own else mix(config, number, pooled)
     exported = export(Plan(world_size=WORLD, segments=tuple(segments)), in_blocks=in_blocks)
     for path, module in _collections(model):
         _replace(model, path, split(exported, module, _orders(exported, module)))
