@@ -1,10 +1,14 @@
 """The support table of TorchRec in docs/use_a_plan.md: it has every cell, and the cells come out as it says."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torchrec")
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner import ParameterConstraints
+from torchrec.distributed.types import ShardingType
 from torchrec_cells.__main__ import OUTCOMES, cell, read, release
 from torchrec_cells.cases import CASES, PLANTED
 from torchrec_cells.ranks import Seen, agreed, run_cases
@@ -39,6 +43,13 @@ def test_the_table_has_every_cell_for_every_release() -> None:
     for one in releases:
         assert told(one).keys() == CASES.keys(), AGAIN
         assert set(told(one).values()) <= set(OUTCOMES)
+
+
+def test_every_field_kernel_and_type_of_the_installed_release_has_a_cell() -> None:
+    rows = {case.row for case in CASES.values() if case.part == "constraints"}
+    assert {field.name for field in fields(ParameterConstraints)} <= {row.split()[0] for row in rows}
+    assert {f"compute_kernels {one.value}" for one in EmbeddingComputeKernel} <= rows
+    assert {f"sharding_types {one.value}" for one in ShardingType} <= rows
 
 
 @pytest.mark.timeout(300)
