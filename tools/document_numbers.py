@@ -34,6 +34,7 @@ EQUAL_EFFORT = "60 s"
 """Budget under which the README's picture compares a search and a network."""
 WIDTH = 120
 _MARKER = re.compile(r"<!-- numbers: (\S+) begin -->\n(.*?)<!-- numbers: \1 end -->", re.DOTALL)
+_KINDS = re.compile(r"^((\w+(Error|Exception)|Unsupported|BadInput|Infeasible): )+")
 _ANY_MARKER = re.compile(r"<!-- numbers: .*?-->")
 
 
@@ -296,7 +297,7 @@ def _supported(cells: pd.DataFrame, releases: int, said: dict[str, int]) -> str:
     found: dict[str, list[str]] = {}
     for outcome, same in cells.groupby("outcome", sort=False):
         why = same["why"].iloc[0]
-        text = "" if pd.isna(why) else re.sub(r"'[^']*'", "'...'", why.partition(": ")[2])
+        text = "" if pd.isna(why) else re.sub(r"'[^']*'", "'...'", _KINDS.sub("", why))
         number = f" ({said.setdefault(text, len(said) + 1)})" if text else ""
         found[f"{outcome}{number}"] = list(same["torchrec"])
     if len(found) == 1:

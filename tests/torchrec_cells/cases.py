@@ -406,7 +406,7 @@ def _all_cases() -> Iterator[Case]:
             yield Case("constraints", row, way, partial(train, plans, setup), NEEDS_GPU.get(row, ""))
     for way in INSIDE:
         asked = partial(_larger_than_devices, ask_torchrec=way == "planner")
-        yield Case("constraints", "tables larger than a device, host memory free", way, asked)
+        yield Case("constraints", "14 GB of tables on 8 x 2 GB, planned only", way, asked)
         yield Case("constraints", "for a table that there is not", way, partial(_strange_table, way))
     for way in WAYS:
         other = "exported" if way != "exported" else "planner"
