@@ -419,7 +419,7 @@ def _all_cases() -> Iterator[Case]:
         yield Case("checkpoints", "weights and optimizer", way, run, refused=unknown if way == "remapped" else "")
         copied = replace(sharded, constraints=None if way in INSIDE else SHARDED)
         run = partial(_between, way, other, copied, optimizer=True)
-        yield Case("checkpoints", "weights and optimizer, a table copied by one plan", way, run, refused=unknown)
+        yield Case("checkpoints", "with optimizer, a table copied by one plan", way, run, refused=unknown)
 
 
 CASES = {case.name: case for case in _all_cases()}
