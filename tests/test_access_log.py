@@ -247,7 +247,7 @@ def test_the_workload_has_the_folders_profiles_and_order(tmp_path: Path) -> None
         ("log.csv", "at,id\n1,x\n", Cells(mode="ids"), r"log\.csv column id: .*x.*: ids are whole numbers, else hash"),
         ("log.csv", "at,id\n1,-1\n", Cells(mode="ids"), r"log\.csv column id: -1 is no row of 0\.\.49"),
         ("log.csv", "at,id\n1,50\n", Cells(mode="ids"), r"log\.csv column id: 50 is no row of 0\.\.49"),
-        ("log.csv", "at,user\n1,50\n", Cells(), r"log\.csv has no column 'id': it has at, user"),
+        ("log.csv", "at,user\n1,50\n", Cells(), r"log\.csv has no column 'id': it has at, user; needed: id"),
         ("log.csv", "at,id\n1,7\n", Cells(), "0 of 1 samples train: give more rows"),
         ("log.csv", "", Cells(), r"log\.csv cannot be read: Empty CSV file"),
         ("log.csv.gz", "at,id\n", Cells(), r"log\.csv\.gz cannot be read"),

@@ -35,6 +35,8 @@ def compare_command(
     from shardbench.report.compare.comparison_text import text_lines  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
 
+    if not results.is_dir():
+        raise BadInput(f"no folder {results}: name the results of a run, such as runs (shardbench run NAME)")
     other = committed_results() if committed is None else committed
     if order is not None:
         return _order(order, results, other, check=check, as_json=as_json)

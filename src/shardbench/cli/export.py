@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
 from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, print_json, tell
 from shardbench.model.plan import Plan
@@ -36,6 +37,9 @@ def export_command(
     """
     from shardbench.torchrec import export, inexpressible  # noqa: PLC0415
 
+    if not plan.is_file() or plan.suffix != ".json":
+        given = f"{plan} is no plan (.json)" if plan.exists() else f"no file {plan}"
+        raise BadInput(f"{given}: make a plan with: shardbench plan TABLES MACHINE --out plan.json")
     read = Plan.from_json(plan.read_bytes(), f"plan {plan}")
     cannot = inexpressible(read, devices_per_node=devices_per_node or read.world_size)
     if cannot:

@@ -90,7 +90,7 @@ def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Recor
     from rich.console import Console  # noqa: PLC0415
 
     from shardbench.records.store import trial_store  # noqa: PLC0415
-    from shardbench.report.tables.answer import answers, lines  # noqa: PLC0415
+    from shardbench.report.tables.answer import WIDTH, answers, lines  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables as suite_tables  # noqa: PLC0415
     from shardbench.report.tables.terminal import print_tables  # noqa: PLC0415
@@ -100,7 +100,7 @@ def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Recor
     if tables:
         print_tables(suite_tables(records), Console(file=sys.stdout), results / "tables" / suite)
     for answer in answers(records, results, of):
-        print("\n".join(lines(answer, options)), end="\n\n")
+        print("\n".join(lines(answer, options, shared.line_width(WIDTH))), end="\n\n")
     for line in _code_of(records).lines():
         print(ascii_text(line))
     print(f"records: {trial_store(results, suite).path}")

@@ -28,7 +28,7 @@ from shardbench.report.standing import (
 from shardbench.report.tables.text import NOT_COMPARED, interval, parted, percent, readable_count, significant
 
 WIDTH = 79
-"""A terminal of 80 columns shows lines of this width."""
+"""Columns of lines where nothing else is asked for."""
 _KEY_DIGITS = 8
 _BOUND = re.compile(r" (?=[+%-]|[mb]illion |samples/s|[\d.]+ ms\b|ms\b)")
 
@@ -136,21 +136,25 @@ def _logs(row: Row, results: Path) -> tuple[str, ...]:
     return tuple(str(path) for path in paths if path.is_file())
 
 
-def lines(found: GroupAnswer, options: str = "") -> list[str]:
-    """Return the answer in words: ASCII, at most 79 columns but for paths; ``options`` are what ``explain`` needs."""
+def lines(found: GroupAnswer, options: str = "", width: int = WIDTH) -> list[str]:
+    """Return the answer in words: ASCII, ``width`` columns but for paths; ``options`` are what ``explain`` needs."""
     first = found.standings[0]
     facts = (f"{first.workload} on {first.machine}", first.backend, f"batch {first.batch_size:.0f}", *found.unusual)
     head = ", ".join(facts) + ":"
-    said = [_wrapped(head, "")]
-    said += [_wrapped(line) for line in (*_best_line(found), *_model_line(found), *_other_lines(found))]
+
+    def wrapped(line: str) -> list[str]:
+        return _wrapped(line, width)
+
+    said = [_wrapped(head, width, "")]
+    said += [wrapped(line) for line in (*_best_line(found), *_model_line(found), *_other_lines(found))]
     if found.judges:
-        said.append(_wrapped(found.judges))
+        said.append(wrapped(found.judges))
     if not found.compared:
-        said += [_wrapped(NOT_COMPARED), _wrapped(f"ran: {', '.join(map(_step, found.ran))}")]
+        said += [wrapped(NOT_COMPARED), wrapped(f"ran: {', '.join(map(_step, found.ran))}")]
     elif not found.placed:
         said.append(["  no strategy that competes ended well"])
     for cause, failed in standings_by(lambda one: f"{one.outcome}: {one.cause}", found.failed).items():
-        said.append(_wrapped(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
+        said.append(wrapped(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
         said += [[f"    log: {log}"] for one in failed for log in found.logs.get(one.strategy, ())]
     best, slower = found.of(TieMark.BEST), found.of(TieMark.APART)
     if best and slower and slower[0].record:
@@ -206,10 +210,10 @@ def _step(one: Standing) -> str:
     return f"{one.strategy} {significant(one.step_ms or 0.0)} ms"
 
 
-def _wrapped(text: str, indent: str = "  ") -> list[str]:
+def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
     # A name keeps its number beside it, and a number its unit.
     wrapped = textwrap.wrap(
-        _BOUND.sub("\0", text), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False,
+        _BOUND.sub("\0", text), width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False,
         break_long_words=False,
     )  # fmt: skip
     return [line.replace("\0", " ") for line in wrapped]
