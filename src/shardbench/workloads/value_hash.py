@@ -30,8 +30,8 @@ _LOW_BITS = (1 << 64) - 1
 def hash_ids(values: Any, *, table: str, rows: int, seed: int = 0, missing: Missing = "empty") -> Any:
     """Return the row of each value in a table, as ``shardbench profile --mode hash`` numbers them.
 
-    ``values`` are whole numbers or texts of any shape: a numpy array, a tensor, an Arrow array or a list. The rows are
-    int64 of the same shape, on the same device where ``values`` is a tensor, else a numpy array. ``table``, ``rows``,
+    ``values`` are whole numbers or texts: a numpy array, tensor or list of any shape, or a column of pandas or Arrow.
+    The rows are int64 of the same shape, on the same device where ``values`` is a tensor, else a numpy array. ``table``, ``rows``,
     ``seed`` and ``missing`` are those of the profile: features that share a table are hashed by the table's name.
     Empty and missing texts are row 0 where ``missing`` is ``row``. Raises BadInput for them where it is ``empty``, as
     they are no lookups then, and for other kinds of values.
@@ -44,10 +44,6 @@ def hash_ids(values: Any, *, table: str, rows: int, seed: int = 0, missing: Miss
     tensor = values if torch is not None and isinstance(values, torch.Tensor) else None
     if tensor is not None:
         values = tensor.detach().cpu().numpy()
-    if not isinstance(values, pa.Array | pa.ChunkedArray):
-        values = np.asarray(values)
-        # An empty list is one of floats to numpy.
-        values = values if values.size else values.astype(np.int64)
     cells, there, shape = _cells(values, table)
     if not there.all() and not own:
         at = int(np.argmin(there))
@@ -61,18 +57,20 @@ def hash_ids(values: Any, *, table: str, rows: int, seed: int = 0, missing: Miss
 def _cells(values: Any, table: str) -> "tuple[Spans, np.ndarray[Any, np.dtype[np.bool_]], tuple[int, ...]]":
     """Return where the values' texts lie, which of them are there, and the shape that they came in."""
     try:
-        if isinstance(values, np.ndarray):
-            shape = values.shape
-            column = pa.array(values.reshape(-1), from_pandas=True)
+        if isinstance(values, pa.Array) or hasattr(values, "__arrow_c_stream__"):
+            column = values if isinstance(values, pa.Array) else pa.chunked_array(values).combine_chunks()
+            shape: tuple[int, ...] = (len(column),)
         else:
-            shape = (len(values),)
-            column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+            array = np.asarray(values)
+            # An empty list is one of floats to numpy.
+            column = pa.array(array.reshape(-1) if array.size else np.empty(0, dtype=np.int64), from_pandas=True)
+            shape = array.shape
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         if not is_category(column.type):
             raise BadInput(f"table {table}: values are {column.type}: give whole numbers or texts")
         cells = spans(column if is_text(column.type) else column.cast(pa.string()))
-    except (pa.ArrowException, TypeError) as error:
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise BadInput(f"table {table}: {str(error).splitlines()[0]}: give whole numbers or texts") from error
     return cells, cells.lengths > 0, shape
 
