@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from shardbench.base.errors import BadInput, Infeasible, InvalidPlan, Undeclared
+from shardbench.base.serialise import from_data
 from shardbench.model.constraints import Constraints, nodes_of
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology
@@ -56,6 +57,37 @@ def test_every_strategys_plan_keeps_them(strategy: str) -> None:
     assert by_table["t0"][0].placement == by_table["t7"][0].placement
     assert isinstance(by_table["t4"][0].placement, RowWise)
     assert [segment.columns for segment in by_table["t5"]] != [64]
+
+
+@pytest.mark.parametrize("strategy", ["greedy-size", "row-wise", "joint"])
+def test_rows_are_in_the_memory_that_is_asked_for(strategy: str) -> None:
+    """Host memory of one device has room for two tables of 256 kB; the caches' rows are there, too."""
+    asked = problem()
+    topology = replace(asked.topology, uvm_bytes=520_000)
+    asked = replace(asked, topology=topology, machine=replace(asked.machine, topology=topology))
+    keep = Constraints(
+        tiers={"t0": (Tier.HBM,), "t1": (Tier.CACHED,), "t2": (Tier.CACHED,), "t3": (Tier.UVM,), "t4": (Tier.UVM,)},
+        cache_ratios={"t2": 0.5},
+        sharding_types={"t4": ("row_wise",), "t3": ("table_wise", "column_wise")},
+    )
+    plan = planned(strategy, keep, asked)
+    assert isinstance(plan, Plan), plan
+    keep.check(plan, asked)
+    by_table = plan.by_table()
+    assert {getattr(s.placement, "cache_ratio", None) for s in by_table["t1"]} == {0.2}
+    assert {getattr(s.placement, "cache_ratio", None) for s in by_table["t2"]} == {0.5}
+    assert isinstance(by_table["t4"][0].placement, RowWise)
+    assert max(memory_bytes(plan, asked).uvm) <= 520_000
+    many = Constraints(
+        tiers={table.name: (Tier.UVM,) for table in asked.tables}, same_node=(("t0", "t1", "t2", "t3", "t4"),)
+    )
+    refused = planned(strategy, many, asked)
+    assert isinstance(refused, Failure)
+    assert "no node has room" in refused.cause
+    with pytest.raises(InvalidPlan, match="table 't0' has rows in hbm, allowed are uvm"):
+        Constraints(tiers={"t0": (Tier.UVM,)}).check(plan, asked)
+    with pytest.raises(BadInput, match="table 't0' may be in no memory"):
+        from_data(Constraints, {"tiers": {"t0": []}})
 
 
 def test_where_a_plan_leaves_no_room_all_tables_are_placed_anew() -> None:

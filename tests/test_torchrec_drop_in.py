@@ -10,14 +10,20 @@ import torch.distributed as dist
 
 pytest.importorskip("torchrec")
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.distributed.types import CacheParams
+from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.modules.mc_modules import LFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule
 
-from shardbench.base.errors import BadInput, Infeasible
+from shardbench.base.errors import BadInput, Infeasible, Unsupported
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import expect
 from shardbench.model.machine import Topology
@@ -27,7 +33,7 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import Pooling, Precision, Table
 from shardbench.runs.simulate import simulate
-from shardbench.torchrec import ShardBenchPlanner, codecs_registry, export, sharding_plan
+from shardbench.torchrec import Exported, ShardBenchPlanner, codecs_registry, export, sharding_plan
 from shardbench.torchrec.profile_batches import even_profile
 from shardbench.torchrec.translated import translate
 
@@ -190,10 +196,125 @@ def test_constraints_that_cannot_be_kept_are_refused() -> None:
         planner(ParameterConstraints(sharding_types=["grid_shard"])).plan(module([100]), SHARDERS)
     with pytest.raises(PlannerError, match="constraint device_group cannot be kept"):
         planner(ParameterConstraints(device_group="cpu")).plan(module([100]), SHARDERS)
-    with pytest.raises(PlannerError, match=r"'t0' would need .*allowed"):
-        planner(ParameterConstraints(compute_kernels=["fused_uvm_caching"])).plan(module([100_000]), SHARDERS)
+    with pytest.raises(PlannerError, match=r"'t0': no compute kernel is left of \['key_value'\]"):
+        planner(ParameterConstraints(compute_kernels=["key_value"])).plan(module([100_000]), SHARDERS)
     with pytest.raises(PlannerError, match="no sharder is given for tables"):
         ShardBenchPlanner(topology(), 64, ask_torchrec=False).plan(module([100]), [])
+
+
+@pytest.mark.parametrize("ask_torchrec", [True, False])
+def test_kernels_are_kept_while_planning(ask_torchrec: bool) -> None:
+    """Without the constraints small tables are copied by the dense kernel, and no table is in host memory."""
+    kernels = ["fused", "fused_uvm", "fused_uvm_caching", "fused_uvm_caching", "dense"]
+    asked = {f"t{i}": ParameterConstraints(compute_kernels=[kernel]) for i, kernel in enumerate(kernels)}
+    asked["t3"].cache_params = CacheParams(load_factor=0.5)
+    planner = ShardBenchPlanner(topology(), 64, constraints=asked, ask_torchrec=ask_torchrec, plan_s=0.5)
+    made = planner.plan(module([1_000] * len(kernels)), SHARDERS).plan["tables"]
+    assert [made[f"t{i}"].compute_kernel for i in range(len(kernels))] == kernels
+    assert made["t3"].cache_params.load_factor == 0.5
+    assert planner.answer is not None
+    ratios = {s.table: s.placement.cache_ratio for s in planner.answer.plan.segments if s.table in ("t2", "t3")}
+    assert ratios == {"t2": 0.2, "t3": 0.5}
+
+
+def test_tables_that_fill_the_devices_go_to_host_memory() -> None:
+    """Ten of 24.4 MiB in 4 x 50 MiB: one a device, and six beside them."""
+    planner = ShardBenchPlanner(topology(59 * MIB), 64, ask_torchrec=False, plan_s=0.5)
+    made = planner.plan(module([100_000] * 10), SHARDERS)
+    assert max(held(made)) <= 50 * MIB
+    assert sum(held(made)) > 100 * MIB
+    with pytest.raises(PlannerError, match=r"tables need 256000000 bytes .* 4 devices have .* of HBM"):
+        ShardBenchPlanner(topology(59 * MIB, 0), 64, ask_torchrec=False, plan_s=0.5).plan(
+            module([100_000] * 10), SHARDERS
+        )
+
+
+def test_modules_may_have_tables_of_one_name(caplog: pytest.LogCaptureFixture) -> None:
+    model = torch.nn.ModuleDict({"of_user": module([5_000, 70])["tables"], "of_item": module([9_000])["tables"]})
+    asked = {"t0": ParameterConstraints(sharding_types=["row_wise"]), "nobody": ParameterConstraints()}
+    profiles = {"of_item.t0": even_profile(9_000, 3.0), "t1": even_profile(70, 2.0), "t9": even_profile(70, 2.0)}
+    for ask_torchrec in (True, False):
+        planner = ShardBenchPlanner(
+            topology(), 64, constraints=asked, profiles=profiles, ask_torchrec=ask_torchrec, plan_s=0.5
+        )
+        made = planner.plan(model, SHARDERS).plan
+        assert {path: set(tables) for path, tables in made.items()} == {"of_user": {"t0", "t1"}, "of_item": {"t0"}}
+        assert [s.shard_sizes[0] for s in made["of_item"]["t0"].sharding_spec.shards] == [2_250] * 4
+        assert [s.shard_sizes[0] for s in made["of_user"]["t0"].sharding_spec.shards] == [1_250] * 4
+        assert planner.answer is not None
+        problem = planner.answer.question.problem
+        found = {table.name: profile.mean_pooling for table, profile in zip(problem.tables, problem.profiles)}
+        assert found == {"of_user.t0": 1.0, "t1": 2.0, "of_item.t0": 3.0}
+    assert "constraints name tables that the module does not have: nobody" in caplog.text
+    assert "profiles name tables that the module does not have: t9" in caplog.text
+    with pytest.raises(BadInput, match="two collections have a table 't0'"):
+        sharding_plan(Exported(world_size=1, devices_per_node=1, tables=()), model)
+
+
+def wrapped(kind: type) -> torch.nn.Module:
+    """Two tables in a collection, in a module of TorchRec's around it."""
+    inner = module([1_000, 600])["tables"]
+    if kind is FeatureProcessedEmbeddingBagCollection:
+        inner = EmbeddingBagCollection(
+            tables=inner.embedding_bag_configs(), is_weighted=True, device=torch.device("meta")
+        )
+        weights = PositionWeightedModuleCollection({f"f{i}": 10 for i in range(2)}, device=torch.device("meta"))
+        return torch.nn.ModuleDict({"tables": kind(inner, weights)})
+    configs = inner.embedding_bag_configs()
+    slots = ManagedCollisionCollection(
+        managed_collision_modules={
+            config.name: MCHManagedCollisionModule(
+                zch_size=config.num_embeddings,
+                device=torch.device("cpu"),
+                eviction_interval=1,
+                eviction_policy=LFU_EvictionPolicy(),
+            )
+            for config in configs
+        },
+        embedding_configs=configs,
+    )
+    return torch.nn.ModuleDict({"tables": kind(inner, slots)})
+
+
+def test_a_module_around_a_collection_is_planned_as_a_whole_or_refused() -> None:
+    planner = ShardBenchPlanner(topology(), 64, ask_torchrec=False, plan_s=0.5)
+    for kind in (ManagedCollisionEmbeddingBagCollection, FeatureProcessedEmbeddingBagCollection):
+        model = wrapped(kind)
+        made = planner.plan(model).plan
+        assert set(made) == {"tables"}
+        assert set(made["tables"]) == {"t0", "t1"}
+        # TorchRec's planner would shard the collection, and leave on each rank a map of ids of its own.
+        for ask_torchrec in (True, False):
+            refused = ShardBenchPlanner(topology(), 64, ask_torchrec=ask_torchrec, plan_s=0.5)
+            with pytest.raises(PlannerError, match=f"no sharder is given for tables, a {kind.__name__}"):
+                refused.plan(model, SHARDERS)
+    dealt = planner.plan(wrapped(ManagedCollisionEmbeddingBagCollection)).plan["tables"]
+    assert {how.sharding_type for how in dealt.values()} == {"row_wise"}
+    whole = Plan(
+        world_size=1,
+        segments=tuple(
+            whole_table(Table(name=f"t{i}", rows=n, dim=64), OnRank(rank=0)) for i, n in enumerate((1_000, 600))
+        ),
+    )
+    with pytest.raises(Unsupported, match="shards no ManagedCollisionEmbeddingBagCollection by table_wise"):
+        sharding_plan(export(whole), wrapped(ManagedCollisionEmbeddingBagCollection))
+
+
+def test_a_sequence_on_cpus_is_not_copied() -> None:
+    """TorchRec's own plan has copies of so small a table, and crashes at its first step."""
+    configs = [EmbeddingConfig(name="t0", num_embeddings=40, embedding_dim=8, feature_names=["f0"])]
+    model = torch.nn.ModuleDict({"tables": EmbeddingCollection(tables=configs, device=torch.device("meta"))})
+    cpus = TorchRecTopology(world_size=2, local_world_size=2, compute_device="cpu")
+    sharders: Any = [EmbeddingCollectionSharder()]
+    for ask_torchrec in (True, False):
+        planner = ShardBenchPlanner(cpus, 64, ask_torchrec=ask_torchrec, plan_s=0.5)
+        assert planner.plan(model, sharders).plan["tables"]["t0"].sharding_type != "data_parallel"
+        copied = {"t0": ParameterConstraints(sharding_types=["data_parallel"])}
+        with pytest.raises(PlannerError, match="'t0'"):
+            ShardBenchPlanner(cpus, 64, constraints=copied, ask_torchrec=ask_torchrec, plan_s=0.5).plan(model, sharders)
+    plan = Plan(world_size=2, segments=(whole_table(Table(name="t0", rows=40, dim=8), Replicated(ranks=(0, 1))),))
+    with pytest.raises(Unsupported, match="'t0': TorchRec has no data_parallel for an EmbeddingCollection on CPUs"):
+        sharding_plan(export(plan), model, "cpu")
 
 
 def test_the_plan_of_rank_0_is_everybodys_and_the_topology_is_the_groups(tmp_path: Path) -> None:

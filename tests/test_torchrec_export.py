@@ -207,7 +207,7 @@ def shuffled_ranks() -> dict[str, torch.Tensor]:
     return {name: torch.randperm(rows, generator=generator) for name, rows in ROWS.items()}
 
 
-@pytest.mark.parametrize("ranks", [None, shuffled_ranks()], ids=["by-frequency", "raw"])
+@pytest.mark.parametrize("ranks", [dict.fromkeys(ROWS), shuffled_ranks()], ids=["by-frequency", "raw"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_split_collection_gives_the_same_vectors(ranks: Any, weighted: bool) -> None:
     configs = [
@@ -273,6 +273,8 @@ def test_models_of_other_tables_are_refused() -> None:
     right = EmbeddingBagCollection(tables=[bags("dealt", 33, 8)], device=torch.device("meta"))
     with pytest.raises(BadInput, match="ranks of table 'dealt' are \\(3,\\)"):
         split(exported, right, {"dealt": torch.arange(3)})
+    with pytest.raises(BadInput, match="table 'dealt': its hot rows are known by the ranks of its ids alone"):
+        split(exported, right)
 
 
 def exported_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:

@@ -1,4 +1,4 @@
-"""What users ask of a plan beside speed: tables together, sharding types, memory of each device."""
+"""What users ask of a plan beside speed: tables together, sharding types, kinds of memory, memory of each device."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,7 +9,19 @@ from pydantic.dataclasses import dataclass
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.serialise import STRICT
 from shardbench.model.machine import Topology
-from shardbench.model.plan import Host, NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, Segment
+from shardbench.model.plan import (
+    CacheRatio,
+    Host,
+    NodeSharded,
+    OnLocalRank,
+    OnRank,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    Tier,
+    tier_of,
+)
 from shardbench.model.problem import Problem
 from shardbench.model.table import Table
 from shardbench.model.validate import memory_bytes
@@ -21,6 +33,8 @@ TORCHREC_TYPES = (
 )  # fmt: skip
 TYPES = (*TORCHREC_TYPES, BY_FREQUENCY, NODE_COPIES, HOST)
 """TorchRec's sharding types, and what it has no type for: rows cut by frequency, a copy a node, a host."""
+CACHE_RATIO = 0.2
+"""TorchRec's cache where nobody states one (``UVM_CACHING_RATIO``)."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -33,6 +47,10 @@ class Constraints:
     """Groups of tables of which every row lies on one node, the same for all."""
     sharding_types: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Types that a table may have, by its name; a table that is not named may have any."""
+    tiers: dict[str, tuple[Tier, ...]] = Field(default_factory=dict)
+    """Memory of devices that a table's rows may be in, by its name; a table that is not named may be in any."""
+    cache_ratios: dict[str, CacheRatio] = Field(default_factory=dict)
+    """The cache of a table that is placed behind one to keep its ``tiers``; CACHE_RATIO where it is not named."""
     device_hbm_bytes: tuple[PositiveInt, ...] = ()
     """Memory of every device, by rank; the machine's where it is left out."""
     reserved_bytes: NonNegativeInt = 0
@@ -47,10 +65,14 @@ class Constraints:
             strange = sorted(set(types) - set(TYPES))
             if strange or not types:
                 raise ValueError(f"table '{name}': sharding type '{''.join(strange[:1])}'; known: {', '.join(TYPES)}")
+        for name, tiers in self.tiers.items():
+            if not tiers:
+                raise ValueError(f"table '{name}' may be in no memory: state some of {', '.join(Tier)}")
 
     def check_names(self, tables: tuple[Table, ...]) -> None:
         """Raise BadInput where a constraint names a table that there is not."""
-        named = {name for group in (*self.same_device, *self.same_node) for name in group} | self.sharding_types.keys()
+        named = {name for group in (*self.same_device, *self.same_node) for name in group}
+        named |= self.sharding_types.keys() | self.tiers.keys() | self.cache_ratios.keys()
         strange = sorted(named - {table.name for table in tables})
         if strange:
             raise BadInput(f"constraints name table '{strange[0]}', which there is not: correct the name")
@@ -82,6 +104,10 @@ class Constraints:
             kind = sharding_type(by_table[name], tables[name], topology)
             if kind not in allowed(types):
                 raise _broken(f"table '{name}' is {kind}, allowed are {', '.join(types)}")
+        for name, tiers in self.tiers.items():
+            strange = sorted(memories(by_table[name]) - set(tiers))
+            if strange:
+                raise _broken(f"table '{name}' has rows in {strange[0]}, allowed are {', '.join(tiers)}")
         for group in self.same_device:
             if not on_one_device([by_table[name] for name in group]):
                 raise _broken(f"tables {', '.join(group)} do not lie whole on one device")
@@ -102,6 +128,11 @@ def _broken(text: str) -> InvalidPlan:
 def allowed(types: tuple[str, ...]) -> tuple[str, ...]:
     """Return the types with TorchRec's other name for column-wise replaced."""
     return tuple("column_wise" if kind == "table_column_wise" else kind for kind in types)
+
+
+def memories(segments: Iterable[Segment]) -> set[str]:
+    """Return the kinds of memory that rows are in: tiers of devices, and HOST."""
+    return {HOST if isinstance(s.placement, Host) else tier_of(s.placement).value for s in segments}
 
 
 def on_one_device(tables: Iterable[list[Segment]]) -> bool:

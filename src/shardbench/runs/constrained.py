@@ -12,7 +12,16 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible, InvalidPlan
-from shardbench.model.constraints import TYPES, Constraints, allowed, nodes_of, on_one_device, sharding_type
+from shardbench.model.constraints import (
+    CACHE_RATIO,
+    TYPES,
+    Constraints,
+    allowed,
+    memories,
+    nodes_of,
+    on_one_device,
+    sharding_type,
+)
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, ShardingGroups, Tier, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -38,7 +47,7 @@ class Constrained(Strategy):
     def __init__(self, inner: Strategy, constraints: Constraints) -> None:
         self.inner, self.constraints = inner, constraints
         self.name = inner.name
-        self.moves = inner.moves | TABLE_MOVES
+        self.moves = inner.moves | TABLE_MOVES | _tier_moves(constraints)
         # What is placed anew is chosen by tables and profiles, whatever the strategy sees.
         self.sees = inner.sees | {Sees.TABLES, Sees.ACCESS_PROFILE}  # type: ignore[misc]
         self.requires = inner.requires  # type: ignore[misc]
@@ -60,6 +69,12 @@ class Constrained(Strategy):
         except Infeasible:
             return _all_by_size(problem, self.constraints)
         return _kept(replace(made, segments=(*made.segments, *fixed)), problem, self.constraints)
+
+
+def _tier_moves(constraints: Constraints) -> frozenset[Move]:
+    tiers = {tier for tiers in constraints.tiers.values() for tier in tiers}
+    cached = {Move.CACHE} if Tier.CACHED in tiers else set()
+    return frozenset(cached | ({Move.UVM} if tiers - {Tier.HBM} else set()))
 
 
 def evaluate_under(
@@ -94,7 +109,7 @@ def _everywhere(problem: Problem, constraints: Constraints) -> list[Segment]:
     found = []
     for table in problem.tables:
         types = constraints.sharding_types.get(table.name, ())
-        if table.name in grouped or len(types) != 1:
+        if table.name in grouped or len(types) != 1 or Tier.HBM not in constraints.tiers.get(table.name, Tier):
             continue
         if types[0] == "data_parallel":
             found.append(whole_table(table, Replicated(ranks=everyone)))
@@ -193,6 +208,8 @@ def _groups(
         name: sharding_type(by_table[name], tables[name], topology) not in allowed(types)
         for name, types in constraints.sharding_types.items()
     }
+    for name, tiers in constraints.tiers.items():
+        wrong[name] = wrong.get(name, False) or not memories(by_table[name]) <= set(tiers)
     for group in constraints.same_device:
         if not on_one_device([by_table[name] for name in group]):
             found.append((group, "device"))
@@ -220,7 +237,9 @@ class _Placing:
     ) -> None:
         self.sharding_groups, self.by_room = sharding_groups, by_room
         self.segments, self.problem, self.constraints = segments, problem, constraints
-        self.room = np.array(constraints.device_bytes(problem.topology), dtype=np.float64)
+        hbm = np.array(constraints.device_bytes(problem.topology), dtype=np.float64)
+        # Bytes that are left by tier, HBM and UVM, and by rank.
+        self.room: Floats = np.stack([hbm, np.full(hbm.shape, float(problem.topology.uvm_bytes))])
         self.work: Floats = np.zeros(problem.world_size)
         self.work_of = {
             table.name: profile.mean_pooling * table.dim
@@ -248,7 +267,7 @@ class _Placing:
         needed = sum(self.problem.weight_bytes(table) for table in tables)
         raise Infeasible(
             f"constraints: no {where.replace('anywhere', 'device')} has room or a type for {names}, {needed} bytes; "
-            f"a device has up to {self.room.max():.0f} left, all have {self.room.clip(min=0.0).sum():.0f}"
+            f"a device has up to {self.room[0].max():.0f} left, all have {self.room[0].clip(min=0.0).sum():.0f}"
         )
 
     def _table(self, table: Table, ranks: tuple[int, ...]) -> bool:
@@ -264,27 +283,34 @@ class _Placing:
         """Forms within some ranks that the table may have, the simplest first."""
         topology, types = self.problem.topology, self.constraints.sharding_types.get(table.name)
         can = set(TYPES if types is None else allowed(types))
-        ordered = sorted(ranks, key=lambda rank: -self.room[rank] if self.by_room else self.work[rank])
-        forms = []
-        if "table_wise" in can:
-            forms += [[whole_table(table, OnRank(rank=rank))] for rank in ordered]
         everyone = tuple(range(topology.world_size))
-        if "data_parallel" in can and ranks == everyone:
-            forms.append([whole_table(table, Replicated(ranks=everyone))])
-        shards = (n for n in (2, 4, 8, 16) if n <= len(ranks) and table.dim % (n * COLUMN_MULTIPLE) == 0)
-        if "column_wise" in can:
-            forms += [_columns(table, ordered[:n]) for n in shards]
-        if "table_row_wise" in can:
-            nodes = [topology.node_ranks(node) for node in range(topology.nodes)]
-            inside = [node for node in nodes if set(node) <= set(ranks) and 1 < len(node) < len(everyone)]
-            forms += [_dealt(table, node) for node in inside if table.rows >= len(node)]
-        if "row_wise" in can and ranks == everyone and len(ranks) > 1 and table.rows >= len(ranks):
-            forms.append(_dealt(table, ranks))
+        nodes = [topology.node_ranks(node) for node in range(topology.nodes)]
+        inside = [node for node in nodes if set(node) <= set(ranks) and 1 < len(node) < len(everyone)]
+        forms = []
+        for tier in self.constraints.tiers.get(table.name, (Tier.HBM,)):
+            ratio = self.constraints.cache_ratios.get(table.name, CACHE_RATIO) if tier is Tier.CACHED else None
+            room = self.room[0 if tier is Tier.HBM else 1]
+            ordered = sorted(ranks, key=lambda rank: -room[rank] if self.by_room else self.work[rank])
+            if "table_wise" in can:
+                forms += [[whole_table(table, OnRank(rank=rank, tier=tier, cache_ratio=ratio))] for rank in ordered]
+            if "data_parallel" in can and ranks == everyone and tier is Tier.HBM:
+                forms.append([whole_table(table, Replicated(ranks=everyone))])
+            shards = (n for n in (2, 4, 8, 16) if n <= len(ranks) and table.dim % (n * COLUMN_MULTIPLE) == 0)
+            if "column_wise" in can:
+                forms += [_columns(table, ordered[:n], tier, ratio) for n in shards]
+            dealt = inside if "table_row_wise" in can else []
+            dealt = [*dealt, everyone] if "row_wise" in can and ranks == everyone and len(ranks) > 1 else dealt
+            forms += [
+                [whole_table(table, RowWise(ranks=ways, tier=tier, cache_ratio=ratio))]
+                for ways in dealt
+                if table.rows >= len(ways)
+            ]
         return forms
 
     def _bytes(self, segments: list[Segment]) -> Floats:
         plan = Plan(world_size=self.problem.world_size, segments=tuple(segments), groups=self.sharding_groups)
-        return np.asarray(memory_bytes(plan, self.problem).hbm, dtype=np.float64)
+        memory = memory_bytes(plan, self.problem)
+        return np.stack([memory.hbm, memory.uvm]).astype(np.float64)
 
     def _hold(self, segments: list[Segment]) -> None:
         self.room -= self._bytes(segments)
@@ -296,7 +322,7 @@ class _Placing:
             self.work[ranks] += self.work_of[segment.table] * share
 
 
-def _columns(table: Table, ranks: list[int]) -> list[Segment]:
+def _columns(table: Table, ranks: list[int], tier: Tier, cache_ratio: float | None) -> list[Segment]:
     width = table.dim // len(ranks)
     return [
         Segment(
@@ -304,11 +330,7 @@ def _columns(table: Table, ranks: list[int]) -> list[Segment]:
             row_stop=table.rows,
             column_start=i * width,
             column_stop=(i + 1) * width,
-            placement=OnRank(rank=rank, tier=Tier.HBM),
+            placement=OnRank(rank=rank, tier=tier, cache_ratio=cache_ratio),
         )
         for i, rank in enumerate(ranks)
     ]
-
-
-def _dealt(table: Table, ranks: tuple[int, ...]) -> list[Segment]:
-    return [whole_table(table, RowWise(ranks=ranks))]

@@ -20,8 +20,8 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Precision, Table
-from shardbench.torchrec.exported import TorchRecTable, export
-from shardbench.torchrec.sharding import SEQUENCE_TYPES, cache_params
+from shardbench.torchrec.exported import SEQUENCE_TYPES, TorchRecTable, export
+from shardbench.torchrec.translated import cache_params
 
 _OWNER = torch.nn.Module()
 """Stands for the collection of every table: the estimator asks only its class for communication types."""

@@ -25,6 +25,8 @@ from shardbench.model.plan import (
 )
 
 DENSE = "dense"
+SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
+"""Types that TorchRec's EmbeddingCollection can be sharded by."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -22,21 +22,23 @@ from shardbench.model.constraints import Constraints
 from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.machine_file import load_machine
+from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import DenseShape, Optimizer
+from shardbench.model.validate import memory_said
 from shardbench.records.trial import Failure
 from shardbench.runs.asking import HandedPlan
 from shardbench.runs.best_plan import default_strategies
 from shardbench.runs.constrained import evaluate_under
 from shardbench.runs.evaluate import Answer, evaluate
 from shardbench.runs.simulate import CountedQuestion, Simulation
-from shardbench.torchrec.exported import export
+from shardbench.torchrec.exported import DENSE, export
 from shardbench.torchrec.profile_batches import ProfileBatches, even_profile
-from shardbench.torchrec.sharding import sharding_plan
-from shardbench.torchrec.tables import PlannedTables, Sharders
-from shardbench.torchrec.translated import translate
+from shardbench.torchrec.sharding import Unsharded, plan_of, shardables
+from shardbench.torchrec.tables import PlannedTables, Sharders, names_without_tables, without_crashes
+from shardbench.torchrec.translated import TIERS, translate
 
 DEFAULT_MACHINE = "a100-40gb-2x8"
 """Machine whose constants count where neither the caller nor TorchRec's Topology states them."""
@@ -84,7 +86,10 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     or its plan cannot be compared, TorchRec's as it is. ``plan_s`` are the seconds in which the strategies plan. Where
     it is left out they take, with judging, about a second beside TorchRec's planner, and ALONE_S seconds without it.
 
-    ``plan`` raises TorchRec's PlannerError where there is no plan, and BadInput for a profile of another table;
+    ``plan`` raises TorchRec's PlannerError where there is no plan, or where a module is given no sharder whose
+    collection cannot be sharded alone (managed collisions), and BadInput for a profile of another table. Constraints
+    and profiles of tables that there are not are said in the log. Where several modules have a table of one name, a
+    constraint of that name is for all of them, and so is a profile, unless it is named by path and table.
     ``answer`` then says what the last plan comes to (None for one that cannot be judged), and ``taken`` whose it is:
     a strategy's name or "torchrec".
     """
@@ -123,8 +128,9 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     def plan(self, module: torch.nn.Module, sharders: Sharders | None = None) -> ShardingPlan:
         """Plan the sharding of all collections of ``module`` that a sharder is given for."""
         given = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
-        theirs = self._theirs(module, given) if self.ask_torchrec else None
         self.answer, self.taken = None, ""
+        self._check(module, given)
+        theirs = self._theirs(module, given) if self.ask_torchrec else None
         try:
             return self._best(module, given, theirs)
         except PlannerError as error:
@@ -134,13 +140,26 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             _LOG.warning("TorchRec's plan is taken, unjudged: %s", error)
             return theirs
 
+    def _check(self, module: torch.nn.Module, sharders: Sharders) -> None:
+        """Say which names no table has; raises PlannerError for modules that TorchRec would shard wrongly, too."""
+        for what, names in (("constraints", self._constraints or {}), ("profiles", self.profiles)):
+            strange = names_without_tables(names, module, sharders)
+            if strange:
+                _LOG.warning("%s name tables that the module does not have: %s", what, ", ".join(strange))
+        try:
+            list(shardables(module, {sharder.module_type for sharder in sharders}))
+        except Unsharded as error:
+            raise PlannerError(str(error)) from error
+        except Unsupported as error:
+            _LOG.info("ShardBench does not plan this module: %s", error)
+
     def _theirs(self, module: torch.nn.Module, sharders: Sharders) -> ShardingPlan | None:
         """Return the plan of TorchRec's planner; None where it has none."""
         planner = EmbeddingShardingPlanner(
             topology=self._topology,
             batch_size=self._batch_size,
             storage_reservation=deepcopy(self._storage_reservation),  # it keeps what it reserved last
-            constraints=self._constraints,
+            constraints=without_crashes(module, sharders, self._constraints or {}, self._topology),
             stats=[],
             debug=False,
         )
@@ -166,18 +185,18 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         if not found.tables:
             return ShardingPlan({})
         problem = self._problem(found, reserved)
-        limits = Constraints(sharding_types=found.types, device_hbm_bytes=_capacities(reserved))
+        limits = replace(found.kept, device_hbm_bytes=_capacities(reserved))
         question = CountedQuestion(problem, ProfileBatches(problem), DenseShape())
         begun = time.perf_counter()
         candidates = []
         if theirs is not None:
             try:
-                candidates.append(_Candidate(TORCHREC, theirs, _judged(theirs, question)))
+                candidates.append(_Candidate(TORCHREC, theirs, _judged(theirs, question, found)))
             except Unsupported as error:
                 _LOG.warning("TorchRec's plan cannot be compared: %s", error)
         try:
             name, ours = self._ours(limits, question, begun, has_plan=theirs is not None)
-            candidates.append(_Candidate(name, self._made(ours, module), ours))
+            candidates.append(_Candidate(name, self._made(ours, found), ours))
         except PlannerError:
             if not candidates:
                 raise
@@ -189,7 +208,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         machine = _machine(self.machine, reserved, min(_capacities(reserved)))
         profiles = []
         for table in found.tables:
-            profile = self.profiles.get(table.name)
+            profile = self.profiles.get(table.name) or self.profiles.get(found.own_names[table.name])
             if profile is not None and profile.rows != table.rows:
                 raise BadInput(f"profile of {table.name} has {profile.rows} rows, the table has {table.rows}")
             profiles.append(profile or even_profile(table.rows, found.pooling[table.name]))
@@ -230,17 +249,18 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
                 found.append((strategy.name, answer))
         if not found:
             names = ", ".join(strategy.name for strategy in self.strategies)
-            raise PlannerError(f"{names}: {'; then '.join(dict.fromkeys(causes))}")
+            why = "; then ".join(dict.fromkeys(causes))
+            raise PlannerError(f"{names}: {why}; {memory_said(question.problem)}")
         return min(found, key=lambda one: one[1].judged.step_ms)
 
-    def _made(self, answer: Answer[Simulation], module: torch.nn.Module) -> ShardingPlan:
+    def _made(self, answer: Answer[Simulation], found: PlannedTables) -> ShardingPlan:
         """Return a plan of ours as TorchRec's; raises PlannerError for one that TorchRec or a constraint refuses."""
         local = answer.question.problem.topology.devices_per_node
         try:
             exported = export(answer.plan, devices_per_node=local, in_blocks=True)
+            made = plan_of(exported, found.found, found.names, self._topology.compute_device)
         except Unsupported as error:
             raise PlannerError(str(error)) from error
-        made = sharding_plan(exported, module, self._topology.compute_device)
         self._keep_kernels(made)
         return made
 
@@ -251,8 +271,11 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
                 constraint = (self._constraints or {}).get(name)
                 if constraint is None:
                     continue
-                kernels = constraint.compute_kernels
-                if kernels and sharding.compute_kernel not in kernels:
+                kernels = constraint.compute_kernels or [sharding.compute_kernel]
+                if sharding.compute_kernel not in kernels and TIERS[sharding.compute_kernel] is Tier.HBM:
+                    # A sharder of the user's own may have the dense kernel for tables on one device.
+                    sharding.compute_kernel = DENSE
+                if sharding.compute_kernel not in kernels:
                     raise PlannerError(f"table '{name}' would need {sharding.compute_kernel}, allowed: {kernels}")
                 least, shards = constraint.min_partition, getattr(sharding.sharding_spec, "shards", [])
                 if least is not None and len(shards) > 1 and min(shard.shard_sizes[1] for shard in shards) < least:
@@ -262,9 +285,9 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
                         setattr(sharding, field, getattr(constraint, field))
 
 
-def _judged(plan: ShardingPlan, question: CountedQuestion) -> Answer[Simulation]:
+def _judged(plan: ShardingPlan, question: CountedQuestion, found: PlannedTables) -> Answer[Simulation]:
     """Judge TorchRec's plan, in the memory that TorchRec counts; raises Unsupported for one that cannot be judged."""
-    sharding = {name: how for module in plan.plan.values() for name, how in module.items()}
+    sharding = {found.names[path, name]: how for path, module in plan.plan.items() for name, how in module.items()}
     problem = question.problem
     # Whether it fits is TorchRec's to say: it counts other things than weights and state.
     topology = replace(problem.topology, hbm_bytes=_ANY_BYTES, uvm_bytes=_ANY_BYTES)
@@ -278,11 +301,11 @@ def _judged(plan: ShardingPlan, question: CountedQuestion) -> Answer[Simulation]
 
 def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:
     """Return the strategy, and before it, where it has moves that need a remap, itself without them."""
-    host = {Move.UVM} if problem.topology.uvm_bytes else set()
-    if strategy.moves <= NATIVE_MOVES | host:
+    native = NATIVE_MOVES | ({Move.UVM} if problem.topology.uvm_bytes else set())
+    if strategy.moves <= native:
         return [strategy]
     narrow = copy(strategy)
-    narrow.moves = strategy.moves & NATIVE_MOVES
+    narrow.moves = strategy.moves & native
     return [narrow, strategy] if Move.TABLE in narrow.moves else [strategy]
 
 

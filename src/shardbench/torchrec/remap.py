@@ -48,22 +48,29 @@ class IdRemap(torch.nn.Module):
     """Cuts lookups by row range and deals the rows of row-wise pieces; keys of no table here pass unchanged.
 
     ``features`` are those of each table, ``ranks[table]`` int64 [rows] is each id's place in the
-    order of frequency that the plan was made for: 0 for the hottest. A table that is not named
-    there has ids that are such places already. Weights of lookups go with them. Raises BadInput
-    for a table of other size than the plan's.
+    order of frequency that the plan was made for: 0 for the hottest; None says that the table's ids are
+    such places already. Weights of lookups go with them. Raises BadInput for a table without ranks,
+    whose hot rows would be any, and for one of other size than the plan's.
+
+    It has no weights and one argument, so that TorchRec's pipelines can run it ahead (``pipeline_postproc=True``).
     """
 
     def __init__(
         self,
         tables: Sequence[ExportedTable],
         features: Mapping[str, Sequence[str]],
-        ranks: Mapping[str, torch.Tensor] | None = None,
+        ranks: Mapping[str, torch.Tensor | None],
     ) -> None:
         super().__init__()
-        given = dict(ranks or {})
-        strange = sorted(given.keys() - {table.name for table in tables})
+        rows = {table.name: table.rows for table in tables}
+        strange, missing = sorted(ranks.keys() - rows.keys()), sorted(rows.keys() - ranks.keys())
         if strange:
             raise BadInput(f"ranks of table '{strange[0]}', which is not among those that are remapped")
+        if missing:
+            raise BadInput(
+                f"table '{missing[0]}': its hot rows are known by the ranks of its ids alone: give "
+                f"ranks['{missing[0]}'] (ranks_of), or None where ids are places by frequency already"
+            )
         self._tables = {feature: table for table in tables for feature in features[table.name]}
         self._logical = {piece.name: piece.logical() for table in tables for piece in table.pieces}
         self._keys = {
@@ -71,19 +78,16 @@ class IdRemap(torch.nn.Module):
             for table in tables
             for number, feature in enumerate(features[table.name])
         }
-        for name, order in given.items():
-            rows = next(table.rows for table in tables if table.name == name)
-            if order.shape != (rows,):
-                raise BadInput(f"ranks of table '{name}' are {tuple(order.shape)}, the plan's table has {rows} rows")
+        for name, order in ranks.items():
+            if order is None:
+                continue
+            if order.shape != (rows[name],):
+                raise BadInput(f"ranks of table '{name}' are {tuple(order.shape)}, the plan's has {rows[name]} rows")
             # Part of the state: rows of a checkpoint mean something in this order alone.
             self.register_buffer(f"ranks_{name}", order.to(torch.int64))
 
-    def forward(self, lookups: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """Turn lookups [keys, batch] into lookups of the pieces, a key each."""
-        return self.cut(lookups).lookups
-
-    def cut(self, lookups: KeyedJaggedTensor) -> Remapped:
-        """Turn lookups into those of the pieces, and say where each came from."""
+    def forward(self, lookups: KeyedJaggedTensor) -> Remapped:
+        """Turn lookups [keys, batch] into those of the pieces, a key each, and say where each came from."""
         keys: list[str] = []
         ids: list[torch.Tensor] = []
         lengths: list[torch.Tensor] = []

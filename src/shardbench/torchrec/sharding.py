@@ -1,6 +1,9 @@
 """TorchRec's ShardingPlan object of an exported plan."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection as Container
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -8,49 +11,134 @@ from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.distributed.sharding_plan import placement
-from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
+from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import to_json
 from shardbench.model.sharding_plan import ShardBlock, ShardedTable
-from shardbench.torchrec.exported import Exported, TorchRecTable
-
-SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
-"""Types that TorchRec's EmbeddingCollection can be sharded by."""
+from shardbench.torchrec.exported import SEQUENCE_TYPES, Exported, TorchRecTable
+from shardbench.torchrec.translated import cache_params
 
 Collection: TypeAlias = EmbeddingBagCollection | EmbeddingCollection
+_COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection)
+_WRAPPERS = (BaseManagedCollisionEmbeddingCollection, FeatureProcessedEmbeddingBagCollection)
+"""Modules that TorchRec shards together with the collection that they hold."""
+_TRANSPARENT = (EmbeddingTower, EmbeddingTowerCollection)
+"""Modules of TorchRec's that may stay as they are while the collections in them are sharded."""
 
 
-def collections(model: torch.nn.Module) -> Iterator[tuple[str, Collection]]:
-    """Yield path and module of every collection in a model that is not sharded yet."""
-    for path, module in model.named_modules():
-        if isinstance(module, EmbeddingBagCollection | EmbeddingCollection):
-            yield path, module
+class Unsharded(Unsupported):
+    """A module that has to be sharded together with its collection is given no sharder."""
+
+
+@dataclass(frozen=True)
+class Shardable:
+    """What TorchRec shards as one module, and the collection that holds its tables: itself, or one that it wraps."""
+
+    path: str
+    module: torch.nn.Module
+    collection: Collection
+
+    @property
+    def types(self) -> tuple[str, ...] | None:
+        """Return the sharding types that it may have; None for all."""
+        if isinstance(self.module, BaseManagedCollisionEmbeddingCollection):
+            return ("row_wise",)
+        return None if isinstance(self.collection, EmbeddingBagCollection) else SEQUENCE_TYPES
+
+
+def shardables(model: torch.nn.Module, kinds: Container[type] | None = None) -> Iterator[Shardable]:
+    """Yield what TorchRec shards in a model that is not sharded yet, found as TorchRec finds it: outermost first.
+
+    ``kinds`` are the classes that a sharder is given for, all where it is left out. Raises Unsharded for a module that
+    would be trained wrongly if the collection in it were sharded alone, such as one of managed collisions, whose ranks
+    would then give one id different rows; Unsupported for other classes that TorchRec shards or for which
+    there is no sharder.
+    """
+    seen: set[int] = set()
+    waiting = [("", model)]
+    while waiting:
+        path, module = waiting.pop(0)
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        said = f"{path or 'the module'}, a {type(module).__name__}"
+        inside = [part for part in module.modules() if isinstance(part, _COLLECTIONS)]
+        known = isinstance(module, (*_COLLECTIONS, *_WRAPPERS))
+        if type(module) in kinds if kinds is not None else known:
+            if not known or len(inside) != 1:
+                raise Unsupported(f"{said}, is sharded in a way of its own")
+            yield Shardable(path, module, inside[0])
+            continue
+        if known and inside == [module]:
+            raise Unsupported(f"no sharder is given for {said}")
+        if inside and (known or _is_wrapper(module)):
+            raise Unsharded(
+                f"no sharder is given for {said}: give one, since its collection cannot be sharded without it"
+            )
+        waiting += [(f"{path}.{name}" if path else name, child) for name, child in module.named_children()]
+
+
+def _is_wrapper(module: torch.nn.Module) -> bool:
+    own = type(module).__module__.startswith("torchrec.modules.")
+    return own and not isinstance(module, _TRANSPARENT)
+
+
+def names_of(found: Sequence[Shardable]) -> dict[tuple[str, str], str]:
+    """Return a name for each path and table: the table's own, with the path in front where several have it."""
+    pairs = [(one.path, config.name) for one in found for config in configs_of(one.collection)]
+    times = Counter(name for _, name in pairs)
+    return {(path, name): name if times[name] == 1 else f"{path}.{name}" for path, name in pairs}
 
 
 def sharding_plan(exported: Exported, model: torch.nn.Module, device: str = "cuda") -> ShardingPlan:
     """Make the plan of all collections in ``model``, for ``DistributedModelParallel(model, plan=...)``.
 
     ``model`` holds the exported tables: the user's own module where none is remapped, else what
-    ``split`` made of it. Raises BadInput where its tables are others, Unsupported for a sequence
-    that TorchRec cannot shard so.
+    ``split`` made of it. Raises BadInput where its tables are others or two have one name, Unsupported for a
+    module or a sequence that TorchRec cannot shard so.
     """
-    pieces, found = exported.pieces, {}
-    for path, module in collections(model):
-        tables = {config.name: (config.num_embeddings, config.embedding_dim) for config in configs_of(module)}
-        for name, shape in tables.items():
-            _check(name, shape, pieces)
-            kind = pieces[name].sharding_type
-            if isinstance(module, EmbeddingCollection) and kind not in SEQUENCE_TYPES:
-                raise Unsupported(f"table '{pieces[name].table}': TorchRec shards no EmbeddingCollection by {kind}")
-        found[path] = EmbeddingModuleShardingPlan(
-            {name: _parameter(pieces[name], exported.devices_per_node, device) for name in tables}
-        )
-    placed = {name for plan in found.values() for name in plan}
-    missing = sorted(pieces.keys() - placed)
+    found = list(shardables(model))
+    names = names_of(found)
+    twice = sorted({name for (_, name), known in names.items() if name != known})
+    if twice:
+        raise BadInput(f"two collections have a table '{twice[0]}', and a plan knows tables by name: rename one")
+    return plan_of(exported, found, names, device)
+
+
+def plan_of(
+    exported: Exported, found: Sequence[Shardable], names: Mapping[tuple[str, str], str], device: str
+) -> ShardingPlan:
+    """Make the plan of modules whose tables are known to the exported plan by ``names`` of path and table."""
+    pieces, made = exported.pieces, {}
+    for one in found:
+        tables = {}
+        for config in configs_of(one.collection):
+            known = names[one.path, config.name]
+            _check(known, (config.num_embeddings, config.embedding_dim), pieces)
+            _check_type(one, pieces[known], device)
+            tables[config.name] = _parameter(pieces[known], exported.devices_per_node, device)
+        made[one.path] = EmbeddingModuleShardingPlan(tables)
+    missing = sorted(pieces.keys() - set(names.values()))
     if missing:
         raise BadInput(f"the plan places table '{missing[0]}', which no collection of the model has")
-    return ShardingPlan(plan=found)
+    return ShardingPlan(plan=made)
+
+
+def _check_type(one: Shardable, piece: TorchRecTable, device: str) -> None:
+    kind = piece.sharding_type
+    if one.types is not None and kind not in one.types:
+        raise Unsupported(f"table '{piece.table}': TorchRec shards no {type(one.module).__name__} by {kind}")
+    if crashes(one.collection, kind, device):
+        raise Unsupported(f"table '{piece.table}': TorchRec has no {kind} for an EmbeddingCollection on CPUs")
+
+
+def crashes(collection: Collection, kind: str, device: str) -> bool:
+    """Tell whether TorchRec takes such a plan and fails at its first step: its dense CPU kernel only knows bags."""
+    return kind == "data_parallel" and device == "cpu" and isinstance(collection, EmbeddingCollection)
 
 
 def sharding_plan_json(plan: ShardingPlan) -> str:
@@ -111,11 +199,6 @@ def _check(name: str, shape: tuple[int, int], pieces: dict[str, TorchRecTable]) 
     rows = logical.rows if pieces[name].ways > 1 else logical.segment.rows
     if shape != (rows, logical.segment.columns):
         raise BadInput(f"table '{name}' is {shape[0]} x {shape[1]}, the plan's is {rows} x {logical.segment.columns}")
-
-
-def cache_params(piece: TorchRecTable) -> CacheParams | None:
-    """Return TorchRec's parameters of a table's cache; None without one."""
-    return None if piece.cache_load_factor is None else CacheParams(load_factor=piece.cache_load_factor)
 
 
 def _parameter(piece: TorchRecTable, local_size: int, device: str) -> ParameterSharding:

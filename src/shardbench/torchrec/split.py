@@ -21,14 +21,15 @@ from shardbench.torchrec.exported import Exported, ExportedTable, TorchRecTable
 from shardbench.torchrec.remap import IdRemap, piece_keys
 from shardbench.torchrec.sharding import Collection, configs_of
 
-Ranks = Mapping[str, torch.Tensor]
+Ranks = Mapping[str, torch.Tensor | None]
 
 
 def split(exported: Exported, module: Collection, ranks: Ranks | None = None) -> torch.nn.Module:
     """Make what takes the collection's place in the model: itself, if no table of it is remapped.
 
-    ``ranks`` as in IdRemap. Weights are copied where ``module`` has some (is not on the meta
-    device). Raises BadInput where its tables are not the plan's, Unsupported for what cannot be split.
+    ``ranks`` as in IdRemap, for every table that is remapped (``exported.remapped``). Weights are copied
+    where ``module`` has some (is not on the meta device). Raises BadInput where its tables are not the
+    plan's or ranks are missing, Unsupported for what cannot be split.
     """
     tables = _tables(exported, configs_of(module))
     if not any(table.is_remapped for table in tables.values()):
@@ -82,13 +83,25 @@ class SplitBags(torch.nn.Module):
             is_weighted=module.is_weighted(),
             device=module.device,
         )
+        self.join = _JoinBags(configs, tables, frozenset(means))
+
+    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
+        """Turn lookups into vectors [batch, sum of widths], as the collection it stands for does."""
+        return self.join(features, self.collection(self.remap(features).lookups))
+
+
+class _JoinBags(torch.nn.Module):
+    """Sums the vectors of pieces; a module of its own, so that fx, by which TorchRec's pipelines look, sees a call."""
+
+    def __init__(self, configs: Sequence[Any], tables: dict[str, ExportedTable], means: frozenset[str]) -> None:
+        super().__init__()
         self._parts = _parts(configs, tables)
         self._dims = {feature: config.embedding_dim for config in configs for feature in config.feature_names}
         self._means = {feature for config in configs if config.name in means for feature in config.feature_names}
 
-    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
-        """Turn lookups into vectors [batch, sum of widths], as the collection it stands for does."""
-        found = self.collection(self.remap(features)).to_dict()
+    def forward(self, features: KeyedJaggedTensor, vectors_of_pieces: KeyedTensor) -> KeyedTensor:
+        """Return vectors [batch, sum of widths]; of ``features`` it needs lengths alone."""
+        found = vectors_of_pieces.to_dict()
         vectors = []
         for feature, dim in self._dims.items():
             parts = [_widened(found[key], piece, dim) for key, piece in self._parts[feature]]
@@ -120,12 +133,29 @@ class SplitSequences(torch.nn.Module):
             tables=[_config(config, piece, keys) for config in configs for piece, keys in _pieces(config, tables)],
             device=module.device,
         )
-        self._parts = _parts(configs, tables)
+        self.join = _JoinSequences(configs, tables)
 
     def forward(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
         """Turn lookups into vectors of each by feature, as the collection it stands for does."""
-        lookups, positions = self.remap.cut(features)
-        found = self.collection(lookups)
+        remapped = self.remap(features)
+        joined: dict[str, JaggedTensor] = self.join(features, remapped.positions, self.collection(remapped.lookups))
+        return joined
+
+
+class _JoinSequences(torch.nn.Module):
+    """Puts the vectors of pieces back into their places; a module of its own, as _JoinBags is."""
+
+    def __init__(self, configs: Sequence[Any], tables: dict[str, ExportedTable]) -> None:
+        super().__init__()
+        self._parts = _parts(configs, tables)
+
+    def forward(
+        self,
+        features: KeyedJaggedTensor,
+        positions: dict[str, torch.Tensor | None],
+        found: dict[str, JaggedTensor],
+    ) -> dict[str, JaggedTensor]:
+        """Return vectors of each lookup by feature."""
         made = {}
         for feature, parts in self._parts.items():
             own = features[feature]

@@ -1,27 +1,35 @@
 """The tables of a module as TorchRec's planner is given it: with sharders, constraints and a topology."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
+from torchrec import EmbeddingCollection
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ModuleSharder
 
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, Unsupported
 from shardbench.engine.formats import DATA_TYPES, exchange_of
-from shardbench.model.constraints import allowed
+from shardbench.model.constraints import Constraints, allowed
+from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
-from shardbench.torchrec.sharding import SEQUENCE_TYPES, Collection, collections, configs_of
+from shardbench.torchrec.exported import DENSE
+from shardbench.torchrec.sharding import Collection, Shardable, configs_of, crashes, names_of, shardables
+from shardbench.torchrec.translated import TIERS, load_factor
 
 NATIVE_TYPES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
 """Sharding types that need no remap of ids; grid_shard needs widths that few tables have."""
 Sharders: TypeAlias = list[ModuleSharder[torch.nn.Module]]
-_REFUSED = ("device_group", "key_value_params", "batch_sizes")
+_REFUSED = ("key_value_params", "batch_sizes")
 
 
 class PlannedTables:
-    """What a model's collections hold, and what each table may be; raises PlannerError for what has no plan here."""
+    """What a model's collections hold, and what each table may be; raises PlannerError for what has no plan here.
+
+    Tables are named as ``names_of`` does, so that several modules may have tables of one name.
+    """
 
     def __init__(
         self,
@@ -31,29 +39,36 @@ class PlannedTables:
         topology: TorchRecTopology,
     ) -> None:
         by_kind = {sharder.module_type: sharder for sharder in sharders}
-        self.paths: dict[str, set[str]] = {}
-        self.types: dict[str, tuple[str, ...]] = {}
+        try:
+            self.found = list(shardables(module, by_kind.keys()))
+        except Unsupported as error:
+            raise PlannerError(str(error)) from error
+        self.names = names_of(self.found)
+        self.constraints: dict[str, ParameterConstraints] = {}
         self.pooling: dict[str, float] = {}
         tables: list[Table] = []
+        types: dict[str, tuple[str, ...]] = {}
+        tiers: dict[str, tuple[Tier, ...]] = {}
         formats = set()
         optimizers: set[Optimizer] = set()
         exchanges: set[Precision] = set()
-        for path, collection in collections(module):
-            if type(collection) not in by_kind:
-                raise PlannerError(f"no sharder is given for {path or 'the module'}, a {type(collection).__name__}")
-            sharder = by_kind[type(collection)]
-            self.paths[path] = {config.name for config in configs_of(collection)}
-            for config in configs_of(collection):
-                if config.name in self.pooling:
-                    raise PlannerError(f"two collections have a table '{config.name}': rename one")
-                constraint = constraints.get(config.name, ParameterConstraints())
-                tables.append(_table(config, collection))
+        for one in self.found:
+            sharder = by_kind[type(one.module)]
+            for config in configs_of(one.collection):
+                name, constraint = self.names[one.path, config.name], constraints.get(config.name)
+                if constraint is not None:
+                    self.constraints[name] = constraint
+                constraint = constraint or ParameterConstraints()
+                tables.append(_table(name, config, one.collection))
                 formats.add(config.data_type)
-                self.pooling[config.name] = _pooling(constraint, len(config.feature_names), config.name)
-                self.types[config.name] = _types(config, collection, sharder, constraint, topology)
+                self.pooling[name] = _pooling(constraint, len(config.feature_names), name, topology.compute_device)
+                types[name], tiers[name] = _offered(config, one, sharder, constraint, topology)
             exchanges.add(_exchange(sharder))
-            optimizers |= {_optimizer(sharder, parameter) for parameter in collection.parameters()}
+            optimizers |= {_optimizer(sharder, parameter) for parameter in one.collection.parameters()}
         self.tables = tuple(tables)
+        ratios = {name: load_factor(constraint) for name, constraint in self.constraints.items()}
+        self.kept = Constraints(sharding_types=types, tiers=tiers, cache_ratios=ratios)
+        """What the constraints of TorchRec's are in ours."""
         known = {data_type: precision for precision, data_type in DATA_TYPES.items()}
         if not formats <= set(known):
             raise PlannerError("a table's numbers are neither fp32, fp16 nor bf16: give tables of one of these")
@@ -67,12 +82,61 @@ class PlannedTables:
         # The one that keeps most, so that memory suffices for all.
         self.optimizer = max(optimizers, key=lambda kind: kind.state_bytes(4), default=Optimizer.SGD)
 
+    @property
+    def own_names(self) -> dict[str, str]:
+        """Return the names that tables have in their module, by ours."""
+        return {name: own for (_, own), name in self.names.items()}
 
-def _table(config: Any, collection: Collection) -> Table:
+    @property
+    def paths(self) -> dict[str, set[str]]:
+        """Return the names that tables have in their module, by its path."""
+        return {one.path: {config.name for config in configs_of(one.collection)} for one in self.found}
+
+
+def names_without_tables(names: Iterable[str], module: torch.nn.Module, sharders: Sharders) -> tuple[str, ...]:
+    """Return those of some names that no table has which a sharder could shard, alone or with its module's path."""
+    by_kind = {sharder.module_type: sharder for sharder in sharders}
+    known = {
+        known
+        for path, part in module.named_modules()
+        if type(part) in by_kind
+        for name in by_kind[type(part)].shardable_parameters(part)
+        for known in (name, f"{path}.{name}")
+    }
+    return tuple(sorted(set(names) - known))
+
+
+def without_crashes(
+    module: torch.nn.Module,
+    sharders: Sharders,
+    constraints: Mapping[str, ParameterConstraints],
+    topology: TorchRecTopology,
+) -> dict[str, ParameterConstraints]:
+    """Return the constraints for TorchRec's planner, without the types that TorchRec cannot run (``crashes``).
+
+    Raises PlannerError where a table has no other type.
+    """
+    made, device = dict(constraints), topology.compute_device
+    by_kind = {sharder.module_type: sharder for sharder in sharders}
+    for part in module.modules():
+        if type(part) not in by_kind or not isinstance(part, EmbeddingCollection):
+            continue
+        for config in configs_of(part):
+            constraint = made.get(config.name, ParameterConstraints())
+            types = constraint.sharding_types or by_kind[type(part)].sharding_types(device)
+            left = [kind for kind in types if not crashes(part, kind, device)]
+            if not left:
+                raise PlannerError(f"table '{config.name}': an EmbeddingCollection on CPUs cannot be {types[0]}")
+            if len(left) < len(types):
+                made[config.name] = replace(constraint, sharding_types=left)
+    return made
+
+
+def _table(name: str, config: Any, collection: Collection) -> Table:
     if config.embedding_dim % 4:
-        raise PlannerError(f"table '{config.name}' is {config.embedding_dim} wide; kernels read four numbers at a time")
+        raise PlannerError(f"table '{name}' is {config.embedding_dim} wide; kernels read four numbers at a time")
     return Table(
-        name=config.name,
+        name=name,
         rows=config.num_embeddings,
         dim=config.embedding_dim,
         pooling=Pooling.SUM if hasattr(collection, "embedding_bag_configs") else Pooling.NONE,
@@ -80,9 +144,11 @@ def _table(config: Any, collection: Collection) -> Table:
     )
 
 
-def _pooling(constraint: ParameterConstraints, features: int, name: str) -> float:
+def _pooling(constraint: ParameterConstraints, features: int, name: str, device: str) -> float:
     """Return the lookups of a sample in all of the table's features."""
     refused = [field for field in _REFUSED if getattr(constraint, field) is not None]
+    if constraint.device_group not in (None, device):
+        refused.append("device_group")
     if refused or constraint.use_virtual_table:
         raise PlannerError(f"table '{name}': constraint {(refused or ['use_virtual_table'])[0]} cannot be kept")
     each = constraint.pooling_factors
@@ -91,19 +157,21 @@ def _pooling(constraint: ParameterConstraints, features: int, name: str) -> floa
     return total * features if len(each) == 1 else total
 
 
-def _types(
+def _offered(
     config: Any,
-    collection: Collection,
+    one: Shardable,
     sharder: ModuleSharder[torch.nn.Module],
     constraint: ParameterConstraints,
     topology: TorchRecTopology,
-) -> tuple[str, ...]:
-    world, local, rows = topology.world_size, topology.local_world_size, config.num_embeddings
-    offered = set(sharder.sharding_types(topology.compute_device)) & set(NATIVE_TYPES)
-    if not hasattr(collection, "embedding_bag_configs"):
-        offered &= set(SEQUENCE_TYPES)
+) -> tuple[tuple[str, ...], tuple[Tier, ...]]:
+    """Return the sharding types that a table may have, and the tiers that its rows may be in."""
+    device, local, rows = topology.compute_device, topology.local_world_size, config.num_embeddings
+    offered = set(sharder.sharding_types(device)) & set(NATIVE_TYPES)
+    if one.types is not None:
+        offered &= set(one.types)
+    offered = {kind for kind in offered if not crashes(one.collection, kind, device)}
     # Blocks that leave a rank empty crash it.
-    for kind, ways in (("row_wise", world), ("table_row_wise", local)):
+    for kind, ways in (("row_wise", topology.world_size), ("table_row_wise", local)):
         if (ways - 1) * -(-rows // ways) >= rows:
             offered.discard(kind)
     if constraint.sharding_types:
@@ -112,8 +180,22 @@ def _types(
     if least is not None and config.embedding_dim < 2 * least:
         offered.discard("column_wise")
     if not offered:
-        raise PlannerError(f"table '{config.name}': no sharding type is left of {constraint.sharding_types}")
-    return tuple(sorted(offered))
+        asked = constraint.sharding_types or "those of its sharder"
+        raise PlannerError(f"table '{config.name}': no sharding type is left of {asked}")
+    kernels = {kind: _kernels(sharder, constraint, kind, device) for kind in sorted(offered)}
+    types = tuple(kind for kind, run in kernels.items() if (DENSE in run if kind == "data_parallel" else run))
+    if not types:
+        raise PlannerError(f"table '{config.name}': no compute kernel is left of {constraint.compute_kernels}")
+    tiers = {TIERS[kernel] for kind in types for kernel in kernels[kind]}
+    return types, tuple(tier for tier in Tier if tier in tiers)
+
+
+def _kernels(
+    sharder: ModuleSharder[torch.nn.Module], constraint: ParameterConstraints, kind: str, device: str
+) -> set[str]:
+    """Return the kernels of a sharding type that the sharder has, the constraint allows, and that have a tier here."""
+    kernels = set(sharder.compute_kernels(kind, device)) & set(TIERS)
+    return kernels & set(constraint.compute_kernels) if constraint.compute_kernels else kernels
 
 
 def _exchange(sharder: ModuleSharder[torch.nn.Module]) -> Precision:

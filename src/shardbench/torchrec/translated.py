@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
+from torchrec.distributed.types import CacheParams
 
 from shardbench.base.errors import Unsupported
 from shardbench.model.caching import KERNELS
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.table import Table
-from shardbench.torchrec.exported import DENSE
+from shardbench.torchrec.exported import DENSE, TorchRecTable
 
 TIERS = {kernel: tier for tier, kernel in KERNELS.items()} | {DENSE: Tier.HBM}
 """The tier of a kernel's rows."""
@@ -21,6 +22,11 @@ def load_factor(sharded: Any) -> float:
     """Return the share of rows that a table's cache holds: what its cache's parameters say, or TorchRec's own."""
     params = getattr(sharded, "cache_params", None)
     return UVM_CACHING_RATIO if params is None or params.load_factor is None else float(params.load_factor)
+
+
+def cache_params(piece: TorchRecTable) -> CacheParams | None:
+    """Return TorchRec's parameters of a table's cache; None without one."""
+    return None if piece.cache_load_factor is None else CacheParams(load_factor=piece.cache_load_factor)
 
 
 def translate(sharding: Mapping[str, Any], problem: Problem) -> Plan:
