@@ -27,6 +27,7 @@ from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.workloads.kinds import workload_kinds
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split
+from shardbench.workloads.value_hash import hash_ids
 
 WORDS = st.text("ab1 .\u00e9", min_size=1, max_size=3)
 CELLS = st.lists(st.none() | st.lists(WORDS, max_size=3), min_size=2, max_size=30)
@@ -103,8 +104,19 @@ def test_a_hash_is_of_the_text_and_a_missing_value_may_have_a_row(cells: list[in
         again, others = RowsOfTable("t", made, rows)(texts, "x")
         assert (got.tolist(), lengths.tolist()) == (again.tolist(), others.tolist())
         assert np.all((got >= 0) & (got < rows))
+        # A table whose rows nobody stated gives those of one with the rows that it settles on.
+        settling = RowsOfTable("t", made, None)
+        parts = [settling(column, "x") for column in (numbers[:3], texts[3:])]
+        settled, _ = settling.settled(*(np.concatenate(found) for found in zip(*parts)))
+        assert settled.tolist() == RowsOfTable("t", made, settling.rows)(numbers, "x")[0].tolist()
+        assert settling.values == len({cell for cell in cells if cell is not None})
+        asked = cells if missing == "row" else [cell for cell in cells if cell is not None]
+        assert hash_ids(asked, table="t", rows=rows, missing=missing).tolist() == got.tolist()
         if missing == "empty":
             assert lengths.tolist() == [int(cell is not None) for cell in cells]
+            if None in cells:
+                with pytest.raises(BadInput, match=f"value {cells.index(None)} is missing, which is no lookup"):
+                    hash_ids(cells, table="t", rows=rows)
         else:
             assert (got == 0).tolist() == [cell is None for cell in cells]
 
@@ -334,7 +346,7 @@ def test_the_documents_transcript(
     assert run_command(command.removeprefix("$ shardbench ").split()) == 0
     assert capsys.readouterr().out == said
     suite = tmp_path / "suite.toml"
-    stated = "\n".join(line.strip() for line in said.splitlines()[2:])
+    stated = "\n".join(line.strip() for line in said.partition("in a suite")[2].splitlines()[1:])
     suite.write_text(SUITE.replace("WORKLOAD", stated))
     asked = ["run", str(suite), "--data", "data", "--results", "runs", "--strategy", "greedy-size"]
     assert run_command(asked) == 0

@@ -5,7 +5,7 @@ import numpy as np
 from shardbench.base.arrays import Words
 
 KEPT = 1 << 16
-"""Up to so many values are counted exactly; more are estimated with a standard error of 0.4 % (1 / sqrt(KEPT))."""
+"""The most values that are counted exactly; more are estimated with a standard error of 0.4 % (1 / sqrt(KEPT))."""
 _PENDING = 1 << 18
 ROOM = 1.25
 """Rows of a large table over its values."""

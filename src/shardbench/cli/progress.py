@@ -267,7 +267,7 @@ class NoReading(PlainReading):
     """Says nothing: stdout is for JSON."""
 
     def show(self, done: int, total: int, what: str) -> None:
-        """Say nothing."""
+        """Say nothing of how far it is."""
 
 
 def reading(total: int, as_json: bool) -> PlainReading:
