@@ -246,11 +246,14 @@ class PlainReading:
 class BarReading(PlainReading):
     """Shows how far the reading of a log is in a bar that ends where the log does."""
 
-    def __enter__(self) -> "BarReading":
+    def __init__(self, total: int, console: Console) -> None:
+        super().__init__(total)
         columns = (BarColumn(bar_width=None), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
         what = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, *what, console=Console(file=sys.stdout), transient=True, expand=True)
+        self._progress = Progress(*columns, *what, console=console, transient=True, expand=True)
         self._task = self._progress.add_task("0 rows", total=self._total)
+
+    def __enter__(self) -> "BarReading":
         self._progress.start()
         return self
 
@@ -274,7 +277,7 @@ def reading(total: int, as_json: bool) -> PlainReading:
     """Give what shows on stdout how far the reading of ``total`` bytes is."""
     if as_json:
         return NoReading(total)
-    return BarReading(total) if sys.stdout.isatty() else PlainReading(total)
+    return BarReading(total, Console(file=sys.stdout)) if sys.stdout.isatty() else PlainReading(total)
 
 
 def finished_line(number: int, of: int, record: BaseRecord) -> str:
