@@ -37,10 +37,11 @@ def export_command(
     """
     from shardbench.torchrec import export, inexpressible  # noqa: PLC0415
 
-    if not plan.is_file() or plan.suffix != ".json":
-        given = f"{plan} is no plan (.json)" if plan.exists() else f"no file {plan}"
-        raise BadInput(f"{given}: make a plan with: shardbench plan TABLES MACHINE --out plan.json")
-    read = Plan.from_json(plan.read_bytes(), f"plan {plan}")
+    text = plan.read_bytes() if plan.is_file() else b""
+    if not text.lstrip().startswith(b"{"):
+        given = f"{plan} is no plan" if plan.exists() else f"no file {plan}"
+        raise BadInput(f"{given}: make one with: shardbench plan TABLES MACHINE --out plan.json")
+    read = Plan.from_json(text, f"plan {plan}")
     cannot = inexpressible(read, devices_per_node=devices_per_node or read.world_size)
     if cannot:
         if as_json:

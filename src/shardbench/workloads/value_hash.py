@@ -51,7 +51,7 @@ def hash_ids(values: Any, *, table: str, rows: int, seed: int = 0, missing: Miss
     found = rows_of_words(mixed(text_hashes(cells), table_key(table, seed)), rows, own)
     found[~there] = 0
     found = found.reshape(shape)
-    return found if tensor is None else torch.from_numpy(found).to(tensor.device)
+    return found if torch is None or tensor is None else torch.from_numpy(found).to(tensor.device)
 
 
 def _cells(values: Any, table: str) -> "tuple[Spans, np.ndarray[Any, np.dtype[np.bool_]], tuple[int, ...]]":
