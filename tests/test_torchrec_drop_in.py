@@ -18,6 +18,7 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import CacheParams
+from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
@@ -315,6 +316,55 @@ def test_a_sequence_on_cpus_is_not_copied() -> None:
     plan = Plan(world_size=2, segments=(whole_table(Table(name="t0", rows=40, dim=8), Replicated(ranks=(0, 1))),))
     with pytest.raises(Unsupported, match="'t0': TorchRec has no data_parallel for an EmbeddingCollection on CPUs"):
         sharding_plan(export(plan), model, "cpu")
+
+
+@pytest.mark.parametrize("ask_torchrec", [True, False])
+def test_means_are_not_sharded_by_rows_beside_other_types(ask_torchrec: bool) -> None:
+    """TorchRec then divides the vectors of the collection's other tables, too, by the lengths of their bags."""
+    configs = module([50_000, 9_000])["tables"].embedding_bag_configs()
+    configs[0].pooling = PoolingType.MEAN
+    model = torch.nn.ModuleDict({"tables": EmbeddingBagCollection(tables=configs, device=torch.device("meta"))})
+
+    def planned(**types: list[str]) -> dict[str, str]:
+        asked = {name: ParameterConstraints(sharding_types=kinds) for name, kinds in types.items()}
+        planner = ShardBenchPlanner(topology(), 64, constraints=asked, ask_torchrec=ask_torchrec, plan_s=0.5)
+        return {name: how.sharding_type for name, how in planner.plan(model, SHARDERS).plan["tables"].items()}
+
+    assert planned(t0=["row_wise", "table_wise"], t1=["row_wise", "table_wise"])["t0"] == "table_wise"
+    assert planned(t1=["row_wise"], t0=["table_wise"]) == {"t0": "table_wise", "t1": "row_wise"}
+    assert set(planned(t0=["row_wise"], t1=["row_wise"]).values()) == {"row_wise"}
+    with pytest.raises(PlannerError, match=r"'t0': with mean pooling by row_wise TorchRec also divides .* 't1'"):
+        planned(t0=["row_wise"])
+    places: Any = [RowWise(ranks=(0, 1, 2, 3)), OnRank(rank=0)]
+    tables = [Table(name=config.name, rows=config.num_embeddings, dim=64) for config in configs]
+    plan = Plan(world_size=4, segments=tuple(whole_table(table, place) for table, place in zip(tables, places)))
+    with pytest.raises(Unsupported, match="'t0': with mean pooling by row_wise"):
+        sharding_plan(export(plan, in_blocks=True), model)
+
+
+def test_types_in_nodes_are_called_as_asked() -> None:
+    asked = {
+        "t0": ParameterConstraints(sharding_types=["table_row_wise"]),
+        "t1": ParameterConstraints(sharding_types=["table_column_wise"], min_partition=16),
+    }
+    for local, ways in ((4, 4), (2, 2)):
+        nodes = TorchRecTopology(
+            world_size=4, local_world_size=local, compute_device="cuda", hbm_cap=256 * MIB, ddr_cap=1 << 30
+        )
+        planner = ShardBenchPlanner(nodes, 64, constraints=asked, ask_torchrec=False, plan_s=0.5)
+        made = planner.plan(module([5_000, 9_000]), SHARDERS).plan["tables"]
+        assert {name: how.sharding_type for name, how in made.items()} == {
+            "t0": "table_row_wise", "t1": "table_column_wise",
+        }  # fmt: skip
+        assert len(made["t0"].ranks) == ways
+        assert len({rank // local for rank in made["t1"].ranks}) == 1
+
+
+def test_kernels_that_no_planner_has_are_said() -> None:
+    """TorchRec's planner raises RuntimeError there."""
+    planner = ShardBenchPlanner(topology(), 64, constraints={"t0": ParameterConstraints(compute_kernels=["quant"])})
+    with pytest.raises(PlannerError, match=r"'t0': no compute kernel is left of \['quant'\]"):
+        planner.plan(module([100_000]), SHARDERS)
 
 
 def test_the_plan_of_rank_0_is_everybodys_and_the_topology_is_the_groups(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from torchrec import (
 from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_configs import PoolingType
 
-from shardbench.torchrec import Exported, export, ranks_of, sharding_plan, split
+from shardbench.torchrec import Exported, export, ranks_of, read_tables, sharding_plan, split
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "train_with_plan.py"
 
@@ -227,6 +227,9 @@ def test_a_split_collection_gives_the_same_vectors(ranks: Any, weighted: bool) -
     expected, found = own(asked), made(asked)
     assert (found.keys(), found.length_per_key()) == (expected.keys(), expected.length_per_key())
     torch.testing.assert_close(found.values(), expected.values())
+    weights = read_tables(made, export(everything()))
+    assert weights.keys() == ROWS.keys()
+    assert all(torch.equal(weight, own.embedding_bags[name].weight) for name, weight in weights.items())
     plan = sharding_plan(export(everything()), torch.nn.ModuleDict({"tables": made}), device="cpu")
     assert set(plan.plan) == {"tables.collection"}
     assert set(plan.plan["tables.collection"]) == set(export(everything()).pieces)

@@ -7,7 +7,7 @@ from .exported import Exported, ExportedTable, Shard, TorchRecTable, export, ine
 from .planner import ShardBenchPlanner
 from .remap import IdRemap, ranks_of
 from .sharding import parameters_of_replicas, sharding_plan, sharding_plan_json
-from .split import SplitBags, SplitSequences, load_tables, split
+from .split import SplitBags, SplitSequences, load_tables, read_tables, split
 
 __all__ = [
     "Exported",
@@ -25,6 +25,7 @@ __all__ = [
     "load_tables",
     "parameters_of_replicas",
     "ranks_of",
+    "read_tables",
     "sharding_plan",
     "sharding_plan_json",
     "split",

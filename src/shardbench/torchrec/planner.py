@@ -6,14 +6,17 @@ import time
 from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
+import torch.distributed as dist
+from torchrec.distributed.collective_utils import invoke_on_rank_and_broadcast_result
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.planners import EmbeddingPlannerBase
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_module_to_default_sharders
-from torchrec.distributed.types import ShardingPlan
+from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
@@ -36,8 +39,8 @@ from shardbench.runs.evaluate import Answer, evaluate
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.torchrec.exported import DENSE, export
 from shardbench.torchrec.profile_batches import ProfileBatches, even_profile
-from shardbench.torchrec.sharding import Unsharded, plan_of, shardables
-from shardbench.torchrec.tables import PlannedTables, Sharders, names_without_tables, without_crashes
+from shardbench.torchrec.sharding import Unsharded, plan_of
+from shardbench.torchrec.tables import PlannedTables, Sharders, names_without_tables, with_safe_types
 from shardbench.torchrec.translated import TIERS, translate
 
 DEFAULT_MACHINE = "a100-40gb-2x8"
@@ -52,6 +55,7 @@ LIMIT_S = 1.0
 TIE = 1e-9
 """Share of a step that TorchRec's plan may be longer and still be taken."""
 _ANY_BYTES = 1 << 60
+Limits: TypeAlias = Mapping[str, ParameterConstraints]
 _PASSED_ON = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
 _LOG = logging.getLogger(__name__)
 
@@ -129,10 +133,10 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         """Plan the sharding of all collections of ``module`` that a sharder is given for."""
         given = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
         self.answer, self.taken = None, ""
-        self._check(module, given)
-        theirs = self._theirs(module, given) if self.ask_torchrec else None
+        safe = self._checked(module, given)
+        theirs = self._theirs(module, given, safe) if self.ask_torchrec else None
         try:
-            return self._best(module, given, theirs)
+            return self._best(module, given, theirs, safe)
         except PlannerError as error:
             if theirs is None:
                 raise
@@ -140,46 +144,72 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             _LOG.warning("TorchRec's plan is taken, unjudged: %s", error)
             return theirs
 
-    def _check(self, module: torch.nn.Module, sharders: Sharders) -> None:
-        """Say which names no table has; raises PlannerError for modules that TorchRec would shard wrongly, too."""
+    def collective_plan(
+        self,
+        module: torch.nn.Module,
+        sharders: Sharders | None = None,
+        pg: dist.ProcessGroup | None = None,
+    ) -> ShardingPlan:
+        """Plan on rank 0 for all ranks of the group; where it has no plan, all of them raise PlannerError."""
+
+        def planned() -> ShardingPlan | Exception:
+            try:
+                return self.plan(module, sharders)
+            except Exception as error:
+                failed.append(error)
+                return PlannerError(f"rank 0: {error}")
+
+        failed: list[Exception] = []
+        group = pg if pg is not None else dist.group.WORLD
+        made = invoke_on_rank_and_broadcast_result(group, 0, planned)
+        if failed:
+            raise failed[0]
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def _checked(self, module: torch.nn.Module, sharders: Sharders) -> Limits:
+        """Return constraints by which no plan is wrong in TorchRec; raises PlannerError where there are none."""
         for what, names in (("constraints", self._constraints or {}), ("profiles", self.profiles)):
             strange = names_without_tables(names, module, sharders)
             if strange:
                 _LOG.warning("%s name tables that the module does not have: %s", what, ", ".join(strange))
         try:
-            list(shardables(module, {sharder.module_type for sharder in sharders}))
+            return with_safe_types(module, sharders, self._constraints or {}, self._topology)
         except Unsharded as error:
             raise PlannerError(str(error)) from error
-        except Unsupported as error:
-            _LOG.info("ShardBench does not plan this module: %s", error)
+        except Unsupported:
+            return self._constraints or {}  # TorchRec plans what ShardBench does not
 
-    def _theirs(self, module: torch.nn.Module, sharders: Sharders) -> ShardingPlan | None:
+    def _theirs(self, module: torch.nn.Module, sharders: Sharders, constraints: Limits) -> ShardingPlan | None:
         """Return the plan of TorchRec's planner; None where it has none."""
         planner = EmbeddingShardingPlanner(
             topology=self._topology,
             batch_size=self._batch_size,
             storage_reservation=deepcopy(self._storage_reservation),  # it keeps what it reserved last
-            constraints=without_crashes(module, sharders, self._constraints or {}, self._topology),
+            constraints=constraints,
             stats=[],
             debug=False,
         )
         try:
             made: ShardingPlan = planner.plan(module, sharders)
-        except PlannerError as error:
+        except (PlannerError, RuntimeError) as error:  # the latter where constraints leave a table no option
             _LOG.info("TorchRec's planner has no plan: %s", error)
             return None
         return made
 
-    def _best(self, module: torch.nn.Module, sharders: Sharders, theirs: ShardingPlan | None) -> ShardingPlan:
+    def _best(
+        self, module: torch.nn.Module, sharders: Sharders, theirs: ShardingPlan | None, constraints: Limits
+    ) -> ShardingPlan:
         """Return the plan of the shortest step; raises PlannerError where there is none that can be judged."""
         reserved = self._storage_reservation.reserve(
             topology=self._topology,
             batch_size=self._batch_size,
             module=module,
             sharders=sharders,
-            constraints=self._constraints,
+            constraints=constraints,
         )
-        found = PlannedTables(module, sharders, self._constraints or {}, self._topology)
+        found = PlannedTables(module, sharders, constraints, self._topology)
         if theirs is not None and {path: set(plan) for path, plan in theirs.plan.items()} != found.paths:
             raise PlannerError("it shards modules that are no plain collections")
         if not found.tables:
@@ -261,28 +291,40 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             made = plan_of(exported, found.found, found.names, self._topology.compute_device)
         except Unsupported as error:
             raise PlannerError(str(error)) from error
-        self._keep_kernels(made)
-        return made
-
-    def _keep_kernels(self, made: ShardingPlan) -> None:
-        """Pass on what constraints say of a table's kernels; raises PlannerError for a kernel they do not allow."""
         for module_plan in made.plan.values():
             for name, sharding in module_plan.items():
                 constraint = (self._constraints or {}).get(name)
-                if constraint is None:
-                    continue
-                kernels = constraint.compute_kernels or [sharding.compute_kernel]
-                if sharding.compute_kernel not in kernels and TIERS[sharding.compute_kernel] is Tier.HBM:
-                    # A sharder of the user's own may have the dense kernel for tables on one device.
-                    sharding.compute_kernel = DENSE
-                if sharding.compute_kernel not in kernels:
-                    raise PlannerError(f"table '{name}' would need {sharding.compute_kernel}, allowed: {kernels}")
-                least, shards = constraint.min_partition, getattr(sharding.sharding_spec, "shards", [])
-                if least is not None and len(shards) > 1 and min(shard.shard_sizes[1] for shard in shards) < least:
-                    raise PlannerError(f"table '{name}' would be in shards of fewer than {least} columns")
-                for field in _PASSED_ON:
-                    if getattr(constraint, field) is not None:
-                        setattr(sharding, field, getattr(constraint, field))
+                if constraint is not None:
+                    _keep(constraint, name, sharding, local)
+        return made
+
+
+def _keep(constraint: ParameterConstraints, name: str, sharding: ParameterSharding, local: int) -> None:
+    """Pass on what a constraint says of a table's kernels; raises PlannerError for what it does not allow."""
+    types = constraint.sharding_types or [sharding.sharding_type]
+    in_node = f"table_{sharding.sharding_type}"
+    if (
+        sharding.sharding_type not in types
+        and in_node in types
+        and len({rank // local for rank in sharding.ranks}) == 1
+    ):
+        sharding.sharding_type = in_node
+    kernels = constraint.compute_kernels or [sharding.compute_kernel]
+    if sharding.compute_kernel not in kernels and TIERS[sharding.compute_kernel] is Tier.HBM:
+        # A sharder of the user's own may have the dense kernel for tables on one device.
+        sharding.compute_kernel = DENSE
+    for what, kind, asked in (
+        ("sharding type", sharding.sharding_type, types),
+        ("kernel", sharding.compute_kernel, kernels),
+    ):
+        if kind not in asked:
+            raise PlannerError(f"table '{name}' would need {what} {kind}, allowed: {asked}")
+    least, shards = constraint.min_partition, getattr(sharding.sharding_spec, "shards", [])
+    if least is not None and len(shards) > 1 and min(shard.shard_sizes[1] for shard in shards) < least:
+        raise PlannerError(f"table '{name}' would be in shards of fewer than {least} columns")
+    for field in _PASSED_ON:
+        if getattr(constraint, field) is not None:
+            setattr(sharding, field, getattr(constraint, field))
 
 
 def _judged(plan: ShardingPlan, question: CountedQuestion, found: PlannedTables) -> Answer[Simulation]:

@@ -12,12 +12,14 @@ from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.distributed.sharding_plan import placement
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
+from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import to_json
+from shardbench.engine.formats import DATA_TYPES
 from shardbench.model.sharding_plan import ShardBlock, ShardedTable
 from shardbench.torchrec.exported import SEQUENCE_TYPES, Exported, TorchRecTable
 from shardbench.torchrec.translated import cache_params
@@ -26,6 +28,8 @@ Collection: TypeAlias = EmbeddingBagCollection | EmbeddingCollection
 _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection)
 _WRAPPERS = (BaseManagedCollisionEmbeddingCollection, FeatureProcessedEmbeddingBagCollection)
 """Modules that TorchRec shards together with the collection that they hold."""
+BY_ROWS = ("row_wise", "table_row_wise")
+TRAINED_TYPES = frozenset(DATA_TYPES.values())
 _TRANSPARENT = (EmbeddingTower, EmbeddingTowerCollection)
 """Modules of TorchRec's that may stay as they are while the collections in them are sharded."""
 
@@ -71,6 +75,8 @@ def shardables(model: torch.nn.Module, kinds: Container[type] | None = None) -> 
         if type(module) in kinds if kinds is not None else known:
             if not known or len(inside) != 1:
                 raise Unsupported(f"{said}, is sharded in a way of its own")
+            if inside[0] not in (module, *module.children()):
+                raise Unsupported(f"{said}, has no collection any more: TorchRec shards none that was split")
             yield Shardable(path, module, inside[0])
             continue
         if known and inside == [module]:
@@ -119,8 +125,13 @@ def plan_of(
         for config in configs_of(one.collection):
             known = names[one.path, config.name]
             _check(known, (config.num_embeddings, config.embedding_dim), pieces)
-            _check_type(one, pieces[known], device)
+            if one.types is not None and pieces[known].sharding_type not in one.types:
+                kind = pieces[known].sharding_type
+                raise Unsupported(f"table '{known}': TorchRec shards no {type(one.module).__name__} by {kind}")
             tables[config.name] = _parameter(pieces[known], exported.devices_per_node, device)
+        fault = fault_of(one.collection, {name: how.sharding_type for name, how in tables.items()}, device)
+        if fault:
+            raise Unsupported(fault)
         made[one.path] = EmbeddingModuleShardingPlan(tables)
     missing = sorted(pieces.keys() - set(names.values()))
     if missing:
@@ -128,17 +139,26 @@ def plan_of(
     return ShardingPlan(plan=made)
 
 
-def _check_type(one: Shardable, piece: TorchRecTable, device: str) -> None:
-    kind = piece.sharding_type
-    if one.types is not None and kind not in one.types:
-        raise Unsupported(f"table '{piece.table}': TorchRec shards no {type(one.module).__name__} by {kind}")
-    if crashes(one.collection, kind, device):
-        raise Unsupported(f"table '{piece.table}': TorchRec has no {kind} for an EmbeddingCollection on CPUs")
+def fault_of(collection: Collection, types: Mapping[str, str], device: str) -> str:
+    """Say why TorchRec would crash or compute something else with tables of these sharding types; empty if it does not.
 
-
-def crashes(collection: Collection, kind: str, device: str) -> bool:
-    """Tell whether TorchRec takes such a plan and fails at its first step: its dense CPU kernel only knows bags."""
-    return kind == "data_parallel" and device == "cpu" and isinstance(collection, EmbeddingCollection)
+    Seen in TorchRec 1.8 and 1.9: it takes all these plans.
+    """
+    configs, pooled = configs_of(collection), isinstance(collection, EmbeddingBagCollection)
+    for config in configs:
+        if device == "cpu" and config.data_type not in TRAINED_TYPES:
+            return f"table '{config.name}': TorchRec trains no {config.data_type.value} weights on CPUs"
+        if device == "cpu" and not pooled and types[config.name] == "data_parallel":
+            # Its dense CPU kernel only knows bags.
+            return f"table '{config.name}': TorchRec has no data_parallel for an EmbeddingCollection on CPUs"
+    means = [c.name for c in configs if pooled and c.pooling is PoolingType.MEAN and types[c.name] in BY_ROWS]
+    others = [config.name for config in configs if types[config.name] not in BY_ROWS]
+    if means and others:
+        return (
+            f"table '{means[0]}': with mean pooling by {types[means[0]]} TorchRec also divides the vectors of table "
+            f"'{others[0]}', which is {types[others[0]]}: shard all tables of the collection by rows, or no mean"
+        )
+    return ""
 
 
 def sharding_plan_json(plan: ShardingPlan) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torchrec import (
     EmbeddingBagCollection,
     EmbeddingBagConfig,
@@ -236,12 +237,57 @@ def load_tables(model: torch.nn.Module, exported: Exported, weights: Mapping[str
                 shard.tensor.copy_(whole[row : row + rows, column : column + columns])
 
 
+def read_tables(model: torch.nn.Module, exported: Exported) -> dict[str, torch.Tensor]:
+    """Return whole tables [rows, dim], rows in the order of the user's ids, out of what a model holds of them.
+
+    The opposite of ``load_tables``: with it a model goes from one plan to another, whose pieces are others. If the
+    model is sharded, all ranks of the group that is initialised call it, and every one of them gets all tables, in its
+    own memory and on the CPU.
+    """
+    remaps = [module for module in model.modules() if isinstance(module, IdRemap)]
+    pieces, tables = exported.pieces, {table.name: table for table in exported.tables}
+    found: dict[str, torch.Tensor] = {}
+    for name, held in model.state_dict().items():
+        parts = name.split(".")
+        piece = pieces.get(parts[-2]) if len(parts) > 1 and parts[-1] == "weight" else None
+        if piece is None:
+            continue
+        table, weights = tables[piece.table], _gathered(held)
+        order = _order(piece, remaps)
+        places = torch.arange(table.rows) if order is None else order.cpu()
+        own = ((places >= piece.row_start) & (places < piece.row_stop)).nonzero().squeeze(1)
+        if piece.table not in found:
+            found[piece.table] = weights.new_empty((table.rows, table.dim))
+        rows = piece.logical().local_ids(places[own] - piece.row_start)
+        found[piece.table][own, piece.column_start : piece.column_stop] = weights[rows]
+    return found
+
+
+def _gathered(held: Any) -> torch.Tensor:
+    """Return a parameter whole, on the CPU, from whichever ranks hold parts of it."""
+    if not hasattr(held, "local_shards"):
+        return held.detach().cpu()  # type: ignore[no-any-return]
+    own = [(shard.metadata.shard_offsets, shard.tensor.detach().cpu()) for shard in held.local_shards()]
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    parts = [part for rank in every for part in rank]
+    whole = torch.empty(tuple(held.size()), dtype=parts[0][1].dtype)
+    for (row, column), part in parts:
+        whole[row : row + part.shape[0], column : column + part.shape[1]] = part
+    return whole
+
+
+def _order(piece: TorchRecTable, remaps: Sequence[IdRemap]) -> torch.Tensor | None:
+    """Return the ranks of the ids of the piece's table; None where ids are where they say."""
+    orders = (getattr(remap, f"ranks_{piece.table}", None) for remap in remaps)
+    return next((order for order in orders if order is not None), None)
+
+
 def _logical(piece: TorchRecTable, whole: torch.Tensor, remaps: Sequence[IdRemap]) -> torch.Tensor:
     """Take the piece's weights out of the table's."""
-    orders = [getattr(remap, f"ranks_{piece.table}", None) for remap in remaps]
-    for order in orders:
-        if order is not None:
-            by_frequency = torch.empty_like(whole)
-            by_frequency[order.to(whole.device)] = whole
-            return piece.logical().weights(by_frequency)
-    return piece.logical().weights(whole)
+    order = _order(piece, remaps)
+    if order is None:
+        return piece.logical().weights(whole)
+    by_frequency = torch.empty_like(whole)
+    by_frequency[order.to(whole.device)] = whole
+    return piece.logical().weights(by_frequency)

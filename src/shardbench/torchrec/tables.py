@@ -1,11 +1,10 @@
 """The tables of a module as TorchRec's planner is given it: with sharders, constraints and a topology."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
-from torchrec import EmbeddingCollection
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ModuleSharder
@@ -16,7 +15,7 @@ from shardbench.model.constraints import Constraints, allowed
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
 from shardbench.torchrec.exported import DENSE
-from shardbench.torchrec.sharding import Collection, Shardable, configs_of, crashes, names_of, shardables
+from shardbench.torchrec.sharding import BY_ROWS, Collection, Shardable, configs_of, fault_of, names_of, shardables
 from shardbench.torchrec.translated import TIERS, load_factor
 
 NATIVE_TYPES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
@@ -67,7 +66,8 @@ class PlannedTables:
             optimizers |= {_optimizer(sharder, parameter) for parameter in one.collection.parameters()}
         self.tables = tuple(tables)
         ratios = {name: load_factor(constraint) for name, constraint in self.constraints.items()}
-        self.kept = Constraints(sharding_types=types, tiers=tiers, cache_ratios=ratios)
+        in_node = tuple((name,) for name, one in self.constraints.items() if only(one, "table_column_wise"))
+        self.kept = Constraints(sharding_types=types, tiers=tiers, cache_ratios=ratios, same_node=in_node)
         """What the constraints of TorchRec's are in ours."""
         known = {data_type: precision for precision, data_type in DATA_TYPES.items()}
         if not formats <= set(known):
@@ -93,6 +93,12 @@ class PlannedTables:
         return {one.path: {config.name for config in configs_of(one.collection)} for one in self.found}
 
 
+def only(constraint: ParameterConstraints, kind: str) -> bool:
+    """Tell whether a table may be sharded by this type in nodes, and not by the one over all ranks."""
+    types = constraint.sharding_types or ()
+    return kind in types and kind.removeprefix("table_") not in types
+
+
 def names_without_tables(names: Iterable[str], module: torch.nn.Module, sharders: Sharders) -> tuple[str, ...]:
     """Return those of some names that no table has which a sharder could shard, alone or with its module's path."""
     by_kind = {sharder.module_type: sharder for sharder in sharders}
@@ -106,30 +112,36 @@ def names_without_tables(names: Iterable[str], module: torch.nn.Module, sharders
     return tuple(sorted(set(names) - known))
 
 
-def without_crashes(
+def with_safe_types(
     module: torch.nn.Module,
     sharders: Sharders,
     constraints: Mapping[str, ParameterConstraints],
     topology: TorchRecTopology,
 ) -> dict[str, ParameterConstraints]:
-    """Return the constraints for TorchRec's planner, without the types that TorchRec cannot run (``crashes``).
+    """Return the constraints without types by which TorchRec would not compute what is asked for (``fault_of``).
 
-    Raises PlannerError where a table has no other type.
+    Raises PlannerError where a table has no other types.
     """
     made, device = dict(constraints), topology.compute_device
     by_kind = {sharder.module_type: sharder for sharder in sharders}
-    for part in module.modules():
-        if type(part) not in by_kind or not isinstance(part, EmbeddingCollection):
-            continue
-        for config in configs_of(part):
-            constraint = made.get(config.name, ParameterConstraints())
-            types = constraint.sharding_types or by_kind[type(part)].sharding_types(device)
-            left = [kind for kind in types if not crashes(part, kind, device)]
-            if not left:
-                raise PlannerError(f"table '{config.name}': an EmbeddingCollection on CPUs cannot be {types[0]}")
+    for one in shardables(module, by_kind.keys()):
+        known = by_kind[type(one.module)].sharding_types(device)
+        asked = {config.name: _asked(constraints.get(config.name), known) for config in configs_of(one.collection)}
+        by_rows = all(types and set(types) <= set(BY_ROWS) for types in asked.values())
+        others = dict.fromkeys(asked, "row_wise" if by_rows else "table_wise")
+        for name, types in asked.items():
+            faults = {kind: fault_of(one.collection, {**others, name: kind}, device) for kind in types}
+            left = [kind for kind, fault in faults.items() if not fault]
+            if types and not left:
+                raise PlannerError(faults[types[0]])
             if len(left) < len(types):
-                made[config.name] = replace(constraint, sharding_types=left)
+                made[name] = replace(made.get(name, ParameterConstraints()), sharding_types=left)
     return made
+
+
+def _asked(constraint: ParameterConstraints | None, known: Sequence[str]) -> list[str]:
+    asked = constraint.sharding_types if constraint is not None else None
+    return [kind for kind in known if asked is None or kind in asked]
 
 
 def _table(name: str, config: Any, collection: Collection) -> Table:
@@ -169,13 +181,14 @@ def _offered(
     offered = set(sharder.sharding_types(device)) & set(NATIVE_TYPES)
     if one.types is not None:
         offered &= set(one.types)
-    offered = {kind for kind in offered if not crashes(one.collection, kind, device)}
+    # The ranks of the only node are all ranks; the plan is called by the type that was asked for.
+    alike = {"table_row_wise": "row_wise"} if local == topology.world_size else {}
     # Blocks that leave a rank empty crash it.
     for kind, ways in (("row_wise", topology.world_size), ("table_row_wise", local)):
         if (ways - 1) * -(-rows // ways) >= rows:
             offered.discard(kind)
     if constraint.sharding_types:
-        offered &= set(allowed(tuple(constraint.sharding_types)))
+        offered &= {alike.get(kind, kind) for kind in allowed(tuple(constraint.sharding_types))}
     least = constraint.min_partition
     if least is not None and config.embedding_dim < 2 * least:
         offered.discard("column_wise")
