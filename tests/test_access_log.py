@@ -397,8 +397,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     hashed, later = str(tmp_path / "hashed"), str(tmp_path / "later")
     assert run_command(["profile", str(file), "--out", hashed, "--columns", "user"]) == 0
     assert run_command(["profile", str(file), "--out", later, "--tables", hashed]) == 0
-    assert read_note(Path(later)) == read_note(Path(hashed))
     shown = capsys.readouterr().out.rpartition("\x1b")[2].splitlines()[1:-5]
+    assert read_note(Path(later)) == read_note(Path(hashed))
+    (tmp_path / "open.csv").write_text("name,rows\nuser,\nitem,40\n")
+    listed = ["--tables", str(tmp_path / "open.csv"), "--rows", "30", "--json"]
+    assert run_command(["profile", str(file), "--out", str(tmp_path / "listed"), *listed]) == 0
+    assert [table.rows for table in read_note(tmp_path / "listed").tables] == [30, 40]
+    capsys.readouterr()
     assert max(map(len, shown)) < 60
     assert "no room for" in " ".join(shown)
     for wrong, says in (

@@ -16,7 +16,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_data, to_data
 from shardbench.cli.options import JsonOption, line_width, tell
 from shardbench.cli.progress import reading
-from shardbench.model.table import NAME_PATTERN
+from shardbench.model.table import MAX_ROWS, NAME_PATTERN
 
 if TYPE_CHECKING:
     from shardbench.datasets.preparation.log_profile import SeenTable
@@ -68,7 +68,9 @@ def profile_command(
     mode: Annotated[CellMode, typer.Option(help="How values become rows.")] = CellMode.HASH,
     rows: Annotated[
         int | None,
-        typer.Option("--rows", min=1, help="Rows of hashed tables that no list states; as suggested where left out."),
+        typer.Option(
+            "--rows", min=1, max=MAX_ROWS, help="Rows of hashed tables that no list states; as suggested if left out."
+        ),
     ] = None,
     dim: Annotated[int, typer.Option(min=4, help="Width of tables that no list states.")] = 64,
     delimiter: Annotated[
@@ -151,13 +153,14 @@ def profile_command(
 def _tables(
     log: "LogFiles", path: Path | None, columns: tuple[str, ...] | None, time: str | None, one: dict[str, int | None]
 ) -> "tuple[ListedTable, ...]":
-    """Return the tables to fill: those of the list, or one a column with the rows and width of ``one``."""
+    """Return the tables to fill: those of the list, or one a column, with the rows (and width) of ``one``."""
     from shardbench.workloads.table_list import ListedTable, checked, read_table_list  # noqa: PLC0415
 
     if path is not None:
         if columns is not None:
             raise BadInput("the list of tables states their columns: leave --columns or --tables out")
-        return _profiled_before(path) if path.is_dir() else read_table_list(path)
+        listed = _profiled_before(path) if path.is_dir() else read_table_list(path)
+        return tuple(table if table.rows else table.model_copy(update={"rows": one["rows"]}) for table in listed)
     chosen = columns if columns is not None else tuple(name for name in log.columns() if name != time)
     wrong = next((name for name in chosen if not re.match(NAME_PATTERN, name)), None)
     if wrong is not None:
