@@ -17,9 +17,9 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import new
 
 ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "examples" / "alphabet"
+EXAMPLE = ROOT / "examples" / "round_robin"
 SHARDBENCH = [sys.executable, "-c", "from shardbench.cli.main import main; main()"]
-AGAIN = "write it again: shardbench new alphabet --package, in examples/"
+AGAIN = "write it again: shardbench new round-robin --package, in examples/"
 
 
 def beside(*paths: Path) -> dict[str, str]:
@@ -46,11 +46,11 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_the_example_is_what_the_command_writes_and_contributing_shows_it(tmp_path: Path) -> None:
-    written = new.write_package("alphabet", tmp_path / "alphabet")
+    written = new.write_package("round-robin", tmp_path / "round_robin")
     assert contents(EXAMPLE) == contents(written), AGAIN
     shown = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
     assert shown
-    assert shown.group(1) == (EXAMPLE / "alphabet" / "__init__.py").read_text()
+    assert shown.group(1) == (EXAMPLE / "round_robin" / "__init__.py").read_text()
 
 
 @pytest.mark.parametrize("name", ["my-strategy", "V2.hot+cold_rows", "x" * 60])
