@@ -33,8 +33,8 @@ def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version
     moved = _moved(own, others)
     if moved:
         yield (
-            f"on {len(moved)} of {len(asked)} problems the rows on record are of another cost model, which proves other "
-            "bounds: their steps are not compared with yours"
+            f"on {len(moved)} of {len(asked)} problems the rows on record are of another cost model, which proves "
+            "other bounds: their steps are not compared"
         )
     held = asked - moved
     rows = together(_on(own, held or asked), _on(others, held))

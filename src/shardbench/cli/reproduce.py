@@ -66,9 +66,9 @@ def reproduce_command(
     from shardbench.report.tables.files import write_tables  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
     from shardbench.runs.suite import load_suite  # noqa: PLC0415
+    from shardbench.studies.beside import reuse  # noqa: PLC0415
     from shardbench.studies.files import write_reproduction_page, write_study_files  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
-    from shardbench.studies.beside import reuse  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, run_studies  # noqa: PLC0415
 
     if name not in papers():
@@ -113,7 +113,7 @@ def reproduce_command(
     written += write_study_files(found, results)
     if page:
         written.append(write_reproduction_page(found, results))
-    _say(found, chosen, committed, written, [*trials, *cells], listener)
+    _say(found, chosen, written, [*trials, *cells], listener, committed=committed)
     errors = any(record.outcome is Outcome.ERROR for record in trials)
     return shared.EXIT_FAILED if errors or any(record.cause for record in cells) else shared.EXIT_OK
 
@@ -150,10 +150,11 @@ def _note_reused(found: tuple[int, int], committed: Path, listener: "PlainProgre
 def _say(
     found: "Reproduction",
     chosen: "SessionOptions",
-    committed: Path | None,
     written: list[Path],
     records: "list[BaseRecord]",
     listener: "PlainProgress",
+    *,
+    committed: Path | None,
 ) -> None:
     from shardbench.cli.progress import JsonProgress  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415

@@ -26,7 +26,7 @@ class Placed:
     others: int
     """Strategies that have cells on record in the other folder, and none in the run's."""
     other_code: int
-    """Those of them with a cell that other code made or judged than what is here."""
+    """How many of them have a cell that other code made or judged than what is here."""
     commits: tuple[str, ...]
     """The commits that they state, in short."""
     lines: tuple[str, ...]

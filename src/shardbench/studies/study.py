@@ -37,10 +37,13 @@ class Study(ABC):
     """Hash of data that alone says what the cells are, instead of the code of the study; None: the code counts."""
     strategies: Sequence[str] = ()
     """Strategies that it poses the same tasks to, as a cell's ``strategy``: others may enter. None where none may."""
-    measure: str = "cost_ms"
-    """The column of the rows by which strategies that it poses the same tasks to are compared, less being better."""
     exclusive: bool = False
     """True where wall time is measured: cells then run one after the other."""
+
+    @property
+    def compared_by(self) -> str:
+        """Return the column by which strategies that it poses the same tasks to are compared; less is better."""
+        return "cost_ms"
 
     def strategies_of(self, cell: Cell) -> set[str]:
         """Name all strategies that a cell asks: its own, and what the study uses."""
@@ -96,7 +99,7 @@ class Study(ABC):
         if "split" in own:  # those that nothing was learned from
             own = own[own["split"] == "test"]
             others = others[others["split"] == "test"] if len(others) else others
-        return contest_places(own, others, strategy, self.measure, tasks)
+        return contest_places(own, others, strategy, self.compared_by, tasks)
 
     def optional(self, cell: Cell) -> bool:
         """Tell whether ``cells`` lists the cell only where its device or data are at hand: results may lack it."""

@@ -35,13 +35,13 @@ def tables_by_study(reproduction: Reproduction, results: Path) -> list[tuple[Stu
     Strategies that entered a study are in a table of rows, NAME_alone: a study's own tables, and the claims that are
     judged by them, are of the strategies that it names. So are these where not even those of a quick run have rows.
     """
-    found = []
+    found: list[tuple[Study, Mapping[str, pd.DataFrame]]] = []
     for study in reproduction.studies:
         known = cell_store(results, reproduction.owner, study.name).latest()
         listed = study.cells(False)
         rows, alone = rows_frame(study, listed, known), _entered(study, listed, known)
         compared = {cell["strategy"] for cell in study.cells(True)} if study.strategies else set()
-        tables = {}
+        tables: dict[str, pd.DataFrame] = {}
         if len(rows) and compared <= set(rows.get("strategy", ())):
             tables = dict(study.tables_beside(rows, results))
         elif len(rows):

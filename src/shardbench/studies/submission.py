@@ -114,8 +114,8 @@ def _faults(study: Study, record: CellRecord, bounds: Mapping[Problem, Mapping[s
         yield "made in no clean checkout: commit what was changed and make it again"
     elif not record.made_by(cell_code(study, record.cell)):
         yield "made by other code than what is installed here"
-    elif provenance.package_code != checkout().package or not study.holds(record):
-        yield "judged by other code or for another machine file than what is installed here"
+    elif provenance.package_code != checkout().package:
+        yield "judged by other code than what is installed here"
     for row in record.rows:
         if _word(row, "budget") == BOUND or _word(row, "outcome") != Outcome.OK:
             continue

@@ -13,6 +13,9 @@ from shardbench.report.compare.code_differences import other_code
 from shardbench.report.compare.same_numbers import SAME, same
 from shardbench.report.groups import Condition, Group, Row, current
 
+_SHORT = 10
+"""Digits of a commit in print."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OnRecord:
@@ -21,7 +24,7 @@ class OnRecord:
     folder: Path
     records: tuple[Record, ...] = ()
     other_code: int = 0
-    """Those of them that other code made or judged than what is here; it proved the same bounds."""
+    """How many of them other code made or judged than what is here, which proved the same bounds."""
     moved: int = 0
     """Trials of the same conditions that are not compared: of another workload, machine or cost model."""
 
@@ -30,15 +33,14 @@ class OnRecord:
         """Say with what a run was compared, and with what it was not."""
         said = []
         if self.records:
-            commits = sorted({one.provenance.commit[:10] for one in self.records if one.provenance and one.provenance.commit})
-            code = f"; {self.other_code} are of other code than this, which proves the same bounds" if self.other_code else ""
-            said.append(
-                f"compared with {len(self.records)} trials in {self.folder} (commit {', '.join(commits) or 'not stated'}{code})"
-            )
+            stated = {one.provenance.commit for one in self.records if one.provenance is not None}
+            commits = ", ".join(sorted(commit[:_SHORT] for commit in stated if commit is not None)) or "not stated"
+            code = f"; {self.other_code} are of other code, which proves the same bounds" if self.other_code else ""
+            said.append(f"compared with {len(self.records)} trials in {self.folder} (commit {commits}{code})")
         if self.moved:
             said.append(
-                f"not compared with {self.moved} trials in {self.folder}: they are of another workload, machine or cost "
-                "model than what is here"
+                f"not compared with {self.moved} trials in {self.folder}: they are of another workload, machine or "
+                "cost model than what is here"
             )
         return said or [f"nothing to compare with in {self.folder}: it has no simulated trial of what was run"]
 
@@ -58,9 +60,7 @@ def on_record(folder: Path, suite: str, ran: Iterable[Record], here: Iterable[Re
     others = [one for one in found if (Condition.of(one), one.spec.strategy) not in known]
     kept = [one for one in others if _alike(one, asked[Condition.of(one)], found)]
     code = other_code(kept)
-    return OnRecord(
-        folder=folder, records=tuple(kept), other_code=code.differing, moved=len(others) - len(kept)
-    )
+    return OnRecord(folder=folder, records=tuple(kept), other_code=code.differing, moved=len(others) - len(kept))
 
 
 def _alike(one: Record, ran: list[Record], found: list[Record]) -> bool:

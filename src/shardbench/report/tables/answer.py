@@ -186,8 +186,8 @@ def _best_line(found: GroupAnswer) -> Iterator[str]:
     ends = interval(first.low_ms, first.high_ms)
     band = f" ({ends}, 95 %)" if ends else ""
     rate = f", {readable_count(1e3 * batch_size / step_ms)} samples/s" if step_ms > 0 else ""
-    alone = found.places and len(found.standings) == 1
-    yield f"{'alone' if alone else 'best'}: {', '.join(one.strategy for one in best)}, {significant(step_ms)} ms a step{band}{rate}"
+    word = "alone" if found.places and len(found.standings) == 1 else "best"
+    yield f"{word}: {', '.join(one.strategy for one in best)}, {significant(step_ms)} ms a step{band}{rate}"
 
 
 def _model_line(found: GroupAnswer) -> Iterator[str]:
