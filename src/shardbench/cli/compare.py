@@ -94,7 +94,7 @@ def others_folder(results: Path) -> Path | None:
 
 
 NOTHING_COMMITTED = (
-    "nothing to compare with: the committed results are not in the package, and this is no clone of ShardBench; run in "
-    "one, or run other strategies beside it (--strategy NAME, repeatable)"
+    "compared with no committed results: they are not in the package, and this is no clone of ShardBench; run in one, "
+    "or run other strategies beside yours (--strategy NAME, repeatable)"
 )
 """What a run of one strategy says where no others' rows can be found."""
