@@ -61,6 +61,8 @@ def test_trials_on_record_are_compared_where_they_are_of_one_problem_and_one_cos
     assert found.lines[1].startswith("not compared with 1 trials in")
     found = held(tmp_path / "3", [mine], trial("a", 4.0, machine_hash="9" * 16))
     assert (found.records, found.moved) == ((), 1)
+    found = held(tmp_path / "5", [trial("mine", 5.0, code=OLD)], trial("a", 4.0, bound_ms=1.1))
+    assert (found.records, found.moved) == ((), 1), "what ran is of other code than what is on record"
     assert held(tmp_path / "4", [mine]).lines[0].startswith("nothing to compare with in")
 
 
@@ -206,6 +208,8 @@ def test_bounds_are_reused_where_this_code_proved_them(tmp_path: Path, monkeypat
     assert [one.cell for one in cell_store(options.results, "posed", "posing").read()] == BOUNDS[:1]
     assert (options.results / "environments" / "e.json").read_text() == "{}"
     assert reuse(FOUND, options, committed) == (0, 1), "what is there already stays"
+    keep(options.results, cell_record(BOUNDS[0], code=OLD), cell_record(BOUNDS[1], code=OLD))
+    assert reuse(FOUND, options, committed) == (1, 0), "unless other code made it"
     monkeypatch.setattr(STUDY, "holds", lambda record: False, raising=False)
     assert reuse(FOUND, SessionOptions(results=tmp_path / "3", strategies=("row-wise",)), committed) == (0, 2)
 
@@ -230,6 +234,10 @@ def test_places_on_tasks_are_among_competitors_of_one_cost_model_who_placed_all(
     keep(options.results, cell_record(ENTERING[1], cost_ms=5.0))
     (found,) = placed(FOUND, options, None)
     assert found.lines[1] == "t2: row-wise 5.00 ms, no rank: no other strategy has rows"
+    keep(options.results, cell_record(ENTERING[1], cost_ms=5.0, code=OLD))
+    (found,) = placed(FOUND, options, committed)
+    (line,) = found.lines
+    assert line.startswith("no rank: 1 cells of this run are on record by other code than this")
 
 
 def board_row(strategy: str | None, step_ms: float | None, workload: str = "w", **changes: object) -> dict:

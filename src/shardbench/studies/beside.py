@@ -17,6 +17,8 @@ from shardbench.studies.session import SessionOptions, StudyWork, cell_code
 from shardbench.studies.study import Study
 from shardbench.studies.study_tables import rows_frame
 
+_STALE = "no rank: {} cells of this run are on record by other code than this; make them again by --force"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
@@ -43,16 +45,15 @@ def reuse(reproduction: Reproduction, options: SessionOptions, committed: Path) 
         for study in options.chosen(reproduction):
             work = StudyWork(reproduction.owner, study, options)
             own, known = work.store.latest(), cell_store(committed, reproduction.owner, study.name).latest()
-            for cell in work.pieces:
-                record = known.get(work.key(cell))
-                if cell.get("strategy") is not None or record is None or record.failure or work.key(cell) in own:
+            for key in (work.key(cell) for cell in work.pieces if cell.get("strategy") is None):
+                if key not in known or (key in own and _of_this_code(study, own[key])):
                     continue
-                if not _of_this_code(study, record):
+                if _of_this_code(study, known[key]):
+                    work.store.append(known[key])
+                    _copy_environment(known[key].environment, committed, options.results)
+                    copied += 1
+                elif key not in own:
                     others += 1
-                    continue
-                work.store.append(record)
-                _copy_environment(record.environment, committed, options.results)
-                copied += 1
     return copied, others
 
 
@@ -74,12 +75,15 @@ def placed(reproduction: Reproduction, options: SessionOptions, committed: Path 
         states = {key: not _of_this_code(study, known[key]) for key in beside if key in known}
         theirs = _frame(records, states)
         told = [(cell, record) for cell, record in records if cell["strategy"] is not None]
+        done = (own[key] for key in map(work.key, work.pieces) if key in own)
+        stale = [record for record in done if not record.failure and not _of_this_code(study, record)]
+        lines = [line for name in sorted(map(str, names)) for line in study.places(mine, theirs, name)]
         yield Placed(
             study=study.name,
             others=len({cell["strategy"] for cell, _ in told}),
             other_code=len({cell["strategy"] for cell, record in told if states[record.key]}),
             commits=_commits(record for _, record in told),
-            lines=tuple(line for name in sorted(map(str, names)) for line in study.places(mine, theirs, name)),
+            lines=(_STALE.format(len(stale)),) if stale else tuple(lines),
         )
 
 
@@ -93,7 +97,7 @@ def _of_this_code(study: Study, record: CellRecord) -> bool:
     """Tell whether the record is what the code that is here would make: study, strategy, judge, data and machine."""
     code = record.provenance
     judged_here = code is not None and code.package_code == checkout().package
-    return judged_here and record.made_by(cell_code(study, record.cell)) and study.holds(record)
+    return judged_here and not record.failure and record.made_by(cell_code(study, record.cell)) and study.holds(record)
 
 
 def _copy_environment(name: str, source: Path, to: Path) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardbench.base.code import checkout
 from shardbench.cost.uncertainty import sure
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
@@ -64,12 +63,12 @@ def on_record(folder: Path, suite: str, ran: Iterable[Record], here: Iterable[Re
 
 
 def _alike(one: Record, ran: list[Record], found: list[Record]) -> bool:
-    """Tell whether a trial on record is of the workload, the machine and the cost model of those that ran."""
+    """Tell whether a trial on record is of the workload, the machine and the cost model of all those that ran."""
     versions = {(mine.spec.workload_fingerprint, mine.spec.machine_hash) for mine in ran}
-    if (one.spec.workload_fingerprint, one.spec.machine_hash) not in versions or one.provenance is None:
+    if {(one.spec.workload_fingerprint, one.spec.machine_hash)} != versions or one.provenance is None:
         return False
     code = one.provenance.package_code
-    if code == checkout().package:
+    if all(mine.provenance is not None and mine.provenance.package_code == code for mine in ran):
         return True
     proven = [
         other.step_bound_ms
