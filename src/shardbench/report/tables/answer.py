@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from shardbench.base.generated import ascii_text
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome, unusual
+from shardbench.report.compare.on_record import place
 from shardbench.report.groups import ComparedBy, Condition, Row, groups
 from shardbench.report.prediction.model_error import model_error
 from shardbench.report.standing import (
@@ -47,6 +48,10 @@ class GroupAnswer:
     """What failed trials of a strategy printed, as paths; a strategy without any has no entry."""
     unusual: tuple[str, ...] = ()
     """What the group's training does that ordinary training does not, in words."""
+    places: tuple[str, ...] = ()
+    """The places of the strategies that were asked for, in words."""
+    elsewhere: frozenset[str] = frozenset()
+    """Keys of the standings' records that lie in another folder, where commands would not find them."""
 
     @property
     def placed(self) -> list[Standing]:
@@ -84,6 +89,7 @@ class GroupAnswer:
             "model_error": None if is_measured(first.backend) else model_error(first.machine, "step"),
             "compared": self.compared,
             "judges": self.judges,
+            "places": list(self.places),
             "placed": [
                 {**{name: getattr(one, name) for name in numbers}, "standing": str(one.mark)} for one in self.placed
             ],
@@ -98,13 +104,23 @@ class GroupAnswer:
         }
 
 
-def answers(records: Iterable[Record], results: Path, of: Iterable[Record] | None = None) -> list[GroupAnswer]:
+def answers(
+    records: Iterable[Record],
+    results: Path,
+    of: Iterable[Record] | None = None,
+    *,
+    placed: Sequence[str] = (),
+    beside: Iterable[Record] = (),
+) -> list[GroupAnswer]:
     """Return an answer for each group of the records; ``results`` has the logs.
 
-    With ``of``, only the groups are answered that one of these records is in.
+    With ``of``, only the groups are answered that one of these records is in. The strategies ``placed`` have their
+    place said, also among records of others ``beside``, which lie elsewhere.
     """
     asked = None if of is None else {Condition.of(record) for record in of}
-    listed = [record for record in records if asked is None or Condition.of(record) in asked]
+    elsewhere = tuple(beside)
+    # Of a condition the last record says which version of workload and machine counts.
+    listed = [record for record in (*elsewhere, *records) if asked is None or Condition.of(record) in asked]
     return [
         GroupAnswer(
             standings=tuple(group.standings.values()),
@@ -112,6 +128,8 @@ def answers(records: Iterable[Record], results: Path, of: Iterable[Record] | Non
             compared=group.compared,
             logs={row.strategy: logs for row in group.rows if not row.ok and (logs := _logs(row, results))},
             unusual=unusual(group.condition.exchange, group.condition.schedule),
+            places=tuple(place(group, name) for name in placed),
+            elsewhere=frozenset(record.key for record in elsewhere),
         )
         for group in groups(listed)
     ]
@@ -146,7 +164,8 @@ def lines(found: GroupAnswer, options: str = "", width: int = WIDTH) -> list[str
         return _wrapped(line, width)
 
     said = [_wrapped(head, width, "")]
-    said += [wrapped(line) for line in (*_best_line(found), *_model_line(found), *_other_lines(found))]
+    said += [wrapped(line) for line in (*_best_line(found), *found.places)]
+    said += [wrapped(line) for line in (*_model_line(found), *_other_lines(found))]
     if found.judges:
         said.append(wrapped(found.judges))
     if not found.compared:
@@ -157,7 +176,7 @@ def lines(found: GroupAnswer, options: str = "", width: int = WIDTH) -> list[str
         said.append(wrapped(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
         said += [[f"    log: {log}"] for one in failed for log in found.logs.get(one.strategy, ())]
     best, slower = found.of(TieMark.BEST), found.of(TieMark.APART)
-    if best and slower and slower[0].record:
+    if best and slower and slower[0].record and found.elsewhere.isdisjoint((best[0].record, slower[0].record)):
         keys = " ".join(one.record[:_KEY_DIGITS] for one in (best[0], slower[0]))
         said.append([f"  {slower[0].strategy} against it: shardbench explain {keys}{options}"])
     return [ascii_text(line) for part in said for line in part]
@@ -171,7 +190,8 @@ def _best_line(found: GroupAnswer) -> Iterator[str]:
     ends = interval(first.low_ms, first.high_ms)
     band = f" ({ends}, 95 %)" if ends else ""
     rate = f", {readable_count(1e3 * batch_size / step_ms)} samples/s" if step_ms > 0 else ""
-    yield f"best: {', '.join(one.strategy for one in best)}, {significant(step_ms)} ms a step{band}{rate}"
+    word = "alone" if found.places and len(found.standings) == 1 else "best"
+    yield f"{word}: {', '.join(one.strategy for one in best)}, {significant(step_ms)} ms a step{band}{rate}"
 
 
 def _model_line(found: GroupAnswer) -> Iterator[str]:
