@@ -274,6 +274,8 @@ try:
     CONFIG().build(Path("nowhere"))
 except BadInput as error:
     print(str(error)[:7])
+from shardbench.cli.main import run_command
+print(run_command(["export", "plan.json"]))
 """
 
 
@@ -281,4 +283,5 @@ def test_without_torch_it_can_be_asked_and_trials_can_be_made() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "no file\n", "")
+    needs = "error: this needs torch, not installed here: run it in the environment that your trainer runs in\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no file\n2\n", needs)
