@@ -42,6 +42,8 @@ COMMON = ("drift", LEADERBOARD)
 EVERYTHING = "all"
 REPEATED_SUITE = "measured"
 TABLES = ("scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz")
+PLAN_TABLES = {"speed": ".csv", "loaded": ".csv", "session": ".txt"}
+"""What `nox -s tables -- plan` makes, and as which kind of file."""
 MARKS = ("slow", "gpu", "latex")
 """Marks of tests that are not run by default and that a session can be asked for."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -200,7 +202,8 @@ def tables(session: nox.Session) -> None:
     scale: count the synthetic workload (887 million lookups) against plans for 8, 128 and 1,024 devices.
     prepare: prepare made-up logs of one and of ten million rows; rows a CPU second and the peak memory.
     planners: our planner beside TorchRec's own on the same modules; plans, predicted and measured steps.
-    plan: seconds of `shardbench plan` with many tables, and its answers within short budgets on a busy machine.
+    plan: seconds of `shardbench plan` with many tables, its answers within short budgets on a busy machine, and the
+    terminal of the README's first screen, for which `nox -s build` made the wheel; `-- plan session` makes that alone.
     races: six races, what all plans take afterwards, and what the corrections do for other tables (an hour). What is
     on record in results/races is not run again; with `--draw COMMIT` three table sets are drawn first.
     impostors: which check catches each strategy that breaks a rule; an error where another check does.
@@ -222,8 +225,8 @@ def tables(session: nox.Session) -> None:
             # TorchRec's planner takes its options out of sets of strings.
             run(session, *command, PYTHONHASHSEED="0")
     elif name == "plan":
-        for what in ("speed", "loaded"):
-            run(session, "python", "tools/plan_command.py", what, str(made / "plan" / f"{what}.csv"))
+        for what in options or PLAN_TABLES:
+            run(session, "python", "tools/plan_command.py", what, str(made / "plan" / f"{what}{PLAN_TABLES[what]}"))
     elif name == "races":
         races = str(ROOT / "results" / "races")
         if options:
