@@ -225,6 +225,8 @@ def tables(session: nox.Session) -> None:
             # TorchRec's planner takes its options out of sets of strings.
             run(session, *command, PYTHONHASHSEED="0")
     elif name == "plan":
+        if set(options) - PLAN_TABLES.keys():
+            session.error(f"nox -s tables -- plan takes {', '.join(PLAN_TABLES)} or nothing, not {' '.join(options)}")
         for what in options or PLAN_TABLES:
             run(session, "python", "tools/plan_command.py", what, str(made / "plan" / f"{what}{PLAN_TABLES[what]}"))
     elif name == "races":
