@@ -83,9 +83,9 @@ class Block(pydantic.BaseModel):
     name: Name
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files below ``results/tables``, one after the other."""
-    form: Literal["table", "claims", "ledger", "verdicts", "answer"] = "table"
+    form: Literal["table", "claims", "ledger", "verdicts", "answer", "session"] = "table"
     """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper;
-    ``answer``: what a run prints of a throughput table."""
+    ``answer``: what a run prints of a throughput table; ``session``: what a terminal showed, a text as it is."""
     where: str = ""
     """A condition for ``pandas.DataFrame.query``; all rows are taken where it is empty."""
     rows: dict[str, str] = {}
@@ -156,6 +156,8 @@ def pictures(tables: Path) -> dict[str, str]:
 def block_text(block: Block, tables: Path) -> str:
     """Return a block as Markdown, without its markers."""
     try:
+        if block.form == "session":
+            return _session(block, tables)
         frame = pd.concat([pd.read_csv(tables / name) for name in block.tables], ignore_index=True)
         frame = frame.query(block.where) if block.where else frame
         if frame.empty:
@@ -269,6 +271,11 @@ def _answer(block: Block, frame: pd.DataFrame) -> str:
     """Write the end of ``shardbench run``, without logs and keys, which tables do not have."""
     said = ["\n".join(lines(found)) for found in answers_of_table(frame)]
     return "\n".join(["```", "\n\n".join(said), "```", "", f"`{TABLES}/{block.tables[0]}`."])
+
+
+def _session(block: Block, tables: Path) -> str:
+    said = "".join((tables / name).read_text() for name in block.tables)
+    return "\n".join(["```console", said.rstrip(), "```", "", f"`{TABLES}/{block.tables[0]}`."])
 
 
 _FORMS = {"table": _table, "claims": _claims, "ledger": _ledger, "verdicts": _verdicts, "answer": _answer}
