@@ -110,10 +110,7 @@ def print_report(
     if tables:
         print_tables(suite_tables(records), Console(file=sys.stdout), results / "tables" / suite)
     for answer in answers(records, results, of, placed=placed, beside=beside.records if beside else ()):
-        print("
-".join(lines(answer, options, shared.line_width(WIDTH))), end="
-
-")
+        print("\n".join(lines(answer, options, shared.line_width(WIDTH))), end="\n\n")
     for line in beside.lines if beside else ():
         print(ascii_text(line))
     for line in _code_of(records).lines():
