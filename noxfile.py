@@ -26,6 +26,8 @@ PYTHONS = ("3.11", "3.12", "3.13")
 """The Pythons that the README names."""
 TRIED = tuple(f"tests/test_{name}.py" for name in ("measured_backend", "torchrec_planner", "recshard", "run_trial"))
 """Tests that are run on each of them: they touch the engine, the planners and the solver."""
+ASKED = ("plan", "quick", "a100-40gb-1x8", "--workload", "criteo-kaggle-like", "--budget", "5")
+"""What the wheel is asked: RecShard is among the strategies, and with it the solver."""
 ENVIRONMENT = {
     # `datasets/` must never be importable as the top-level package of that name.
     "PYTHONSAFEPATH": "1",
@@ -40,6 +42,8 @@ COMMON = ("drift", LEADERBOARD)
 EVERYTHING = "all"
 REPEATED_SUITE = "measured"
 TABLES = ("scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz", "support")
+PLAN_TABLES = {"speed": ".csv", "loaded": ".csv", "session": ".txt"}
+"""What `nox -s tables -- plan` makes, and as which kind of file."""
 MARKS = ("slow", "gpu", "latex")
 """Marks of tests that are not run by default and that a session can be asked for."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -112,6 +116,14 @@ class Steps:
         failed = [name for name, result, *_ in self._rows if result == "failed"]
         if failed:
             session.error(f"{len(failed)} of {len(self._rows)} steps failed: {', '.join(failed)}")
+
+
+def new_environment(session: nox.Session, place: Path, *installed: str) -> str:
+    """Make a virtual environment anew and install into it what pip is told; return its Python."""
+    python = str(place / "bin" / "python")
+    session.run(sys.executable, "-m", "venv", "--clear", str(place), external=True)
+    session.run(python, *PIP[1:], *installed, external=True)
+    return python
 
 
 def install(session: nox.Session) -> None:
@@ -190,7 +202,8 @@ def tables(session: nox.Session) -> None:
     scale: count the synthetic workload (887 million lookups) against plans for 8, 128 and 1,024 devices.
     prepare: prepare made-up logs of one and of ten million rows; rows a CPU second and the peak memory.
     planners: our planner beside TorchRec's own on the same modules; plans, predicted and measured steps.
-    plan: seconds of `shardbench plan` with many tables, and its answers within short budgets on a busy machine.
+    plan: seconds of `shardbench plan` with many tables, its answers within short budgets on a busy machine, and the
+    terminal of the README's first screen, for which `nox -s build` made the wheel; `-- plan session` makes that alone.
     races: six races, what all plans take afterwards, and what the corrections do for other tables (an hour). What is
     on record in results/races is not run again; with `--draw COMMIT` three table sets are drawn first.
     impostors: which check catches each strategy that breaks a rule; an error where another check does.
@@ -214,8 +227,10 @@ def tables(session: nox.Session) -> None:
             # TorchRec's planner takes its options out of sets of strings.
             run(session, *command, PYTHONHASHSEED="0")
     elif name == "plan":
-        for what in ("speed", "loaded"):
-            run(session, "python", "tools/plan_command.py", what, str(made / "plan" / f"{what}.csv"))
+        if set(options) - PLAN_TABLES.keys():
+            session.error(f"nox -s tables -- plan takes {', '.join(PLAN_TABLES)} or nothing, not {' '.join(options)}")
+        for what in options or PLAN_TABLES:
+            run(session, "python", "tools/plan_command.py", what, str(made / "plan" / f"{what}{PLAN_TABLES[what]}"))
     elif name == "races":
         races = str(ROOT / "results" / "races")
         if options:
@@ -369,6 +384,48 @@ def docs(session: nox.Session) -> None:
         shutil.copytree(ROOT / "results" / folder, site / "results" / folder)
     run(session, "shardbench", "report", LEADERBOARD, "--page", "--results", str(site / "results"))
     run(session, "python", "-m", "pytest", "-m", "site", "tests/test_site.py")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Make wheel and source distribution in dist/, check them, and ask the installed wheel for a plan.
+
+    It is installed into a new environment, with the newest versions that it allows and without torch. `-- engines` also
+    installs it beside each engine of src/shardbench/cli/tried.toml, as one who has TorchRec would, and plans there.
+    """
+    if set(session.posargs) - {"engines"}:
+        session.error(f"nox -s build takes engines or nothing, not {' '.join(session.posargs)}")
+    dist, made = ROOT / "dist", Path(session.create_tmp())
+    shutil.rmtree(dist, ignore_errors=True)
+    tools = new_environment(
+        session, made / "tools", "--require-hashes", "-r", str(REQUIREMENTS / "locked" / "build.txt")
+    )
+    # The wheel is made of the source distribution, so that the latter lacks nothing.
+    session.run(tools, "-m", "build", "--no-isolation", "--outdir", str(dist), str(ROOT), external=True)
+    sdist, wheel = (str(next(dist.glob(pattern), dist / pattern)) for pattern in ("*.tar.gz", "*.whl"))
+    session.run(tools, "-m", "twine", "check", "--strict", sdist, wheel, external=True)
+    session.run(tools, "-m", "tarfile", "--list", sdist, external=True)
+    session.run(tools, "-m", "zipfile", "--list", wheel, external=True)
+    python = new_environment(session, made / "wheel", wheel)
+    answer = made / "answer.json"
+    with answer.open("w") as out:
+        command = str(Path(python).with_name("shardbench"))
+        session.run(command, *ASKED, "--json", env=ENVIRONMENT, stdout=out, stderr=None, external=True)
+    session.run(python, "-m", "json.tool", str(answer), os.devnull, external=True)  # JSON, and nothing in front of it
+    if "engines" not in session.posargs:
+        return
+    import tomllib  # noqa: PLC0415 - nox itself may run on an older Python
+
+    for engine in tomllib.loads((ROOT / "src" / "shardbench" / "cli" / "tried.toml").read_text())["engines"]:
+        place = made / f"torchrec-{engine['torchrec']}"
+        needs = ("-r", str(REQUIREMENTS / "engine-common.txt"))
+        python = new_environment(session, place, f"torch=={engine.pop('torch')}", *needs)
+        # TorchRec declares the CUDA build of FBGEMM.
+        beside = [f"{name}=={version}" for name, version in engine.items()]
+        session.run(python, *PIP[1:], "--no-deps", *beside, external=True)
+        session.run(python, *PIP[1:], wheel, external=True)
+        session.run(python, str(ROOT / "examples" / "plan_in_torchrec.py"), env=ENVIRONMENT, external=True)
+        shutil.rmtree(place)
 
 
 @nox.session

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.preparation.log_profile import Profiled, offsets_file, values_file
+from shardbench.datasets.preparation.log_profile import SEEN, Profiled, SeenTable, SeenTables, offsets_file, values_file
 from shardbench.datasets.preparation.prepared import NOTE, read_array, read_model
 from shardbench.model.table import Name, Pooling, Table, Width
 from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
@@ -79,6 +79,12 @@ class AccessLog(RecordedWorkload):
 def read_note(folder: Path) -> Profiled:
     """Return what ``shardbench profile`` noted in a folder; raises BadInput where it wrote nothing there."""
     return read_model(Profiled, folder / NOTE, _HOW)
+
+
+def read_seen(folder: Path) -> dict[str, SeenTable]:
+    """Return what a log showed of each table; nothing where the folder was written without counting values."""
+    path = folder / SEEN
+    return read_model(SeenTables, path, _HOW).tables if path.is_file() else {}
 
 
 def constraints(folder: Path) -> dict[str, dict[str, Any]]:

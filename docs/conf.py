@@ -1,5 +1,6 @@
 """The documents as a site, made of the repository's Markdown from where it lies; ``nox -s docs`` builds it."""
 
+import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,8 @@ templates_path = ["templates"]
 html_static_path = ["static"]
 html_css_files = ["wide.css"]
 html_additional_pages = {"index": "start.html"}
+with (ROOT / "results" / "tables" / "leaderboard" / "scores.csv").open(newline="") as scores:
+    html_context = {"scores": [row for row in csv.DictReader(scores) if row["budget"] == "60 s"]}
 
 BOARD = "benchmarks/leaderboard/README"
 BOARD_PAGE = '\n<p><a href="../../results/pages/leaderboard.html">Open the page of these results.</a></p>\n'

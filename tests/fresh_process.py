@@ -18,10 +18,14 @@ print(json.dumps(said))
 """
 
 
-def said_by(environment: dict[str, str], *commands: list[str], cwd: Path | None = None) -> list[str]:
+def said_by(
+    environment: dict[str, str], *commands: list[str], cwd: Path | None = None, timeout_s: float = 240.0
+) -> list[str]:
     """What each of the commands prints, one after the other in one fresh process; all must end with 0."""
     program = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
-    done = subprocess.run(program, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        program, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
     assert done.returncode == 0, done.stderr
     said: list[str] = json.loads(done.stdout)
     return said

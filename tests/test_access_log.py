@@ -4,6 +4,7 @@ import datetime
 import gzip
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ from hypothesis import strategies as st
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
 from shardbench.cli.main import run_command
-from shardbench.datasets.access_log import AccessLogConfig, constraints, read_note
-from shardbench.datasets.preparation import log_profile, log_reader
-from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
+from shardbench.datasets.access_log import AccessLogConfig, constraints, read_note, read_seen
+from shardbench.datasets.preparation import distinct, log_profile, log_reader
+from shardbench.datasets.preparation.distinct import DistinctValues, sharing, suggested_rows
+from shardbench.datasets.preparation.log_encode import Cells, Mode, RowsOfTable
 from shardbench.datasets.preparation.log_profile import PROFILES, Profiled, SampleSplit, TableProfiles, profile_log
 from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.workloads.kinds import workload_kinds
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split
+from shardbench.workloads.value_hash import hash_ids, mixed
 
 WORDS = st.text("ab1 .\u00e9", min_size=1, max_size=3)
 CELLS = st.lists(st.none() | st.lists(WORDS, max_size=3), min_size=2, max_size=30)
@@ -103,8 +106,19 @@ def test_a_hash_is_of_the_text_and_a_missing_value_may_have_a_row(cells: list[in
         again, others = RowsOfTable("t", made, rows)(texts, "x")
         assert (got.tolist(), lengths.tolist()) == (again.tolist(), others.tolist())
         assert np.all((got >= 0) & (got < rows))
+        # A table whose rows nobody stated gives those of one with the rows that it settles on.
+        settling = RowsOfTable("t", made, None)
+        parts = [settling(column, "x") for column in (numbers[:3], texts[3:])]
+        settled, _ = settling.settled(*(np.concatenate(found) for found in zip(*parts)))
+        assert settled.tolist() == RowsOfTable("t", made, settling.rows)(numbers, "x")[0].tolist()
+        assert settling.values == len({cell for cell in cells if cell is not None})
+        asked = cells if missing == "row" else [cell for cell in cells if cell is not None]
+        assert hash_ids(asked, table="t", rows=rows, missing=missing).tolist() == got.tolist()
         if missing == "empty":
             assert lengths.tolist() == [int(cell is not None) for cell in cells]
+            if None in cells:
+                with pytest.raises(BadInput, match=f"value {cells.index(None)} is missing, which is no lookup"):
+                    hash_ids(cells, table="t", rows=rows)
         else:
             assert (got == 0).tolist() == [cell is None for cell in cells]
 
@@ -144,6 +158,10 @@ def test_every_kind_of_file_gives_the_same(tmp_path: Path, name: str) -> None:
     assert bags(tmp_path / "out") == [[0], [1], [], [0], [2], [0], [1], [3]]
     assert bags(tmp_path / "out", table=1) == [[0], [], [1], [0], [1], [2], [0], [3]]
     assert (done.samples, done.train_samples, [t.rows for t in done.tables]) == (8, 4, [4, 4])
+    heard: list[int] = []
+    for _ in LogFiles(files=(tmp_path / name,), heard=heard.append).batches(["user"]):
+        assert sum(heard) <= (tmp_path / name).stat().st_size
+    assert sum(heard) == LogFiles(files=(tmp_path / name,)).bytes
 
 
 @settings(deadline=None, max_examples=25)
@@ -191,14 +209,68 @@ def test_how_a_log_is_cut_into_files_changes_nothing(tmp_path: Path, monkeypatch
     whole = write(tmp_path / "whole.csv", {"at": at, "id": ids})
     parts = [write(tmp_path / f"{i}.csv", {"at": at[i::1][:1000], "id": ids[i::1][:1000]}) for i in (0, 1000, 2000)]
     cut = SampleSplit(time="at", train_share=0.7, rate=0.5, seed=3)
-    first = profiled(tmp_path / "first", [whole], tables("id"), cut=cut)
+    # Nobody states the rows, so that they are hashed again once all are read; who states the same ones sees no other.
+    listed = tables("id", rows=None)
+    first = profiled(tmp_path / "first", [whole], listed, cut=cut)
+    assert first == profiled(tmp_path / "stated", [whole], tables("id", rows=first.tables[0].rows), cut=cut)
     monkeypatch.setattr(log_reader, "BLOCK_BYTES", 512)
     monkeypatch.setattr(log_reader, "BATCH_ROWS", 100)
     monkeypatch.setattr(log_profile, "CHUNK", 100)
-    again = profiled(tmp_path / "again", parts, tables("id"), cut=cut)
+    again = profiled(tmp_path / "again", parts, listed, cut=cut)
     assert first == again
     assert 0.45 < first.samples / rows < 0.55
     assert abs(first.train_samples / first.samples - 0.7) < 0.05
+
+
+@pytest.mark.parametrize("mode", ["hash", "vocabulary", "ids"])
+def test_what_was_seen_is_what_the_log_has(tmp_path: Path, mode: Mode) -> None:
+    generator = np.random.default_rng(2)
+    cells = [generator.zipf(1.5, size=n).clip(max=500).tolist() for n in generator.integers(0, 4, 1000)]
+    folder, file = tmp_path / "out", write(tmp_path / "log.parquet", {"id": cells})
+    profile_log(
+        LogFiles(files=(file,)),
+        folder,
+        tables("id", rows=None),
+        cells=Cells(mode=mode),
+        cut=SampleSplit(),
+        count_values=True,
+    )
+    seen = read_seen(folder)["id"]
+    train = np.concatenate(cells[:800]).astype(np.int64)
+    if mode == "hash":
+        train = hash_ids(train, table="id", rows=seen.rows)
+    counts = np.sort(np.unique(train, return_counts=True)[1])[::-1]
+    values = len({value for cell in cells for value in cell})
+    assert seen.values == values
+    rows = {"hash": 1 << (16 * values - 1).bit_length(), "vocabulary": values, "ids": 501}[mode]
+    assert (seen.rows, seen.dim) == (rows, 8)
+    assert seen.suggested_rows == (1 << (16 * values - 1).bit_length() if mode == "ids" else rows)
+    assert seen.pooling == pytest.approx(sum(map(len, cells[:800])) / 800)
+    assert seen.coverage == pytest.approx(sum(map(bool, cells[:800])) / 800)
+    assert seen.hot == pytest.approx(counts[: -(-len(counts) // 100)].sum() / counts.sum())
+    assert seen.new == pytest.approx((counts == 1).sum() / counts.sum())
+    assert seen.sharing == pytest.approx(sharing(values, rows) if mode == "hash" else 0.0)
+
+
+def test_distinct_values_are_counted_whatever_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distinct, "KEPT", 4096)
+    monkeypatch.setattr(distinct, "_PENDING", 1000)
+    for values, error in ((0, 0.0), (1, 0.0), (4095, 0.0), (200_000, 4 / 64)):
+        counted = DistinctValues()
+        for part in np.array_split(np.tile(np.arange(values), 3), 7):
+            counted.add(mixed(part, 5))
+        assert abs(counted.number - values) <= error * values
+
+
+def test_suggested_rows_leave_room_and_the_sharing_is_what_a_hash_gives() -> None:
+    assert [suggested_rows(values) for values in (0, 1, 3, 97, 1024, 13_000, 13_200, 10**6)] == [
+        1, 16, 64, 2048, 16_384, 16_384, 32_768, 1 << 21,
+    ]  # fmt: skip
+    assert (sharing(0, 1), sharing(1, 1), sharing(2, 1)) == (0.0, 0.0, 1.0)
+    for values, rows in ((10_000, 16_384), (97, 2048)):
+        hashed = [hash_ids(np.arange(values), table="t", rows=rows, seed=seed) for seed in range(30)]
+        shared = [np.mean(np.bincount(found, minlength=rows)[found] > 1) for found in hashed]
+        assert np.mean(shared) == pytest.approx(sharing(values, rows), rel=0.1)
 
 
 def test_the_workload_has_the_folders_profiles_and_order(tmp_path: Path) -> None:
@@ -247,7 +319,7 @@ def test_the_workload_has_the_folders_profiles_and_order(tmp_path: Path) -> None
         ("log.csv", "at,id\n1,x\n", Cells(mode="ids"), r"log\.csv column id: .*x.*: ids are whole numbers, else hash"),
         ("log.csv", "at,id\n1,-1\n", Cells(mode="ids"), r"log\.csv column id: -1 is no row of 0\.\.49"),
         ("log.csv", "at,id\n1,50\n", Cells(mode="ids"), r"log\.csv column id: 50 is no row of 0\.\.49"),
-        ("log.csv", "at,user\n1,50\n", Cells(), r"log\.csv has no column 'id': it has at, user"),
+        ("log.csv", "at,user\n1,50\n", Cells(), r"log\.csv has no column 'id': it has at, user; needed: id"),
         ("log.csv", "at,id\n1,7\n", Cells(), "0 of 1 samples train: give more rows"),
         ("log.csv", "", Cells(), r"log\.csv cannot be read: Empty CSV file"),
         ("log.csv.gz", "at,id\n", Cells(), r"log\.csv\.gz cannot be read"),
@@ -299,7 +371,7 @@ def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
         AccessLogConfig(prepared="none").build(tmp_path)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     file, out, fields = write(tmp_path / "log.csv", ROWS), tmp_path / "out", tmp_path / "fields.json"
     asked = ["profile", str(file), "--out", str(out), "--time", "day", "--train-share", "0.5", "--mode", "vocabulary"]
     assert run_command([*asked, "--torchrec", str(fields)]) == 0
@@ -307,15 +379,43 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert f"{out}: 8 of 8 rows, 4 train; 2 tables" in said
     assert 'dataset = "access_log"' in said
     assert read_note(out).time == "day"
+    assert re.search(r"^user +4 +4 +4 .* 75\.0 %", said, re.MULTILINE)
     assert json.loads(fields.read_text())["user"]["pooling_factors"] == [0.75]
     fields.unlink()
     assert run_command(["profile", "--out", str(out), "--torchrec", str(fields), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["profiled"]["samples"] == 8
+    told = json.loads(capsys.readouterr().out)
+    assert told["profiled"]["samples"] == 8
+    assert [(name, table["values"]) for name, table in told["seen"].items()] == [("item", 4), ("user", 4)]
     assert fields.is_file()
     assert run_command(asked) == 2
     assert "is there already" in capsys.readouterr().err
     assert run_command(["profile", "--out", str(out)]) == 2
     assert "give logs to profile" in capsys.readouterr().err
+    # A later log with the tables of an earlier one, and lines as wide as the terminal.
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    hashed, later = str(tmp_path / "hashed"), str(tmp_path / "later")
+    assert run_command(["profile", str(file), "--out", hashed, "--columns", "user"]) == 0
+    assert run_command(["profile", str(file), "--out", later, "--tables", hashed]) == 0
+    shown = capsys.readouterr().out.rpartition("\x1b")[2].splitlines()[1:-5]
+    assert read_note(Path(later)) == read_note(Path(hashed))
+    (tmp_path / "open.csv").write_text("name,rows\nuser,\nitem,40\n")
+    listed = ["--tables", str(tmp_path / "open.csv"), "--rows", "30", "--json"]
+    assert run_command(["profile", str(file), "--out", str(tmp_path / "listed"), *listed]) == 0
+    assert [table.rows for table in read_note(tmp_path / "listed").tables] == [30, 40]
+    capsys.readouterr()
+    assert max(map(len, shown)) < 60
+    assert "no room for" in " ".join(shown)
+    for wrong, says in (
+        (["--header", "a,b"], "log.csv has 3 columns, the header names 2: a, b"),
+        (["--mode", "ids", "--rows", "9"], "--rows is of --mode hash"),
+    ):
+        assert run_command(["profile", str(file), "--out", str(tmp_path / "no"), *wrong]) == 2
+        assert says in capsys.readouterr().err
+    (tmp_path / "x.txt").write_text("x y\n1 2\n")
+    assert run_command(["profile", str(tmp_path / "x.txt"), "--out", str(tmp_path / "no")]) == 2
+    assert "'x y' of x.txt cannot be the name of a table" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
 
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "bring_your_tables.md"
@@ -334,7 +434,7 @@ def test_the_documents_transcript(
     assert run_command(command.removeprefix("$ shardbench ").split()) == 0
     assert capsys.readouterr().out == said
     suite = tmp_path / "suite.toml"
-    stated = "\n".join(line.strip() for line in said.splitlines()[2:])
+    stated = "\n".join(line.strip() for line in said.partition("in a suite")[2].splitlines()[1:])
     suite.write_text(SUITE.replace("WORKLOAD", stated))
     asked = ["run", str(suite), "--data", "data", "--results", "runs", "--strategy", "greedy-size"]
     assert run_command(asked) == 0

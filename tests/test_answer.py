@@ -107,7 +107,9 @@ def test_failures_of_one_cause_stand_together_with_their_logs(tmp_path: Path) ->
         log = tmp_path / "logs" / f"{record.key}.log"
         log.parent.mkdir(exist_ok=True)
         log.write_text("what the ranks printed")
-    said = lines(only([*repeated("a", 5.0, 5.1), *bad, other], tmp_path))
+    found = only([*repeated("a", 5.0, 5.1), *bad, other], tmp_path)
+    said = lines(found)
+    assert len(lines(found, width=40)) > len(said)
     assert said[2:] == [
         "  failed: big, huge: oom: build of rank 1: rank 1 was killed by signal 9",
         *(f"    log: {tmp_path / 'logs' / record.key}.log" for record in bad[:3]),

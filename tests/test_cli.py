@@ -98,7 +98,10 @@ def fake_run(monkeypatch):
         (["list", "planets"], "'planets' is not one of"),
         (["status", "nosuch"], "unknown suite"),
         (["report", "nosuch"], "unknown suite"),
-        (["test", "nosuch"], "unknown strategy 'nosuch'; known: "),
+        (["test", "nosuch"], " are known (see: shardbench list strategies)"),
+        (["export", "tables.csv"], "no file tables.csv: make one with: shardbench plan TABLES MACHINE --out"),
+        (["export", __file__], "test_cli.py is no plan: make one with: shardbench plan"),
+        (["compare", "nosuch"], "no folder nosuch: name the results of a run"),
         (["prepare", "criteo_kaggle", "no-such-file", "target", "--mode", "guess"], "'guess' is not one of"),
     ],
 )
@@ -117,7 +120,9 @@ def test_unknown_strategy(capsys, tmp_path, command):
 
 def test_unknown_machine(capsys, tmp_path):
     suite = suite_file(tmp_path, machine="nosuch")
-    assert "unknown machine 'nosuch'; known: " in refused(capsys, "status", suite, "--results", tmp_path)
+    said = refused(capsys, "status", suite, "--results", tmp_path)
+    assert said.startswith("error: unknown machine 'nosuch'; ")
+    assert "are known (see: shardbench list machines" in said
 
 
 def test_unknown_dataset(capsys, tmp_path):

@@ -238,6 +238,8 @@ def test_the_command_exits_well_whatever_differs(tmp_path, capsys):
 def test_without_a_clone_the_other_folder_is_to_be_named(tmp_path, capsys, monkeypatch):
     ours = write(tmp_path / "ours", [simulated()])
     monkeypatch.chdir(tmp_path)
+    # This package lies in a clone itself, whose results would be taken.
+    monkeypatch.setattr("shardbench.cli.compare.__file__", str(tmp_path / "site-packages" / "compare.py"))
     code, _, err = run(capsys, ours)
     assert (code, err.count("\n")) == (2, 1)
     assert "is in no clone of ShardBench" in err

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.laws.power_law import CHUNK, PowerLaw
 from shardbench.datasets.laws.rm_features import FEATURES, TOTAL_ROWS, WIDTH, rm_features
-from shardbench.datasets.laws.rm_hash import HashedLaw, hashed_rows, mixed
+from shardbench.datasets.laws.rm_hash import HashedLaw, hashed_rows
 from shardbench.datasets.rm import CONFIG, KNOBS, Rm
 from shardbench.model.machine_file import load_machine
 from shardbench.workloads.trace import Split
+from shardbench.workloads.value_hash import mixed
 
 NOWHERE = Path("nowhere")
 FORMS = ("rm1", "rm2", "rm3")

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import document_numbers as numbers
+import plan_command
 import pytest
 from layers import ROOMS, modules
 
@@ -71,6 +72,14 @@ def test_a_changed_table_changes_its_block(tmp_path):
     head, row, *others = table.read_text().splitlines()
     table.write_text("\n".join([head, row.replace(",simulated,5,", ",simulated,9,"), *others]))
     assert numbers.rewritten(spec, tmp_path)[1] != text
+
+
+def test_the_terminal_of_the_first_screen_is_of_this_version():
+    shown = (ROOT / numbers.TABLES / "plan" / "session.txt").read_text()
+    wheel = f"shardbench-{shardbench.__version__}-py3-none-any.whl"
+    asked = [line.removeprefix("$ ").partition("  # ")[0] for line in shown.splitlines() if line.startswith("$ ")]
+    again = "show it again: nox -s build, then nox -s tables -- plan session"
+    assert asked == [command.format(wheel=wheel) for command in plan_command.SESSION], again
 
 
 BLOCK = "<!-- numbers: one begin -->\n<!-- numbers: one end -->\n"
@@ -312,7 +321,7 @@ def paths_named(text):
     return {path for path in found if not re.search(r"[*<>]", path)}
 
 
-MADE_BY_USERS = {"baselines/alphabet/__init__.py", "shardbench/bin/activate", "tests/test_my_strategy.py"}
+MADE_BY_USERS = {"baselines/round_robin/__init__.py", "shardbench/bin/activate", "tests/test_my_strategy.py"}
 GROUPS = {"shardbench.machines"}
 """Entry points that are no module."""
 EXPORTED = {f"shardbench.{name}" for name in shardbench.__all__}

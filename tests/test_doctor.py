@@ -2,8 +2,11 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,38 @@ def test_too_little_memory_is_said_per_job(monkeypatch, tmp_path):
     assert not any(job.fits for job in measured(diagnosis))
     assert "of memory, 1.0 GB are free" in measured(diagnosis)[0].reason
     assert doctor.lines(diagnosis)[-1] == "suite quick cannot run here"
+
+
+def test_an_engine_is_held_against_those_that_were_tried():
+    def said(**versions):
+        here = Environment.here()
+        nothing = dict.fromkeys(("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu"))
+        found = replace(diagnosis, environment=here.model_copy(update={"versions": here.versions | nothing | versions}))
+        lines = doctor.lines(found)
+        at = next(i for i, line in enumerate(lines) if line.startswith("engine: "))
+        return found.engine_was_tried, lines[at : lines.index("jobs:")]
+
+    diagnosis = doctor.Diagnosis(
+        environment=Environment.here(), free_memory_bytes=0, jobs=(), datasets={}, problems=(),
+        engines_tried=tuple(tomllib.loads(doctor.TRIED.read_text())["engines"]),
+    )  # fmt: skip
+    first = diagnosis.engines_tried[0]
+    listed = [f"  torch {e['torch']}, torchrec {e['torchrec']}, fbgemm-gpu-cpu {e['fbgemm-gpu-cpu']}"
+              for e in diagnosis.engines_tried]  # fmt: skip
+    assert said(**first | {"torch": first["torch"] + "+cpu"}) == (True, ["engine: tried with this release"])
+    other = ["engine: not tried with this release; tried on CPUs were", *listed]
+    assert said(**first | {"torchrec": "1.7.0"}) == (False, other)
+    # CUDA's build of FBGEMM is another one.
+    assert said(torch="2.13.0", torchrec="1.8.0", **{"fbgemm-gpu": "1.8.0"}) == (False, other)
+    assert said() == (False, ["engine: not here; tried on CPUs were", *listed])
+
+
+def test_what_is_locked_was_tried():
+    pins = {}
+    for name in ("torch", "fbgemm-cpu", "common"):
+        text = (Path(__file__).parent.parent / "requirements" / "locked" / f"{name}.txt").read_text()
+        pins.update(re.findall(r"^(torch|torchrec|fbgemm-gpu-cpu)==([\d.]+)", text, flags=re.MULTILINE))
+    assert pins in tomllib.loads(doctor.TRIED.read_text())["engines"]
 
 
 def test_a_job_that_no_plan_fits_is_said_to_not_fit(monkeypatch, tmp_path):
@@ -239,6 +274,8 @@ try:
     CONFIG().build(Path("nowhere"))
 except BadInput as error:
     print(str(error)[:7])
+from shardbench.cli.main import run_command
+print(run_command(["export", "plan.json"]))
 """
 
 
@@ -246,4 +283,5 @@ def test_without_torch_it_can_be_asked_and_trials_can_be_made() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "no file\n", "")
+    needs = "error: this needs torch, not installed here: run it in the environment that your trainer runs in\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no file\n2\n", needs)

@@ -110,9 +110,9 @@ def test_clicks_of_avazu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "content", "message"),
     [
-        ("criteo_terabyte", "day_0", "1\t2\n", r"Expected 40 columns, got 2.*; expected: any of day_0"),
+        ("criteo_terabyte", "day_0", "1\t2\n", r"day_0 has 2 columns, the header names 40: .*; expected: any of"),
         ("criteo_terabyte", "train.txt", "1\t2\n", r"train\.txt are not days in order; expected: any of day_0\.gz"),
-        ("taobao", "UserBehavior.csv", "1,2,3,pv\n", r"Expected 5 columns, got 4.*; expected: UserBehavior"),
+        ("taobao", "UserBehavior.csv", "1,2,3,pv\n", r"has 4 columns, the header names 5: user.*; expected: U"),
         ("taobao", "UserBehavior.csv", "1,2,3,pv,soon\n", r"column time: times are string.*; expected: UserB"),
         ("avazu", "train.csv", "id,click\n1,0\n", r"train\.csv has no column 'hour'.*; expected: train\.gz of Avazu's"),
     ],

@@ -81,7 +81,7 @@ def test_what_is_stated_is_what_is_locked(engine):
         wanted = Requirement(line)
         assert wanted.specifier.contains(locked[wanted.name]), f"{line}: nox -s lock"
     assert ("fbgemm-gpu" in locked) == (engine == "cuda")
-    for alone in ("docs", "nox", "uv"):
+    for alone in ("docs", "build", "nox", "uv"):
         version = stated(f"{alone}.txt")
         assert version.items() <= pins(REQUIREMENTS / "locked" / f"{alone}.txt").items()
 

@@ -182,10 +182,8 @@ def test_wrong_bases_are_refused(text: str, message: str) -> None:
         parse_machine(text, "file")
 
 
-def test_unknown_machines_are_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadInput, match="unknown machine 'tpu'; known: 2080ti-1x4, a100-24gb-2x8, a100-24gb-512th-2x8, "
-    ):
+def test_unknown_machines_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"unknown machine 'tpu'; \d+ are known \(see: shardbench list machines"):
         load_machine("tpu")
     with pytest.raises(BadInput, match="does not exist"):
         load_machine(str(tmp_path / "gone.toml"))

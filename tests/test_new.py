@@ -15,11 +15,12 @@ from fresh_process import said_by
 from shardbench import baselines
 from shardbench.base.errors import BadInput
 from shardbench.cli import new
+from shardbench.leaderboard.problems import load
 
 ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "examples" / "alphabet"
+EXAMPLE = ROOT / "examples" / "round_robin"
 SHARDBENCH = [sys.executable, "-c", "from shardbench.cli.main import main; main()"]
-AGAIN = "write it again: shardbench new alphabet --package, in examples/"
+AGAIN = "write it again: shardbench new round-robin --package, in examples/"
 
 
 def beside(*paths: Path) -> dict[str, str]:
@@ -46,11 +47,11 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_the_example_is_what_the_command_writes_and_contributing_shows_it(tmp_path: Path) -> None:
-    written = new.write_package("alphabet", tmp_path / "alphabet")
+    written = new.write_package("round-robin", tmp_path / "round_robin")
     assert contents(EXAMPLE) == contents(written), AGAIN
     shown = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
     assert shown
-    assert shown.group(1) == (EXAMPLE / "alphabet" / "__init__.py").read_text()
+    assert shown.group(1) == (EXAMPLE / "round_robin" / "__init__.py").read_text()
 
 
 @pytest.mark.parametrize("name", ["my-strategy", "V2.hot+cold_rows", "x" * 60])
@@ -78,21 +79,36 @@ def console(document: Path) -> list[str]:
     return re.findall(r"^\$ (.*)$", document.read_text(), flags=re.MULTILINE)
 
 
-def test_from_an_empty_folder_to_a_row_of_the_tables(tmp_path: Path) -> None:
-    """The transcript of docs/add_a_strategy.md, command by command; pip installs beside, not into, this environment."""
+@pytest.mark.parametrize("part", [["--quick"], pytest.param([], marks=pytest.mark.slow)])
+def test_from_an_empty_folder_to_a_ranked_row(tmp_path: Path, part: list[str]) -> None:
+    """The transcript of docs/add_a_strategy.md, command by command; pip installs beside, not into, this environment.
+
+    By default two problems of the leaderboard are asked, all of them in the slow tests.
+    """
     site = tmp_path / "site"
     lines = console(ROOT / "docs" / "add_a_strategy.md")
     assert [line.split()[:2] for line in lines] == [
         ["shardbench", "new"], ["pip", "install"], ["shardbench", "test"], ["shardbench", "run"],
+        ["shardbench", "reproduce"],
     ]  # fmt: skip
     new_strategy, pip_install, *others = (shlex.split(line)[1:] for line in lines)
     command([*SHARDBENCH, *new_strategy], tmp_path, site)
     install(tmp_path / pip_install[-1], site)
-    assert "my-strategy" in said_by(beside(site), *others, cwd=tmp_path)[-1]
+    others[-1] += part
+    _, suite, board = said_by(beside(site), *others, cwd=tmp_path, timeout_s=240.0 if part else 3600.0)
     for table in ("throughput", "balance", "traffic"):
         rows = (tmp_path / "runs" / "tables" / "quick" / f"{table}.csv").read_text().splitlines()[1:]
         assert {row.split(",")[3] for row in rows} == {"my-strategy"}
         assert "ok" in {row.split(",")[4] for row in rows}
+    places = re.findall(r"^  my-strategy: (no )?rank", suite, flags=re.MULTILINE)
+    assert len(places) == suite.count(", simulated, batch ")
+    assert re.search(r"compared with \d+ trials in .*results \(commit ", suite)
+    problems = 2 if part else len(list(load().problems()))
+    assert (
+        len(re.findall(rf"^  (60|1) s: my-strategy has (no )?rank.* on {problems} problems$", board, re.MULTILINE)) == 2
+    )
+    assert board.count(f"| my-strategy | {problems} | ") == 2
+    assert "to submit: " in board.splitlines()[-1]
 
 
 def test_a_new_baseline_is_found_without_an_edit_elsewhere(tmp_path: Path) -> None:

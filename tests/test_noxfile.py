@@ -3,6 +3,7 @@
 import runpy
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,6 +82,7 @@ def test_publish_makes_the_records_afresh(publish, told):
         (["scale"], "tools/counting_scale.py"),
         (["prepare"], "tools/prepare_scale.py"),
         (["planners"], "tools/torchrec_planners.py"),
+        (["plan", "session"], "tools/plan_command.py"),
         (["impostors"], "tests/conformance/table.py"),
         (["faults", "--seed", "3"], "faults"),
         (["fuzz", "500"], "tests/fuzz"),
@@ -188,6 +190,40 @@ def test_every_python_that_the_readme_names_is_tried_on_what_is_locked(jobs, mon
     assert files
     assert all((ROOT / name).is_file() for name in files)
     assert not place.exists()
+
+
+def test_a_part_of_the_plan_tables_that_is_none_is_refused(jobs, tmp_path):
+    with pytest.raises(Refused, match=r"takes speed, loaded, session or nothing, not speeds$"):
+        jobs["tables"](OnDisk(tmp_path, "plan", "speeds"))
+
+
+def test_the_wheel_is_tried_with_what_is_newest_and_beside_each_engine(jobs, monkeypatch, tmp_path):
+    with pytest.raises(Refused, match=r"^nox -s build takes engines or nothing, not wheel$"):
+        jobs["build"](OnDisk(tmp_path, "wheel"))
+    tried = tmp_path / "src" / "shardbench" / "cli" / "tried.toml"
+    tried.parent.mkdir(parents=True)
+    shutil.copy(ROOT / tried.relative_to(tmp_path), tried)
+    monkeypatch.setitem(jobs["build"].__globals__, "ROOT", tmp_path)
+    session = OnDisk(tmp_path, "engines")
+    jobs["build"](session)
+    wheel, python = str(tmp_path / "dist" / "*.whl"), str(tmp_path / "wheel" / "bin" / "python")
+    (tools,) = (command for command in session.ran if command[-1].endswith("build.txt"))
+    assert "--require-hashes" in tools
+    # The wheel's own environment is given no version: what comes is what is newest.
+    installed = [command for command in session.ran if command[0] == python and "install" in command]
+    assert [command[-1] for command in installed] == [wheel]
+    assert [word for word in installed[0] if word.startswith("-")] == ["-m", "--quiet"]
+    assert any(command[1:3] == ("plan", "quick") and command[-1] == "--json" for command in session.ran)
+    for engine in tomllib.loads(tried.read_text())["engines"]:
+        place = tmp_path / f"torchrec-{engine['torchrec']}"
+        ran = [command[1:] for command in session.ran if command[0] == str(place / "bin" / "python")]
+        torch, beside, own, example = ran
+        assert f"torch=={engine['torch']}" in torch
+        assert {"--no-deps", f"torchrec=={engine['torchrec']}"} <= set(beside)
+        assert f"fbgemm-gpu-cpu=={engine['fbgemm-gpu-cpu']}" in beside
+        assert own[-1] == wheel
+        assert (ROOT / Path(example[0]).relative_to(tmp_path)).is_file()
+        assert not place.exists()
 
 
 def test_locking_uses_the_locked_uv(jobs, tmp_path):

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from shardbench.cli.progress import LEAST, BarProgress, JsonProgress, PlainProgress, TimeLeft
+from shardbench.cli.progress import (
+    EVERY_S,
+    LEAST,
+    BarProgress,
+    BarReading,
+    JsonProgress,
+    PlainProgress,
+    PlainReading,
+    TimeLeft,
+    reading,
+)
 
 SECONDS = st.floats(0.0, 1e5)
 
@@ -118,3 +128,35 @@ def test_the_bar_says_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1/1000" in text
     assert "time left not known yet" in text
     assert "greedy-size r0: ok" in text
+
+
+def test_how_far_a_log_is_read_is_said_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with PlainReading(2000, clock) as show:
+        for rows in (10, 20, 30):
+            show.read_bytes(500)
+            show.read_rows(rows)
+            clock.now += 0.6 * EVERY_S
+        show.read_bytes(500)
+        clock.now += EVERY_S
+        show.counted(2)
+    assert capsys.readouterr().out.splitlines() == [
+        "read 75 % of the log, 20 rows",
+        "read 100 % of the log, 30 rows, 2 tables counted",
+    ]
+    with reading(10, as_json=True) as silent:
+        silent.read_bytes(10)
+        silent.counted(1)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_bar_of_a_log_has_an_end_and_goes_away() -> None:
+    out = io.StringIO()
+    with BarReading(2000, Console(file=out, force_terminal=True, width=80, color_system=None)) as bar:
+        bar.read_bytes(500)
+        bar.read_rows(1234)
+        bar.read_bytes(500)
+        bar._progress.refresh()
+        assert "50 %" in out.getvalue()
+        assert "1,234 rows" in out.getvalue()
+    assert out.getvalue().endswith("\x1b[2K")

@@ -1,6 +1,7 @@
 """RecShard's steps, plans and refusals against hand-computed cases."""
 
 import importlib
+import os
 from dataclasses import replace
 
 import highspy
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from problems import machine
 from recshard_problems import BATCH, ROW, cost_ms, cuts, problem, profile, random_problem
 
+from shardbench.base import highs
 from shardbench.base.errors import Infeasible, Undeclared
 from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Tier
@@ -210,6 +212,14 @@ def test_profiles_of_different_numbers_of_samples_are_shares_and_means():
     one, two = (steps.cost_ms[steps.table == j] for j in range(2))
     assert one == pytest.approx(two)
     assert recshard.plan(asked, Budget(), 0).notes["status"] == "optimal within 1 %"
+
+
+def test_a_solver_that_prints_while_it_is_made_is_silent(monkeypatch, capfd):
+    # HiGHS 1.16 does so once a process.
+    monkeypatch.setattr(highspy, "Highs", lambda: os.write(1, b"Running HiGHS\n"))
+    highs.use_up_banner()
+    os.write(1, b"what follows\n")
+    assert capfd.readouterr().out == "what follows\n"
 
 
 class _Broken(highspy.Highs):

@@ -52,8 +52,11 @@ def test_a_list_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFacto
         ("name,features\na,x|y\nb,y\n", r"t\.csv: two inputs are called y"),
         ("name,rows,dim\na,1,64\nb,2,0\n", r"t\.csv table 2: dim: Input should be greater than or equal to 4"),
         ("name,rows\na,1099511627777\n", r"t\.csv table 1: rows: Input should be less than or equal to 1099511627776"),
-        ("name,lines\na,1\n", r"t\.csv table 1: lines: Extra inputs are not permitted"),
-        ("rows\n1\n", r"t\.csv table 1: name: Field required"),
+        (
+            "name,lines\na,1\n",
+            r"t\.csv has columns name, lines: a list of tables needs name and rows, and may have dim",
+        ),
+        ("rows\n1\n", r"t\.csv has columns rows: a list of tables needs name and rows"),
         ("name,rows\na\n", r"t\.csv cannot be read: .*Expected 2 columns"),
     ],
 )

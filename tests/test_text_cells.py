@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardbench.datasets.laws.rm_hash import mixed
 from shardbench.datasets.preparation import vocabulary
-from shardbench.datasets.preparation.text_cells import first_unlike, quoted, spans, text_hashes
+from shardbench.datasets.preparation.text_cells import first_unlike, quoted
 from shardbench.datasets.preparation.vocabulary import Vocabulary
+from shardbench.workloads.value_hash import mixed, spans, text_hashes
 
 TEXTS = st.lists(st.none() | st.text("0aF\u00e9 -", max_size=30), max_size=12)
 KINDS = st.sampled_from([pa.string(), pa.large_string()])

@@ -1,5 +1,6 @@
 """ShardBenchPlanner where EmbeddingShardingPlanner was: the same module, constraints and topology."""
 
+import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,14 @@ def module(rows: list[int], dim: int = 64) -> torch.nn.Module:
 
 def topology(hbm: int = 256 * MIB, ddr: int = 1 << 30, **rest: Any) -> TorchRecTopology:
     return TorchRecTopology(world_size=4, local_world_size=4, compute_device="cuda", hbm_cap=hbm, ddr_cap=ddr, **rest)
+
+
+def test_the_example_plans_every_table(capsys: pytest.CaptureFixture[str]) -> None:
+    example = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "plan_in_torchrec.py"))
+    example["main"]()
+    taken, *tables = capsys.readouterr().out.splitlines()
+    assert taken.startswith("the plan of ")
+    assert [line.split(":")[0] for line in tables] == [f"  t{i}" for i in range(len(example["ROWS"]))]
 
 
 def held(plan: Any, world: int = 4) -> list[int]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -330,18 +331,26 @@ def finished(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def test_the_example_trains_as_the_unsharded_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_trains_as_the_unsharded_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = exported_by_command(tmp_path, capsys)
-    torch.save({name: shuffled_ranks()[name] for name in ("dealt", "tiers", "boxes")}, tmp_path / "ranks.pt")
-    arguments = [str(made), "--ranks", str(tmp_path / "ranks.pt")]
+    names = ("tiers", "dealt", "boxes")
+    (tmp_path / "prepared.json").write_text(json.dumps({"tables": [{"name": name} for name in names]}))
+    for number, name in enumerate(names):
+        np.save(tmp_path / f"t{number}_order.npy", shuffled_ranks()[name].argsort().numpy())
+    arguments = [str(made), "--profile", str(tmp_path)]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = [losses(arguments, RANK=str(rank), LOCAL_RANK=str(rank), **group) for rank in range(2)]
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(made), "--unsharded"])
+    capsys.readouterr()
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    expected = json.loads(capsys.readouterr().out)["losses"]
     printed = [finished(rank) for rank in ranks]
     found = json.loads(printed[0])["losses"]
-    expected = json.loads(finished(losses([str(made), "--unsharded"])))["losses"]
     assert found == pytest.approx(expected, rel=1e-5)
     assert abs(found[0] - found[-1]) > 1e-3
 

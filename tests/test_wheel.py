@@ -1,4 +1,4 @@
-"""The wheel of this checkout: the notices of what is not ours are in it, beside the data that they are of."""
+"""The wheel of this checkout, made of its source distribution: all of the package and the notices are in it."""
 
 import re
 import shutil
@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+VERSION = PROJECT["project"]["version"]
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
 
 
@@ -21,11 +23,13 @@ def wheel(tmp_path_factory):
     source = tmp_path_factory.mktemp("source")
     for name in ("src", "baselines", "datasets", "benchmarks", "tools"):
         shutil.copytree(ROOT / name, source / name, ignore=LEFT_OUT)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check")
-    command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", "wheels", "."]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, text=True, timeout=200)
+    sdist = [sys.executable, "-c", "from setuptools.build_meta import build_sdist; build_sdist('.')"]
+    of_sdist = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", "wheels", f"shardbench-{VERSION}.tar.gz"]
+    for command in (sdist, of_sdist):
+        subprocess.run(command, cwd=source, check=True, capture_output=True, text=True, timeout=200)
     (made,) = (source / "wheels").glob("shardbench-*.whl")
     with zipfile.ZipFile(made) as opened:
         yield opened
@@ -36,7 +40,7 @@ def test_the_wheel_has_the_notices_of_both_licences(wheel):
     (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
     said = HeaderParser().parsestr(wheel.read(metadata).decode())
     assert said["License-Expression"] == "Apache-2.0 AND MIT"
-    notices = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license-files"]
+    notices = PROJECT["project"]["license-files"]
     assert said.get_all("License-File") == notices
     for notice in notices:
         held = metadata.replace("METADATA", f"licenses/{notice}")
@@ -52,6 +56,15 @@ def test_the_notice_of_metas_data_names_all_of_it_and_lies_beside_it(wheel):
     metas = {name for name in data if name.startswith(("meta_", "dlrm_datasets", "synthetic"))}
     assert len(metas) == 4
     assert {name for name in data if name in notice} == metas
+
+
+def test_every_file_of_the_package_is_in_the_wheel(wheel):
+    names = set(wheel.namelist())
+    for package, folder in PROJECT["tool"]["setuptools"]["package-dir"].items():
+        said = subprocess.run(["git", "ls-files", folder], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        wanted = {package.replace(".", "/") + name.removeprefix(folder) for name in said.splitlines()}
+        assert wanted
+        assert wanted <= names
 
 
 def test_nothing_of_the_checkout_but_the_package_is_in_the_wheel(wheel):

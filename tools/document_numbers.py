@@ -84,9 +84,10 @@ class Block(pydantic.BaseModel):
     name: Name
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files below ``results/tables``, one after the other."""
-    form: Literal["table", "claims", "ledger", "verdicts", "answer", "support"] = "table"
+    form: Literal["table", "claims", "ledger", "verdicts", "answer", "support", "session"] = "table"
     """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper;
-    ``answer``: what a run prints of a throughput table; ``support``: what works with TorchRec."""
+    ``answer``: what a run prints of a throughput table; ``support``: what works with TorchRec; ``session``: what a
+    terminal showed, a text as it is."""
     where: str = ""
     """A condition for ``pandas.DataFrame.query``; all rows are taken where it is empty."""
     rows: dict[str, str] = {}
@@ -157,6 +158,8 @@ def pictures(tables: Path) -> dict[str, str]:
 def block_text(block: Block, tables: Path) -> str:
     """Return a block as Markdown, without its markers."""
     try:
+        if block.form == "session":
+            return _session(block, tables)
         frame = pd.concat([pd.read_csv(tables / name) for name in block.tables], ignore_index=True)
         frame = frame.query(block.where) if block.where else frame
         if frame.empty:
@@ -303,6 +306,11 @@ def _supported(cells: pd.DataFrame, releases: int, said: dict[str, int]) -> str:
     if len(found) == 1:
         return next(iter(found))
     return ", ".join(f"{outcome} in {' and '.join(names)}" for outcome, names in found.items())
+
+
+def _session(block: Block, tables: Path) -> str:
+    said = "".join((tables / name).read_text() for name in block.tables)
+    return "\n".join(["```console", said.rstrip(), "```", "", f"`{TABLES}/{block.tables[0]}`."])
 
 
 _FORMS = {

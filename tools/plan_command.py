@@ -6,6 +6,9 @@ tables (CPU seconds in all, and those of the strategies), and ``joint`` about 85
 
 ``python tools/plan_command.py loaded OUT.csv`` runs the command with budgets of 0.1 to 2 s about 100 tables, five at a
 time beside eight processes that do nothing but compute, and counts the runs that end in a plan.
+
+``python tools/plan_command.py session OUT.txt`` installs the wheel in ``dist/`` into a new environment, asks it, and
+writes what a terminal shows, with the seconds of each command.
 """
 
 import csv
@@ -18,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -37,6 +40,7 @@ from shardbench.model.strategy import Budget
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
 
+DIST = Path(__file__).parents[1] / "dist"
 MACHINE = "a100-40gb-2x8"
 TABLES, BATCH = 2000, 65_536
 PLANNED = {(856, 128): (3.0, 60.0), (5000, 1024): (10.0,)}
@@ -45,6 +49,7 @@ SORTED = 10_000_000
 REPEATS = 3
 LOAD, AT_ONCE = 8, 5
 """Processes that do nothing but compute, and runs of the command that go on beside them at a time."""
+SESSION = ("pip install --quiet {wheel}", "shardbench plan quick h100-1x8 --workload criteo-kaggle-like --budget 10")
 LOADED_TABLES, BUDGETS, RUNS = 100, (0.1, 0.2, 0.5, 1.0, 2.0), 10
 
 
@@ -169,16 +174,37 @@ def loaded() -> list[dict[str, object]]:
     return rows
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run the command line."""
-    what, out = arguments
-    rows = {"speed": speed, "loaded": loaded}[what]()
+def session() -> str:
+    """Return what a terminal shows of a new environment that the wheel is installed into and asked in."""
+    wheels, shown = sorted(DIST.glob("*.whl")), []
+    if len(wheels) != 1:
+        raise SystemExit(f"{DIST} has {len(wheels)} wheels: make one with nox -s build")
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        environment = {**os.environ, "PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}"}
+        for command in SESSION:
+            line, begun = command.format(wheel=wheels[0].name), time.perf_counter()
+            done = subprocess.run(
+                line.split(), cwd=DIST, env=environment, check=True, stdout=subprocess.PIPE, text=True
+            )
+            shown.append(f"$ {line}  # {time.perf_counter() - begun:.0f} s\n{done.stdout}")
+    return "".join(shown)
+
+
+def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows as CSV, with all columns that any of them has."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     lines = [",".join(columns)]
     for row in rows:
         cells = (row.get(name, "") for name in columns)
         lines.append(",".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
-    text = "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the command line."""
+    what, out = arguments
+    text = session() if what == "session" else as_csv({"speed": speed, "loaded": loaded}[what]())
     write_atomically(Path(out), text)
     print(text, end="")
 

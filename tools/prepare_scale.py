@@ -24,10 +24,10 @@ import pyarrow.csv
 
 from shardbench.datasets import criteo_terabyte
 from shardbench.datasets.criteo_like import CONFIG
-from shardbench.datasets.laws.rm_hash import mixed
 from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, HEADER, INTEGERS, prepare
 from shardbench.datasets.preparation.downloads import prepare_download
 from shardbench.workloads.trace import Split
+from shardbench.workloads.value_hash import mixed
 
 MILLION = 10**6
 REPEATS = 5

@@ -4,11 +4,11 @@ import math
 import time
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
+from shardbench.base.highs import highspy
 from shardbench.model.machine import Topology
 
 from .assign import Assignment

@@ -3,11 +3,11 @@
 import time
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import Infeasible
+from shardbench.base.highs import highspy
 from shardbench.cost.bounds.embedding import ROUNDING, pigeonhole_ms
 from shardbench.model.problem import Problem
 

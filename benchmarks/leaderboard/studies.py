@@ -15,7 +15,7 @@ from shardbench.model.discovery import get_strategy, strategies
 from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Budget, Move, Strategy
-from shardbench.records.cell import Cell, Scalar, SeriesRow
+from shardbench.records.cell import Cell, CellRecord, Scalar, SeriesRow
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome, unusual
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
@@ -24,6 +24,7 @@ from shardbench.runs.planning import learns
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Study
 
+from .places import board_places
 from .problems import VERSION, Posed, load, question, text
 
 MEASURED_SUITE = "measured"
@@ -80,6 +81,15 @@ class Steps(Study):
         if not isinstance(answer, Failure):
             self._told(answer)
         return _row(asked, strategy, answer)
+
+    def holds(self, record: CellRecord) -> bool:
+        """Tell whether the record is of the machine that the cell names as it is here; the list says all else."""
+        here = content_hash(load_machine(str(record.cell["machine"])))
+        return all(row.get("machine_hash") == here for row in record.rows)
+
+    def places(self, own: pd.DataFrame, others: pd.DataFrame, strategy: str) -> Sequence[str]:
+        """Say which place a strategy has by each budget, and its row of the tables of scores."""
+        return tuple(board_places(own, others, strategy, VERSION))
 
     def optional(self, cell: Cell) -> bool:
         """Strategies of other people's packages are listed where they are installed."""
@@ -140,7 +150,10 @@ def _bound(asked: CountedQuestion) -> SeriesRow:
 
 def _head(asked: CountedQuestion) -> dict[str, Scalar]:
     problem = asked.problem
-    return {"backend": "simulated", "devices": problem.world_size, "batch_size": problem.batch_size}
+    return {
+        "backend": "simulated", "devices": problem.world_size, "batch_size": problem.batch_size,
+        "machine_hash": content_hash(problem.machine),
+    }  # fmt: skip
 
 
 def _row(asked: CountedQuestion, strategy: Strategy, answer: Answer[Simulation] | Failure) -> SeriesRow:

@@ -16,7 +16,8 @@ from scipy.special import ndtri
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.datasets.laws.power_law import PowerLaw
-from shardbench.datasets.laws.rm_hash import HashedLaw, mixed
+from shardbench.datasets.laws.rm_hash import HashedLaw
+from shardbench.workloads.value_hash import mixed
 
 FEATURES = 397
 WIDTH = 64

@@ -24,7 +24,8 @@ from shardbench.datasets.preparation.array_file import ArrayFile
 from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
 from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
-from shardbench.datasets.preparation.text_cells import first_unlike, quoted, spans
+from shardbench.datasets.preparation.text_cells import first_unlike, quoted
+from shardbench.workloads.value_hash import spans
 
 INTEGERS, CATEGORIES = 13, 26
 LABEL = "label"

@@ -1,6 +1,5 @@
 """How cells of a log become rows: by hash, by vocabulary or as they are; a missing one is no lookup or a row."""
 
-import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,13 +9,23 @@ import pyarrow.compute as pc
 
 from shardbench.base.arrays import Bools, Ints
 from shardbench.base.errors import BadInput
-from shardbench.datasets.laws.rm_hash import mixed
-from shardbench.datasets.preparation.text_cells import Spans, spans, text_hashes
+from shardbench.datasets.preparation.distinct import DistinctValues, suggested_rows
 from shardbench.datasets.preparation.vocabulary import Vocabulary
 from shardbench.model.table import MAX_ROWS
+from shardbench.workloads.value_hash import (
+    Missing,
+    Spans,
+    is_category,
+    is_text,
+    mixed,
+    own_rows,
+    rows_of_words,
+    spans,
+    table_key,
+    text_hashes,
+)
 
 Mode = Literal["hash", "vocabulary", "ids"]
-Missing = Literal["empty", "row"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +34,6 @@ class Cells:
 
     mode: Mode = "hash"
     missing: Missing = "empty"
-    """A missing cell is no lookup (``empty``), or one of the table's row 0, which it then has to itself (``row``)."""
     delimiter: str | None = None
     """Text between the values of a cell; None: a cell is one value."""
     null: tuple[str, ...] = ()
@@ -42,26 +50,50 @@ class Cells:
 class RowsOfTable:
     """Rows of one table's values: features that share a table share this.
 
-    A value is its text: 7 in a parquet file and "7" in a CSV are one. Modes: ``hash``, splitmix64 of the text's 64-bit
-    hash (``text_hashes``) under a key of seed and table, modulo the rows; ``vocabulary``, numbers by first appearance
-    (of the text's 64-bit hash); ``ids``, the number itself.
+    A value is its text: 7 in a parquet file and "7" in a CSV are one. Modes: ``hash``, as ``hash_ids`` hashes them;
+    ``vocabulary``, numbers by first appearance (of the text's 64-bit hash); ``ids``, the number itself. A hashed table
+    whose rows are None is open: calls give mixed hashes, which ``settled`` turns into rows once all values were seen.
+    ``count`` says whether the different values are counted (those of open tables always are).
     """
 
-    def __init__(self, table: str, cells: Cells, rows: int | None) -> None:
-        self._table, self._cells, self._limit = table, cells, rows
-        self._key = int.from_bytes(hashlib.sha256(f"{cells.seed}/{table}".encode()).digest()[:8], "little")
+    def __init__(self, table: str, cells: Cells, rows: int | None, *, count: bool = False) -> None:
+        self._cells, self._limit = cells, rows
+        self._key = table_key(table, cells.seed)
         self._vocabulary = Vocabulary()
         self._beyond = 0
-        self._own = 1 if cells.missing == "row" else 0
-        if cells.mode == "hash" and (rows is None or rows <= self._own):
-            raise BadInput(f"table {table}: give its rows, more than {self._own}, or take mode 'vocabulary'")
+        self._own = own_rows(cells.missing)
+        self.is_open = cells.mode == "hash" and rows is None
+        self._distinct = DistinctValues() if count or self.is_open else None
+        if cells.mode == "hash" and rows is not None and rows <= self._own:
+            raise BadInput(f"table {table}: give more than {self._own} rows, or take mode 'vocabulary'")
 
     @property
     def rows(self) -> int:
-        """Return the rows of the table: as stated, else as many as were met (at least 1)."""
+        """Return the rows of the table: as stated, else as suggested (open tables) or met (at least 1)."""
         if self._limit is not None:
             return self._limit
-        return max(1, self._beyond)
+        return self.suggested_rows if self.is_open else max(1, self._beyond)
+
+    @property
+    def values(self) -> int:
+        """Return how many different values were met, of tables that count them."""
+        if self._cells.mode == "vocabulary":
+            return len(self._vocabulary)
+        if self._distinct is None:
+            raise ValueError("the values of this table were not counted")
+        return self._distinct.number
+
+    @property
+    def suggested_rows(self) -> int:
+        """Return the rows that fit what was met: those of the vocabulary, or enough to hash the values into."""
+        if self._cells.mode == "vocabulary":
+            return max(1, self._beyond)
+        return suggested_rows(self.values + self._own)
+
+    def settled(self, words: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+        """Return the rows and bag lengths of what an open table's calls gave, now that its rows are known."""
+        rows = rows_of_words(words.view(np.uint64), self.rows, self._own)
+        return _with_missing(rows, lengths) if self._own else (rows, lengths)
 
     def __call__(self, column: pa.Array, where: str) -> tuple[Ints, Ints]:
         """Return the rows int64 [lookups] and bag lengths int64 [cells] of a column; faults begin with ``where``."""
@@ -72,19 +104,19 @@ class RowsOfTable:
         elif len(rows) < len(there):
             kept = np.concatenate([[0], np.cumsum(there)])
             lengths = np.diff(kept[np.concatenate([[0], np.cumsum(lengths)])])
-        return _with_missing(rows, lengths) if self._own else (rows, lengths)
+        return _with_missing(rows, lengths) if self._own and not self.is_open else (rows, lengths)
 
     def _rows(self, values: pa.Array, where: str) -> tuple[Ints, Bools]:
         """Return the rows of the values that are there, and which of the values these are, bool [values]."""
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         kind = values.type
-        if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        if not is_category(kind):
             raise BadInput(f"{where}: values are {kind}: give whole numbers, texts, or lists of them")
         if self._cells.mode == "ids" and pa.types.is_integer(kind) and not self._cells.null:
             there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
             return self._ids(values.drop_null(), where), there
-        texts = values if _is_text(kind) else values.cast(pa.string())
+        texts = values if is_text(kind) else values.cast(pa.string())
         cells = spans(texts)
         there = cells.lengths > 0
         if self._cells.null:
@@ -98,7 +130,10 @@ class RowsOfTable:
 
     def _coded(self, hashes: Ints, where: str) -> Ints:
         if self._cells.mode == "hash":
-            return (mixed(hashes, self._key) % np.uint64(self.rows - self._own)).astype(np.int64) + self._own
+            words = mixed(hashes, self._key)
+            if self._distinct is not None:
+                self._distinct.add(words)
+            return words.view(np.int64) if self._limit is None else rows_of_words(words, self._limit, self._own)
         rows = self._vocabulary.encode(hashes) + self._own
         self._beyond = len(self._vocabulary) + self._own
         if self._limit is not None and self._beyond > self._limit:
@@ -117,18 +152,16 @@ class RowsOfTable:
             wrong = rows[(rows < 0) | (rows >= limit)]
             raise BadInput(f"{where}: {wrong[0]} is no row of 0..{limit - 1}: give more rows, or hash")
         self._beyond = max(self._beyond, most + 1)
+        if self._distinct is not None:
+            self._distinct.add(mixed(rows, self._key))
         return rows
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _bags(column: pa.Array, delimiter: str | None, where: str) -> tuple[pa.Array, Ints | None]:
     """Return the values of a column's cells, and how many each cell has, int64 [cells]; None: one, or it is missing."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if delimiter is not None and _is_text(column.type):
+    if delimiter is not None and is_text(column.type):
         column = pc.split_pattern(column, delimiter)
     kind = column.type
     fixed = pa.types.is_fixed_size_list(kind)

@@ -17,17 +17,21 @@ from shardbench.base.arrays import Bools, Ints
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import StrictModel
-from shardbench.datasets.laws.rm_hash import mixed
 from shardbench.datasets.preparation.array_file import ArrayFile, part
-from shardbench.datasets.preparation.log_encode import Cells, Missing, Mode, RowsOfTable
+from shardbench.datasets.preparation.distinct import sharing
+from shardbench.datasets.preparation.log_encode import Cells, Mode, RowsOfTable
 from shardbench.datasets.preparation.log_reader import Source, times
 from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Name, Rows, Width
 from shardbench.workloads.profiling import RowCounter
 from shardbench.workloads.table_list import ListedTable
+from shardbench.workloads.value_hash import Missing, mixed, own_rows
 
 PROFILES = "profiles.json"
+SEEN = "seen.json"
+HOT_SHARE = 0.01
+"""Share of the rows seen, hottest first, whose share of the lookups is told."""
 CHUNK = 1 << 20
 """Lookups that are counted, or put together, at once."""
 _SAMPLED_TIMES = 1 << 20
@@ -112,28 +116,37 @@ def profile_log(
     *,
     cells: Cells,
     cut: SampleSplit,
+    count_values: bool = False,
     progress: Callable[[int], None] | None = None,
+    counted: Callable[[int], None] | None = None,
 ) -> Profiled:
     """Write the folder ``target``, which must not exist, and return its description; nothing is left of a failure.
 
-    ``tables`` say which columns are looked up where. ``progress`` is called with the rows read so far. Raises BadInput
-    that names file and column.
+    ``tables`` say which columns are looked up where; hashed ones without rows get the rows that fit their values.
+    With ``count_values`` the folder also says what was seen (``SeenTables``). ``progress`` is called with the rows read
+    so far, and then ``counted`` with the tables counted so far. Raises BadInput that names file and column.
     """
     with whole_folder(target) as folder:
-        writer = _Writer(folder, tables, cells, split=cut.time is not None)
+        writer = _Writer(folder, tables, cells, split=cut.time is not None, count=count_values)
         split_at = _split_time(log, cut.time, cut.train_share) if cut.time is not None else None
         read = _read(log, writer, cut, split_at, progress)
         train = writer.finish(cut)
         checksums = writer.checksums
         logged = writer.tables()
-        profiles = {}
+        profiles, seen = {}, {}
         for number, table in enumerate(logged):
             profile, order = _count(folder, number, table, train)
             profiles[table.name] = profile
+            if count_values:
+                seen[table.name] = _seen(table, profile, writer.rows[number], cells)
+            if counted is not None:
+                counted(number + 1)
             file = ArrayFile(folder / order_file(number), np.int64)
             file.append(order)
             checksums[file.path.name] = file.close()
         write_model(folder / PROFILES, TableProfiles(tables=profiles))
+        if count_values:
+            write_model(folder / SEEN, SeenTables(tables=seen))
         done = Profiled(
             samples=writer.samples, train_samples=train, read_rows=read, mode=cells.mode, missing=cells.missing,
             rate=cut.rate, seed=cells.seed, time=cut.time, split_at=split_at, tables=tuple(logged), checksums=checksums,
@@ -146,6 +159,33 @@ class TableProfiles(StrictModel):
     """What ``profiles.json`` says: the train split's profile of every table, by its name."""
 
     tables: dict[str, AccessProfile]
+
+
+class SeenTable(StrictModel):
+    """What a log showed of one table; shares are 0..1."""
+
+    rows: Rows
+    dim: Width
+    values: NonNegativeInt
+    """Different values in the whole log: exactly up to 2^16, else estimated within about 1 %."""
+    suggested_rows: Rows
+    """Rows that would fit the values: as many in a vocabulary, else enough to hash them into."""
+    sharing: float
+    """Expected share of the values that share their row with another one."""
+    pooling: float
+    """Mean lookups of a train sample, absent features counted as zero."""
+    coverage: float
+    """Share of the train samples that have a lookup."""
+    hot: float
+    """Share of the train lookups that go to the hottest 1 % of the rows seen."""
+    new: float
+    """Expected share of further lookups that go to rows not seen yet: rows seen once over lookups (Good, 1953)."""
+
+
+class SeenTables(StrictModel):
+    """What ``seen.json`` says, by the table's name."""
+
+    tables: dict[str, SeenTable]
 
 
 def _read(
@@ -200,26 +240,30 @@ class _Feature:
 class _Writer:
     """Bags of all features; those that test wait in files of their own until all that train are written."""
 
-    def __init__(self, folder: Path, tables: Sequence[ListedTable], cells: Cells, *, split: bool) -> None:
-        self._folder, self._listed = folder, tables
-        self._rows = [RowsOfTable(t.name, cells, t.rows) for t in tables]
-        self._uncounted = cells.mode == "ids"
+    def __init__(self, folder: Path, tables: Sequence[ListedTable], cells: Cells, *, split: bool, count: bool) -> None:
+        self._folder = folder
+        self._listed = tables
+        self.rows = [RowsOfTable(t.name, cells, t.rows, count=count) for t in tables]
+        # Row numbers and hashes may be any; a vocabulary has no more values than fit.
+        self._wide = cells.mode != "vocabulary"
         self._places = [(t, f, column) for t, table in enumerate(tables) for f, column in enumerate(table.inputs)]
         self.columns = [column for _, _, column in self._places]
-        self._train = [self._files(t, f, "") for t, f, _ in self._places]
-        self._test = [self._files(t, f, "test_") for t, f, _ in self._places] if split else []
+        listed = [table.rows for table in tables]
+        self._train = [
+            self._files(t, f, "open_" if self.rows[t].is_open else "", listed[t]) for t, f, _ in self._places
+        ]
+        self._test = [self._files(t, f, "test_", listed[t]) for t, f, _ in self._places] if split else []
         self.checksums: dict[str, str] = {}
 
-    def _files(self, table: int, feature: int, prefix: str) -> _Feature:
-        rows = self._listed[table].rows
-        wide = self._uncounted if rows is None else rows > _MAX_ROWS32
+    def _files(self, table: int, feature: int, prefix: str, rows: int | None) -> _Feature:
+        wide = self._wide if rows is None else rows > _MAX_ROWS32
         values, offsets = prefix + values_file(table, feature), prefix + offsets_file(table, feature)
         return _Feature(self._folder / values, self._folder / offsets, wide)
 
     def add(self, part: pa.RecordBatch, before: Bools | None, name: str) -> None:
         """Add some samples; those that are not ``before`` the cut test."""
         for place, (table, _, column) in enumerate(self._places):
-            rows, lengths = self._rows[table](part.column(column), f"{name} column {column}")
+            rows, lengths = self.rows[table](part.column(column), f"{name} column {column}")
             if before is None:
                 self._train[place].add(rows, lengths)
                 continue
@@ -235,8 +279,13 @@ class _Writer:
     def finish(self, cut: SampleSplit) -> int:
         """Put the splits together and close all files; return the number of train samples, both splits having some."""
         train = self.samples
-        for first, last in zip(self._train, self._test):
-            self._join(first, last)
+        for place, (t, f, _) in enumerate(self._places):
+            table, parts = self.rows[t], [self._test[place]] if self._test else []
+            if table.is_open:
+                parts.insert(0, self._train[place])
+                self._train[place] = self._files(t, f, "", table.rows)
+            for last in parts:
+                _join(self._train[place], last, table.settled if table.is_open else None)
         for feature in self._train:
             for file in (feature.values, feature.offsets):
                 self.checksums[file.path.name] = file.close()
@@ -246,23 +295,13 @@ class _Writer:
             raise BadInput(f"{train} of {self.samples} samples train: give more rows, or another train share or rate")
         return train
 
-    def _join(self, first: _Feature, last: _Feature) -> None:
-        last.values.close()
-        last.offsets.close()
-        step = _samples_at_once(last.samples, last.values.length)
-        for start in range(0, last.samples, step):
-            ends = part(last.offsets.path, start, min(start + step, last.samples) + 1)
-            first.add(part(last.values.path, ends[0], ends[-1]), np.diff(ends))
-        last.values.path.unlink()
-        last.offsets.path.unlink()
-
     def tables(self) -> list[LoggedTable]:
         """Return the tables with their rows as stated or counted."""
         lookups = {(t, f): self._train[place].values.length for place, (t, f, _) in enumerate(self._places)}
         return [
             LoggedTable(
                 name=table.name,
-                rows=self._rows[number].rows,
+                rows=self.rows[number].rows,
                 dim=table.dim,
                 pooled=table.pooled,
                 features=table.inputs,
@@ -270,6 +309,36 @@ class _Writer:
             )
             for number, table in enumerate(self._listed)
         ]
+
+
+def _join(first: _Feature, last: _Feature, settled: Callable[[Ints, Ints], tuple[Ints, Ints]] | None) -> None:
+    """Put the bags of ``last``, whose files go, behind those of ``first``; ``settled`` makes rows of them."""
+    last.values.close()
+    last.offsets.close()
+    step = _samples_at_once(last.samples, last.values.length)
+    for start in range(0, last.samples, step):
+        ends = part(last.offsets.path, start, min(start + step, last.samples) + 1)
+        values, lengths = part(last.values.path, ends[0], ends[-1]), np.diff(ends)
+        first.add(*(settled(values, lengths) if settled is not None else (values, lengths)))
+    last.values.path.unlink()
+    last.offsets.path.unlink()
+
+
+def _seen(table: LoggedTable, profile: AccessProfile, rows: RowsOfTable, cells: Cells) -> SeenTable:
+    """Tell what was seen of a table, of which ``profile`` counts the train split."""
+    lookups, seen = profile.lookups, sum(profile.row_counts)
+    once = profile.row_counts[-1] if profile.counts and profile.counts[-1] == 1 else 0
+    return SeenTable(
+        rows=table.rows,
+        dim=table.dim,
+        values=rows.values,
+        suggested_rows=rows.suggested_rows,
+        sharing=sharing(rows.values, table.rows - own_rows(cells.missing)) if cells.mode == "hash" else 0.0,
+        pooling=profile.mean_pooling,
+        coverage=profile.coverage,
+        hot=float(profile.cdf(np.ceil(HOT_SHARE * seen))) if lookups else 0.0,
+        new=once / lookups if lookups else 0.0,
+    )
 
 
 def _count(folder: Path, number: int, table: LoggedTable, train: int) -> tuple[AccessProfile, Ints]:

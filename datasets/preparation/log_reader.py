@@ -5,7 +5,7 @@ import io
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,8 @@ _FAULTS = (
 MOST_UNPACKED = 50
 """A packed text unpacks to at most so many times its size; logs of clicks come to ten."""
 _ROOM_BYTES = 1 << 26
+_LONGEST_LIST = 200
+"""Most characters of a list of columns in a message."""
 
 
 class Source(Protocol):
@@ -60,6 +62,8 @@ class LogFiles:
     """Types of those columns of texts that are to be no strings."""
     member: str | None = None
     """Name of the file that is read of a .tar.gz."""
+    heard: Callable[[int], None] | None = None
+    """Called with the bytes of the files, packed as they are, that were read since the last call."""
 
     def __post_init__(self) -> None:
         for path in self.files:
@@ -81,8 +85,7 @@ class LogFiles:
         with one_line(path):
             if self.kind(path) == ".parquet":
                 return tuple(pyarrow.parquet.read_schema(path).names)
-            with self._text(path, None) as reader:
-                return tuple(reader.schema.names)
+            return self._named(path)
 
     def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield a file's name and a part of its rows, with all ``columns``, file by file.
@@ -92,61 +95,105 @@ class LogFiles:
         """
         for path in self.files:
             with one_line(path):
-                yield from ((path.name, batch) for batch in self._of_file(path, list(columns), typed))
+                size, before = path.stat().st_size, 0
+                for batch, at in self._of_file(path, list(columns), typed):
+                    self._hear(at - before)
+                    before = at
+                    yield path.name, batch
+                self._hear(size - before)
 
-    def _of_file(self, path: Path, columns: list[str], typed: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    @property
+    def bytes(self) -> int:
+        """Return the size of all files."""
+        return sum(path.stat().st_size for path in self.files)
+
+    def _hear(self, more: int) -> None:
+        if self.heard is not None:
+            self.heard(more)
+
+    def _of_file(self, path: Path, columns: list[str], typed: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield a part of the rows, and about how many bytes of the file lie before its end."""
         if self.kind(path) == ".parquet":
             with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
                 _check_columns(path, columns, file.schema_arrow.names)
-                yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False)
+                size, rows, read = path.stat().st_size, file.metadata.num_rows, 0
+                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
+                    read += batch.num_rows
+                    yield batch, size * read // max(rows, 1)
             return
-        if self.header is None:
-            with self._text(path, None) as reader:
-                _check_columns(path, columns, reader.schema.names)
-        else:
-            _check_columns(path, columns, self.header)
+        _check_columns(path, columns, self._named(path))
         kinds = {name: self.kinds.get(name, pa.string()) for name in columns if name not in typed}
         convert = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=kinds, strings_can_be_null=True)
         convert.null_values = [""]
-        with self._text(path, convert) as reader:
+        with self._text(path, convert) as (reader, position):
             waiting: list[pa.RecordBatch] = []
             for block in reader:
                 waiting.append(block)
                 if sum(part.num_rows for part in waiting) >= BATCH_ROWS:
-                    yield pa.concat_batches(waiting)
+                    yield pa.concat_batches(waiting), position()
                     waiting = []
             if waiting:
-                yield pa.concat_batches(waiting)
+                yield pa.concat_batches(waiting), position()
+
+    def _named(self, path: Path) -> tuple[str, ...]:
+        """Return the names of a text's columns; raises BadInput where ``header`` names more or fewer than there are."""
+        with self._text(path, None) as (reader, _):
+            there = tuple(reader.schema.names)
+        if self.header is None:
+            return there
+        if len(there) != len(self.header):
+            raise BadInput(
+                f"{path.name} has {len(there)} columns, the header names {len(self.header)}: {_listed(self.header)}"
+            )
+        return self.header
 
     @contextmanager
-    def _text(self, path: Path, convert: pyarrow.csv.ConvertOptions | None) -> Iterator[pyarrow.csv.CSVStreamingReader]:
+    def _text(
+        self, path: Path, convert: pyarrow.csv.ConvertOptions | None
+    ) -> Iterator[tuple[pyarrow.csv.CSVStreamingReader, Callable[[], int]]]:
+        """Open a text, with a function that tells how many bytes of its file were read; its head where None."""
         kind = self.kind(path)
         # Only columns are asked for where nothing is converted: they are in the first lines.
         block = BLOCK_BYTES if convert is not None else min(BLOCK_BYTES, _HEAD_BYTES)
         # One thread: only then are faults told by their row.
-        read = pyarrow.csv.ReadOptions(use_threads=False, block_size=block, column_names=self.header)
+        read = pyarrow.csv.ReadOptions(use_threads=False, block_size=block)
+        if convert is None:
+            read.autogenerate_column_names = self.header is not None
+        elif self.header is not None:
+            read.column_names = self.header
         # A quote is a sign like others in a TSV; a line with nothing in it is a row whose cells are missing.
         parse = pyarrow.csv.ParseOptions(
             delimiter=_DELIMITERS[kind], quote_char='"' if kind == ".csv" else False, ignore_empty_lines=False
         )
-        with _unpacked(path, self.member) as stream, pyarrow.csv.open_csv(stream, read, parse, convert) as reader:
-            yield reader
+        with (
+            _unpacked(path, self.member) as (stream, position),
+            pyarrow.csv.open_csv(stream, read, parse, convert) as reader,
+        ):
+            yield reader, position
 
 
 @contextmanager
-def _unpacked(path: Path, member: str | None) -> Iterator[pa.NativeFile]:
-    """Open the file's bytes, unpacked as its suffix says."""
+def _unpacked(path: Path, member: str | None) -> Iterator[tuple[pa.NativeFile, Callable[[], int]]]:
+    """Open the file's bytes, unpacked as its suffix says, with a function that tells how many of them were read."""
     if not path.name.endswith(_ARCHIVE):
-        with pa.input_stream(str(path), compression="detect") as stream:
-            packed = path.suffix in _PACKED or path.suffix in _ALSO_PACKED
-            yield pa.PythonFile(_Bounded(stream, path), mode="r") if packed else stream
+        packed = path.suffix in _PACKED or path.suffix in _ALSO_PACKED
+        with pa.OSFile(str(path)) as raw:
+            if not packed:
+                yield raw, raw.tell
+                return
+            with pa.CompressedInputStream(raw, pa.Codec.detect(path.name).name) as stream:
+                yield pa.PythonFile(_Bounded(stream, path), mode="r"), raw.tell
         return
-    with gzip.open(path) as unpacked, tarfile.open(fileobj=_Bounded(unpacked, path), mode="r|") as archive:
+    with (
+        path.open("rb") as file,
+        gzip.open(file) as unpacked,
+        tarfile.open(fileobj=_Bounded(unpacked, path), mode="r|") as archive,
+    ):
         # In the order of the archive, which is read once: it is packed as a whole.
         for info in archive:
             found = archive.extractfile(info) if Path(info.name).name == member else None
             if found is not None:
-                yield pa.PythonFile(found, mode="r")
+                yield pa.PythonFile(found, mode="r"), file.tell
                 return
     raise BadInput(f"{path.name} has no file {member}: give the archive as it was downloaded, or the file itself")
 
@@ -182,10 +229,15 @@ def one_line(path: Path) -> Iterator[None]:
 def _check_columns(path: Path, wanted: Sequence[str], there: Sequence[str]) -> None:
     missing = [name for name in wanted if name not in there]
     if missing:
-        raise BadInput(f"{path.name} has no column '{missing[0]}': it has {', '.join(there)}"[:300])
+        raise BadInput(f"{path.name} has no column '{missing[0]}': it has {_listed(there)}; needed: {_listed(wanted)}")
     twice = sorted({name for name in wanted if list(there).count(name) > 1})
     if twice:
         raise BadInput(f"{path.name} has two columns '{twice[0]}'")
+
+
+def _listed(names: Sequence[str]) -> str:
+    text = ", ".join(names)
+    return text if len(text) <= _LONGEST_LIST else f"{text[: _LONGEST_LIST - 4]} ..."
 
 
 def times(column: pa.Array, where: str) -> Ints:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from shardbench.report.compare.comparison import Comparison, compare_results
     from shardbench.report.results import Results, load_results
 
-__version__ = "0.1.0"
+    __version__: str
+    """The version that is installed, which ``pyproject.toml`` alone states."""
 
 _LATE = {
     "Comparison": "shardbench.report.compare.comparison",
@@ -72,7 +73,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what reads results when it is first asked for; raises AttributeError for other names."""
+    """Import what reads results, or read the version, when it is asked for; raises AttributeError for other names."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("shardbench")
     if name not in _LATE:
         raise AttributeError(f"module 'shardbench' has no attribute '{name}'")
     return getattr(import_module(_LATE[name]), name)

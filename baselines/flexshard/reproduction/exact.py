@@ -2,11 +2,11 @@
 
 from itertools import product
 
-import highspy
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
+from shardbench.base.highs import highspy
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, SPLIT_BYTES
 from shardbench.cost.collectives import latencies_s
 from shardbench.model.problem import Problem

@@ -5,6 +5,8 @@ from difflib import get_close_matches
 
 _LONGEST = 200
 """Most characters of a name that is compared with others."""
+_MOST = 20
+"""Most names that a line lists where there is a command that lists them."""
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:
@@ -19,11 +21,13 @@ def meant(name: str, known: Iterable[str]) -> str | None:
 def unknown(what: str, name: str, known: Iterable[str], see: str = "", left_out: Iterable[str] = ()) -> str:
     """Return one line about a name of ``what`` (such as ``suite``) that nobody has.
 
-    It says what was probably meant, and where to look (``see``); without either, all that are known.
-    ``left_out`` are the causes why packages are left out that may have had it.
+    It says what was probably meant, and where to look (``see``). Without the first it lists all that are known, or
+    says how many they are where there is a place to look. ``left_out`` are the causes why packages are left out that
+    may have had it.
     """
     names = list(known)
     near = meant(name, names)
     shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
-    said = f"unknown {what} '{shown}'; " + (f"did you mean '{near}'?" if near else f"known: {', '.join(names)}")
+    many = f"{len(names)} are known" if see and len(names) > _MOST else f"known: {', '.join(names)}"
+    said = f"unknown {what} '{shown}'; " + (f"did you mean '{near}'?" if near else many)
     return "; ".join([f"{said} (see: {see})" if see else said, *(f"left out: {cause}" for cause in left_out)])

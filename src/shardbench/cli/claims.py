@@ -3,7 +3,6 @@
 import sys
 import textwrap
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,8 +61,7 @@ def print_claims(frame: "pd.DataFrame") -> None:
 
     if not len(frame):
         return
-    # 118 as in files; a terminal may be narrower.
-    width = min(118, get_terminal_size().columns - 1) if sys.stdout.isatty() else 118
+    width = shared.line_width(118)
     print("Claims: direction and magnitude of what each paper states, our number, and the evidence")
     for paper, rows in frame.groupby("paper", sort=False):
         print(f"{paper}:")

@@ -35,6 +35,8 @@ def compare_command(
     from shardbench.report.compare.comparison_text import text_lines  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
 
+    if not results.is_dir():
+        raise BadInput(f"no folder {results}: name the results of a run, such as runs (shardbench run NAME)")
     other = committed_results() if committed is None else committed
     if order is not None:
         return _order(order, results, other, check=check, as_json=as_json)
@@ -68,12 +70,33 @@ def _order(suite: str, results: Path, again: Path, *, check: bool, as_json: bool
 
 
 def committed_results() -> Path:
-    """Find ``results`` of the clone of ShardBench that the command runs in; raises BadInput where it runs in none."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    """Find the committed results, as ``committed_folder`` does; raises BadInput where there are none."""
+    found = committed_folder()
+    if found is None:
+        raise BadInput(
+            f"{Path.cwd()} is in no clone of ShardBench, and the committed results are not in the package: "
+            "name the folder to compare with by --with"
+        )
+    return found
+
+
+def committed_folder() -> Path | None:
+    """Find ``results`` of the clone of ShardBench that the command runs in, or else that the program lies in."""
+    here, program = Path.cwd(), Path(__file__).resolve()
+    for folder in (here, *here.parents, *program.parents):
         if (folder / "src" / "shardbench").is_dir() and (folder / "results" / "records").is_dir():
             return folder / "results"
-    raise BadInput(
-        f"{here} is in no clone of ShardBench, and the committed results are not in the package: "
-        "name the folder to compare with by --with"
-    )
+    return None
+
+
+def others_folder(results: Path) -> Path | None:
+    """Find committed results to hold a strategy beside; None where there are none, or where they are ``results``."""
+    found = committed_folder()
+    return None if found is None or found.resolve() == results.resolve() else found
+
+
+NOTHING_COMMITTED = (
+    "compared with no committed results: they are not in the package, and this is no clone of ShardBench; run in one, "
+    "or run other strategies beside yours (--strategy NAME, repeatable)"
+)
+"""What a run of one strategy says where no others' rows can be found."""

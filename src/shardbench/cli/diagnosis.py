@@ -6,6 +6,7 @@ from pathlib import Path
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment, missing_driver
 from shardbench.base.memory import RANK_BYTES, free_memory_bytes
+from shardbench.base.reading import toml_file
 from shardbench.datasets.cards.card import kinds, load_card
 from shardbench.model.machine import Machine
 from shardbench.model.table import Table
@@ -15,6 +16,7 @@ from shardbench.runs.suite import Job, Suite, load_suite, suite_names
 from shardbench.workloads.kinds import workload_config
 
 DEFAULT_SUITE = "quick"
+TRIED = Path(__file__).with_name("tried.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,14 @@ class Diagnosis:
     jobs: tuple[JobFit, ...]
     datasets: dict[str, str]
     """Where each data set is that the user must bring, or what to do; by name."""
+    engines_tried: tuple[dict[str, str], ...]
+    """Versions by distribution of each engine that this release was tried with."""
     problems: tuple[str, ...]
+
+    @property
+    def engine_was_tried(self) -> bool:
+        """Say whether the engine that is here, if any, is one of those."""
+        return _engine(self.environment) in self.engines_tried
 
     @property
     def ok(self) -> bool:
@@ -62,8 +71,20 @@ def diagnose(data: Path) -> Diagnosis:
         for job in suite.jobs
     )
     return Diagnosis(
-        environment=environment, free_memory_bytes=free, jobs=jobs, datasets=_datasets(data), problems=problems
+        environment=environment,
+        free_memory_bytes=free,
+        jobs=jobs,
+        datasets=_datasets(data),
+        engines_tried=tuple(toml_file(TRIED)["engines"]),
+        problems=problems,
     )
+
+
+def _engine(environment: Environment) -> dict[str, str]:
+    """Return the version of each part of the engine that is here, by distribution, without the build behind ``+``."""
+    parts = ("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu")
+    found = {name: environment.versions[name] for name in parts}
+    return {name: version.partition("+")[0] for name, version in found.items() if version is not None}
 
 
 def _engine_problems() -> tuple[str, ...]:
@@ -164,6 +185,11 @@ def lines(diagnosis: Diagnosis) -> list[str]:
     ]
     # FBGEMM comes as one of two distributions.
     found += [f"  {name} {version}" for name, version in here.versions.items() if version is not None]
+    if diagnosis.engine_was_tried:
+        found.append("engine: tried with this release")
+    else:
+        found.append(f"engine: {'not tried with this release' if _engine(here) else 'not here'}; tried on CPUs were")
+        found += ["  " + ", ".join(map(" ".join, tried.items())) for tried in diagnosis.engines_tried]
     found.append("jobs:")
     for job in diagnosis.jobs:
         verdict = "fits" if job.fits else "does not fit"

@@ -51,7 +51,8 @@ def doctor_command(
 
     diagnosis = diagnose(data)
     say_left_out()
-    tell({**to_data(diagnosis), "ok": diagnosis.ok}, lines(diagnosis), as_json=as_json)
+    said = {"engine_was_tried": diagnosis.engine_was_tried, "ok": diagnosis.ok}
+    tell({**to_data(diagnosis), **said}, lines(diagnosis), as_json=as_json)
     return EXIT_OK if diagnosis.ok else EXIT_FAILED
 
 

@@ -96,7 +96,10 @@ def _check_alike(older: Path, newer: Path) -> None:
         for field in ("rows", "dim", "pooled", "features"):
             one, other = getattr(table, field), getattr(same, field)
             if one != other:
-                raise BadInput(f"table {table.name} has {field} {one} in {older} and {other} in {newer}")
+                raise BadInput(
+                    f"table {table.name} has {field} {one} in {older} and {other} in {newer}: "
+                    f"profile the newer log with --tables {older}"
+                )
     for field in ("mode", "seed", "missing"):
         one, other = getattr(was, field), getattr(now, field)
         if one != other:
@@ -113,7 +116,7 @@ def _log(folder: Path, batch_size: int) -> "AccessLog":
 
 
 def _lines(found: "Drifted", plan: Path, older: Path, newer: Path, out: Path | None) -> list[str]:
-    """Give the answer in lines of at most 80 columns."""
+    """Give the answer in lines as wide as the terminal."""
     problem = found.problem
     said = [
         f"{plan}, {len(problem.tables)} tables, batch {problem.batch_size}",
@@ -127,7 +130,8 @@ def _lines(found: "Drifted", plan: Path, older: Path, newer: Path, out: Path | N
     ]
     if out is not None and found.change is not None:
         said += ["", f"new plan: {out}"]
-    return [part for line in said for part in textwrap.wrap(line, COLUMNS, subsequent_indent="    ") or [""]]
+    width = shared.line_width(COLUMNS)
+    return [part for line in said for part in textwrap.wrap(line, width, subsequent_indent="    ") or [""]]
 
 
 def _loss(found: "Drifted") -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from shardbench.base.atomic import write_atomically
+from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
 from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, print_json, tell
 from shardbench.model.plan import Plan
@@ -36,7 +37,11 @@ def export_command(
     """
     from shardbench.torchrec import export, inexpressible  # noqa: PLC0415
 
-    read = Plan.from_json(plan.read_bytes(), f"plan {plan}")
+    text = plan.read_bytes() if plan.is_file() else b""
+    if not text.lstrip().startswith(b"{"):
+        given = f"{plan} is no plan" if plan.exists() else f"no file {plan}"
+        raise BadInput(f"{given}: make one with: shardbench plan TABLES MACHINE --out plan.json")
+    read = Plan.from_json(text, f"plan {plan}")
     cannot = inexpressible(read, devices_per_node=devices_per_node or read.world_size)
     if cannot:
         if as_json:

@@ -66,6 +66,14 @@ def run_command(arguments: Sequence[str]) -> int:
         return _fail(str(error))
     except _USAGE_ERROR as error:
         return _fail(usage_line(error))
+    except ModuleNotFoundError as error:
+        from shardbench.runs.jobcheck import ENGINE  # noqa: PLC0415
+
+        if error.name not in ENGINE:
+            raise
+        return _fail(
+            f"this needs {error.name}, not installed here: run it in the environment that your trainer runs in"
+        )
     except OSError as error:
         unloaded = why_not_loaded(error)
         if unloaded:

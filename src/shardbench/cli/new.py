@@ -33,7 +33,11 @@ def new_command(
     folder = write_package(name, Path(module)) if package else write_baseline(name, baselines_folder() / module)
     files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
     steps = [f"pip install --no-build-isolation -e {folder}"] if package else []
-    steps += [f"shardbench test {name}", f"shardbench run quick --strategy {name} --backend simulated"]
+    steps += [
+        f"shardbench test {name}",
+        f"shardbench run quick --strategy {name} --backend simulated",
+        f"shardbench reproduce leaderboard --strategy {name} --results mine",
+    ]
     lines = [*(f"wrote {file}" for file in files), "next:", *(f"  {step}" for step in steps)]
     tell({"strategy": name, "module": module, "files": files, "next": steps}, lines, as_json=as_json)
 

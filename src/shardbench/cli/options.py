@@ -1,8 +1,10 @@
 """The options, exit codes and ways to print that commands share."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -106,6 +108,11 @@ def tell(data: Mapping[str, Any], lines: Iterable[str], *, as_json: bool) -> Non
         return
     for line in lines:
         print(ascii_text(line))
+
+
+def line_width(elsewhere: int) -> int:
+    """Return how wide lines on stdout may be: a column less than its terminal has, ``elsewhere`` where it is none."""
+    return max(20, get_terminal_size().columns - 1) if sys.stdout.isatty() else elsewhere
 
 
 def tell_differences(name: str, differences: Sequence[str], *, as_json: bool, **data: str) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GIB = 2.0**30
 COLUMNS = 79
-"""One column less than a terminal of 80 has, so that it breaks no line."""
+"""Width of lines where stdout is no terminal."""
 
 
 def plan_command(
@@ -173,7 +173,7 @@ def _configs(tables: str) -> list[dict[str, Any]]:
 
 
 def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
-    """Give the answer in lines of at most 80 columns."""
+    """Give the answer in lines as wide as the terminal."""
     problem = found.problem
     size = sum(problem.weight_bytes(table) for table in problem.tables) / GIB
     head = f"{problem.name}: {len(problem.tables)} tables, {size:.3g} GiB, batch {problem.batch_size}"
@@ -231,7 +231,7 @@ def _best_lines(best: "Best", batch_size: int, kept: "Constraints | None") -> li
 
 
 def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, COLUMNS, subsequent_indent="    ")
+    return textwrap.wrap(line, shared.line_width(COLUMNS), subsequent_indent="    ")
 
 
 def _row(one: "Tried", width: int) -> list[str]:
@@ -240,8 +240,9 @@ def _row(one: "Tried", width: int) -> list[str]:
 
     name = f"  {one.strategy.ljust(width)} "
     if one.step_ms is None:
-        room = textwrap.shorten(one.cause, 2 * (COLUMNS - len(name) - 2), placeholder=" ...")
-        return textwrap.wrap(f"{name}  {room}", COLUMNS, subsequent_indent=" " * (len(name) + 2), drop_whitespace=True)
+        columns = max(shared.line_width(COLUMNS), 2 * len(name))
+        room = textwrap.shorten(one.cause, 2 * (columns - len(name) - 2), placeholder=" ...")
+        return textwrap.wrap(f"{name}  {room}", columns, subsequent_indent=" " * (len(name) + 2), drop_whitespace=True)
     words = [word for word, holds in (("late", one.late), ("~ not told apart from the best", one.ties)) if holds]
     took = " " * 9 if one.strategy == YOURS else f"{one.plan_s:7.2f} s"
     return [f"{name}{one.step_ms:9.4g} ms {took}  {', '.join(words)}".rstrip()]

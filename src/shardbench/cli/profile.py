@@ -1,6 +1,10 @@
 """The command ``profile``: makes of the user's own access logs a data set that suites and plans can use."""
 
 import json
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +14,21 @@ import typer
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_data, to_data
-from shardbench.cli.options import JsonOption, tell
-from shardbench.cli.prepare import rows_line
+from shardbench.cli.options import JsonOption, line_width, tell
+from shardbench.cli.progress import reading
+from shardbench.model.table import MAX_ROWS, NAME_PATTERN
 
 if TYPE_CHECKING:
+    from shardbench.datasets.preparation.log_profile import SeenTable
     from shardbench.datasets.preparation.log_reader import LogFiles
     from shardbench.workloads.table_list import ListedTable
+
+WIDTH = 118
+"""Columns of lines where stdout is no terminal."""
+MEANINGS = (
+    "pooling: lookups a sample; coverage: samples with a lookup; hot share: lookups of the hottest 1 % of rows; "
+    "sharing: ids whose row is another id's too; new: further lookups of rows not seen yet"
+)
 
 
 class CellMode(StrEnum):
@@ -41,7 +54,10 @@ def profile_command(
     out: Annotated[Path, typer.Option("--out", help="Folder to write, such as data/mine; it must not exist.")],
     tables: Annotated[
         Path | None,
-        typer.Option("--tables", help="List of tables, .csv or .parquet: name, rows, dim, pooled, features (a|b)."),
+        typer.Option(
+            "--tables",
+            help="List of tables, .csv or .parquet (name, rows, dim, pooled, features a|b), or a profiled folder.",
+        ),
     ] = None,
     columns: Annotated[
         str | None, typer.Option("--columns", help="Columns to make tables of, such as user,item; all where left out.")
@@ -50,7 +66,12 @@ def profile_command(
         str | None, typer.Option("--header", help="Names of the columns of a text whose first line has none.")
     ] = None,
     mode: Annotated[CellMode, typer.Option(help="How values become rows.")] = CellMode.HASH,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of hashed tables that no list states.")] = 1_000_000,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            "--rows", min=1, max=MAX_ROWS, help="Rows of hashed tables that no list states; as suggested if left out."
+        ),
+    ] = None,
     dim: Annotated[int, typer.Option(min=4, help="Width of tables that no list states.")] = 64,
     delimiter: Annotated[
         str | None, typer.Option("--delimiter", help="What stands between the values of one text cell, such as ';'.")
@@ -77,10 +98,10 @@ def profile_command(
 ) -> None:
     """Turn your access logs into a data set.
 
-    It has tables, profiles, row orders and batches, for shardbench plan and for suites. With --torchrec and no logs
-    the command reads a folder that was profiled before.
+    It has tables, profiles, row orders and batches, for shardbench plan and for suites. The command says what it saw
+    of each table, and how many rows fit it. With --torchrec and no logs it reads a folder that was profiled before.
     """
-    from shardbench.datasets.access_log import constraints, read_note  # noqa: PLC0415
+    from shardbench.datasets.access_log import constraints, read_note, read_seen  # noqa: PLC0415
     from shardbench.datasets.preparation.log_encode import Cells  # noqa: PLC0415
     from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log  # noqa: PLC0415
     from shardbench.datasets.preparation.log_reader import LogFiles  # noqa: PLC0415
@@ -89,19 +110,36 @@ def profile_command(
         raise BadInput("give logs to profile, or --torchrec FILE to write of a folder that was profiled")
     if logs:
         log = LogFiles(files=tuple(logs), header=_names(header))
+        # The column of times is read before the others.
+        show = reading(log.bytes * (1 if time is None else 2), as_json)
+        log = replace(log, heard=show.read_bytes)
         cells = Cells(
             mode=mode.value, missing=missing.value, delimiter=delimiter, null=tuple(null or ()), seed=seed
         )  # fmt: skip
+        if rows is not None and mode is not CellMode.HASH:
+            raise BadInput(
+                f"--rows is of --mode hash: --mode {mode.value} counts the rows, or a list of --tables states them"
+            )
         cut = SampleSplit(time=time, train_share=train_share, rate=rate, seed=seed)
-        one = {"rows": rows if mode is CellMode.HASH else None, "dim": dim}
-        listed = _tables(log, tables, _names(columns), time, one)
-        profile_log(log, out, listed, cells=cells, cut=cut, progress=rows_line(as_json))
+        listed = _tables(log, tables, _names(columns), time, {"rows": rows, "dim": dim})
+        with show:
+            profile_log(
+                log, out, listed, cells=cells, cut=cut, count_values=True, progress=show.read_rows, counted=show.counted
+            )  # fmt: skip
     done = read_note(out)
+    seen = read_seen(out)
+    seen = {table.name: seen[table.name] for table in done.tables if table.name in seen}
     if torchrec is not None:
         write_atomically(torchrec, json.dumps(constraints(out), indent=2, sort_keys=True) + "\n")
-    data = {"target": str(out), "profiled": to_data(done), "torchrec": str(torchrec) if torchrec else None}
+    data = {
+        "target": str(out),
+        "profiled": to_data(done),
+        "seen": {name: to_data(table) for name, table in seen.items()},
+        "torchrec": str(torchrec) if torchrec else None,
+    }
     lines = [
         f"{out}: {done.samples} of {done.read_rows} rows, {done.train_samples} train; {len(done.tables)} tables",
+        *(seen_lines(seen) if seen else []),
         *([f"constraints of TorchRec: {torchrec}"] if torchrec is not None else []),
         f"in a suite (with --data {out.parent}):",
         "  [[workloads]]",
@@ -115,16 +153,77 @@ def profile_command(
 def _tables(
     log: "LogFiles", path: Path | None, columns: tuple[str, ...] | None, time: str | None, one: dict[str, int | None]
 ) -> "tuple[ListedTable, ...]":
-    """Return the tables to fill: those of the list, or one a column with the rows and width of ``one``."""
+    """Return the tables to fill: those of the list, or one a column, with the rows (and width) of ``one``."""
     from shardbench.workloads.table_list import ListedTable, checked, read_table_list  # noqa: PLC0415
 
     if path is not None:
         if columns is not None:
             raise BadInput("the list of tables states their columns: leave --columns or --tables out")
-        return read_table_list(path)
+        listed = _profiled_before(path) if path.is_dir() else read_table_list(path)
+        return tuple(table if table.rows else table.model_copy(update={"rows": one["rows"]}) for table in listed)
     chosen = columns if columns is not None else tuple(name for name in log.columns() if name != time)
+    wrong = next((name for name in chosen if not re.match(NAME_PATTERN, name)), None)
+    if wrong is not None:
+        raise BadInput(
+            f"'{wrong}' of {log.files[0].name} cannot be the name of a table (letters, digits and _.+-): give --header "
+            "where the first line names no columns, or --tables; cells of .csv end in commas, of .tsv and .txt in tabs"
+        )
     made = (from_data(ListedTable, {"name": name, **one}, f"column '{name}' as a table") for name in chosen)
     return checked(made, "--columns" if columns is not None else "the log")
+
+
+def _profiled_before(folder: Path) -> "tuple[ListedTable, ...]":
+    """Return the tables of a folder that was profiled, so that the rows of another log are the same ones."""
+    from shardbench.datasets.access_log import read_note  # noqa: PLC0415
+    from shardbench.workloads.table_list import ListedTable  # noqa: PLC0415
+
+    return tuple(
+        ListedTable(name=one.name, rows=one.rows, dim=one.dim, pooled=one.pooled, features=one.features)
+        for one in read_note(folder).tables
+    )
+
+
+def seen_lines(seen: "dict[str, SeenTable]") -> list[str]:
+    """Say what a log showed of its tables, in a table as wide as the terminal."""
+    from shardbench.report.tables.layout import laid  # noqa: PLC0415
+    from shardbench.report.tables.text import ALWAYS, Columns  # noqa: PLC0415
+
+    shown: dict[str, tuple[int, Callable[[SeenTable], str]]] = {
+        "distinct ids": (ALWAYS, lambda one: f"{one.values:,}"),
+        "rows": (ALWAYS, lambda one: f"{one.rows:,}"),
+        "suggested rows": (7, lambda one: f"{one.suggested_rows:,}"),
+        "size": (6, lambda one: _size(4 * one.rows * one.dim)),
+        "pooling": (5, lambda one: f"{one.pooling:.3g}"),
+        "coverage": (4, lambda one: f"{100 * one.coverage:.1f} %"),
+        "hot share": (3, lambda one: f"{100 * one.hot:.1f} %"),
+        "sharing": (2, lambda one: f"{100 * one.sharing:.1f} %"),
+        "new": (1, lambda one: f"{100 * one.new:.1f} %"),
+    }
+    width = line_width(WIDTH)
+    table = laid(
+        Columns(
+            headers=("table", *shown),
+            rows=tuple((name, *(text(one) for _, text in shown.values())) for name, one in seen.items()),
+            numeric=(False, *(True for _ in shown)),
+            keep=(ALWAYS, *(keep for keep, _ in shown.values())),
+        ),
+        width,
+    )
+    size = sum(4 * one.rows * one.dim for one in seen.values())
+    fits = sum(4 * one.suggested_rows * one.dim for one in seen.values())
+    said = [f"size in fp32: {_size(size)}" + (f"; with the suggested rows {_size(fits)}" if fits != size else "")]
+    said.append(MEANINGS)
+    if table.left_out:
+        said.append(f"no room for {', '.join(table.left_out)}: they are in --json")
+    return [*table.heads, *table.rows, *(part for line in said for part in textwrap.wrap(line, width))]
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1024
+    return f"{number:.3g} GiB"
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -11,7 +11,15 @@ from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 
 from shardbench.base.generated import ascii_text
@@ -198,6 +206,78 @@ def progress(as_json: bool = False) -> Iterator[PlainProgress]:
         yield listener
     finally:
         listener.stop()
+
+
+class PlainReading:
+    """Says how far the reading of a log is: nothing at first, then a line every half minute."""
+
+    def __init__(self, total: int, clock: Callable[[], float] = monotonic) -> None:
+        """``total`` are the bytes to read, of files that are read twice two times."""
+        self._total, self._done, self._rows = max(total, 1), 0, 0
+        self._clock = clock
+        self._said = clock()
+
+    def __enter__(self) -> "PlainReading":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Take away what is shown, which is nothing here."""
+
+    def read_bytes(self, more: int) -> None:
+        """Count more bytes of the files as read."""
+        self._done += more
+        self.show(self._done, self._total, f"{self._rows:,} rows")
+
+    def read_rows(self, rows: int) -> None:
+        """Note the rows that were read so far."""
+        self._rows = rows
+
+    def counted(self, tables: int) -> None:
+        """Note that the lookups of so many tables are counted, after all rows were read."""
+        self.show(self._total, self._total, f"{self._rows:,} rows, {tables} tables counted")
+
+    def show(self, done: int, total: int, what: str) -> None:
+        """Say it, where nothing was said for a while."""
+        if self._clock() - self._said >= EVERY_S:
+            self._said = self._clock()
+            print(f"read {100 * done // total} % of the log, {what}", flush=True)
+
+
+class BarReading(PlainReading):
+    """Shows how far the reading of a log is in a bar that ends where the log does."""
+
+    def __init__(self, total: int, console: Console) -> None:
+        super().__init__(total)
+        columns = (BarColumn(bar_width=None), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
+        what = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, *what, console=console, transient=True, expand=True)
+        self._task = self._progress.add_task("0 rows", total=self._total)
+
+    def __enter__(self) -> "BarReading":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Take the bar away; also after an interrupt."""
+        self._progress.stop()
+
+    def show(self, done: int, total: int, what: str) -> None:
+        """Move the bar on."""
+        self._progress.update(self._task, completed=done, total=total, description=what)
+
+
+class NoReading(PlainReading):
+    """Says nothing: stdout is for JSON."""
+
+    def show(self, done: int, total: int, what: str) -> None:
+        """Say nothing of how far it is."""
+
+
+def reading(total: int, as_json: bool) -> PlainReading:
+    """Give what shows on stdout how far the reading of ``total`` bytes is."""
+    if as_json:
+        return NoReading(total)
+    return BarReading(total, Console(file=sys.stdout)) if sys.stdout.isatty() else PlainReading(total)
 
 
 def finished_line(number: int, of: int, record: BaseRecord) -> str:

@@ -218,7 +218,9 @@ def _out_lines(found: "RaceResult") -> list[str]:
         said.append(f"and {len(failed[NEXT:])} more failed: " + ", ".join(one.name for one in failed[NEXT:]))
     if never:
         said.append(f"not run yet: {', '.join(never)}")
-    return [part for line in said for part in _wrapped(textwrap.shorten(line, 2 * COLUMNS), first="  ")]
+    return [
+        part for line in said for part in _wrapped(textwrap.shorten(line, 2 * shared.line_width(COLUMNS)), first="  ")
+    ]
 
 
 def _slower_pct(one: "Raced", best: "Raced") -> float:
@@ -260,7 +262,7 @@ def _start_lines(found: "RaceResult", search: "PlanSearch", options: "RaceOption
 
 
 def _wrapped(line: str, first: str = "") -> list[str]:
-    return textwrap.wrap(line, COLUMNS, initial_indent=first, subsequent_indent="    ")
+    return textwrap.wrap(line, shared.line_width(COLUMNS), initial_indent=first, subsequent_indent="    ")
 
 
 def _data(found: "RaceResult", search: "PlanSearch", options: "RaceOptions", out: Path | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The command ``report``: tables and pages from the records of a suite, of a baseline's studies, or of both."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +18,7 @@ from shardbench.cli.names import named
 if TYPE_CHECKING:
     from shardbench.records.record import Record
     from shardbench.report.compare.code_differences import OtherCode
+    from shardbench.report.compare.on_record import OnRecord
     from shardbench.runs.suite import Suite
     from shardbench.studies.reproduction import Reproduction
 
@@ -82,15 +83,24 @@ def report_command(
     return shared.EXIT_OK
 
 
-def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Record] | None" = None) -> None:
+def print_report(
+    results: Path,
+    suite: str,
+    *,
+    tables: bool,
+    of: "Iterable[Record] | None" = None,
+    placed: Sequence[str] = (),
+    beside: "OnRecord | None" = None,
+) -> None:
     """Print what a suite's records answer, after its tables where wanted, and where all of it lies.
 
-    It answers for the groups of the records ``of``, and for all groups where that is None.
+    It answers for the groups of the records ``of``, and for all groups where that is None. It says which place the
+    strategies ``placed`` have, also ``beside`` what is on record elsewhere.
     """
     from rich.console import Console  # noqa: PLC0415
 
     from shardbench.records.store import trial_store  # noqa: PLC0415
-    from shardbench.report.tables.answer import answers, lines  # noqa: PLC0415
+    from shardbench.report.tables.answer import WIDTH, answers, lines  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables as suite_tables  # noqa: PLC0415
     from shardbench.report.tables.terminal import print_tables  # noqa: PLC0415
@@ -99,8 +109,10 @@ def print_report(results: Path, suite: str, *, tables: bool, of: "Iterable[Recor
     options = "" if results == shared.DEFAULT_RESULTS else f" --results {results}"
     if tables:
         print_tables(suite_tables(records), Console(file=sys.stdout), results / "tables" / suite)
-    for answer in answers(records, results, of):
-        print("\n".join(lines(answer, options)), end="\n\n")
+    for answer in answers(records, results, of, placed=placed, beside=beside.records if beside else ()):
+        print("\n".join(lines(answer, options, shared.line_width(WIDTH))), end="\n\n")
+    for line in beside.lines if beside else ():
+        print(ascii_text(line))
     for line in _code_of(records).lines():
         print(ascii_text(line))
     print(f"records: {trial_store(results, suite).path}")

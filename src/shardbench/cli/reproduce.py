@@ -1,14 +1,18 @@
 """The command ``reproduce``: a baseline's suite, its studies, and what became of its paper's claims."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardbench.base.atomic import sole_writer
+from shardbench.base.code import LEADERBOARD
 from shardbench.base.errors import BadInput
+from shardbench.base.generated import ascii_text
 from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
+from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
 from shardbench.cli.names import completing, outcomes, papers, refuse_no_paper, strategy_names, suites
 from shardbench.cli.run import second_judge
 from shardbench.records.trial import Outcome
@@ -17,7 +21,12 @@ if TYPE_CHECKING:
     from shardbench.cli.progress import PlainProgress
     from shardbench.records.base_record import BaseRecord
     from shardbench.records.record import Record
+    from shardbench.studies.beside import Placed
     from shardbench.studies.reproduction import Reproduction
+    from shardbench.studies.session import SessionOptions
+
+SUBMITTED = LEADERBOARD.rpartition(".")[2]
+"""The studies whose records can be submitted (docs/rules.md)."""
 
 
 def reproduce_command(
@@ -29,7 +38,7 @@ def reproduce_command(
         list[str] | None,
         typer.Option(
             "--strategy",
-            help="Run the studies' cells of this strategy and no suite; repeatable.",
+            help="Run the studies' cells of this strategy, also one that the paper does not know, and no suite.",
             autocompletion=completing(strategy_names),
         ),
     ] = None,
@@ -57,6 +66,7 @@ def reproduce_command(
     from shardbench.report.tables.files import write_tables  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
     from shardbench.runs.suite import load_suite  # noqa: PLC0415
+    from shardbench.studies.beside import reuse  # noqa: PLC0415
     from shardbench.studies.files import write_reproduction_page, write_study_files  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, run_studies  # noqa: PLC0415
@@ -75,7 +85,22 @@ def reproduce_command(
                 "--fresh makes all of a paper again: leave out --quick, --study and --strategy, or use --force"
             )
         _delete_records(found, results)
+    chosen = SessionOptions(
+        results=results,
+        quick=quick,
+        studies=tuple(study or ()),
+        strategies=tuple(strategy or ()),
+        force=force,
+        retry=again,
+        cell_s=cell_timeout,
+        workers=workers,
+    )
+    if strategy and not any(chosen.cells(each) for each in chosen.chosen(found)):
+        _refuse_no_cell(name, strategy)
+    committed = others_folder(results) if strategy else None
     with progress(as_json) as listener:
+        if committed is not None and not force:
+            _note_reused(reuse(found, chosen, committed), committed, listener)
         trials: list[Record] = []
         written: list[Path] = []
         if not study and not strategy and name in suites():
@@ -84,24 +109,11 @@ def reproduce_command(
             )
             trials = run_suite(load_suite(name), options, listener)
             written = write_tables(results, name) if trials else []
-        cells = run_studies(
-            found,
-            SessionOptions(
-                results=results,
-                quick=quick,
-                studies=tuple(study or ()),
-                strategies=tuple(strategy or ()),
-                force=force,
-                retry=again,
-                cell_s=cell_timeout,
-                workers=workers,
-            ),
-            listener,
-        )
+        cells = run_studies(found, chosen, listener)
     written += write_study_files(found, results)
     if page:
         written.append(write_reproduction_page(found, results))
-    _say(found, results, written, [*trials, *cells], listener)
+    _say(found, chosen, written, [*trials, *cells], listener, committed=committed)
     errors = any(record.outcome is Outcome.ERROR for record in trials)
     return shared.EXIT_FAILED if errors or any(record.cause for record in cells) else shared.EXIT_OK
 
@@ -116,17 +128,41 @@ def _delete_records(found: "Reproduction", results: Path) -> None:
             cell_store(results, found.owner, path.stem).remove(lambda record: True)
 
 
+def _refuse_no_cell(name: str, strategies: list[str]) -> None:
+    from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
+
+    what = f"no study of {name} that is chosen poses its tasks to {', '.join(strategies)}"
+    if name not in suites():
+        open_to_all = [each for each in papers() if any(study.strategies for study in find_reproduction(each).studies)]
+        raise BadInput(f"{what}; these have tasks for every strategy: {', '.join([*open_to_all, SUBMITTED])}")
+    options = " ".join(f"--strategy {one}" for one in strategies)
+    raise BadInput(f"{what}; its suite does: shardbench run {name} {options}")
+
+
+def _note_reused(found: tuple[int, int], committed: Path, listener: "PlainProgress") -> None:
+    copied, others = found
+    if copied:
+        listener.noted(f"{copied} bounds are reused from {committed}, where this code proved them")
+    if others:
+        listener.noted(f"{others} bounds in {committed} are of other code than this: they are proven again")
+
+
 def _say(
     found: "Reproduction",
-    results: Path,
+    chosen: "SessionOptions",
     written: list[Path],
     records: "list[BaseRecord]",
     listener: "PlainProgress",
+    *,
+    committed: Path | None,
 ) -> None:
     from shardbench.cli.progress import JsonProgress  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
+    from shardbench.studies.beside import placed  # noqa: PLC0415
     from shardbench.studies.ledger import ledger  # noqa: PLC0415
 
+    results = chosen.results
+    places = list(placed(found, chosen, committed)) if chosen.strategies else []
     if isinstance(listener, JsonProgress):
         listener.write(
             {
@@ -134,11 +170,42 @@ def _say(
                 "claims": json_rows(ledger(results, found).claims),
                 "failed": [record.key for record in records if record.cause],
                 "files": [str(path) for path in written],
+                "places": [vars(each) for each in places],
             }
         )
         return
     for path in written:
         print(f"written: {path}")
-    print_claims_of(found, results)
+    if not chosen.strategies:
+        print_claims_of(found, results)
     for line in shared.failure_lines(records, results):
         print(line)
+    if chosen.strategies and committed_folder() is None:
+        print(NOTHING_COMMITTED)
+    for each in places:
+        print()
+        for line in _place_lines(each, committed):
+            print(ascii_text(line))
+    if found.owner == SUBMITTED and chosen.strategies:
+        print(_to_submit(chosen))
+
+
+def _place_lines(found: "Placed", committed: Path | None) -> Iterator[str]:
+    """Say beside whose cells a study's are held, which code made those, and what came of it."""
+    if found.others:
+        code = f"{found.other_code} of them by other code than this" if found.other_code else "by this code"
+        commits = ", ".join(found.commits) or "not stated"
+        yield f"{found.study}, beside {found.others} others in {committed} (commit {commits}; {code}):"
+    else:
+        yield f"{found.study}:"
+    yield from (f"  {line}" for line in found.lines)
+
+
+def _to_submit(chosen: "SessionOptions") -> str:
+    results = chosen.results
+    if chosen.quick:
+        return "to submit: a run of all problems, without --quick"
+    return (
+        f"to submit: {results / 'studies' / SUBMITTED} and {results / 'environments'}, with the strategy's package; "
+        f"check them first: shardbench check-submission {results}"
+    )

@@ -9,10 +9,11 @@ import typer
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
 from shardbench.cli import options as shared
+from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
 from shardbench.cli.names import completing, machines, outcomes, say_left_out, suite_called
 from shardbench.cli.report import print_report
 from shardbench.cli.status import outcome_counts
-from shardbench.records.trial import Outcome
+from shardbench.records.trial import Backend, Outcome
 from shardbench.runs.cluster import Cluster, Engine
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from shardbench.model.plan import Plan
     from shardbench.model.problem import Problem
     from shardbench.records.record import Record
+    from shardbench.report.compare.on_record import OnRecord
     from shardbench.runs.runner import RunOptions
     from shardbench.runs.second_judge import StepJudge
     from shardbench.workloads.workload import Workload
@@ -71,7 +73,8 @@ def run_suite_command(
 ) -> int:
     """Run a suite and say which strategy is best.
 
-    Only trials without a valid record run. A failed trial is recorded too, and the suite's tables are written.
+    Only trials without a valid record run. A failed trial is recorded too, and the suite's tables are written. With
+    --strategy it says which place the strategy has, also among the trials that are committed in the clone.
     """
     from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
@@ -116,17 +119,33 @@ def run_suite_command(
 
         written.append(write_suite_page(results, loaded.name))
     counts = outcome_counts(records)
+    names, beside = options.strategies, _beside(loaded.name, options, records)
     if isinstance(listener, JsonProgress):
-        found = answers(suite_records(results, loaded.name), results, of=records)
+        known = beside.records if beside else ()
+        found = answers(suite_records(results, loaded.name), results, of=records, placed=names, beside=known)
         told = {"answers": [answer.data() for answer in found], "tables": [str(path) for path in written]}
+        told["compared_with"] = beside.lines if beside else []
         listener.write({"event": "done", "outcomes": counts, **told})
     else:
         print()
-        print_report(results, loaded.name, tables=tables, of=records)
+        print_report(results, loaded.name, tables=tables, of=records, placed=names, beside=beside)
+        if names and committed_folder() is None:
+            print(NOTHING_COMMITTED)
         if page:
             print(f"page: {written[-1]}")
         print(_summary(len(records), counts))
     return shared.EXIT_FAILED if counts.get(Outcome.ERROR) else shared.EXIT_OK
+
+
+def _beside(suite: str, options: "RunOptions", ran: "Sequence[Record]") -> "OnRecord | None":
+    """Find the committed trials that chosen strategies are held beside; None where none are, or where all ran."""
+    from shardbench.report.compare.on_record import on_record  # noqa: PLC0415
+    from shardbench.report.tables.files import suite_records  # noqa: PLC0415
+
+    folder = others_folder(options.results) if options.strategies else None
+    if folder is None or not any(record.spec.backend is Backend.SIMULATED for record in ran):
+        return None
+    return on_record(folder, suite, ran, suite_records(options.results, suite))
 
 
 def _anywhere(machine: str) -> str:

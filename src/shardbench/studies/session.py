@@ -31,7 +31,7 @@ class SessionOptions:
     quick: bool = False
     studies: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
-    """Cells that name a strategy run only for these; none means all."""
+    """Only cells of these run, and what the study proves about their tasks; none means all."""
     force: bool = False
     retry: frozenset[Outcome] = frozenset()
     """Run cells again that failed so; one that does not say how is an error."""
@@ -39,6 +39,25 @@ class SessionOptions:
     """Processes; 0 means as many as cores."""
     cell_s: float | None = None
     """Deadline of a cell; the study's own where None."""
+
+    def chosen(self, reproduction: Reproduction) -> list[Study]:
+        """List the studies that are selected; raises BadInput for a name that is none of the reproduction's."""
+        return [reproduction.study(name) for name in self.studies] or list(reproduction.studies)
+
+    def cells(self, study: Study) -> list[Cell]:
+        """List the cells that are selected; those of strategies come with what the study proves about their tasks.
+
+        A strategy that the study does not name enters it, where it poses all of them the same tasks.
+        """
+        listed = list(study.cells(self.quick))
+        if not self.strategies:
+            return listed
+        named = {cell.get("strategy") for cell in listed}
+        entering = [cell for name in self.strategies if name not in named for cell in study.entering(name, self.quick)]
+        if not entering and named.isdisjoint(self.strategies):
+            return []
+        wanted = (None, *self.strategies)
+        return [*(cell for cell in listed if "strategy" in cell and cell["strategy"] in wanted), *entering]
 
 
 class StudyWork(Work[Cell, CellRecord]):
@@ -49,7 +68,7 @@ class StudyWork(Work[Cell, CellRecord]):
     def __init__(self, owner: str, study: Study, options: SessionOptions) -> None:
         self.title = f"study {study.name}"
         self.store = cell_store(options.results, owner, study.name)
-        self.pieces = [cell for cell in study.cells(options.quick) if _wanted(cell, options.strategies)]
+        self.pieces = options.cells(study)
         self._owner = owner
         self._study = study
         self._options = options
@@ -102,17 +121,15 @@ class StudyWork(Work[Cell, CellRecord]):
         return record.model_copy(update={"wall_s": done.wall_s, "cpu_s": done.cpu_s, "provenance": ended})
 
 
-def _wanted(cell: Cell, strategies: tuple[str, ...]) -> bool:
-    return not strategies or cell.get("strategy") in (None, *strategies)
-
-
 def run_studies(reproduction: Reproduction, options: SessionOptions, listener: Listener) -> list[CellRecord]:
     """Run what is open and give the records of all cells of the selection.
 
-    A cell that raises is recorded with its reason and the run goes on.
+    A cell that raises is recorded with its reason and the run goes on. Studies without a cell of the strategies that
+    are selected are passed over.
     """
-    selected = [reproduction.study(name) for name in options.studies] or list(reproduction.studies)
-    works = [StudyWork(reproduction.owner, study, options) for study in selected]
+    works = [StudyWork(reproduction.owner, study, options) for study in options.chosen(reproduction)]
+    if options.strategies:
+        works = [work for work in works if work.pieces]
     return [record for work in works for record in run_session(work, options.results, listener)]
 
 

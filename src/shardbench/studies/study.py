@@ -7,11 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from shardbench.records.cell import Cell, Row, Scalar, SeriesRow
+from shardbench.records.cell import Cell, CellRecord, Row, Scalar, SeriesRow
 from shardbench.report.page.plot import Plot
 from shardbench.runs.evaluate import Answer
+from shardbench.studies.places import contest_places
 
 __all__ = ["Cell", "Plot", "Row", "Scalar", "Study"]
+
+_WHO = ("strategy", "seed")
+"""Names in cells that say who is asked, and not what."""
 
 
 class Study(ABC):
@@ -31,8 +35,15 @@ class Study(ABC):
     """Wall seconds of one cell, after which its process is ended; the longest on record took 25 minutes."""
     frozen: str | None = None
     """Hash of data that alone says what the cells are, instead of the code of the study; None: the code counts."""
+    strategies: Sequence[str] = ()
+    """Strategies that it poses the same tasks to, as a cell's ``strategy``: others may enter. None where none may."""
     exclusive: bool = False
     """True where wall time is measured: cells then run one after the other."""
+
+    @property
+    def compared_by(self) -> str:
+        """Return the column by which strategies that it poses the same tasks to are compared; less is better."""
+        return "cost_ms"
 
     def strategies_of(self, cell: Cell) -> set[str]:
         """Name all strategies that a cell asks: its own, and what the study uses."""
@@ -42,6 +53,14 @@ class Study(ABC):
     @abstractmethod
     def cells(self, quick: bool) -> Sequence[Cell]:
         """List what to run; ``quick`` asks for minutes. Cells of a quick run are some of the full run's."""
+
+    def entering(self, strategy: str, quick: bool) -> Sequence[Cell]:
+        """List the cells by which a strategy that it does not name enters: every task once, by its first seed."""
+        tasks: dict[tuple[object, ...], Cell] = {}
+        for cell in self.cells(quick) if self.strategies else ():
+            task = tuple(value for name, value in cell.items() if name not in _WHO)
+            tasks.setdefault(task, {**cell, "strategy": strategy})
+        return tuple(tasks.values())
 
     @abstractmethod
     def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
@@ -64,6 +83,23 @@ class Study(ABC):
     def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
         """Make ``tables``, for studies that show other records of the results folder beside their own rows."""
         return self.tables(rows)
+
+    def holds(self, record: CellRecord) -> bool:
+        """Tell whether a record is of what the cell asks here, where its code does not say so: machines may change."""
+        return True
+
+    def places(self, own: pd.DataFrame, others: pd.DataFrame, strategy: str) -> Sequence[str]:
+        """Say in lines which place a strategy has: ``own`` are the rows of a run, ``others`` are on record elsewhere.
+
+        The latter have a column ``OTHER_CODE`` beside the study's.
+        """
+        if not self.strategies:
+            return ()
+        tasks = [name for name in self.cells(False)[0] if name not in _WHO]
+        if "split" in own:  # those that nothing was learned from
+            own = own[own["split"] == "test"]
+            others = others[others["split"] == "test"] if len(others) else others
+        return contest_places(own, others, strategy, self.compared_by, tasks)
 
     def optional(self, cell: Cell) -> bool:
         """Tell whether ``cells`` lists the cell only where its device or data are at hand: results may lack it."""

@@ -1,6 +1,6 @@
 """Tables of studies, out of their records."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -30,14 +30,36 @@ def study_tables(reproduction: Reproduction, results: Path) -> dict[str, pd.Data
 
 
 def tables_by_study(reproduction: Reproduction, results: Path) -> list[tuple[Study, Mapping[str, pd.DataFrame]]]:
-    """Make the tables of each study that has any row on record."""
-    found = []
+    """Make the tables of each study that has any row on record.
+
+    Strategies that entered a study are in a table of rows, NAME_alone: a study's own tables, and the claims that are
+    judged by them, are of the strategies that it names. So are these where not even those of a quick run have rows.
+    """
+    found: list[tuple[Study, Mapping[str, pd.DataFrame]]] = []
     for study in reproduction.studies:
         known = cell_store(results, reproduction.owner, study.name).latest()
-        rows = rows_frame(study, study.cells(False), known)
-        if len(rows):
-            found.append((study, study.tables_beside(rows, results)))
+        listed = study.cells(False)
+        rows, alone = rows_frame(study, listed, known), _entered(study, listed, known)
+        compared = {cell["strategy"] for cell in study.cells(True)} if study.strategies else set()
+        tables: dict[str, pd.DataFrame] = {}
+        if len(rows) and compared <= set(rows.get("strategy", ())):
+            tables = dict(study.tables_beside(rows, results))
+        elif len(rows):
+            alone = [*listed, *alone]
+        more = rows_frame(study, alone, known)
+        if len(more):
+            plain = [name for name in more if not more[name].map(lambda value: isinstance(value, tuple)).any()]
+            tables[f"{study.name}_alone"] = more[plain]
+        if tables:
+            found.append((study, tables))
     return found
+
+
+def _entered(study: Study, listed: Sequence[Cell], known: Mapping[str, CellRecord]) -> list[Cell]:
+    """List the cells on record of strategies that the study does not name."""
+    named = {cell.get("strategy") for cell in listed}
+    others = {str(name) for record in known.values() if (name := record.cell.get("strategy")) not in named}
+    return [cell for name in sorted(others) for cell in study.entering(name, False)]
 
 
 def recorded_cells(reproduction: Reproduction, results: Path) -> list[tuple[Study, CellRecord]]:

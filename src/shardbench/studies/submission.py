@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardbench.base.code import LEADERBOARD
+from shardbench.base.code import LEADERBOARD, checkout
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.model.discovery import get_strategy
@@ -114,6 +114,8 @@ def _faults(study: Study, record: CellRecord, bounds: Mapping[Problem, Mapping[s
         yield "made in no clean checkout: commit what was changed and make it again"
     elif not record.made_by(cell_code(study, record.cell)):
         yield "made by other code than what is installed here"
+    elif provenance.package_code != checkout().package:
+        yield "judged by other code than what is installed here"
     for row in record.rows:
         if _word(row, "budget") == BOUND or _word(row, "outcome") != Outcome.OK:
             continue

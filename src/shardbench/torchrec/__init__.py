@@ -1,6 +1,7 @@
 """Plans in and out of TorchRec: export, sharding plans, remapped collections, and a planner in place of its own."""
 
 from shardbench.engine.formats import codecs_registry
+from shardbench.workloads.value_hash import hash_ids
 
 from .exported import Exported, ExportedTable, Shard, TorchRecTable, export, inexpressible
 from .planner import ShardBenchPlanner
@@ -19,6 +20,7 @@ __all__ = [
     "TorchRecTable",
     "codecs_registry",
     "export",
+    "hash_ids",
     "inexpressible",
     "load_tables",
     "parameters_of_replicas",

@@ -73,7 +73,14 @@ def read_table_list(path: Path) -> tuple[ListedTable, ...]:
             raise BadInput(f"{path.name}: more than {MAX_LINES} tables")
         if path.stat().st_size > TEXT_BYTES:
             raise BadInput(f"{path.name}: longer than {TEXT_BYTES} bytes, which no list of tables is")
-        found = read(str(path)).to_pylist()
+        table = read(str(path))
+        if "name" not in table.column_names or not ListedTable.model_fields.keys() >= set(table.column_names):
+            others = [field for field in ListedTable.model_fields if field not in ("name", "rows")]
+            raise BadInput(
+                f"{path.name} has columns {', '.join(table.column_names)}: a list of tables needs name and rows, "
+                f"and may have {', '.join(others)}"
+            )
+        found = table.to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path.name} cannot be read: {error}") from error
     return checked((_listed(cells, f"{path.name} table {number}") for number, cells in enumerate(found, 1)), path.name)

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from shardbench.base.generated import ascii_text
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome, unusual
+from shardbench.report.compare.on_record import place
 from shardbench.report.groups import ComparedBy, Condition, Row, groups
 from shardbench.report.prediction.model_error import model_error
 from shardbench.report.standing import (
@@ -28,7 +29,7 @@ from shardbench.report.standing import (
 from shardbench.report.tables.text import NOT_COMPARED, interval, parted, percent, readable_count, significant
 
 WIDTH = 79
-"""A terminal of 80 columns shows lines of this width."""
+"""Columns of lines where nothing else is asked for."""
 _KEY_DIGITS = 8
 _BOUND = re.compile(r" (?=[+%-]|[mb]illion |samples/s|[\d.]+ ms\b|ms\b)")
 
@@ -47,6 +48,10 @@ class GroupAnswer:
     """What failed trials of a strategy printed, as paths; a strategy without any has no entry."""
     unusual: tuple[str, ...] = ()
     """What the group's training does that ordinary training does not, in words."""
+    places: tuple[str, ...] = ()
+    """The places of the strategies that were asked for, in words."""
+    elsewhere: frozenset[str] = frozenset()
+    """Keys of the standings' records that lie in another folder, where commands would not find them."""
 
     @property
     def placed(self) -> list[Standing]:
@@ -84,6 +89,7 @@ class GroupAnswer:
             "model_error": None if is_measured(first.backend) else model_error(first.machine, "step"),
             "compared": self.compared,
             "judges": self.judges,
+            "places": list(self.places),
             "placed": [
                 {**{name: getattr(one, name) for name in numbers}, "standing": str(one.mark)} for one in self.placed
             ],
@@ -98,13 +104,23 @@ class GroupAnswer:
         }
 
 
-def answers(records: Iterable[Record], results: Path, of: Iterable[Record] | None = None) -> list[GroupAnswer]:
+def answers(
+    records: Iterable[Record],
+    results: Path,
+    of: Iterable[Record] | None = None,
+    *,
+    placed: Sequence[str] = (),
+    beside: Iterable[Record] = (),
+) -> list[GroupAnswer]:
     """Return an answer for each group of the records; ``results`` has the logs.
 
-    With ``of``, only the groups are answered that one of these records is in.
+    With ``of``, only the groups are answered that one of these records is in. The strategies ``placed`` have their
+    place said, also among records of others ``beside``, which lie elsewhere.
     """
     asked = None if of is None else {Condition.of(record) for record in of}
-    listed = [record for record in records if asked is None or Condition.of(record) in asked]
+    elsewhere = tuple(beside)
+    # Of a condition the last record says which version of workload and machine counts.
+    listed = [record for record in (*elsewhere, *records) if asked is None or Condition.of(record) in asked]
     return [
         GroupAnswer(
             standings=tuple(group.standings.values()),
@@ -112,6 +128,8 @@ def answers(records: Iterable[Record], results: Path, of: Iterable[Record] | Non
             compared=group.compared,
             logs={row.strategy: logs for row in group.rows if not row.ok and (logs := _logs(row, results))},
             unusual=unusual(group.condition.exchange, group.condition.schedule),
+            places=tuple(place(group, name) for name in placed),
+            elsewhere=frozenset(record.key for record in elsewhere),
         )
         for group in groups(listed)
     ]
@@ -136,24 +154,29 @@ def _logs(row: Row, results: Path) -> tuple[str, ...]:
     return tuple(str(path) for path in paths if path.is_file())
 
 
-def lines(found: GroupAnswer, options: str = "") -> list[str]:
-    """Return the answer in words: ASCII, at most 79 columns but for paths; ``options`` are what ``explain`` needs."""
+def lines(found: GroupAnswer, options: str = "", width: int = WIDTH) -> list[str]:
+    """Return the answer in words: ASCII, ``width`` columns but for paths; ``options`` are what ``explain`` needs."""
     first = found.standings[0]
     facts = (f"{first.workload} on {first.machine}", first.backend, f"batch {first.batch_size:.0f}", *found.unusual)
     head = ", ".join(facts) + ":"
-    said = [_wrapped(head, "")]
-    said += [_wrapped(line) for line in (*_best_line(found), *_model_line(found), *_other_lines(found))]
+
+    def wrapped(line: str) -> list[str]:
+        return _wrapped(line, width)
+
+    said = [_wrapped(head, width, "")]
+    said += [wrapped(line) for line in (*_best_line(found), *found.places)]
+    said += [wrapped(line) for line in (*_model_line(found), *_other_lines(found))]
     if found.judges:
-        said.append(_wrapped(found.judges))
+        said.append(wrapped(found.judges))
     if not found.compared:
-        said += [_wrapped(NOT_COMPARED), _wrapped(f"ran: {', '.join(map(_step, found.ran))}")]
+        said += [wrapped(NOT_COMPARED), wrapped(f"ran: {', '.join(map(_step, found.ran))}")]
     elif not found.placed:
         said.append(["  no strategy that competes ended well"])
     for cause, failed in standings_by(lambda one: f"{one.outcome}: {one.cause}", found.failed).items():
-        said.append(_wrapped(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
+        said.append(wrapped(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
         said += [[f"    log: {log}"] for one in failed for log in found.logs.get(one.strategy, ())]
     best, slower = found.of(TieMark.BEST), found.of(TieMark.APART)
-    if best and slower and slower[0].record:
+    if best and slower and slower[0].record and found.elsewhere.isdisjoint((best[0].record, slower[0].record)):
         keys = " ".join(one.record[:_KEY_DIGITS] for one in (best[0], slower[0]))
         said.append([f"  {slower[0].strategy} against it: shardbench explain {keys}{options}"])
     return [ascii_text(line) for part in said for line in part]
@@ -167,7 +190,8 @@ def _best_line(found: GroupAnswer) -> Iterator[str]:
     ends = interval(first.low_ms, first.high_ms)
     band = f" ({ends}, 95 %)" if ends else ""
     rate = f", {readable_count(1e3 * batch_size / step_ms)} samples/s" if step_ms > 0 else ""
-    yield f"best: {', '.join(one.strategy for one in best)}, {significant(step_ms)} ms a step{band}{rate}"
+    word = "alone" if found.places and len(found.standings) == 1 else "best"
+    yield f"{word}: {', '.join(one.strategy for one in best)}, {significant(step_ms)} ms a step{band}{rate}"
 
 
 def _model_line(found: GroupAnswer) -> Iterator[str]:
@@ -206,10 +230,10 @@ def _step(one: Standing) -> str:
     return f"{one.strategy} {significant(one.step_ms or 0.0)} ms"
 
 
-def _wrapped(text: str, indent: str = "  ") -> list[str]:
+def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
     # A name keeps its number beside it, and a number its unit.
     wrapped = textwrap.wrap(
-        _BOUND.sub("\0", text), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False,
+        _BOUND.sub("\0", text), width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False,
         break_long_words=False,
     )  # fmt: skip
     return [line.replace("\0", " ") for line in wrapped]

@@ -1,11 +1,11 @@
-"""A section of a table as aligned lines of a given width: columns are left out by rule, no cell is ever cut."""
+"""A table as aligned lines of a given width: columns are left out by rule, no cell is ever cut."""
 
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from shardbench.report.tables.text import ALWAYS, Section
+from shardbench.report.tables.text import ALWAYS, Columns
 
 _GAP = "  "
 _T = TypeVar("_T")
@@ -13,17 +13,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class Laid:
-    """A section's table as lines of text."""
+    """A table as lines of text."""
 
     heads: tuple[str, ...]
     rows: tuple[str, ...]
-    """One a row of the section."""
+    """One a row of the table."""
     left_out: tuple[str, ...]
     """Headers of the columns for which there was no room, in the table's order."""
 
 
-def laid(section: Section, width: int | None = None) -> Laid:
-    """The section in lines of at most ``width`` columns, of any length where None.
+def laid(section: Columns, width: int | None = None) -> Laid:
+    """The table in lines of at most ``width`` columns, of any length where None.
 
     Headers are wrapped first. Then the column that matters least is left out, of equal ones the last, until the rest
     fits; those that always stay are wider than the width where it is tiny.
@@ -43,7 +43,7 @@ def laid(section: Section, width: int | None = None) -> Laid:
     )
 
 
-def _without(section: Section, column: int) -> Section:
+def _without(section: Columns, column: int) -> Columns:
     return replace(
         section,
         headers=_cut(section.headers, column),
@@ -57,16 +57,16 @@ def _cut(cells: tuple[_T, ...], column: int) -> tuple[_T, ...]:
     return cells[:column] + cells[column + 1 :]
 
 
-def _widths(section: Section, *, wrapped: bool) -> list[int]:
+def _widths(section: Columns, *, wrapped: bool) -> list[int]:
     heads = [max(map(len, header.split())) if wrapped else len(header) for header in section.headers]
     return [max(head, *(len(row[i]) for row in section.rows)) for i, head in enumerate(heads)]
 
 
-def _total(section: Section, *, wrapped: bool = True) -> int:
+def _total(section: Columns, *, wrapped: bool = True) -> int:
     return sum(_widths(section, wrapped=wrapped)) + len(_GAP) * (len(section.headers) - 1)
 
 
-def _heads(section: Section, *, wrapped: bool) -> tuple[str, ...]:
+def _heads(section: Columns, *, wrapped: bool) -> tuple[str, ...]:
     widths = _widths(section, wrapped=wrapped)
     parts = [textwrap.wrap(header, width, break_on_hyphens=False) for header, width in zip(section.headers, widths)]
     height = max(map(len, parts))
@@ -75,7 +75,7 @@ def _heads(section: Section, *, wrapped: bool) -> tuple[str, ...]:
     return tuple(_line(row, section, wrapped=wrapped) for row in zip(*padded))
 
 
-def _line(row: tuple[str, ...], section: Section, *, wrapped: bool) -> str:
+def _line(row: tuple[str, ...], section: Columns, *, wrapped: bool) -> str:
     return _GAP.join(padded(row, _widths(section, wrapped=wrapped), section.numeric)).rstrip()
 
 

@@ -89,18 +89,24 @@ _MOSTLY_PCT = 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
-    """One group of one table, as text."""
+class Columns:
+    """A table as text."""
 
-    backend: str
-    heading: str
-    note: str
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
     """True of each column that is aligned to the right."""
     keep: tuple[int, ...]
     """How much each column matters: where room is short the least go first, and those of ALWAYS never."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section(Columns):
+    """One group of one table, as text."""
+
+    backend: str
+    heading: str
+    note: str
     strategies: tuple[str, ...]
     """The strategy of each row."""
     causes: tuple[str, ...]

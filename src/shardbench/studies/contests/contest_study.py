@@ -44,6 +44,11 @@ class ContestStudy(Study):
     same_as: tuple[str, str] | None = None
     """Owner and name of another contest of the very same cells: what it has on record by this code is not run again."""
 
+    @property
+    def compared_by(self) -> str:
+        """Return the study's measure."""
+        return self.measure
+
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Give one cell a strategy, row and seed: a strategy after the other."""
         return [

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from shardbench import Budget, Infeasible, Move, Plan, Problem, Sees, Strategy, whole_tables
 
 
-class Alphabet(Strategy):
+class RoundRobin(Strategy):
     """The i-th largest table goes to device i modulo the number of devices."""
 
-    name = "alphabet"
+    name = "round-robin"
     sees = frozenset({Sees.TABLES})  # anything else raises when touched
     moves = frozenset({Move.TABLE})  # a plan that does more is invalid
 
@@ -27,4 +27,4 @@ class Alphabet(Strategy):
 
 def strategies() -> Iterable[Strategy]:
     """Return the strategies that this package brings."""
-    return [Alphabet()]
+    return [RoundRobin()]

@@ -1,0 +1,115 @@
+"""Trials of other strategies that are on record in another folder, such as the committed one, beside those of a run."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardbench.cost.uncertainty import sure
+from shardbench.records.record import Record
+from shardbench.records.store import trial_store
+from shardbench.records.trial import Backend
+from shardbench.report.compare.code_differences import other_code
+from shardbench.report.compare.same_numbers import SAME, same
+from shardbench.report.groups import Condition, Group, Row, current
+
+_SHORT = 10
+"""Digits of a commit in print."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnRecord:
+    """Simulated trials on record that a run's trials are compared with."""
+
+    folder: Path
+    records: tuple[Record, ...] = ()
+    other_code: int = 0
+    """How many of them other code made or judged than what is here, which proved the same bounds."""
+    moved: int = 0
+    """Trials of the same conditions that are not compared: of another workload, machine or cost model."""
+
+    @property
+    def lines(self) -> list[str]:
+        """Say with what a run was compared, and with what it was not."""
+        said = []
+        if self.records:
+            stated = {one.provenance.commit for one in self.records if one.provenance is not None}
+            commits = ", ".join(sorted(commit[:_SHORT] for commit in stated if commit is not None)) or "not stated"
+            code = f"; {self.other_code} are of other code, which proves the same bounds" if self.other_code else ""
+            said.append(f"compared with {len(self.records)} trials in {self.folder} (commit {commits}{code})")
+        if self.moved:
+            said.append(
+                f"not compared with {self.moved} trials in {self.folder}: they are of another workload, machine or "
+                "cost model than what is here"
+            )
+        return said or [f"nothing to compare with in {self.folder}: it has no simulated trial of what was run"]
+
+
+def on_record(folder: Path, suite: str, ran: Iterable[Record], here: Iterable[Record]) -> OnRecord:
+    """Return what a folder has of a suite under the conditions of the simulated trials that ``ran``.
+
+    Strategies that are ``here``, in the run's own folder, are left out. Trials of other code count where it proved the
+    same bound on steps as the code that is here; measured ones never do, since they are of another session.
+    """
+    simulated = [one for one in ran if one.spec.backend is Backend.SIMULATED]
+    asked: dict[Condition, list[Record]] = {}
+    for one in simulated:
+        asked.setdefault(Condition.of(one), []).append(one)
+    known = {(Condition.of(one), one.spec.strategy) for one in here}
+    found = [one for one in current(trial_store(folder, suite).read()) if Condition.of(one) in asked]
+    others = [one for one in found if (Condition.of(one), one.spec.strategy) not in known]
+    kept = [one for one in others if _alike(one, asked[Condition.of(one)], found)]
+    code = other_code(kept)
+    return OnRecord(folder=folder, records=tuple(kept), other_code=code.differing, moved=len(others) - len(kept))
+
+
+def _alike(one: Record, ran: list[Record], found: list[Record]) -> bool:
+    """Tell whether a trial on record is of the workload, the machine and the cost model of all those that ran."""
+    versions = {(mine.spec.workload_fingerprint, mine.spec.machine_hash) for mine in ran}
+    if {(one.spec.workload_fingerprint, one.spec.machine_hash)} != versions or one.provenance is None:
+        return False
+    code = one.provenance.package_code
+    if all(mine.provenance is not None and mine.provenance.package_code == code for mine in ran):
+        return True
+    proven = [
+        other.step_bound_ms
+        for other in found
+        if Condition.of(other) == Condition.of(one) and other.provenance and other.provenance.package_code == code
+    ]
+    mine = [own.step_bound_ms for own in ran]
+    return any(same([a], [b]) for a in mine if a is not None for b in proven if b is not None)
+
+
+def place(group: Group, strategy: str) -> str:
+    """Say which place a strategy has among the competitors of a group, or why it has none."""
+    row = next((row for row in group.rows if row.strategy == strategy), None)
+    rivals = [other for other in group.rows if other.competes and other is not row]
+    why = _no_place(group, row, rivals)
+    if row is None or why:
+        return f"{strategy}: no rank, {why}"
+    own = group.estimate(row).value
+    number = 1 + sum(group.estimate(other).value < own * (1.0 - SAME) for other in rivals)
+    unsure = sum(not _told_apart(group, row, other) for other in rivals)
+    more = f", not told apart from {unsure} of the others" if unsure else ""
+    return f"{strategy}: rank {number} of {len(rivals) + 1}{more}"
+
+
+def _no_place(group: Group, row: Row | None, rivals: list[Row]) -> str:
+    if row is None or not row.ok:
+        return f"it ended in {row.worst.outcome}" if row is not None else "it did not run"
+    if not group.compared:
+        return "its ranks shared cores"
+    if not row.competes:
+        return "it does not compete"
+    if rivals:
+        return ""
+    measured = group.condition.backend is Backend.MEASURED
+    return "no other strategy ran beside it" + (", and steps of other sessions are not compared" if measured else "")
+
+
+def _told_apart(group: Group, row: Row, other: Row) -> bool:
+    if same([group.estimate(row).value], [group.estimate(other).value]):
+        return False
+    if group.condition.backend is Backend.MEASURED:
+        return bool(group.apart(row, other))
+    p_slower = group.p_slower(row, other)
+    return p_slower is not None and sure(p_slower)

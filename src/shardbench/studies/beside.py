@@ -1,0 +1,112 @@
+"""Cells of one strategy beside those that are on record in another results folder, such as the committed one."""
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from shardbench.base.atomic import sole_writer
+from shardbench.base.code import checkout
+from shardbench.records.cell import Cell, CellRecord
+from shardbench.records.store import cell_store
+from shardbench.studies.places import OTHER_CODE
+from shardbench.studies.reproduction import Reproduction
+from shardbench.studies.session import SessionOptions, StudyWork, cell_code
+from shardbench.studies.study import Study
+from shardbench.studies.study_tables import rows_frame
+
+_STALE = "no rank: {} cells of this run are on record by other code than this; make them again by --force"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """What is said of one study's cells of a strategy beside those of others."""
+
+    study: str
+    others: int
+    """Strategies that have cells on record in the other folder, and none in the run's."""
+    other_code: int
+    """How many of them have a cell that other code made or judged than what is here."""
+    commits: tuple[str, ...]
+    """The commits that they state, in short."""
+    lines: tuple[str, ...]
+    """The places, in words."""
+
+
+def reuse(reproduction: Reproduction, options: SessionOptions, committed: Path) -> tuple[int, int]:
+    """Copy what a run of some strategies needs beside their cells, such as bounds, where the code here made it.
+
+    Gives the cells that were copied out of ``committed``, and those that it has by other code.
+    """
+    copied = others = 0
+    with sole_writer(options.results):
+        for study in options.chosen(reproduction):
+            work = StudyWork(reproduction.owner, study, options)
+            own, known = work.store.latest(), cell_store(committed, reproduction.owner, study.name).latest()
+            for key in (work.key(cell) for cell in work.pieces if cell.get("strategy") is None):
+                if key not in known or (key in own and _of_this_code(study, own[key])):
+                    continue
+                if _of_this_code(study, known[key]):
+                    work.store.append(known[key])
+                    _copy_environment(known[key].environment, committed, options.results)
+                    copied += 1
+                elif key not in own:
+                    others += 1
+    return copied, others
+
+
+def placed(reproduction: Reproduction, options: SessionOptions, committed: Path | None) -> Iterator[Placed]:
+    """Yield, of each study that has cells of the options' strategies, what is said of them beside others' cells."""
+    for study in options.chosen(reproduction):
+        work = StudyWork(reproduction.owner, study, options)
+        if not work.pieces:
+            continue
+        own = work.store.latest()
+        known = {} if committed is None else cell_store(committed, reproduction.owner, study.name).latest()
+        names = {cell.get("strategy") for cell in work.pieces} - {None}
+        cells = [cell for cell in study.cells(False) if "strategy" in cell and cell["strategy"] not in names]
+        # Bounds are proven anew where other code proved those on record, and are then held beside these.
+        asked = [*(cell for cell in cells if cell["strategy"] is not None and work.key(cell) in own), *work.pieces]
+        mine = rows_frame(study, asked, own)
+        beside = {work.key(cell): cell for cell in cells if cell["strategy"] is None or work.key(cell) not in own}
+        records = [(cell, known[key]) for key, cell in beside.items() if key in known and not known[key].failure]
+        states = {key: not _of_this_code(study, known[key]) for key in beside if key in known}
+        theirs = _frame(records, states)
+        told = [(cell, record) for cell, record in records if cell["strategy"] is not None]
+        done = (own[key] for key in map(work.key, work.pieces) if key in own)
+        stale = [record for record in done if not record.failure and not _of_this_code(study, record)]
+        lines = [line for name in sorted(map(str, names)) for line in study.places(mine, theirs, name)]
+        yield Placed(
+            study=study.name,
+            others=len({cell["strategy"] for cell, _ in told}),
+            other_code=len({cell["strategy"] for cell, record in told if states[record.key]}),
+            commits=_commits(record for _, record in told),
+            lines=(_STALE.format(len(stale)),) if stale else tuple(lines),
+        )
+
+
+def _frame(records: Iterable[tuple[Cell, CellRecord]], states: Mapping[str, bool]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [{**cell, **row, OTHER_CODE: states[record.key]} for cell, record in records for row in record.rows]
+    )
+
+
+def _of_this_code(study: Study, record: CellRecord) -> bool:
+    """Tell whether the record is what the code that is here would make: study, strategy, judge, data and machine."""
+    code = record.provenance
+    judged_here = code is not None and code.package_code == checkout().package
+    return judged_here and not record.failure and record.made_by(cell_code(study, record.cell)) and study.holds(record)
+
+
+def _copy_environment(name: str, source: Path, to: Path) -> None:
+    file = Path("environments") / f"{name}.json"
+    if (source / file).is_file() and not (to / file).exists():
+        (to / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / file, to / file)
+
+
+def _commits(records: Iterable[CellRecord]) -> tuple[str, ...]:
+    known = {record.provenance.commit for record in records if record.provenance is not None}
+    return tuple(sorted(commit[:10] for commit in known if commit is not None))

@@ -1,0 +1,83 @@
+"""What .github/ has: workflows that run the sessions and scripts that are here, and forms that can be filled in."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shardbench.cli.main import app
+
+ROOT = Path(__file__).parent.parent
+GITHUB = ROOT / ".github"
+WORKFLOWS = {path.stem: yaml.safe_load(path.read_text(encoding="ascii")) for path in GITHUB.glob("workflows/*.yml")}
+FORMS = sorted(GITHUB.glob("ISSUE_TEMPLATE/*.yml"))
+TEXTS = [path for path in sorted(GITHUB.rglob("*")) if path.is_file()]
+
+
+def steps(workflow):
+    return [step for job in WORKFLOWS[workflow]["jobs"].values() for step in job["steps"]]
+
+
+def commands(workflow):
+    return "\n".join(step["run"] for step in steps(workflow) if "run" in step)
+
+
+@pytest.mark.parametrize("workflow", sorted(WORKFLOWS))
+def test_a_workflow_runs_on_a_machine_of_anyone_and_takes_actions_by_their_version(workflow):
+    jobs = WORKFLOWS[workflow]["jobs"].values()
+    assert {job["runs-on"] for job in jobs} == {"ubuntu-latest"}
+    assert all(job["timeout-minutes"] <= 90 for job in jobs)
+    assert WORKFLOWS[workflow]["permissions"]
+    for step in steps(workflow):
+        assert ("run" in step) != ("uses" in step)
+        assert re.fullmatch(r"actions/[a-z-]+@v\d+", step.get("uses", "actions/checkout@v1"))
+
+
+def test_pushes_and_pull_requests_run_the_script_that_everyone_runs():
+    # YAML 1.1 reads `on` as a truth value.
+    assert set(WORKFLOWS["ci"][True]) == {"push", "pull_request"}
+    assert commands("ci") == "bash .ci/run"
+    assert (ROOT / ".ci" / "run").is_file()
+
+
+def test_the_site_that_nox_builds_is_published():
+    assert "python3 -m nox -s docs" in commands("site")
+    (upload,) = (step for step in steps("site") if "upload-pages-artifact" in step.get("uses", ""))
+    assert 'ROOT / ".nox" / "site"' in (ROOT / "noxfile.py").read_text()
+    assert upload["with"] == {"path": ".nox/site"}
+    assert "actions/deploy-pages" in steps("site")[-1]["uses"]
+
+
+def test_a_release_has_what_nox_builds_and_is_of_the_version():
+    assert "python3 -m nox -s build" in commands("release")
+    assert 'dist/shardbench-${GITHUB_REF_NAME#v}.tar.gz" #' in commands("release")
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_form_has_what_github_asks_for(path):
+    form = yaml.safe_load(path.read_text(encoding="ascii"))
+    assert form.keys() <= {"name", "description", "title", "labels", "body"}
+    assert form["name"]
+    assert form["description"]
+    fields = [field for field in form["body"] if field["type"] != "markdown"]
+    assert len({field["id"] for field in fields}) == len(fields) >= 3
+    for field in fields:
+        assert field["type"] in {"input", "textarea", "checkboxes"}
+        assert field["attributes"]["label"]
+        assert (field["type"] == "checkboxes") == ("options" in field["attributes"])
+
+
+def test_there_is_a_form_for_each_matter():
+    assert [path.stem for path in FORMS] == ["data_set", "submission", "wrong_number"]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_commands_and_files_that_are_named_exist(path):
+    text = path.read_text()
+    known = {command.name for command in app.registered_commands}
+    assert set(re.findall(r"\bshardbench ([a-z]+(?:-[a-z]+)*)", text)) <= known
+    sessions = set(re.findall(r"^@nox\.session\ndef (\w+)", (ROOT / "noxfile.py").read_text(), flags=re.MULTILINE))
+    assert {name for names in re.findall(r"nox -s ([a-z ]+)", text) for name in names.split()} <= sessions
+    named = re.findall(r"\b((?:docs|tools|src|requirements)/[\w./-]*\w)", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
