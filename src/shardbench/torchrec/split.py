@@ -49,10 +49,6 @@ def split(exported: Exported, module: Collection, ranks: Ranks | None = None) ->
 
 def _tables(exported: Exported, configs: Sequence[Any]) -> dict[str, ExportedTable]:
     known = {table.name: table for table in exported.tables}
-    features = [feature for config in configs for feature in config.feature_names]
-    twice = sorted({feature for feature in features if features.count(feature) > 1})
-    if twice:
-        raise Unsupported(f"feature '{twice[0]}' is looked up in two tables, of which none can be split")
     for config in configs:
         if config.name not in known:
             raise BadInput(f"table '{config.name}' of the model is not in the plan")
@@ -60,9 +56,14 @@ def _tables(exported: Exported, configs: Sequence[Any]) -> dict[str, ExportedTab
         if (config.num_embeddings, config.embedding_dim) != (table.rows, table.dim):
             raise BadInput(
                 f"table '{config.name}' is {config.num_embeddings} x {config.embedding_dim}, "
-                f"the plan's is {table.rows} x {table.dim}"
+                f"the plan's is {table.rows} x {table.dim}: give the model's table, and one name to one table"
             )
-    return {config.name: known[config.name] for config in configs}
+    tables = {config.name: known[config.name] for config in configs}
+    features = [feature for config in configs for feature in config.feature_names]
+    twice = sorted({feature for feature in features if features.count(feature) > 1})
+    if twice and any(table.is_remapped for table in tables.values()):
+        raise Unsupported(f"feature '{twice[0]}' is looked up in two tables of what is to be split: split none of them")
+    return tables
 
 
 class SplitBags(torch.nn.Module):
