@@ -381,8 +381,12 @@ def test_the_plan_of_rank_0_is_everybodys_and_the_topology_is_the_groups(tmp_pat
     try:
         planner = ShardBenchPlanner(batch_size=64, plan_s=1.0)
         made = planner.collective_plan(module([5_000, 70]), SHARDERS).plan["tables"]
+        with pytest.raises(PlannerError, match="'t0' is 6 wide"):
+            ShardBenchPlanner(batch_size=64, ask_torchrec=False).collective_plan(module([70], dim=6), SHARDERS)
     finally:
         dist.destroy_process_group()
+    with pytest.raises(PlannerError, match="there is no process group"):
+        planner.collective_plan(module([70]), SHARDERS)
     assert {name: list(sharding.ranks) for name, sharding in made.items()} == {"t0": [0], "t1": [0]}
     assert planner.answer is not None
     assert planner.answer.judged.step_ms > 0

@@ -161,6 +161,8 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
 
         failed: list[Exception] = []
         group = pg if pg is not None else dist.group.WORLD
+        if group is None:
+            raise PlannerError("there is no process group: call init_process_group first, or plan() for one process")
         made = invoke_on_rank_and_broadcast_result(group, 0, planned)
         if failed:
             raise failed[0]
