@@ -269,8 +269,10 @@ def test_models_of_other_tables_are_refused() -> None:
     with pytest.raises(BadInput, match="'strange' of the model is not in the plan"):
         split(exported, strange)
     twice = EmbeddingBagCollection(tables=[bags("dealt", 33, 8), bags("b", 5, 8)], device=torch.device("meta"))
+    beside = Plan(world_size=2, segments=(seg("b", (0, 5), (0, 8), OnRank(rank=0)), *exported.plan().segments))
     with pytest.raises(Unsupported, match="feature 'f' is looked up in two tables"):
-        split(exported, twice)
+        split(export(beside), twice)
+    assert split(export(beside, in_blocks=True), twice) is twice  # nothing is remapped
     unsplit = export(everything())
     with pytest.raises(BadInput, match="call split"):
         sharding_plan(unsplit, EmbeddingBagCollection(tables=[bags("tiers", 101, 8)], device=torch.device("meta")))

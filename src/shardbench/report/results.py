@@ -40,6 +40,7 @@ _BACKENDS = {
     "regression/noise": "measured",
     "scale/counting": "measured",
     "scale/prepare": "measured",
+    "torchrec/support": "measured",
 }
 """The backend of all rows of a table that has neither such a column nor a study."""
 
