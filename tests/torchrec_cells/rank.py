@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torchrec.distributed import comm
 from torchrec.distributed.planner.types import PlannerError
 
@@ -32,9 +33,7 @@ def run(case: Case, folder: Path, number: int, rank: int) -> dict[str, str]:
     try:
         case.run()
         dist.barrier()
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
+    except (Exception, CheckpointException) as error:  # the latter is no Exception
         seen = told(case, error)
         traceback.clear_frames(error.__traceback__)
     # TorchRec keeps the groups of a node's ranks for good.
