@@ -18,7 +18,7 @@ from shardbench.model.plan import OnRank, Plan, RowWise, Tier, whole_table, whol
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Strategy
 from shardbench.processes.frames import write_frame
-from shardbench.runs import evaluate, planning
+from shardbench.runs import planning_process
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Split
 
@@ -238,15 +238,15 @@ class ChangesBatches(FindsBatches):
 
 
 class FollowsItsLog(Honest):
-    """Looks for the test batches beside its log."""
+    """Looks for the test batches beside its log, of which it can see the name."""
 
     name = "follows-its-log"
 
     def plan(self, problem, budget, seed):
         folder = Path("/proc/self/fd/1").readlink().parent
-        if [path for path in folder.rglob("*") if path.name != "log"]:
+        if folder.exists():
             raise RuntimeError("found something")
-        print("nothing beside the log")
+        print("no folder of the log")
         return super().plan(problem, budget, seed)
 
 
@@ -325,14 +325,28 @@ class _Touches:
 
 
 class WrittenLate(Honest):
-    """Plans at once, and its plan takes longer to be written down than it may take to be made."""
+    """Plans at once, and does the work where its plan is written down."""
 
     name = "written-late"
 
     def plan(self, problem, budget, seed):
-        written = planning._written
-        planning._written = lambda plan: (time.sleep(budget.plan_s + evaluate.LATE_S + 0.5), written(plan))[1]
+        written = planning_process.written
+        planning_process.written = lambda *given: (time.sleep(budget.plan_s + 0.2), written(*given))[1]
         return super().plan(problem, budget, seed)
+
+
+class OpensLate(Honest):
+    """Does the work where it is made again out of its pickle."""
+
+    name = "opens-late"
+
+    def __reduce__(self):
+        return _opened_late, ()
+
+
+def _opened_late():
+    time.sleep(0.8)
+    return Honest()
 
 
 class TakesAllMemory(Honest):

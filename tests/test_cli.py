@@ -10,12 +10,12 @@ import records as make
 from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.cli.progress import finished_line
-from shardbench.model.discovery import strategies
 from shardbench.model.machine_file import load_machine
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare import code_differences
 from shardbench.runs import runner
+from shardbench.runs.discovery import strategies
 
 SUITE = """
 name = "tiny"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shardbench.base import code
-from shardbench.model.discovery import get_strategy, strategy_codes
 from shardbench.model.strategy import Strategy
+from shardbench.runs.discovery import get_strategy, strategy_codes
 
 SOURCE = '''"""A module."""
 
@@ -174,7 +174,7 @@ def test_each_baseline_has_a_hash_of_its_own_folder():
 
 def test_a_subclass_of_other_peoples_strategy_counts_both_packages(package):
     (package / "mine.py").write_text(
-        "from shardbench.model.discovery import get_strategy\n"
+        "from shardbench.runs.discovery import get_strategy\n"
         "class Mine(type(get_strategy('shuffle'))):\n    '''Mine.'''\n"
     )
     mine = importlib.import_module("pack_of_a_test.mine").Mine

@@ -9,7 +9,6 @@ import pytest
 from shardbench.base.errors import BadInput, Infeasible, InvalidPlan, Undeclared
 from shardbench.base.serialise import from_data
 from shardbench.model.constraints import Constraints, nodes_of
-from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import NodeSharded, OnRank, Plan, RowWise, Tier, whole_table, whole_tables
@@ -20,6 +19,7 @@ from shardbench.model.table import Table
 from shardbench.model.validate import memory_bytes
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.constrained import evaluate_under
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import RulesOnly
 
 

@@ -6,8 +6,8 @@ import pytest
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
-from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
+from shardbench.runs.discovery import get_strategy
 from shardbench.studies.contests.contest import cheapest, fitted, judge, judge_tasks, place_all
 from shardbench.studies.contests.contest_tasks import best_of, over_rows, ratios, task_table
 from shardbench.studies.reproduction import find_reproduction

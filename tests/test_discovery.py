@@ -1,10 +1,10 @@
 """One path for our folders and other people's packages, and one line for whatever is wrong."""
 
+import os
+import pickle
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 
 from shardbench import baselines
-from shardbench.base import plugins
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
-from shardbench.model import discovery
-from shardbench.model.discovery import broken_packages, get_strategy, missing_modules, strategies
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.validate import validate
+from shardbench.runs import described, discovery
+from shardbench.runs import evaluate as evaluate_module
+from shardbench.runs.conformance_problems import cases
+from shardbench.runs.discovery import broken_packages, get_strategy, missing_modules, strategies, strategy_codes
+from shardbench.runs.evaluate import Answer, RulesOnly, evaluate
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted(path.name for path in (ROOT / "baselines").iterdir() if (path / "__init__.py").is_file())
@@ -52,8 +55,9 @@ class Needy(Mine):
     requires = ("no_such_module", "no_such_package.part", "numpy")
 
 
-def _install(monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any]) -> None:
-    point = SimpleNamespace(name="x", value="pkg:obj", dist=SimpleNamespace(name="their-package"), load=load)
+def _install(monkeypatch: pytest.MonkeyPatch, name: str, module: str = __name__) -> None:
+    point = metadata.EntryPoint(name="x", value=f"{module}:{name}", group=discovery.GROUP)
+    vars(point).update(dist=SimpleNamespace(name="their-package"))
     monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == discovery.GROUP else [])
 
 
@@ -64,55 +68,136 @@ def test_all_folders_give_strategies() -> None:
     assert {"search", "greedy", "shuffle", "torchrec_planner"} <= modules <= set(FOLDERS)
 
 
-@pytest.mark.parametrize(
-    "provided", [Mine, Mine(), lambda: [Mine()], lambda: iter((Mine(),)), [Mine()]],
-    ids=["class", "instance", "function", "generator", "list"],
-)  # fmt: skip
-def test_entry_points_of_every_form(monkeypatch: pytest.MonkeyPatch, provided: Any) -> None:
-    _install(monkeypatch, lambda: provided)
-    assert isinstance(strategies()["mine"], Mine)
+A_CLASS, AN_INSTANCE, A_LIST = Mine, Mine(), [Mine()]
+
+
+def a_function() -> Any:
+    return [Mine()]
+
+
+def a_generator() -> Any:
+    yield Mine()
+
+
+@pytest.mark.parametrize("provided", ["A_CLASS", "AN_INSTANCE", "A_LIST", "a_function", "a_generator"])
+def test_entry_points_of_every_form(monkeypatch: pytest.MonkeyPatch, provided: str) -> None:
+    _install(monkeypatch, provided)
+    mine = strategies()["mine"]
+    assert not isinstance(mine, Mine), "nothing of it is here"
+    assert (mine.sees, mine.moves, mine.requires) == (Mine.sees, Mine.moves, ())
     assert list(strategies()) == sorted(strategies())
 
 
-def test_a_package_that_takes_for_ever_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strategies_of_others_plan_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(monkeypatch, "Learner")
+    learner = get_strategy("learner")
+    problem = cases()[0].problem
+    assert strategy_codes(["learner"])["learner"]
+    answer = evaluate(RulesOnly(problem), learner, Budget(), 0)
+    assert isinstance(answer, Answer), answer
+    assert answer.plan.notes == {"learned": 1, "here": 0}
+    learner.fit([problem], Budget(), 0)
+    learner.fit([problem], Budget(), 0)
+    assert learner.plan(problem, Budget(), 0).notes == {"learned": 2, "here": 0}
+    assert [plan.notes["learned"] for plan in learner.plans(problem, Budget(), 0, 3)] == [2]
+    assert get_strategy("learner").plan(problem, Budget(), 0).notes["learned"] == 0
+    with pytest.raises(TypeError, match="opened in a process that plans"):
+        pickle.loads(pickle.dumps(learner))
+
+
+class Learner(Mine):
+    """Counts what it learned, and whether it is in the process of the tests."""
+
+    name = "learner"
+    learned = 0
+
+    def fit(self, problems: Any, budget: Budget, seed: int) -> None:
+        self.learned += len(problems)
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        made = super().plan(problem, budget, seed)
+        made.notes.update(learned=self.learned, here=int("PYTEST_CURRENT_TEST" in os.environ and os.getpid() > 9))
+        return made
+
+
+def test_what_others_do_while_they_are_described_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(os.environ, "TOUCHED", raising=False)
+    _install(monkeypatch, "Touches")
+    assert strategies()["touches"].moves == {Move.TABLE}
+    assert "TOUCHED" not in os.environ
+    assert evaluate_module.validate is validate
+
+
+class Touches(Mine):
+    """Would make every plan valid where it is looked at."""
+
+    name = "touches"
+
+    @property
+    def moves(self) -> frozenset[Move]:  # type: ignore[override]
+        os.environ["TOUCHED"] = "yes"
+        evaluate_module.validate = lambda *_: None  # type: ignore[assignment]
+        return frozenset({Move.TABLE})
+
+
+def test_a_package_that_takes_for_ever_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = list(strategies())
-    monkeypatch.setattr(plugins, "LOADS_S", 1.0)
-    for provided, what in ((lambda: time.sleep(1e6), "be imported"), (lambda: lambda: time.sleep(1e6), "strategies")):
-        _install(monkeypatch, provided)
-        assert list(strategies()) == whole
-        (cause,) = broken_packages()
-        assert "their-package" in cause and what in cause
-        assert cause.endswith("TimeoutError: took more than 1 s")
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(1e6)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(described, "LOADS_S", 1.0)
+    _install(monkeypatch, "anything", "hangs")
+    assert list(strategies()) == whole
+    (cause,) = broken_packages()
+    assert "their-package" in cause
+    assert cause.endswith("cannot be imported: TimeoutError: took more than 1 s")
 
 
-def _boom() -> Any:
+def boom() -> Any:
     raise RuntimeError("first\nsecond")
 
 
-def _leave() -> Any:
+def leave() -> Any:
     sys.exit(0)
 
 
+def with_three() -> Any:
+    return [Mine(), 3]
+
+
+def none() -> Any:
+    return None
+
+
+THREE = 3
+LEAVES, BOOMS = "import sys; sys.exit(0)", "raise RuntimeError('first\\nsecond')"
+
+
 @pytest.mark.parametrize(
-    ("load", "message"),
+    ("name", "source", "message"),
     [
-        (_leave, "cannot be imported: SystemExit: 0"),
-        (lambda: _leave, "failed to make its strategies: SystemExit: 0"),
-        (lambda: Taken, "strategy name 'shuffle' of their-package (entry point x = pkg:obj) is already taken by"),
-        (lambda: Spaced, "Spaced must state a name of letters, digits"),
-        (lambda: Listed, "Listed must state moves as a frozenset of Move"),
-        (lambda: lambda: [Mine(), 3], "gives 3, which is not a Strategy"),
-        (lambda: 3, "gives 3, not an iterable of Strategy"),
-        (lambda: lambda: None, "gives None, not an iterable of Strategy"),
-        (lambda: _boom, "failed to make its strategies: RuntimeError: first second"),
-        (_boom, "cannot be imported: RuntimeError: first second"),
-        (lambda: Strategy, "failed to make its strategies: TypeError"),
+        ("x", LEAVES, "cannot be imported: SystemExit: 0"),
+        ("leave", "", "failed to make its strategies: SystemExit: 0"),
+        (
+            "Taken",
+            "",
+            f"strategy name 'shuffle' of their-package (entry point x = {__name__}:Taken) is already taken by",
+        ),
+        ("Spaced", "", "Spaced must state a name of letters, digits"),
+        ("Listed", "", "Listed must state moves as a frozenset of Move"),
+        ("with_three", "", "gives 3, which is not a Strategy"),
+        ("THREE", "", "gives 3, not an iterable of Strategy"),
+        ("none", "", "gives None, not an iterable of Strategy"),
+        ("boom", "", "failed to make its strategies: RuntimeError: first second"),
+        ("x", BOOMS, "cannot be imported: RuntimeError: first second"),
+        ("Strategy", "", "failed to make its strategies: TypeError"),
     ],
 )
 def test_faults_are_one_line_that_names_the_package(
-    monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any], message: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, source: str, message: str
 ) -> None:
-    _install(monkeypatch, load)
+    (tmp_path / "faulty.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    _install(monkeypatch, name, "faulty" if source else __name__)
     (cause,) = broken_packages()
     assert message in cause
     assert "their-package" in cause
@@ -123,12 +208,12 @@ def test_faults_are_one_line_that_names_the_package(
 
 
 def test_broken_packages_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    _install(monkeypatch, _leave)
+    _install(monkeypatch, "leave")
     assert run_command(["list", "strategies"]) == 0
     printed = capsys.readouterr()
     assert "shuffle" in printed.out
     assert printed.err.startswith(
-        "left out: package their-package (entry point x = pkg:obj) cannot be imported: SystemE"
+        f"left out: package their-package (entry point x = {__name__}:leave) failed to make its strategies: SystemE"
     )
 
 
@@ -172,13 +257,13 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
 
 
 def test_strategies_with_missing_modules_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(monkeypatch, lambda: Needy)
+    _install(monkeypatch, "Needy")
     assert missing_modules(strategies()["needy"]) == ("no_such_module", "no_such_package.part")
 
 
 def test_listing_imports_no_heavy_package() -> None:
     program = (
-        "import sys; from shardbench.model.discovery import strategies; strategies(); "
+        "import sys; from shardbench.runs.discovery import strategies; strategies(); "
         "print(sorted({'torch', 'torchrec'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

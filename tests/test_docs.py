@@ -16,8 +16,8 @@ from layers import ROOMS, modules
 import shardbench
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import app
-from shardbench.model.discovery import strategies
 from shardbench.report.tables.claim_text import NOT_STATED, VERDICTS
+from shardbench.runs.discovery import strategies
 from shardbench.runs.planning import learns
 from shardbench.studies.verdict import Finding
 

@@ -11,10 +11,10 @@ from shardbench.base.errors import Undeclared
 from shardbench.drift import problems, studies
 from shardbench.drift.problems import PROBLEMS, days_question, periods
 from shardbench.drift.studies import SEEDS, SHARES_PCT, TOO_LONG, Days, HotRows
-from shardbench.model.discovery import get_strategy, strategies
 from shardbench.model.machine_file import load_machine
 from shardbench.model.strategy import Move, Role
 from shardbench.records.cell import CellRecord
+from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.runs.planning import learns
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import run_cell

@@ -15,7 +15,6 @@ from shardbench.baselines.embark.splits import RowSpread, TableSplit, TableSplit
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import count
 from shardbench.engine.measure import measure, rank_job
-from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise
@@ -24,6 +23,7 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.model.validate import memory_bytes, validate
+from shardbench.runs.discovery import get_strategy
 from shardbench.workloads.materialise import materialise
 
 SAMPLES = 100

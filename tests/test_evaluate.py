@@ -14,11 +14,11 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import BadInput
 from shardbench.cost.costmodel import step_time
 from shardbench.cost.traffic import count
-from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Plan, Tier, whole_tables
 from shardbench.model.strategy import Budget, Move
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs import evaluate as evaluate_module
+from shardbench.runs import planning_process
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import answer_of, evaluate
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.contests.contest import judge, place_all
@@ -112,7 +112,6 @@ def test_the_parent_takes_the_time_of_a_process_of_its_own() -> None:
     ("kind", "outcome"), [(misbehaving.SaysHalf, Outcome.TIMEOUT), (misbehaving.SaysTooMuch, Outcome.ERROR)]
 )
 def test_half_an_answer_and_one_without_end_are_not_waited_for(monkeypatch, kind, outcome) -> None:
-    monkeypatch.setattr(evaluate_module, "START_S", 2.0)
     answer = evaluate(question(), kind(), Budget(plan_s=0.5), 0)
     assert isinstance(answer, Failure)
     assert answer.outcome is outcome
@@ -126,24 +125,29 @@ def test_what_a_planner_says_is_never_unpickled(tmp_path, kind) -> None:
     assert not made.exists()
 
 
-def test_what_is_done_with_a_plan_is_not_its_planners_time(monkeypatch) -> None:
-    monkeypatch.setattr(evaluate_module, "LATE_S", 0.5)
-    answer = evaluate(question(), misbehaving.WrittenLate(), Budget(plan_s=0.6), 0)
-    assert not isinstance(answer, Failure)
-    assert answer.spent.plan_s <= 0.6
+@pytest.mark.parametrize("kind", [misbehaving.WrittenLate, misbehaving.OpensLate])
+def test_time_is_charged_from_handing_over_the_strategy_to_the_last_byte_of_its_answer(kind) -> None:
+    answer = evaluate(question(), kind(), Budget(plan_s=0.6), 0)
+    assert isinstance(answer, Failure)
+    assert re.fullmatch(r"planning took 0\.[89] s, its budget is 0\.6 s", answer.cause)
+
+
+def test_what_an_empty_strategy_is_charged_is_little() -> None:
+    taken = [evaluate(question(), misbehaving.Honest(), Budget(plan_s=5.0), 0).spent for _ in range(3)]
+    assert min(one.plan_cpu_s for one in taken) < 0.05  # starting a process and reading the problem take more
 
 
 def test_a_planner_that_was_killed_is_not_asked_again_with_less(monkeypatch) -> None:
-    monkeypatch.setattr(evaluate_module, "LATE_S", 1.0)
+    monkeypatch.setattr(planning_process, "LATE_S", 0.5)
     asked = question()
     begun = []
-    in_child = evaluate_module.call_in_child
+    made = planning_process.PlanningProcess.made
 
-    def counted(*arguments, **options):
-        begun.append(options["timeout_s"])
-        return in_child(*arguments, **options)
+    def counted(process, budget, *arguments, **options):
+        begun.append(budget.plan_s)
+        return made(process, budget, *arguments, **options)
 
-    monkeypatch.setattr(evaluate_module, "call_in_child", counted)
+    monkeypatch.setattr(planning_process.PlanningProcess, "made", counted)
 
     def cause(kind, plan_s, seed=0):
         answer = evaluate(asked, kind(), Budget(plan_s=plan_s, fit_s=0.1), seed)
@@ -151,16 +155,16 @@ def test_a_planner_that_was_killed_is_not_asked_again_with_less(monkeypatch) -> 
         assert (answer.outcome, answer.phase) == (Outcome.TIMEOUT, "plan")
         return answer.cause
 
-    assert cause(misbehaving.Hangs, 0.4) == "no result from plan after 1.4 s"
-    assert cause(misbehaving.Hangs, 0.1) == "not asked with 0.1 s: no result from plan after 1.4 s with 0.4 s"
-    assert begun == [1.4]
+    assert cause(misbehaving.Hangs, 0.4) == "no result from plan after 0.4 s, killed"
+    assert cause(misbehaving.Hangs, 0.1) == "not asked with 0.1 s: no result from plan after 0.4 s, killed"
+    assert begun == [0.4]
     # With another seed, with as much or more, or where less is to be learned in less time, it may end.
     cause(misbehaving.Hangs, 0.1, seed=1)
     cause(misbehaving.Hangs, 0.5)
-    assert cause(misbehaving.Hangs, 0.5) == "no result from plan after 1.5 s"
+    assert cause(misbehaving.Hangs, 0.5) == "no result from plan after 0.5 s, killed"
     cause(misbehaving.HangsLearned, 0.4)
     cause(misbehaving.HangsLearned, 0.1)
-    assert begun == pytest.approx([1.4, 1.1, 1.5, 1.5, 1.5, 1.2])
+    assert begun == [0.4, 0.1, 0.5, 0.5, 0.4, 0.1]
 
 
 @pytest.mark.parametrize("sealed", [True, False])

@@ -17,7 +17,6 @@ from shardbench.baselines.fae.calibrator import (
     hot_access_share,
 )
 from shardbench.baselines.fae.scheduler import RateRule, next_turn, turns
-from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Host, PhaseKind, Replicated
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile, InputSample
@@ -25,6 +24,7 @@ from shardbench.model.strategy import Budget
 from shardbench.model.table import Table
 from shardbench.model.validate import validate
 from shardbench.runs.conformance import check
+from shardbench.runs.discovery import get_strategy
 
 MB = 10**6
 

@@ -13,13 +13,13 @@ from shardbench.baselines.flexshard import FlexShard
 from shardbench.baselines.flexshard.memory_budget import ComparedPlan, fullest_device_bytes
 from shardbench.baselines.flexshard.shape import Room, find_homes, least_bytes, make_plan, runnable
 from shardbench.baselines.flexshard.units import is_split
-from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.model.validate import memory_bytes
 from shardbench.runs.conformance import check
+from shardbench.runs.discovery import get_strategy
 
 NAMES = ["flexshard", "flexshard-no-warm-tier", "flexshard-whole-table-budget"]
 

@@ -24,9 +24,9 @@ from shardbench.baselines.flexshard.reproduction.gains import CONDITION, RATIOS,
 from shardbench.baselines.flexshard.reproduction.region import KNOBS, FlexShardRegion, measure
 from shardbench.baselines.flexshard.reproduction.studies import FACTORS, Gap, Sensitivity, _gains, studies
 from shardbench.cost.collectives import ALL_REDUCES, CollectiveName
-from shardbench.model.discovery import get_strategy
 from shardbench.model.table import DenseShape
 from shardbench.records.trial import Backend
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import answer_of
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.runs.suite import load_suite

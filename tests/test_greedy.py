@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from shardbench.base.errors import Infeasible
-from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan
@@ -15,6 +14,7 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer, Table
 from shardbench.model.validate import validate
+from shardbench.runs.discovery import get_strategy
 
 VARIANTS = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
 

@@ -17,7 +17,6 @@ from shardbench.cost.costmodel import (
     synchronisation_s,
 )
 from shardbench.cost.traffic import Synchronisation, count
-from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import HostConstants
 from shardbench.model.machine_file import load_machine, machine_files, overridden, parse_machine
 from shardbench.model.plan import DenseHome, Host, OnRank, Plan, whole_table
@@ -25,6 +24,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.validate import validate
 from shardbench.runs.conformance import check
+from shardbench.runs.discovery import get_strategy
 from shardbench.workloads.trace import Split
 
 WORKLOAD = RandomWorkload([(300, 8), (50, 8), (900, 8)], batch_size=16)

@@ -37,7 +37,6 @@ from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import expect
 from shardbench.cost.uncertainty import deviations
 from shardbench.cost.uncertainty import drawn_machines as judging_machines
-from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Trust
 from shardbench.model.machine_file import load_machine, uncertain
 from shardbench.model.plan import Plan, Replicated, Segment
@@ -45,6 +44,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.model.validate import memory_bytes, validate
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 

@@ -9,9 +9,9 @@ from problems import RandomWorkload, machine
 from shardbench.baselines.joint.reproduction.problems import GROUPS, PROBLEMS, Misled, posed_problem
 from shardbench.baselines.joint.reproduction.studies import CHANGES, LEARNED_ON, judged, none_known, other_day, studies
 from shardbench.baselines.joint.strategy import VARIANTS, Joint
-from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import DenseShape
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 

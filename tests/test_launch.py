@@ -1,5 +1,6 @@
 """Child processes: what crosses to them, what they inherit, and that none outlives its starter."""
 
+import fcntl
 import functools
 import os
 import signal
@@ -12,13 +13,11 @@ from pathlib import Path
 import misbehaving
 import pytest
 
-from shardbench.base.errors import BadInput
 from shardbench.processes import launch, server
-from shardbench.processes.descendants import state_of
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.frames import write_frame
 from shardbench.processes.launch import call_in_child
-from shardbench.processes.server import FORK_SERVER, Treatment, server_pid
+from shardbench.processes.server import FORK_SERVER, server_pid
 from shardbench.records.trial import Outcome
 
 TESTS = Path(__file__).parent
@@ -28,13 +27,27 @@ def text_hash() -> int:
     return hash("shardbench")
 
 
-def hang_with_child(pids: str) -> None:
-    """Hangs, and so does a process of its own; leaves both ids."""
+def hang_with_child(folder: str) -> None:
+    """Hangs, and so does a process of its own; each holds a lock."""
     child = os.fork()
-    if child:
-        Path(f"{pids}.partial").write_text(f"{os.getpid()} {child}")
-        Path(f"{pids}.partial").rename(pids)
+    hold(Path(folder, "parent" if child else "child"))
     time.sleep(1e6)
+
+
+def hold(path: Path) -> None:
+    """Locks a file for as long as this process runs: its number is one of its own namespace."""
+    handle = os.open(path.with_suffix(".partial"), os.O_CREAT | os.O_RDWR)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    path.with_suffix(".partial").rename(path)
+
+
+def held(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def runs(pid: int) -> bool:
@@ -76,34 +89,33 @@ def test_children_hash_text_alike_in_every_run(tmp_path):
     assert int(other.communicate(timeout=60)[0]) == here
 
 
-def leave_behind(pids: str, *, ends: bool) -> None:
-    """Starts a process in a session of its own, whose parent ends; leaves the id."""
+def leave_behind(lock: str, *, ends: bool) -> None:
+    """Starts a process in a session of its own, whose parent ends."""
     middle = os.fork()
     if middle == 0:
         os.setsid()
         if os.fork() == 0:
-            Path(f"{pids}.partial").write_text(str(os.getpid()))
-            Path(f"{pids}.partial").rename(pids)
+            hold(Path(lock))
             time.sleep(1e6)
         os._exit(0)
     os.waitpid(middle, 0)
-    while not Path(pids).exists():
+    while not Path(lock).exists():
         time.sleep(0.01)
     if ends:
         os._exit(3)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives left-over processes to whom they descend from")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has namespaces of processes")
 @pytest.mark.parametrize("ends", [False, True])
 def test_what_a_call_leaves_behind_ends_with_it(tmp_path, ends):
-    pids = tmp_path / "pids"
-    call = functools.partial(leave_behind, str(pids), ends=ends)
+    lock = tmp_path / "lock"
+    call = functools.partial(leave_behind, str(lock), ends=ends)
     if ends:
         with pytest.raises(TrialFailed, match="the process exited with 3 in phase plan"):
             call_in_child(call, (), timeout_s=60, phase="plan", log=tmp_path / "log")
     else:
         call_in_child(call, (), timeout_s=60, phase="plan", log=tmp_path / "log")
-    assert not runs(int(pids.read_text()))
+    assert not held(lock)
 
 
 def end_answering() -> None:
@@ -152,21 +164,6 @@ def test_what_takes_for_ever_to_pickle_is_a_timeout(tmp_path, monkeypatch, aside
     assert caught.value.failure.outcome is Outcome.TIMEOUT
 
 
-def how_it_runs() -> tuple[frozenset[int], int]:
-    treated = Treatment.of(os.getpid())
-    return treated.cores, treated.niceness
-
-
-def nice(pid: int) -> None:
-    os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + 1)
-
-
-def stop(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    while state_of(pid) != ("T", os.getpid()):
-        time.sleep(0.01)
-
-
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
@@ -185,12 +182,11 @@ def small_server(monkeypatch):
     FORK_SERVER.loaded = None
 
 
-@pytest.mark.parametrize("harm", [nice, stop, kill])
-def test_a_fork_server_that_was_changed_is_made_anew(tmp_path, small_server, harm):
-    before = call_in_child(how_it_runs, (), timeout_s=60, phase="plan", log=tmp_path / "log")
+def test_a_fork_server_that_was_killed_is_made_anew(tmp_path, small_server):
+    here = call_in_child(text_hash, (), timeout_s=60, phase="plan", log=tmp_path / "log")
     old = server_pid()
-    harm(old)
-    assert call_in_child(how_it_runs, (), timeout_s=60, phase="plan", log=tmp_path / "log") == before
+    kill(old)
+    assert call_in_child(text_hash, (), timeout_s=60, phase="plan", log=tmp_path / "log") == here
     assert server_pid() != old
     assert not runs(old)
 
@@ -219,28 +215,9 @@ def test_an_engine_that_cannot_be_loaded_does_not_end_the_fork_server(tmp_path, 
     assert not call_in_child(has, (server.ENGINE,), timeout_s=60, phase="plan", log=tmp_path / "log")
 
 
-def test_cores_and_niceness_are_set_back(tmp_path, monkeypatch):
-    own = Treatment.of(os.getpid())
-    FORK_SERVER.context()
-    # As on a machine with more cores than this process may use now.
-    set_to = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: set_to.append((pid, cores)))
-    monkeypatch.setattr(FORK_SERVER, "own", Treatment(own.cores | {10_000}, own.niceness))
-    FORK_SERVER.set_back()
-    assert set_to == [(os.getpid(), own.cores | {10_000})]
-
-    def refuse(*_):
-        raise PermissionError
-
-    monkeypatch.setattr(os, "setpriority", refuse)
-    monkeypatch.setattr(FORK_SERVER, "own", Treatment(own.cores, own.niceness - 5))
-    with pytest.raises(BadInput, match=f"changed from {own.niceness - 5} to {own.niceness} while it ran"):
-        FORK_SERVER.set_back()
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_children_end_with_the_process_that_started_them(tmp_path, how):
-    pids = tmp_path / "pids"
+    locks = [tmp_path / "parent", tmp_path / "child"]
     program = started(f"""
 from pathlib import Path
 import test_launch
@@ -248,15 +225,14 @@ from shardbench.processes.launch import call_in_child
 from shardbench.processes.server import FORK_SERVER
 log = Path({str(tmp_path / "log")!r})
 with FORK_SERVER.without_engine():
-    call_in_child(test_launch.hang_with_child, ({str(pids)!r},), timeout_s=600, phase="plan", log=log)
+    call_in_child(test_launch.hang_with_child, ({str(tmp_path)!r},), timeout_s=600, phase="plan", log=log)
 """)
     try:
-        assert within(60, pids.exists)
-        children = [int(pid) for pid in pids.read_text().split()]
-        assert all(runs(pid) for pid in children)
+        assert within(60, lambda: all(lock.exists() for lock in locks))
+        assert all(held(lock) for lock in locks)
         program.send_signal(how)
         # Ends only when nobody holds the output: neither the fork server nor a child.
         program.communicate(timeout=60)
     finally:
         program.kill()
-    assert within(60, lambda: not any(runs(pid) for pid in children))
+    assert within(60, lambda: not any(held(lock) for lock in locks))

@@ -13,13 +13,13 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.leaderboard import problems
 from shardbench.leaderboard.studies import Steps
-from shardbench.model.discovery import strategies
 from shardbench.model.machine_file import load_machine
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
 from shardbench.report.standing import by_problem, disagreement, table_standings
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
+from shardbench.runs.discovery import strategies
 from shardbench.studies import submission
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_code

@@ -10,9 +10,9 @@ from test_claims import claim
 
 from shardbench.base import code
 from shardbench.base.errors import BadInput
-from shardbench.model.discovery import reproduction_names
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
+from shardbench.runs.discovery import reproduction_names
 from shardbench.studies import definitions, ledger
 from shardbench.studies.claim import Claim, RegionTable
 from shardbench.studies.definitions import Definition

@@ -10,9 +10,9 @@ from learned_tasks import random_problem, random_task
 from problems import machine
 
 from shardbench.base.errors import Infeasible
-from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.validate import validate
+from shardbench.runs.discovery import get_strategy
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.task import random_placements
 

@@ -12,10 +12,10 @@ from problems import machine
 
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.learning.checkpoint import path_of
-from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.table import Optimizer
 from shardbench.model.validate import validate
+from shardbench.runs.discovery import get_strategy
 from shardbench.tasks.features import FEATURES
 from shardbench.tasks.oracle import NO_TABLE, SimulatedOracle
 from shardbench.tasks.task import TableSet, table_set

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from learned_tasks import random_task
 
-from shardbench.model.discovery import strategies
+from shardbench.runs.discovery import strategies
 from shardbench.studies.claim import Evidence
 from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.reproduction import find_reproduction

@@ -115,7 +115,7 @@ def test_a_new_baseline_is_found_without_an_edit_elsewhere(tmp_path: Path) -> No
     new.write_baseline("my-strategy", tmp_path / "my_strategy")
     program = (
         "import sys; from shardbench import baselines; baselines.__path__.append(sys.argv[1]); "
-        "from shardbench.model.discovery import get_strategy; from shardbench.runs.conformance import check; "
+        "from shardbench.runs.discovery import get_strategy; from shardbench.runs.conformance import check; "
         "check(get_strategy('my-strategy')); print('conforms')"
     )
     assert command([sys.executable, "-c", program, str(tmp_path)], tmp_path).strip() == "conforms"

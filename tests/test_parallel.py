@@ -11,9 +11,9 @@ from kept_folders import Silent
 from test_launch import runs, within
 from toy_machine import MADE_UP, machine_file
 
-from shardbench.model.discovery import get_strategy
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.runner import RunOptions, run_suite
 from shardbench.runs.suite import load_suite
 

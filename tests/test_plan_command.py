@@ -13,13 +13,13 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.model.constraints import Constraints
-from shardbench.model.discovery import get_strategy
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, whole_table, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.runs.asking import FIRST_SHARE, FLOOR_S
 from shardbench.runs.best_plan import best_plan, default_strategies
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from shardbench.model.discovery import strategies
+from shardbench.runs.discovery import strategies
 from shardbench.runs.planning import may_need_engine
 
 PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from problems import RandomWorkload, machine
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Budget
 
 problem = RandomWorkload([(500, 8), (300, 8), (50, 8)], 64).problem(machine(2, 2))

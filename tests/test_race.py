@@ -19,7 +19,6 @@ from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.serialise import content_hash
 from shardbench.base.statistics import t_quantile
 from shardbench.cli import main as cli
-from shardbench.model.discovery import get_strategy
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.problem import Problem, Sees
@@ -33,6 +32,7 @@ from shardbench.runs import race_round
 from shardbench.runs.asking import HandedPlan
 from shardbench.runs.best_plan import Candidate, best_plan
 from shardbench.runs.collect import collect, open_folders
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.race import WIDE, Ended, RaceResult, race
 from shardbench.runs.race_entry import entered, entrants
 from shardbench.runs.race_round import RaceOptions

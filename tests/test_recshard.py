@@ -14,13 +14,13 @@ from recshard_problems import BATCH, ROW, cost_ms, cuts, problem, profile, rando
 
 from shardbench.base import highs
 from shardbench.base.errors import Infeasible, Undeclared
-from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.table import Optimizer, Precision
 from shardbench.model.validate import validate
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.runner import RunOptions, SuiteWork
 from shardbench.runs.suite import Suite
 

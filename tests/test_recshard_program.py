@@ -13,10 +13,10 @@ from problems import machine
 from recshard_problems import ROW, cost_ms, cuts, problem, profile, random_problem
 
 from shardbench.base.errors import Infeasible
-from shardbench.model.discovery import get_strategy
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
+from shardbench.runs.discovery import get_strategy
 
 assign = importlib.import_module("shardbench.baselines.recshard.assign")
 milp = importlib.import_module("shardbench.baselines.recshard.milp")

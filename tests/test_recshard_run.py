@@ -11,13 +11,13 @@ from unsharded import read_sharded, train_unsharded
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import count
 from shardbench.engine.measure import measure, rank_job
-from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine
 from shardbench.model.plan import OnRank, Plan, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer
 from shardbench.model.validate import validate
+from shardbench.runs.discovery import get_strategy
 from shardbench.workloads.materialise import materialise
 
 SHAPES = [(1000, 16), (37, 16), (500, 16), (50, 16), (999, 16)]

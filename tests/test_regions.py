@@ -13,8 +13,8 @@ from test_claims import claim
 
 from shardbench.base.arrays import Ints
 from shardbench.learning.learner import Learner
-from shardbench.model.discovery import get_strategy
 from shardbench.records.cell import Cell, Scalar
+from shardbench.runs.discovery import get_strategy
 from shardbench.studies.regions import placement_region
 from shardbench.studies.regions.placement_region import PlacementRegion
 from shardbench.studies.regions.region import Knob, RegionStudy, design, knob_table

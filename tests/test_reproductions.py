@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from shardbench.base.statistics import log_mean
-from shardbench.model.discovery import reproduction_names
 from shardbench.records.cell import cell_key
 from shardbench.records.store import cell_store
 from shardbench.report.tables.files import frame_csv
+from shardbench.runs.discovery import reproduction_names
 from shardbench.studies.claim import Evidence
 from shardbench.studies.files import check_study_files
 from shardbench.studies.reproduction import find_reproduction

@@ -18,12 +18,12 @@ from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.kernel_numbers import KernelNumbers
 from shardbench.cost.load import Load, in_uvm
 from shardbench.cost.traffic import expect
-from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.table import Pooling
 from shardbench.model.validate import validate
+from shardbench.runs.discovery import get_strategy
 
 FOLDER = "shardbench.baselines.search"
 held = importlib.import_module(f"{FOLDER}.tables")

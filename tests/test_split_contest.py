@@ -8,9 +8,9 @@ from problems import RandomWorkload, machine, table_loads
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.traffic import count
-from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Host, OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
 from shardbench.model.strategy import Budget
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import answer_of
 from shardbench.studies.contests.split_contest import SplitQuestion, UncutLookups, costs_of_traffic, judged_rows
 from shardbench.tasks.oracle import SimulatedOracle

@@ -14,10 +14,10 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
-from shardbench.model import discovery
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Outcome
 from shardbench.report.page.study_chart import plot_chart
+from shardbench.runs import discovery
 from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims

@@ -19,7 +19,6 @@ from shardbench.base.errors import Infeasible, Unsupported
 from shardbench.cost.costmodel import estimate
 from shardbench.cost.traffic import count
 from shardbench.engine.measure import measure, rank_job
-from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import (
@@ -40,6 +39,7 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.model.validate import validate
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.simulate import totals
 from shardbench.workloads.materialise import materialise
 
@@ -369,7 +369,7 @@ warnings.simplefilter("ignore")
 import torchrec
 warnings.simplefilter("error")
 from shardbench.runs.conformance_problems import cases
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Budget
 print(get_strategy("torchrec-fused").plan(cases()[4].problem, Budget(), 0).to_json())
 """

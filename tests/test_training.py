@@ -15,9 +15,9 @@ from shardbench.baselines.rnn_placer.settings import RnnSettings
 from shardbench.baselines.rnn_placer.training import RnnTraining
 from shardbench.learning.checkpoint import path_of
 from shardbench.learning.settings import affordable_updates
-from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
+from shardbench.runs.discovery import get_strategy
 from shardbench.tasks.oracle import SimulatedOracle
 
 KINDS = {

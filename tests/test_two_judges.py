@@ -9,7 +9,6 @@ import records as make
 from problems import RandomWorkload
 from toy_machine import machine_file
 
-from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Plan, RowWise
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Role
@@ -26,6 +25,7 @@ from shardbench.report.tables.answer import answers, lines
 from shardbench.report.tables.files import markdown_text
 from shardbench.report.tables.leaderboard import measured_steps
 from shardbench.report.tables.suite_tables import throughput
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.second_judge import StepJudge, second_judge
 from shardbench.runs.suite import Job

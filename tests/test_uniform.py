@@ -7,11 +7,11 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import Infeasible
 from shardbench.baselines.uniform import column_shards
 from shardbench.cost.traffic import count
-from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import OnRank, Plan, RowWise
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
 from shardbench.runs.conformance import check
+from shardbench.runs.discovery import get_strategy
 from shardbench.workloads.trace import Split
 
 SHAPES = [(100, 16), (40, 64), (3, 16), (60, 32)]

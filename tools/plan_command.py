@@ -35,7 +35,7 @@ from cases.made_up import made_problem
 
 from shardbench.base.atomic import write_atomically
 from shardbench.cost.costmodel import estimate
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate

@@ -25,7 +25,7 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.statistics import pooled_noise
 from shardbench.calibrate.posterior import mape, step_errors
 from shardbench.cli.progress import progress
-from shardbench.model.discovery import strategies
+from shardbench.runs.discovery import strategies
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees

@@ -4,7 +4,7 @@ import importlib
 
 import numpy as np
 
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.tasks.oracle import SimulatedOracle

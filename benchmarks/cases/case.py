@@ -4,7 +4,7 @@ import math
 import resource
 import time
 
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.validate import validate

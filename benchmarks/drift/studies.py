@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from shardbench.base.statistics import log_mean
-from shardbench.model.discovery import get_strategy, strategies
+from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Role
 from shardbench.records.cell import Cell, Row, SeriesRow

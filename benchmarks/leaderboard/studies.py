@@ -11,7 +11,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.cost.bounds.step import in_order
-from shardbench.model.discovery import get_strategy, strategies
+from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Budget, Move, Strategy

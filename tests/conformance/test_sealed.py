@@ -1,20 +1,30 @@
 """A trial's planner: what is not in its process, and where that process cannot go."""
 
+import errno
+import functools
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from impostors import Honest
 from impostors_reaching import LooksThroughFrames
 
-from shardbench.base.landlock import version
+import shardbench
+from shardbench.base.wall import Kind, Wall, kind
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
+from shardbench.runs import planning_process
 from shardbench.runs.conformance_problems import cases
 from shardbench.runs.evaluate import Answer, RulesOnly, evaluate
-from shardbench.runs.planning import pickled_now
 
 PROBLEM = cases()[0].problem
+ROOT = {
+    "bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "nix", "etc", "sys", "proc", "dev", "tmp",
+    *(place.parts[1] for place in map(Path, (sys.prefix, sys.base_prefix, shardbench.__file__, __file__))),
+}  # fmt: skip
 
 
 def asked(strategy: Strategy, *closed: Path) -> Answer[None] | Failure:
@@ -45,39 +55,60 @@ class Reads(Honest):
 def _tried(call) -> str:
     try:
         call()
-    except PermissionError:
-        return "refused"
+    except OSError as error:
+        return errno.errorcode[error.errno]
     return "done"
 
 
-@pytest.mark.parametrize("closes", [True, False])
-def test_closed_folders_are_out_of_reach_and_nothing_is_written(tmp_path: Path, closes: bool) -> None:
-    secret = tmp_path / "batches" / "0.values"
-    secret.parent.mkdir()
-    secret.write_text("test lookups")
-    answer = asked(Reads(secret, tmp_path / "records"), *([secret.parent] if closes else []))
+@pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="this kernel lets users make no namespaces")
+@pytest.mark.parametrize("hidden", [True, False])
+def test_folders_of_others_are_out_of_reach_and_nothing_is_written(tmp_path: Path, hidden: bool) -> None:
+    secret = (Path(__file__).parent / "third_party" if hidden else tmp_path) / "pyproject.toml"
+    if not hidden:
+        secret.write_text("test lookups")
+    answer = asked(Reads(secret, tmp_path / "records"), *([secret.parent] if hidden else []))
     assert not isinstance(answer, Failure), answer
-    stopped = "refused" if version() else "done"
-    assert answer.plan.notes == {"read": stopped if closes else "done", "written": stopped}
-    assert (tmp_path / "records").exists() == (not version())
+    assert answer.plan.notes == {"read": "ENOENT", "written": "ENOENT"}
+    assert not (tmp_path / "records").exists()
 
 
-class CountsItsPicklings(Honest):
-    """Its pickling runs code, which here only counts."""
+class Sees(Honest):
+    """Says in its plan what it sees of its machine."""
 
-    times = 0
+    def plan(self, problem: Problem, budget: Budget, seed: int):
+        made = super().plan(problem, budget, seed)
+        sockets = Path("/proc/net/unix").read_text().splitlines()[1:]
+        made.notes.update(
+            processes=" ".join(path.name for path in sorted(Path("/proc").glob("[0-9]*"))),
+            sockets=len(sockets),
+            shared=len(list(Path("/dev/shm").iterdir())),
+            own=len(list(Path(os.environ["TMPDIR"]).glob("mine"))),
+            root=" ".join(sorted(path.name for path in Path("/").iterdir())),
+            capabilities=_status("CapEff:"),
+            files=len(list(Path("/proc/self/fd").iterdir())),
+            baselines=int(Path(shardbench.__file__).is_file()),
+        )
+        Path(os.environ["TMPDIR"], "mine").write_text("mine")
+        Path("/dev/shm/mine").write_text("mine")
+        return made
 
-    def __getstate__(self) -> dict[str, object]:
-        type(self).times += 1
-        return {}
+
+def _status(name: str) -> str:
+    return next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
 
 
-def test_strategies_are_pickled_before_there_are_test_batches() -> None:
-    strategy = CountsItsPicklings()
-    pickles = pickled_now([strategy])
-    assert CountsItsPicklings.times == 1
-    answer = evaluate(RulesOnly(PROBLEM), strategy, Budget(plan_s=10.0), 0, sent=pickles[strategy.name])
-    assert not isinstance(answer, Failure)
-    assert CountsItsPicklings.times == 1
-    assert not isinstance(asked(strategy), Failure)
-    assert CountsItsPicklings.times == 2
+@pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="this kernel lets users make no namespaces")
+@pytest.mark.parametrize("by", [Kind.NAMESPACES, Kind.BUBBLEWRAP])
+def test_behind_the_wall_are_a_problem_a_folder_and_python(monkeypatch: pytest.MonkeyPatch, by: Kind) -> None:
+    if by is Kind.BUBBLEWRAP and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    monkeypatch.setattr(planning_process, "Wall", functools.partial(Wall, by=by))
+    for _ in range(2):
+        answer = asked(Sees())
+        assert not isinstance(answer, Failure), answer
+        notes = dict(answer.plan.notes)
+        # The first process, this one, and for bubblewrap none more.
+        assert notes.pop("processes") == "1 2"
+        assert set(str(notes.pop("root")).split()) <= ROOT
+        assert int(notes.pop("files")) <= 6
+        assert notes == {"sockets": 0, "shared": 0, "own": 0, "capabilities": "0" * 16, "baselines": 1}

@@ -10,11 +10,11 @@ from impostors_reaching import AsksBehindTheSeal
 from shardbench.leaderboard import problems, studies
 from shardbench.leaderboard.problems import Posed, Version
 from shardbench.leaderboard.studies import Steps
-from shardbench.model.discovery import get_strategy
 from shardbench.model.strategy import Strategy
 from shardbench.model.table import Table
 from shardbench.records.store import cell_store
 from shardbench.runs.conformance_problems import round_machine
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.held_out import too_good
 from shardbench.studies import submission
 from shardbench.studies.session import run_cell

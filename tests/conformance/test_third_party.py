@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 PROGRAM = """
 from shardbench.runs.conformance import check
-from shardbench.model.discovery import get_strategy, strategies
+from shardbench.runs.discovery import get_strategy, strategies
 assert "rank-zero" in strategies(), sorted(strategies())
 check(get_strategy("rank-zero"))
 print("conforms")

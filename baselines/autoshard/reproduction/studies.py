@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.contests.contest import BEST_FOUND, SIDES, fitted, pool_of, tasks_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Precision
 from shardbench.studies.contests.contest import place_all, shared_pools

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import PhaseKind

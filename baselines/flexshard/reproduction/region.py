@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Strategy
 from shardbench.runs.evaluate import answer_of
 from shardbench.studies.regions.region import Knob, RegionStudy

@@ -11,7 +11,7 @@ import pandas as pd
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.uncertainty import p_larger
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import Cell, Row

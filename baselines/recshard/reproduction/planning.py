@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
 from shardbench.runs.evaluate import RulesOnly, answer_of

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardbench.datasets.laws.rm_features import FEATURES, TOTAL_ROWS, WIDTH
 from shardbench.datasets.rm import Rm, RmConfig
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine, scaled
 from shardbench.model.problem import Problem

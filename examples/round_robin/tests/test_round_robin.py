@@ -1,6 +1,6 @@
 """The strategy passes the checks that every strategy must pass."""
 
-from shardbench.model.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.conformance import check
 
 

@@ -143,7 +143,12 @@ def class_code(value: object, base: type, *provided_by: str, reproduction: bool 
     where it is in none; classes of the harness are left out. None where there is no file to read.
     """
     named = {kind.__module__ for kind in type(value).__mro__ if issubclass(kind, base)} | set(provided_by)
-    owners = {owner for owner in map(owner_of, named) if owner != PACKAGE}
+    return modules_code(*named, reproduction=reproduction)
+
+
+def modules_code(*modules: str, reproduction: bool = False) -> str | None:
+    """Return the hash of the packages that modules belong to, as ``class_code`` does; None without a file to read."""
+    owners = {owner for owner in map(owner_of, modules) if owner != PACKAGE}
     return code_hash(*sorted(owners), reproduction=reproduction) if owners else None
 
 
@@ -160,6 +165,25 @@ def owner_of(module: str) -> str:
         if spec is not None and spec.origin is not None:
             return ".".join(parts[:end])
     return module
+
+
+def places_of(*modules: str) -> list[Path]:
+    """List the files and folders that importing these modules takes, besides what is installed: this package's too.
+
+    A module in no package is taken with those beside it.
+    """
+    owners = {PACKAGE, *(f"{PACKAGE}.{name}" for name in _FOLDERS), *(_top(module) for module in modules)}
+    found: set[Path] = set()
+    for spec in filter(None, map(_spec, owners)):
+        found |= {Path(place) for place in spec.submodule_search_locations or ()}
+        if spec.submodule_search_locations is None and spec.origin and Path(spec.origin).is_file():
+            found |= set(Path(spec.origin).parent.glob("*.py"))
+    return sorted(found)
+
+
+def _top(module: str) -> str:
+    """Return the package that a module is imported with: the first that is no namespace."""
+    return PACKAGE if module.partition(".")[0] == PACKAGE else owner_of(module)
 
 
 def _spec(module: str) -> ModuleSpec | None:

@@ -51,19 +51,28 @@ def collected(
     return dict(sorted(found.items())), tuple(broken)
 
 
-def brought(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
+def brought(group: str) -> Iterator[tuple[str, str, str]]:
+    """Yield of every entry point of the group, sorted by name, who brings it, its module, and the object's name."""
+    for point in sorted(metadata.entry_points(group=group), key=lambda p: (p.name, p.value)):
+        yield _named(point), point.value.partition(":")[0], point.value
+
+
+def brought_here(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
     """Yield of every entry point of the group, sorted by name, who brings it, its module, and what loads it.
 
     Loading raises BadInput, naming the package, where it cannot be imported or takes too long.
     """
     for point in sorted(metadata.entry_points(group=group), key=lambda p: (p.name, p.value)):
-        package = f"{point.dist.name if point.dist else 'unknown'} (entry point {point.name} = {point.value})"
-        yield package, point.value.partition(":")[0], partial(loaded, package, point.load)
+        yield _named(point), point.value.partition(":")[0], partial(loaded, _named(point), point.load)
 
 
-def loaded(package: str, load: Callable[[], object]) -> object:
+def _named(point: metadata.EntryPoint) -> str:
+    return f"{point.dist.name if point.dist else 'unknown'} (entry point {point.name} = {point.value})"
+
+
+def loaded(package: str, load: Callable[[], object], loads_s: float = LOADS_S) -> object:
     """Return what a package gives; raises BadInput, naming it, where it cannot be imported or takes too long."""
     try:
-        return within(LOADS_S, load)
+        return within(loads_s, load)
     except (Exception, SystemExit) as error:
         raise BadInput(f"package {package} cannot be imported: {described(error)}") from error

@@ -82,7 +82,7 @@ def print_claims_of(reproduction: "Reproduction", results: Path) -> None:
 
 
 def _define(names: list[str], *, as_json: bool) -> None:
-    from shardbench.model.discovery import reproduction_home  # noqa: PLC0415
+    from shardbench.runs.discovery import reproduction_home  # noqa: PLC0415
     from shardbench.studies.definitions import define  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
 

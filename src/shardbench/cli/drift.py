@@ -53,10 +53,10 @@ def drift_command(
     It judges the plan on both logs, plans anew on the newer one, and counts the bytes that would move. Exits with 1
     where no strategy has a plan.
     """
-    from shardbench.model.discovery import get_strategy  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.model.plan import Plan  # noqa: PLC0415
     from shardbench.runs.best_plan import default_strategies  # noqa: PLC0415
+    from shardbench.runs.discovery import get_strategy  # noqa: PLC0415
     from shardbench.runs.drift import drifted  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.

@@ -5,8 +5,8 @@ from importlib import import_module
 from typing import Any
 
 from shardbench.base.code import REPRODUCTION
-from shardbench.model.discovery import missing_modules, reproduction_home, reproduction_names, strategies
 from shardbench.model.machine_file import load_machine, machine_files
+from shardbench.runs.discovery import missing_modules, reproduction_home, reproduction_names, strategies
 from shardbench.runs.suite import read_suite, suite_names
 
 Entry = dict[str, Any]

@@ -26,7 +26,7 @@ def suites() -> list[str]:
 
 def papers() -> list[str]:
     """List the baselines that have studies or claims of a paper."""
-    from shardbench.model.discovery import reproduction_names  # noqa: PLC0415
+    from shardbench.runs.discovery import reproduction_names  # noqa: PLC0415
 
     return reproduction_names()
 
@@ -38,7 +38,7 @@ def suites_and_papers() -> list[str]:
 
 def strategy_names() -> list[str]:
     """List the names of all strategies."""
-    from shardbench.model.discovery import strategies  # noqa: PLC0415
+    from shardbench.runs.discovery import strategies  # noqa: PLC0415
 
     return list(strategies())
 
@@ -59,8 +59,8 @@ def workloads() -> list[str]:
 
 def say_left_out() -> None:
     """Print to stderr which broken packages are left out and why; what they bring is missing from what follows."""
-    from shardbench.model.discovery import broken_packages  # noqa: PLC0415
     from shardbench.model.machine_file import broken_machine_packages  # noqa: PLC0415
+    from shardbench.runs.discovery import broken_packages  # noqa: PLC0415
     from shardbench.workloads.kinds import broken_dataset_packages  # noqa: PLC0415
 
     for cause in (*broken_packages(), *broken_machine_packages(), *broken_dataset_packages()):

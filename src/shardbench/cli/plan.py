@@ -93,9 +93,9 @@ def plan_command(
     no strategy has a plan.
     """
     from shardbench.cli.race import RaceAsked, check_options  # noqa: PLC0415
-    from shardbench.model.discovery import get_strategy  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.runs.best_plan import best_plan, default_strategies  # noqa: PLC0415
+    from shardbench.runs.discovery import get_strategy  # noqa: PLC0415
     from shardbench.runs.race_entry import entrants  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.

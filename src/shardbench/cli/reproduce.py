@@ -62,8 +62,8 @@ def reproduce_command(
     Only trials and cells without a valid record run. The tables are written, and claims are told with their evidence.
     """
     from shardbench.cli.progress import progress  # noqa: PLC0415
-    from shardbench.model.discovery import get_strategy  # noqa: PLC0415
     from shardbench.report.tables.files import write_tables  # noqa: PLC0415
+    from shardbench.runs.discovery import get_strategy  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
     from shardbench.runs.suite import load_suite  # noqa: PLC0415
     from shardbench.studies.beside import reuse  # noqa: PLC0415

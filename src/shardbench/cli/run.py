@@ -167,8 +167,8 @@ def _calibrate(machine: "Machine", out: Path, workloads: "Sequence[Workload]") -
 
 def _delete_records(suite: str, options: "RunOptions") -> None:
     """Delete the suite's records that the options choose, also of trials that the suite no longer has."""
-    from shardbench.model.discovery import get_strategy  # noqa: PLC0415
     from shardbench.records.store import trial_store  # noqa: PLC0415
+    from shardbench.runs.discovery import get_strategy  # noqa: PLC0415
 
     # A mistyped name is refused before anything is deleted.
     for name in options.strategies:

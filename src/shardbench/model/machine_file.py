@@ -15,7 +15,7 @@ from pydantic import Field
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
-from shardbench.base.plugins import Brought, brought, collected
+from shardbench.base.plugins import Brought, brought_here, collected
 from shardbench.base.reading import file_text, toml_data
 from shardbench.base.serialise import STRICT, first_error, from_data
 from shardbench.model.machine import (
@@ -235,7 +235,7 @@ def broken_machine_packages() -> tuple[str, ...]:
 @cache
 def _machine_files() -> tuple[dict[str, Brought[Traversable]], tuple[str, ...]]:
     ours = (GROUP, GROUP, partial(import_module, GROUP))
-    return collected("machine", (ours, *brought(GROUP)), _files_of)
+    return collected("machine", (ours, *brought_here(GROUP)), _files_of)
 
 
 def _files_of(folder: object, package: str) -> Iterable[tuple[str, Traversable]]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pydantic
 
-from shardbench.processes.descendants import state_of
 from shardbench.processes.job import RankError
 from shardbench.processes.progress import progress_of
 from shardbench.processes.trial_folder import phase_of
@@ -175,5 +174,7 @@ def stalled(folder: Path, running: Mapping[int, int | None], timeout_s: float) -
 
 
 def _is_stopped(pid: int) -> bool:
-    state = state_of(pid)
-    return state is not None and state[0] in "Tt"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,16 +1,13 @@
 """Fresh processes with a hard deadline: planners, counters and process groups of ranks.
 
-Each comes from the fork server and leads a process group of its own, which is killed as a whole: by this process when
-it is done with it, and by the child itself, or the process above it, when this process is gone, however it ended.
+Each comes from the fork server and has above it a process of the harness, with which it ends, and all that it started:
+when this process is done with it, and when this process is gone, however it ended.
 """
 
 import contextlib
 import os
 import pickle
-import select
-import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -24,12 +21,13 @@ from typing import Any, TypeVar
 
 from shardbench.base.deadline import within
 from shardbench.base.errors import described
+from shardbench.base.memory import free_memory_bytes
+from shardbench.base.wall import Wall, children, new_keyring, run
 from shardbench.processes.answers import BEGAN, FAILED, MARK, OBJECT, TEXT, message, read, taken_apart
 from shardbench.processes.blame import OutOfMemory, died, fault, stalled, without_result
-from shardbench.processes.descendants import descendants, kill_all, leave_like, run_above
 from shardbench.processes.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
 from shardbench.processes.frames import read_frame, write_frame
-from shardbench.processes.limits import FILE_BYTES, lift_memory_limit, limit_this_process
+from shardbench.processes.limits import FILE_BYTES, MEMORY_SHARE, be_first_to_go, lift_memory_limit, limit_this_process
 from shardbench.processes.server import ANSWERS_S, FORK_SERVER
 from shardbench.records.trial import Failure, Outcome
 
@@ -59,15 +57,20 @@ class Mark:
 class Worker:
     """A process of its own that answers calls one after the other, in which what it loaded stays between them.
 
-    It is above no other work: whoever could not answer in time, or died, is ended with all that it started.
+    Whoever could not answer in time, or died, is ended with all that it started.
     """
 
-    def __init__(self, log: Path, file_bytes: int | None = FILE_BYTES) -> None:
-        """``log`` gets what the process prints; no file that it writes is larger than ``file_bytes``."""
-        self._log, self._file_bytes = log, file_bytes
+    def __init__(self, log: Path, file_bytes: int | None = FILE_BYTES, wall: Wall | None = None) -> None:
+        """``log`` gets what the process prints; no file that it writes is larger than ``file_bytes``.
+
+        Behind a ``wall`` it runs somebody else's code.
+        """
+        self._log, self._file_bytes, self._wall = log, file_bytes, wall
         self._process: Any = None
         self._leash: Connection | None = None
         self._pid, self._cpu_s = 0, 0.0
+        self.took_s, self.took_cpu_s = 0.0, 0.0
+        """Wall and CPU seconds of the last call, from sending it to the last byte of its answer."""
 
     def __enter__(self) -> "Worker":
         return self
@@ -91,17 +94,21 @@ class Worker:
         """Return ``function(*args)`` of the process; raises TrialFailed where it fails, dies or overruns.
 
         Where ``marks`` are given, the function gets a MarkPoint as ``mark``, and they get the points that it marks, of
-        those that they name. The first to be reached may take ``grace_s`` more, from which the time then counts; from
-        the last of them the answer has ``grace_s`` more. ``text`` says that the function returns a string and may run
-        somebody's code, so that its answer is not unpickled.
+        those that they name. The first to be reached may take ``grace_s`` more, from which the time then counts.
+        ``text`` says that the function returns a string and may run somebody's code, so that its answer is not
+        unpickled; it gets a dictionary ``held``, which such calls of a process have in common.
         """
-        request = pickle.dumps((phase, tuple(marks or ()), text, pickled((function, args), phase)))
+        memory_bytes = int(MEMORY_SHARE * free_memory_bytes())
+        request = pickle.dumps((phase, tuple(marks or ()), text, memory_bytes, pickled((function, args), phase)))
         if self._process is None:
             self._begin(phase)
         deadline = time.monotonic() + grace_s + timeout_s
+        sent = self.spent()
         try:
             write_frame(self._requests, request, deadline)
             kind, content = self._answer(deadline, timeout_s, marks, grace_s)
+            answered = self.spent()
+            self.took_s, self.took_cpu_s = answered.at - sent.at, answered.cpu_s - sent.cpu_s
         except (EOFError, BrokenPipeError) as error:
             failure = self._died(phase)
             self.end()
@@ -128,8 +135,8 @@ class Worker:
         """End the process with all that it started; the next call begins another."""
         self.let_go()
         if self._process is not None and self._code() is None:
-            # Stopped, or killing without end.
-            kill_all([*descendants(self._process.pid), self._process.pid])
+            # Stopped; what is below it ends with it.
+            self._process.kill()
             self._code()
         self._process, self._pid = None, 0
         with FORK_SERVER.starting:
@@ -148,16 +155,18 @@ class Worker:
         self._answers, answers = context.Pipe(duplex=False)
         leash, self._leash = context.Pipe(duplex=False)
         # No daemon: a strategy may start processes of its own.
-        process = context.Process(target=_above, args=(requests, answers, leash, self._log, self._file_bytes))
+        pipes = (requests, answers, leash)
+        process = context.Process(target=_above, args=(pipes, self._log, self._file_bytes, self._wall))
         try:
             with FORK_SERVER.starting:
                 FORK_SERVER.start(process)
                 self._process = process
                 FORK_SERVER.waited_for.add(self)
-            for pipe in (requests, answers, leash):
+            for pipe in pipes:
                 pipe.close()
             # Before anybody else's code runs there.
-            self._pid = int(self._message(time.monotonic() + ANSWERS_S)[1])
+            self._message(time.monotonic() + ANSWERS_S)
+            self._pid = lowest(process.pid)
         except (OSError, EOFError) as error:
             self.end()
             cause = f"no process could be started: {error or type(error).__name__}"
@@ -167,7 +176,6 @@ class Worker:
         self, deadline: float, timeout_s: float, marks: dict[str, list[Mark]] | None, grace_s: float
     ) -> tuple[str, bytes]:
         """Return the kind and the content that the process gave, after the marks that it set."""
-        last = list(marks)[-1] if marks else None
         while True:
             kind, content = self._message(deadline)
             if kind != MARK:
@@ -177,8 +185,6 @@ class Worker:
                 continue
             if not any(marks.values()):
                 deadline = min(deadline, time.monotonic() + timeout_s)
-            elif name == last and not marks[name]:
-                deadline += grace_s
             marks[name].append(self.spent(name))
 
     def _message(self, deadline: float) -> tuple[str, bytes]:
@@ -187,15 +193,11 @@ class Worker:
     def _died(self, phase: str) -> Failure:
         """Return the failure of a process that closed its end of the pipe."""
         self.spent()
-        if hasattr(os, "pidfd_open"):
-            process = os.pidfd_open(self._pid)
-            ended, _, _ = select.select([process], [], [], ENDS_S)
-            os.close(process)
-            if not ended:
-                cause = f"the process closed the pipe for its answer in phase {phase} and went on"
-                return Failure(outcome=Outcome.ERROR, cause=cause, phase=phase)
-        self.let_go()
-        return died(self._code(), phase, None, self._memory, self._log)
+        code = self._code()
+        if code is None:
+            cause = f"the process closed the pipe for its answer in phase {phase} and went on"
+            return Failure(outcome=Outcome.ERROR, cause=cause, phase=phase)
+        return died(code, phase, None, self._memory, self._log)
 
     def _code(self) -> int | None:
         """Return the exit code of a process that ends soon."""
@@ -203,7 +205,7 @@ class Worker:
         with FORK_SERVER.starting:
             self._process.join(0)
             code: int | None = self._process.exitcode
-        return code
+        return code_of(code)
 
 
 def call_in_child(
@@ -237,15 +239,40 @@ def pickled(value: object, phase: str) -> bytes:
         ) from error
 
 
-def _above(requests: Connection, answers: Connection, leash: Connection, log: Path, file_bytes: int | None) -> None:
-    """Run the worker below this fresh process, which ends all that the worker leaves behind."""
+def _above(
+    pipes: tuple[Connection, Connection, Connection], log: Path, file_bytes: int | None, wall: Wall | None
+) -> None:
+    """Run the worker below this fresh process, which ends when nobody holds the other end of its leash any more."""
+    requests, answers, leash = pipes
     _print_to(log)
-    leave_like(run_above(lambda: _serve(requests, answers, file_bytes), leash, (requests, answers)))
+    be_first_to_go()
+    new_keyring()
+    ends = requests.fileno(), answers.fileno()
+    command = sys.executable, "-c", f"from {__name__} import serve_on; serve_on({ends}, {file_bytes})"
+    os._exit(run(lambda: _serve(requests, answers, file_bytes), leash.fileno(), wall, command, ends))
+
+
+def lowest(pid: int) -> int:
+    """Return the lowest of a process's line of first children, which does its work."""
+    below = children(pid)
+    return lowest(below[0]) if below else pid
+
+
+def code_of(exit_code: int | None) -> int | None:
+    """Return the exit code of what was below a process that ended so: minus the number of the signal that killed it."""
+    return 128 - exit_code if exit_code is not None and exit_code > 128 else exit_code
+
+
+def serve_on(ends: tuple[int, int], file_bytes: int | None) -> None:
+    """Answer the requests that come in by the first of two files, on the second, in a program of its own."""
+    requests, answers = ends
+    _serve(Connection(requests), Connection(answers), file_bytes)
 
 
 def _serve(requests: Connection, answers: Connection, file_bytes: int | None) -> None:
     """Answer one request after the other, in a worker's process."""
-    write_frame(answers, message(BEGAN, os.getpid()))
+    write_frame(answers, message(BEGAN, ""))
+    held: dict[str, object] = {}
     while True:
         try:
             request = read_frame(requests)
@@ -253,10 +280,12 @@ def _serve(requests: Connection, answers: Connection, file_bytes: int | None) ->
             return
         phase = "start"
         try:
-            phase, marks, text, call = pickle.loads(request)  # noqa: S301 - made by Worker.call
+            phase, marks, text, memory_bytes, call = pickle.loads(request)  # noqa: S301 - made by Worker.call
             function, args = pickle.loads(call)  # noqa: S301
-            limit_this_process(file_bytes=file_bytes)
-            given = {"mark": partial(_mark, answers, frozenset(marks))} if marks else {}
+            limit_this_process(memory_bytes, file_bytes)
+            given: dict[str, object] = {"held": held} if text else {}
+            if marks:
+                given["mark"] = partial(_mark, answers, frozenset(marks))
             answer = message(TEXT if text else OBJECT, function(*args, **given))
         except (Exception, SystemExit) as error:
             lift_memory_limit()
@@ -273,48 +302,21 @@ def _mark(answers: Connection, names: frozenset[str], name: str) -> None:
         write_frame(answers, message(MARK, name))
 
 
-def _become_leader(log: Path, lifeline: Connection) -> None:
-    os.setsid()
-    threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
-    _print_to(log)
-
-
 def _print_to(log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    sys.stdout = sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
 
 
-def _die_with(lifeline: Connection) -> None:
-    try:
-        lifeline.poll(None)
-    finally:
-        os.killpg(0, signal.SIGKILL)
-
-
-def _rank(body: Callable[[Path], int], folder: Path, rank: int, world: int, lifeline: Connection) -> None:
-    _become_leader(folder / f"rank{rank}.log", lifeline)
+def _rank(body: Callable[[Path], int], folder: Path, rank: int, world: int, leash: Connection) -> None:
+    _print_to(folder / f"rank{rank}.log")
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
     # A file rendezvous needs no free port; these would send it elsewhere.
     for name in ("MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name, None)
-    sys.exit(body(folder))
-
-
-def _kill(process: Any) -> None:
-    if process.pid is not None:
-        _signal(process)
-        wait([process.sentinel], ENDS_S)
-        process.join(0)
-
-
-def _signal(process: Any) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        process.kill()
+    os._exit(run(lambda: body(folder), leash.fileno()))
 
 
 def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeout_s: float) -> None:
@@ -324,9 +326,10 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
     Returns when all have written their results. All ranks are killed at the deadline, or as
     soon as one of them ends badly.
     """
-    context, lifeline, memory = FORK_SERVER.context(), FORK_SERVER.lifeline(), OutOfMemory.now()
+    context, memory = FORK_SERVER.context(), OutOfMemory.now()
+    leash, held = context.Pipe(duplex=False)
     processes = [
-        context.Process(target=_rank, args=(body, folder, rank, world_size, lifeline)) for rank in range(world_size)
+        context.Process(target=_rank, args=(body, folder, rank, world_size, leash)) for rank in range(world_size)
     ]
     try:
         for process in processes:
@@ -334,9 +337,14 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
         # The first one waits for the fork server's imports, which are no rank's.
         _watch(folder, processes, time.monotonic() + timeout_s, timeout_s, memory)
     finally:
-        for process in processes:
-            if process.pid is not None:
-                _kill(process)
+        held.close()
+        leash.close()
+        started = [process for process in processes if process.pid is not None]
+        until = time.monotonic() + ENDS_S
+        for process in started:
+            process.join(max(until - time.monotonic(), 0.0))
+            process.kill()
+            process.join(ENDS_S)
 
 
 def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float, memory: OutOfMemory) -> None:
@@ -344,7 +352,8 @@ def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float
     while running:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TrialFailed(stalled(folder, {rank: process.pid for rank, process in running.items()}, timeout_s))
+            pids = {rank: lowest(process.pid) for rank, process in running.items()}
+            raise TrialFailed(stalled(folder, pids, timeout_s))
         wait([process.sentinel for process in running.values()], timeout=min(left, 1.0))
         for rank, process in list(running.items()):
             if process.exitcode is None:
@@ -361,7 +370,7 @@ def _fault(folder: Path, processes: list[Any], memory: OutOfMemory) -> Failure:
     until = time.monotonic() + SAYS_MORE_S
     time.sleep(0.2)
     while True:
-        found, sure = fault(folder, {rank: process.exitcode for rank, process in enumerate(processes)}, memory)
+        found, sure = fault(folder, {rank: code_of(process.exitcode) for rank, process in enumerate(processes)}, memory)
         if sure or time.monotonic() > until or all(process.exitcode is not None for process in processes):
             return found
         time.sleep(0.1)

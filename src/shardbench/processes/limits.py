@@ -3,8 +3,6 @@
 import resource
 from pathlib import Path
 
-from shardbench.base.memory import free_memory_bytes
-
 MEMORY_SHARE = 0.8
 """Share of the free memory that a process may take: the harness must be able to go on and say what happened."""
 FILE_BYTES = 1 << 30
@@ -13,16 +11,18 @@ _STACK_BYTES = 8 << 20
 _FIRST_TO_GO = "1000"
 
 
-def limit_this_process(memory_bytes: int | None = None, file_bytes: int | None = FILE_BYTES) -> None:
+def limit_this_process(memory_bytes: int, file_bytes: int | None) -> None:
     """Refuse this process more than ``memory_bytes`` beyond what it has now, and files larger than ``file_bytes``.
 
-    The default is a share of what is free. Processes that it starts have the same limits, each for itself; where all
-    together fill the machine, they are what its kernel ends first.
+    Processes that it starts have the same limits, each for itself.
     """
-    more = memory_bytes if memory_bytes is not None else int(MEMORY_SHARE * free_memory_bytes())
-    _lower(resource.RLIMIT_DATA, _data_bytes() + more)
+    _lower(resource.RLIMIT_DATA, _data_bytes() + memory_bytes)
     if file_bytes is not None:
         _lower(resource.RLIMIT_FSIZE, file_bytes)
+
+
+def be_first_to_go() -> None:
+    """Have this process and what it starts be what the kernel ends first where all together fill the machine."""
     score = Path("/proc/self/oom_score_adj")
     if score.is_file():
         score.write_text(_FIRST_TO_GO)

@@ -1,9 +1,7 @@
-"""The fork server that processes come from; it, and this process, are kept as they were.
+"""The fork server that processes come from.
 
 It has the heavy imports done (a fresh process costs a fork, not ten seconds of imports) and has never seen a workload.
 It is spared the heaviest, the engine's (torch, torchrec), while nothing runs that needs them.
-What runs beside it could stop it, end it, or give it other cores or another niceness, which all later processes would
-inherit: it is then made anew.
 """
 
 import multiprocessing as mp
@@ -13,15 +11,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from shardbench.base.errors import BadInput
 from shardbench.base.host import missing_driver
-from shardbench.processes.descendants import state_of
 
 RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
 """Settings of ranks: a spinning OpenMP pool on shared cores slows a step thirtyfold; local ranks use loopback."""
@@ -30,25 +24,10 @@ RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SO
 # can be made again: children hash strings alike.
 HASH_SEED = {"PYTHONHASHSEED": "0"}
 ENGINE = "shardbench.engine.rank"
-PRELOAD = ("shardbench.cost.bounds.embedding", "shardbench.model.discovery", "shardbench.cli.main")
+PRELOAD = ("shardbench.cost.bounds.embedding", "shardbench.runs.discovery", "shardbench.cli.main")
 """Modules that all processes need; the last is what each of the command imports again as its main module: 0.08 s."""
 ANSWERS_S = 180.0
 """How long the fork server may take to start a process; its imports are among it, the first time."""
-
-
-@dataclass(frozen=True)
-class Treatment:
-    """How the kernel treats a process."""
-
-    cores: frozenset[int]
-    """The cores that it may use; empty where the system has no affinity."""
-    niceness: int
-
-    @classmethod
-    def of(cls, pid: int) -> "Treatment":
-        """Return how a process that is there is treated."""
-        cores = os.sched_getaffinity(pid) if hasattr(os, "sched_getaffinity") else ()
-        return cls(frozenset(cores), os.getpriority(os.PRIO_PROCESS, pid))
 
 
 class Stoppable(Protocol):
@@ -65,7 +44,7 @@ def set_rank_variables() -> None:
 
 
 class ForkServer:
-    """The state of the fork server, and of this process as it was when it first started another.
+    """The state of the fork server.
 
     The module multiprocessing has one fork server a process, so there is one owner of it: FORK_SERVER.
     """
@@ -75,19 +54,13 @@ class ForkServer:
         """Threads may wait for children of their own: the module multiprocessing has one list of all."""
         self.waited_for: set[Stoppable] = set()
         """Workers that somebody waits for."""
-        self.own: Treatment | None = None
-        """How this process was treated at first."""
         self.loaded: tuple[str, ...] | None = None
         """The modules that the fork server is started with; None before the first."""
         self._context: Any = None
-        self._lifeline: tuple[Connection, Connection] | None = None
         self._spared = 0
 
     def context(self) -> Any:
-        """Return where fresh processes come from, as it was when it was first asked for; spawn where CUDA is about.
-
-        (CUDA does not survive a fork.) Raises BadInput where this process was made nicer and cannot be set back.
-        """
+        """Return where fresh processes come from; spawn where CUDA is about, which does not survive a fork."""
         with self.starting:
             if self._context is None:
                 set_rank_variables()
@@ -95,9 +68,7 @@ class ForkServer:
                 context = mp.get_context("spawn" if spawns else "forkserver")
                 with _silent_descriptors():
                     resource_tracker.ensure_running()
-                self.own = Treatment.of(os.getpid())
                 self._context = context
-            self.set_back()
             if self._context.get_start_method() == "forkserver":
                 self._serve()
         return self._context
@@ -124,40 +95,14 @@ class ForkServer:
                 self.context()
                 _start(process)
 
-    def lifeline(self) -> Connection:
-        """Return the read end of a pipe whose write end only this process holds: its end of file is this one's end."""
-        with self.starting:
-            if self._lifeline is None:
-                self._lifeline = mp.Pipe(duplex=False)
-        return self._lifeline[0]
-
     def end_workers(self) -> None:
         """End the processes of all workers, whichever threads wait for their answers."""
         with self.starting:
             for worker in self.waited_for:
                 worker.let_go()
 
-    def set_back(self) -> None:
-        """Give this process the cores and the niceness that it had; raises BadInput where that is refused."""
-        own, now = self.own, Treatment.of(os.getpid())
-        if own is None or own == now:
-            return
-        if now.cores != own.cores:
-            os.sched_setaffinity(os.getpid(), own.cores)
-        if now.niceness != own.niceness:
-            try:
-                os.setpriority(os.PRIO_PROCESS, os.getpid(), own.niceness)
-            except PermissionError as error:
-                changed = f"from {own.niceness} to {now.niceness}"
-                cause = f"the niceness of this process was changed {changed} while it ran, and cannot be set back"
-                raise BadInput(f"{cause}: run again") from error
-
     def _serve(self) -> None:
-        """Make sure that the fork server runs and is as it was; one that is not is made anew."""
-        pid = server_pid()
-        state = state_of(pid) if pid is not None else None
-        if pid is not None and state is not None and (state[0] in "Tt" or Treatment.of(pid) != self.own):
-            end_server()
+        """Make sure that the fork server runs."""
         # What of the engine cannot be loaded ends the fork server; whoever needs it is told why.
         loads = PRELOAD if self._spared or missing_driver() else (ENGINE, *PRELOAD)
         if self.loaded is None or not set(loads) <= set(self.loaded):

@@ -4,10 +4,11 @@ import os
 from datetime import UTC, datetime
 
 import pydantic
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
 
 from shardbench.base.code import checkout
 from shardbench.base.serialise import FiniteModel
+from shardbench.base.wall import Kind, kind
 
 
 class Provenance(FiniteModel):
@@ -29,6 +30,8 @@ class Provenance(FiniteModel):
     load_at_start: NonNegativeFloat
     """Processes that ran or waited to, mean over the minute before."""
     load_at_end: NonNegativeFloat
+    wall: Kind | None = Field(default=None, exclude_if=lambda wall: wall is None)
+    """What kept planners from what is not theirs; None in earlier records."""
 
     @classmethod
     def begin(cls, strategy_code: str | None) -> "Provenance":
@@ -42,6 +45,7 @@ class Provenance(FiniteModel):
             started=datetime.now(UTC).replace(microsecond=0),
             load_at_start=load,
             load_at_end=load,
+            wall=kind(),
         )
 
     def ended(self) -> "Provenance":

@@ -1,11 +1,9 @@
-"""Strategies that plan beside this process: what they need is slow to import, and here nobody could interrupt them.
+"""Strategies that plan beside this process: what they need is slow to import, or they are other people's.
 
 They have a process of their own, one after the other on a lane, and as many lanes as there are cores. What has no plan
 when the time is up is killed.
 """
 
-import importlib
-import pickle
 import queue
 import threading
 import time
@@ -16,15 +14,13 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from shardbench.base.host import cores
-from shardbench.base.temporary import temporary_folder
-from shardbench.model.problem import Problem, Sees
+from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.processes.failures import TrialFailed, failed
-from shardbench.processes.launch import Mark, MarkPoint, Worker, pickled
 from shardbench.processes.server import FORK_SERVER
 from shardbench.records.trial import Outcome
-from shardbench.runs.planning import FIT, FITTED, PLAN, PLANNED, Spent, by_parents_clock, learns, plan_here
-from shardbench.workloads.trace import seal_test_split
+from shardbench.runs.planning import Spent, learns, ours
+from shardbench.runs.planning_process import PlanningProcess
 
 STARTS_S = 5.0
 """Budget below which they are not asked beside others: importing torch and torchrec alone takes about so long."""
@@ -35,8 +31,6 @@ GRACE_S = 1.0
 @dataclass
 class _Asked:
     strategy: Strategy
-    sent: tuple[bytes, bytes]
-    """The strategy and what it sees of the problem, pickled."""
     done: "Future[tuple[str, Spent]]"
 
 
@@ -54,20 +48,12 @@ class Apart:
         self._asked: dict[str, _Asked] = {}
         self._waiting: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        self._at_work: set[Worker] = set()
+        self._at_work: set[PlanningProcess] = set()
         self._deadline = 0.0
-        problems: dict[frozenset[Sees], bytes] = {}
-        # Here and now, where nobody else has the problem in hand.
+        self._problem = problem
         for strategy in strategies:
-            asked = _Asked(strategy, (b"", b""), Future())
-            try:
-                if strategy.sees not in problems:
-                    problems[strategy.sees] = pickled(problem.restricted_to(strategy.sees), "plan")
-                asked.sent = pickled(strategy, "plan"), problems[strategy.sees]
-                self._waiting.put(asked)
-            except TrialFailed as failure:
-                asked.done.set_exception(failure)
-            self._asked[strategy.name] = asked
+            self._asked[strategy.name] = asked = _Asked(strategy, Future())
+            self._waiting.put(asked)
 
     def __enter__(self) -> "Apart":
         self._deadline = time.monotonic() + self._budget_s
@@ -80,9 +66,9 @@ class Apart:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
-        for worker in tuple(self._at_work):
+        for process in tuple(self._at_work):
             # It may have to wait for the fork server.
-            threading.Thread(target=worker.let_go, daemon=True).start()
+            threading.Thread(target=process.let_go, daemon=True).start()
 
     def planner(
         self, strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool
@@ -123,32 +109,20 @@ class Apart:
 
     def _plan(self, asked: _Asked, share_s: float) -> tuple[str, Spent]:
         strategy, until = asked.strategy, time.monotonic() + share_s
-        marks: dict[str, list[Mark]] = {name: [] for name in (FIT, FITTED, PLAN, PLANNED)}
-        with temporary_folder() as folder, FORK_SERVER.without_engine(), Worker(folder / "log") as worker:
-            self._at_work.add(worker)
+        with FORK_SERVER.without_engine(), PlanningProcess(strategy) as process:
+            self._at_work.add(process)
             try:
-                worker.call(_imported, (strategy.requires,), timeout_s=share_s, phase="start")
+                process.take(self._problem.restricted_to(strategy.sees), timeout_s=share_s)
+                if ours(strategy):
+                    # What our strategies need of others is none of their planning.
+                    process.load(strategy.requires, max(until - time.monotonic(), 0.0))
                 left_s = max(until - time.monotonic(), 1e-3)
-                budget = Budget(plan_s=left_s / (2 if learns(strategy) else 1), fit_s=left_s / 2)
-                arguments = (*asked.sent, budget, self._seed)
-                text = worker.call(_planned, arguments, timeout_s=left_s, phase="plan", marks=marks, text=True)
+                return process.made(
+                    Budget(plan_s=left_s / (2 if learns(strategy) else 1), fit_s=left_s / 2), self._seed
+                )
             except TrialFailed as failure:
                 if failure.failure.outcome is Outcome.TIMEOUT:
                     raise self._too_late() from failure
                 raise
             finally:
-                self._at_work.discard(worker)
-        return text, by_parents_clock(marks)
-
-
-def _imported(modules: Sequence[str]) -> None:
-    """Import what a strategy needs, so that this is none of its planning."""
-    for module in modules:
-        importlib.import_module(module)
-
-
-def _planned(sent: bytes, seen: bytes, budget: Budget, seed: int, *, mark: MarkPoint) -> str:
-    seal_test_split()
-    strategy: Strategy = pickle.loads(sent)  # noqa: S301 - made by this program
-    problem: Problem = pickle.loads(seen)  # noqa: S301
-    return plan_here(strategy, problem, budget, seed, fitted=False, mark=mark)[0]
+                self._at_work.discard(process)

@@ -21,6 +21,7 @@ from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.apart import STARTS_S, Apart
 from shardbench.runs.constrained import Constrained, evaluate_under
 from shardbench.runs.evaluate import Answer, Planner, evaluate
+from shardbench.runs.planning import ours
 from shardbench.runs.simulate import CountedQuestion, Simulation
 
 FIRST_SHARE = 0.5
@@ -97,10 +98,10 @@ class Asking:
         return answer
 
     def ask(self, asked: Sequence[Strategy]) -> None:
-        """Ask all; those that require modules beside the others."""
-        here = [strategy for strategy in asked if not strategy.requires]
+        """Ask all; those that require modules, and other people's, beside the others."""
+        here = [strategy for strategy in asked if ours(strategy) and not strategy.requires]
         # Fewer moves are fewer plans to look at: what is quick comes first, and is there whatever follows.
-        apart = sorted((s for s in asked if s.requires), key=lambda strategy: len(strategy.moves))
+        apart = sorted((s for s in asked if s not in here), key=lambda strategy: len(strategy.moves))
         if here and self.budget_s < STARTS_S:
             cause = f"{Outcome.TIMEOUT.value}: not asked with less than {STARTS_S:g} s"
             for strategy in apart:

@@ -16,7 +16,6 @@ from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.model.constraints import Constraints, sharding_type
-from shardbench.model.discovery import missing_modules, strategies
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
@@ -24,6 +23,7 @@ from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.model.validate import memory_said
 from shardbench.runs.asking import YOURS, Asking, Tried
+from shardbench.runs.discovery import missing_modules, strategies
 from shardbench.runs.evaluate import Answer
 from shardbench.runs.planning import learns
 from shardbench.runs.simulate import CountedQuestion, Simulation

@@ -1,12 +1,9 @@
 """What every strategy must do, on small problems: the checks behind ``shardbench test NAME``.
 
-A strategy plans in processes of its own, forked from this one: heavy imports are paid once, and
-the test split can be sealed without sealing it here. What comes out is judged here.
+A strategy plans in processes of its own, as in a trial. What comes out is judged here.
 """
 
-import importlib
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,17 +11,19 @@ from pathlib import Path
 
 from shardbench.base.errors import ShardBenchError
 from shardbench.base.serialise import content_hash
-from shardbench.model.discovery import declaration_fault, missing_modules
 from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.processes.failures import TrialFailed
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.conformance_draws import drawn_case, known_and_held_out_ms, write_known
 from shardbench.runs.conformance_problems import Case, cases, renamed, reordered
-from shardbench.runs.conformance_process import COPY, SLACK, Ask, PlanningProcess
+from shardbench.runs.described import declaration_fault
+from shardbench.runs.discovery import missing_modules
 from shardbench.runs.evaluate import RulesOnly, evaluate
 from shardbench.runs.held_out import too_good
-from shardbench.runs.planning import Spent, learns
+from shardbench.runs.planning import Spent, kind_of, learns, ours
+from shardbench.runs.planning_process import PlanningProcess
 
 CHECKS = {
     "declares": "name, sees, moves, role and requires are well formed and the required modules are there",
@@ -51,6 +50,8 @@ CHECKS = {
 }
 """Every check by name, and what passes it."""
 
+SLACK = 2.0
+"""A strategy is ended after so many times its budget: checks run on machines of any speed."""
 SEED, OTHER_SEED = 7, 1 << 20
 AMPLE = 4.0
 """Times the fitting budget with which a training that gave two results, or overran, is asked again."""
@@ -87,7 +88,6 @@ def check(
     if fault or missing:
         why = fault or f"requires {', '.join(missing)}, which cannot be imported here"
         raise ConformanceError("declares", f"{type(strategy).__name__}: check 'declares' failed: {why}")
-    _import_required(strategy)
     budget = Budget(plan_s=plan_s, fit_s=fit_s)
     with _closed_folder() as closed:
         for case in cases() if problems is None else problems:
@@ -107,14 +107,6 @@ def _named(strategy: Strategy, case: Case) -> Iterator[None]:
         raise ConformanceError(broken.rule, f"{strategy.name}: check '{broken.rule}' {where}") from broken
 
 
-def _import_required(strategy: Strategy) -> None:
-    # Before forking, so that the cost of large packages is paid once and not by every child.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for module in strategy.requires:
-            importlib.import_module(module)
-
-
 @contextmanager
 def _closed_folder() -> Iterator[Path]:
     """Make a folder with test batches and records, which no strategy has business in."""
@@ -131,12 +123,19 @@ def _closed_folder() -> Iterator[Path]:
 def _planning(strategy: Strategy, closed: Path, *, elsewhere: bool = False) -> Iterator[PlanningProcess]:
     """Give a process to ask; raises _Broken where the closed folder is another one afterwards."""
     before = _content(closed)
-    with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
-        try:
+    try:
+        with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
+            copy, kind = process.received(), kind_of(strategy)
+            if copy != kind:
+                raise _Broken("picklable", f"a pickled copy is a {copy}")
+            if ours(strategy):
+                process.load(strategy.requires)
             yield process
-        finally:
-            if _content(closed) != before:
-                raise _Broken("out-of-reach", "test batches or records were changed while it planned")
+    except TrialFailed as error:
+        raise _Broken(error.failure.rule or "picklable", error.failure.cause) from error
+    finally:
+        if _content(closed) != before:
+            raise _Broken("out-of-reach", "test batches or records were changed while it planned")
 
 
 def _content(folder: Path) -> str:
@@ -221,10 +220,6 @@ class _Asked:
 
     def __init__(self, process: PlanningProcess, strategy: Strategy, case: Case, budget: Budget) -> None:
         self.process, self.strategy, self.case, self.budget = process, strategy, case, budget
-        try:
-            process.ask(Ask(what=COPY), SLACK * budget.plan_s)
-        except TrialFailed as error:
-            raise _Broken(error.failure.rule or "picklable", error.failure.cause) from error
 
     def plan(self, case: Case | None = None, *, fitted: bool = False, seed: int = SEED) -> str:
         """Return a valid plan's JSON, empty where there rightly is none; raises _Broken."""
@@ -239,13 +234,17 @@ class _Asked:
 
     def _answered(self, case: Case, fitted: bool, seed: int) -> tuple[str, Spent]:
         question = RulesOnly(case.problem)
-        answer = evaluate(
-            question, self.strategy, self.budget, seed, fitted=fitted, slack=SLACK, planner=self.process.plan
-        )
+        answer = evaluate(question, self.strategy, self.budget, seed, fitted=fitted, slack=SLACK, planner=self._planned)
         if not isinstance(answer, Failure):
             return answer.plan.to_json(), answer.spent
         self._judge(case, answer)
         return "", Spent()
+
+    def _planned(
+        self, strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool
+    ) -> tuple[str, Spent]:
+        self.process.take(problem.restricted_to(strategy.sees))
+        return self.process.made(budget, seed, fitted=fitted, slack=SLACK)
 
     def _judge(self, case: Case, failure: Failure) -> None:
         if failure.outcome is Outcome.INFEASIBLE:

@@ -30,6 +30,7 @@ from shardbench.model.validate import COLUMN_MULTIPLE, memory_bytes
 from shardbench.processes.failures import failed
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.evaluate import Answer, Planner, Question, evaluate
+from shardbench.runs.planning import StandIn
 
 J = TypeVar("J")
 
@@ -38,7 +39,7 @@ EVERYWHERE = frozenset({"row_wise", "data_parallel"})
 TABLE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
 
 
-class Constrained(Strategy):
+class Constrained(StandIn):
     """A strategy whose plans are mended to keep constraints; notes say how many tables were placed anew.
 
     Tables that must be on every device are set aside before it plans: afterwards, the room may be gone.
@@ -51,6 +52,7 @@ class Constrained(Strategy):
         # What is placed anew is chosen by tables and profiles, whatever the strategy sees.
         self.sees = inner.sees | {Sees.TABLES, Sees.ACCESS_PROFILE}  # type: ignore[misc]
         self.requires = inner.requires  # type: ignore[misc]
+        self.stand_for(inner)
 
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
         """Let the strategy learn from what it declared."""

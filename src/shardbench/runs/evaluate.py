@@ -1,6 +1,5 @@
 """One question, one answer: plan, validate, judge and bound, in the same way for all that is compared."""
 
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,9 +8,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
-from shardbench.base.landlock import version
 from shardbench.base.serialise import content_hash
-from shardbench.base.temporary import temporary_folder
 from shardbench.cost.bounds.capacity import Curve
 from shardbench.cost.bounds.embedding import NO_BOUND, Bound, keeps_order, split_bound, whole_table_bound_ms
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, StepBounds
@@ -20,31 +17,15 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import used_moves, validate
 from shardbench.processes.failures import TrialFailed, failed, failure_of
-from shardbench.processes.launch import Mark, call_in_child, pickled
+from shardbench.processes.launch import call_in_child
 from shardbench.records.record import Planned
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.planning import (
-    FIT,
-    FITTED,
-    PLAN,
-    PLANNED,
-    Sealed,
-    Spent,
-    by_parents_clock,
-    learns,
-    plan_here,
-    plan_sealed,
-)
+from shardbench.runs.planning import Spent, learns, plan_here
+from shardbench.runs.planning_process import PlanningProcess
 from shardbench.workloads.trace import closed_test_split
 
 J = TypeVar("J")
 T = TypeVar("T")
-
-START_S = 20.0
-"""Grace for starting a process, and for what it does with a finished plan, on top of a strategy's own budget."""
-LATE, LATE_S = 0.1, 2.0
-"""A planner is killed this share of its budget after it, or so many seconds after it, whichever is later."""
-
 
 WHOLE_TABLE_MOVES = frozenset({Move.TABLE, Move.UVM})
 
@@ -93,7 +74,7 @@ class Question(ABC, Generic[J]):
     """A planning problem, and how a valid plan for it is judged."""
 
     closed: tuple[Path, ...] = ()
-    """Folders that a process of its own that plans must not reach; none can it change."""
+    """Folders that a process of its own that plans does not see, wherever they lie."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -177,7 +158,6 @@ def evaluate(
     on_plan: Callable[[Plan, Planned], None] | None = None,
     slack: float = 1.0,
     planner: Planner | None = None,
-    sent: bytes | None = None,
 ) -> Answer[J] | Failure:
     """Fit, plan, validate and judge; return the answer, or how it failed.
 
@@ -187,8 +167,7 @@ def evaluate(
     shows late plans and says so: trials and studies never do); one that does not
     learn and was killed is not asked the same question again with less. ``fitted`` says that the strategy
     has learned already. ``on_plan`` is told of a valid plan before it is judged. Where a ``planner`` is
-    given, it lets the strategy fit and plan, sealed in its own way. ``sent`` is the strategy as it crosses
-    to its process; it is pickled now where that is not given.
+    given, it lets the strategy fit and plan, sealed in its own way.
     Raises BadInput for faults of the user's files alone.
     """
     try:
@@ -196,7 +175,7 @@ def evaluate(
             text, spent = planner(strategy, question.problem, budget, seed, fitted)
         else:
             text, spent = _plan(
-                question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits, slack=slack, sent=sent
+                question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits, slack=slack
             )
         for what, took_s, limit_s in (
             ("fitting", spent.fit_s, budget.fit_s),
@@ -246,42 +225,27 @@ def _plan(
     fitted: bool,
     limits: JudgeLimits | None,
     slack: float,
-    sent: bytes | None,
 ) -> tuple[str, Spent]:
     """Return the plan as JSON and what it took; raises TrialFailed."""
-    # What is withheld must not be where the strategy is: it could look through the frames below it.
-    seen = question.problem.restricted_to(strategy.sees)
     if not sealed:
         with closed_test_split():
             return plan_here(strategy, question.problem, budget, seed, fitted)
-    sent = sent or pickled(strategy, "plan")
-    fits = learns(strategy) and not fitted
-    allowed_s = slack * (budget.plan_s + (budget.fit_s if fits else 0.0))
-    limit_s = allowed_s + max(LATE * allowed_s, LATE_S)
     asked = (strategy.name, seed)
     more_s, said = question.overran.get(asked, (0.0, ""))
     # Who learns may have less to do with less time; any other one has shown that it does not mind its budget.
-    if budget.plan_s < more_s and not fits:
-        cause = f"not asked with {budget.plan_s:g} s: {said} with {more_s:g} s"
+    if budget.plan_s < more_s and (fitted or not learns(strategy)):
+        cause = f"not asked with {budget.plan_s:g} s: {said}"
         raise failed(Outcome.TIMEOUT, cause, "plan", "finishes")
-    # A planner's open log must not lead it to the test batches.
-    with temporary_folder() as private:
-        printed = private / "log"
+    with PlanningProcess(strategy, question.closed, limits.log if limits is not None else None) as process:
         try:
-            marks: dict[str, list[Mark]] = {name: [] for name in (FIT, FITTED, PLAN, PLANNED)}
-            arguments = (Sealed(sent, question.closed, private, version() > 0), seen, budget, seed, fitted)
-            text = call_in_child(
-                plan_sealed, arguments, timeout_s=limit_s, phase="plan", log=printed, marks=marks, grace_s=START_S,
-                text=True,
-            )  # fmt: skip
-            return text, by_parents_clock(marks)
+            # What is withheld must not be where the strategy is: it could look through the frames below it.
+            process.take(question.problem.restricted_to(strategy.sees))
+            return process.made(budget, seed, fitted=fitted, slack=slack)
         except TrialFailed as failure:
             if failure.failure.outcome is Outcome.TIMEOUT:
                 question.overran[asked] = (budget.plan_s, failure.failure.cause)
             raise
         finally:
-            if limits is not None and printed.is_file():
-                shutil.copyfile(printed, limits.log)
             if question.restored():
                 raise failed(Outcome.INVALID, "the strategy changed the test batches", "plan", "leaves-input-alone")
 

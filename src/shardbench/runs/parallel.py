@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 
-from shardbench.model.discovery import get_strategy
 from shardbench.records.record import Record
 from shardbench.records.trial import TrialSpec
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.run_trial import JobContext
 from shardbench.runs.session import waiting_side_by_side
 

@@ -1,28 +1,26 @@
-"""A strategy at work: fitting and planning, here or confined in a process of its own, and the seconds that it takes."""
+"""A strategy at work in this process: fitting and planning, the seconds that it takes, and what its errors are."""
 
-import multiprocessing.process
+import errno
 import os
-import pickle
-import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardbench.base.code import BASELINES, owner_of
+from shardbench.base.code import PACKAGE, owner_of
 from shardbench.base.errors import BadInput, InvalidPlan
-from shardbench.base.landlock import confine, confined
+from shardbench.base.wall import PRIVATE
 from shardbench.model.plan import MAX_SEGMENTS, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.processes.failures import TrialFailed, failed, failure_of
-from shardbench.processes.launch import Mark, MarkPoint, pickled, unmarked
 from shardbench.records.trial import Failure, Outcome
-from shardbench.workloads.trace import closed_test_split, seal_test_split
+from shardbench.workloads.trace import closed_test_split
 
-FIT, FITTED, PLAN, PLANNED = "fit", "fitted", "plan", "planned"
-"""Points of fitting and planning that are marked where a process of its own does them."""
+_OUT_OF_REACH = frozenset(
+    {errno.EPERM, errno.EACCES, errno.ENOENT, errno.EROFS, errno.ESRCH, errno.ENETUNREACH, errno.ECONNREFUSED}
+)
+"""What the kernel says where planners reach for files, processes and machines that are not there for them."""
 CHANGED = "the strategy changed the problem it was given"
 
 
@@ -36,91 +34,66 @@ class Spent:
     plan_cpu_s: float = 0.0
 
 
-def fit(
-    strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: int, *, mark: MarkPoint = unmarked
-) -> Spent:
+def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: int) -> Spent:
     """Let the strategy learn from what it may see of the problems, with the test split closed; return the seconds."""
     if not learns(strategy):
         return Spent()
     seen = [problem.restricted_to(strategy.sees) for problem in problems]
     with closed_test_split():
         wall, cpu = time.perf_counter(), time.process_time()
-        mark(FIT)
         strategy.fit(seen, budget, seed)
-        mark(FITTED)
         return Spent(fit_s=time.perf_counter() - wall, fit_cpu_s=time.process_time() - cpu)
+
+
+class StandIn(Strategy):
+    """A strategy that stands for another one, of which its own class says nothing."""
+
+    learns: bool
+    """Whether that does anything to fit."""
+    several: bool
+    """Whether that gives several plans for a race."""
+    kind: str
+    """The name of that one's class, with its module."""
+    modules: tuple[str, ...]
+    """The modules in which that one's classes are defined."""
+
+    def stand_for(self, strategy: Strategy) -> None:
+        """State all of these."""
+        self.learns, self.several = learns(strategy), gives_several(strategy)
+        self.kind, self.modules = kind_of(strategy), classes_of(strategy)
 
 
 def learns(strategy: Strategy) -> bool:
     """Tell whether the strategy does anything to fit."""
-    return type(strategy).fit is not Strategy.fit
+    return strategy.learns if isinstance(strategy, StandIn) else type(strategy).fit is not Strategy.fit
+
+
+def gives_several(strategy: Strategy) -> bool:
+    """Tell whether the strategy gives several plans for a race."""
+    return strategy.several if isinstance(strategy, StandIn) else type(strategy).plans is not Strategy.plans
+
+
+def kind_of(strategy: Strategy) -> str:
+    """Return the name of a strategy's class, with its module."""
+    kind = type(strategy)
+    return strategy.kind if isinstance(strategy, StandIn) else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def may_need_engine(strategy: Strategy) -> bool:
     """Tell whether fitting or planning may import torch: of ours those do that learn or state what they require."""
-    return not type(strategy).__module__.startswith(f"{BASELINES}.") or learns(strategy) or bool(strategy.requires)
+    return not ours(strategy) or learns(strategy) or bool(strategy.requires)
 
 
-def by_parents_clock(marks: Mapping[str, Sequence[Mark]]) -> Spent:
-    """Return the seconds between marks, first beginning to last end: a strategy could set its own process's clocks."""
-
-    def between(begin: str, end: str) -> tuple[float, float]:
-        if not marks[begin] or not marks[end]:
-            return 0.0, 0.0
-        began, ended = marks[begin][0], marks[end][-1]
-        return ended.at - began.at, ended.cpu_s - began.cpu_s
-
-    (fit_s, fit_cpu_s), (plan_s, plan_cpu_s) = between(FIT, FITTED), between(PLAN, PLANNED)
-    return Spent(fit_s=fit_s, fit_cpu_s=fit_cpu_s, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
+def ours(strategy: Strategy) -> bool:
+    """Tell whether the strategy is of this repository."""
+    return all(module.partition(".")[0] == PACKAGE for module in classes_of(strategy))
 
 
-@dataclass(frozen=True)
-class Sealed:
-    """A strategy on its way to a process of its own, with the folders closed to it and the one that it may write to."""
-
-    pickled: bytes
-    closed: tuple[Path, ...]
-    private: Path
-    confines: bool
-    """Whether the kernel can confine a process to these rules."""
-
-    def opened(self) -> Strategy:
-        """Return the strategy, in a process that can never read a test split again; raises TrialFailed."""
-        seal_test_split()
-        os.environ["TMPDIR"] = tempfile.tempdir = str(self.private)
-        # Sockets of its own pools lie there too, not beside the program's.
-        multiprocessing.process.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]
-        if self.confines:
-            # A signal to the harness is survived, and the trial that sent it has its own outcome.
-            confine(self.closed, [self.private], signals=True)
-        try:
-            strategy: Strategy = pickle.loads(self.pickled)  # noqa: S301 - made by pickled
-        except (Exception, SystemExit) as error:
-            raise TrialFailed(failure_of(error, "plan")) from error
-        return strategy
-
-
-def pickled_now(strategies: Iterable[Strategy]) -> dict[str, bytes]:
-    """Return by name the strategies as they are now, pickled for the processes that plan.
-
-    Pickling runs code of the strategy in this process, so it is done where there are no test batches yet. What cannot
-    be pickled is left to the trial that fails of it.
-    """
-    made: dict[str, bytes] = {}
-    for strategy in strategies:
-        with suppress(TrialFailed):
-            made[strategy.name] = pickled(strategy, "plan")
-    return made
-
-
-def plan_sealed(sealed: Sealed, problem: Problem, budget: Budget, seed: int, fitted: bool, *, mark: MarkPoint) -> str:
-    """Return the plan as JSON, made in a process of its own; raises TrialFailed."""
-    strategy = sealed.opened()
-    before = problem.seen_hash()
-    made, _ = plan_here(strategy, problem, budget, seed, fitted, mark=mark)
-    if problem.seen_hash() != before:
-        raise failed(Outcome.INVALID, CHANGED, "plan", "leaves-input-alone")
-    return made
+def classes_of(strategy: Strategy) -> tuple[str, ...]:
+    """Return the modules in which a strategy's classes are defined."""
+    if isinstance(strategy, StandIn):
+        return strategy.modules
+    return tuple(sorted({kind.__module__ for kind in type(strategy).__mro__ if issubclass(kind, Strategy)}))
 
 
 def _fields(seen: Problem) -> dict[str, int]:
@@ -128,32 +101,35 @@ def _fields(seen: Problem) -> dict[str, int]:
     return {name: id(value) for name, value in vars(seen).items() if name != "fingerprint"}
 
 
-def plan_here(
-    strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool, *, mark: MarkPoint = unmarked
-) -> tuple[str, Spent]:
+def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
     """Return the plan as JSON, made in this process, and what it took; raises TrialFailed."""
     try:
-        spent = Spent() if fitted else fit(strategy, (problem,), budget, seed, mark=mark)
+        spent = Spent() if fitted else fit(strategy, (problem,), budget, seed)
         seen = problem.restricted_to(strategy.sees)
         before = _fields(seen)
         wall, cpu = time.perf_counter(), time.process_time()
-        mark(PLAN)
         plan: object = strategy.plan(seen, budget, seed)
-        mark(PLANNED)
         plan_s, plan_cpu_s = time.perf_counter() - wall, time.process_time() - cpu
         if _fields(seen) != before:
             raise InvalidPlan(CHANGED, rule="leaves-input-alone")
-        if not isinstance(plan, Plan):
-            raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan", rule="returns-a-plan")
+        made = checked(plan)
     except (Exception, SystemExit) as error:
         raise TrialFailed(planning_failure(error, strategy)) from error
-    return _written(plan), replace(spent, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
+    text = written(made)
+    return written(made, text), replace(spent, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
 
 
-def planning_failure(error: Exception | SystemExit, strategy: Strategy) -> Failure:
-    """Return the failure that a strategy's exception is; one of a confined process that reached out breaks a rule."""
-    failure = failure_of(error, "plan", owner_of(type(strategy).__module__))
-    refused = _refused(error) if confined() else None
+def checked(made: object) -> Plan:
+    """Return what a strategy made, which must be a plan; raises InvalidPlan."""
+    if not isinstance(made, Plan):
+        raise InvalidPlan(f"plan() returned {type(made).__name__}, not a Plan", rule="returns-a-plan")
+    return made
+
+
+def planning_failure(error: Exception | SystemExit, strategy: Strategy | None, *, walled: bool = False) -> Failure:
+    """Return the failure that a strategy's exception is; behind the wall one that reached out breaks a rule."""
+    failure = failure_of(error, "plan", owner_of(type(strategy).__module__) if strategy is not None else "")
+    refused = _refused(error) if walled else None
     if refused is None:
         return failure
     # No folder of this machine in a record.
@@ -162,23 +138,33 @@ def planning_failure(error: Exception | SystemExit, strategy: Strategy) -> Failu
     return failure.model_copy(update={"outcome": Outcome.INVALID, "cause": cause, "rule": "out-of-reach"})
 
 
-def _refused(error: BaseException | None) -> PermissionError | None:
-    """Return what the kernel said, where that is behind an error."""
-    while error is not None and not isinstance(error, PermissionError):
+def _refused(error: BaseException | None) -> OSError | None:
+    """Return what the kernel said of something that is not there behind the wall, where that is behind an error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _OUT_OF_REACH:
+            path = Path(os.fsdecode(error.filename)).absolute() if isinstance(error.filename, str | bytes) else None
+            # A file that is missing among its own.
+            own = path is not None and path.is_relative_to(PRIVATE) and path.parent.exists()
+            if not (own and error.errno == errno.ENOENT):
+                return error
         error = error.__cause__ or error.__context__
-    return error
+    return None
 
 
-def _written(plan: Plan) -> str:
-    """Write JSON that gives the same plan again: what a strategy built past the checks of Plan ends here."""
+def written(plan: Plan, before: str | None = None) -> str:
+    """Return a plan's JSON; ``before``: it must be that, and give the same plan again.
+
+    What a strategy built past the checks of Plan ends here, in TrialFailed.
+    """
     try:
         if len(plan.segments) > MAX_SEGMENTS:
             raise BadInput(f"the plan has {len(plan.segments)} segments; a plan has {MAX_SEGMENTS} at most")
-        text = plan.to_json()
-        same = Plan.from_json(text, "plan") == plan
+        if before is None:
+            return plan.to_json()
+        same = Plan.from_json(before, "plan") == plan
     except (ValueError, TypeError, BadInput) as error:
         raise failed(Outcome.INVALID, " ".join(str(error).split()), "validate", "round-trip") from error
     if not same:
         cause = "the plan read back from its JSON differs from the one written"
         raise failed(Outcome.INVALID, cause, "validate", "round-trip")
-    return text
+    return before

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 
 from shardbench.model.constraints import Constraints
-from shardbench.model.discovery import missing_modules, strategies
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
@@ -12,7 +11,9 @@ from shardbench.records.trial import Failure
 from shardbench.runs.asking import HandedPlan
 from shardbench.runs.best_plan import Candidate, PlanSearch, contents_hash
 from shardbench.runs.constrained import evaluate_under
+from shardbench.runs.discovery import missing_modules, strategies
 from shardbench.runs.evaluate import evaluate
+from shardbench.runs.planning import gives_several
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.trace import closed_test_split
@@ -43,7 +44,7 @@ def entered(
     out where they break a rule or a constraint. Of equal plans, whatever their notes, the first one counts.
     """
     answered = {one.name for one in search.candidates}
-    several = [one for one in asked if type(one).plans is not Strategy.plans and one.name in answered]
+    several = [one for one in asked if gives_several(one) and one.name in answered]
     kept = constraints or Constraints()
     problem = kept.applied(search.problem)
     found = {contents_hash(one.plan): one for one in reversed(search.candidates)}

@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,6 @@ from pathlib import Path
 from shardbench.base.errors import Infeasible
 from shardbench.engine.measure import rank_job, run_on_ranks
 from shardbench.model.calibrated import calibrated_on
-from shardbench.model.discovery import get_strategy, missing_modules, strategies
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -22,6 +21,7 @@ from shardbench.records.provenance import Provenance
 from shardbench.records.record import Measured, Planned, Predictions, Record, Simulated, Tiers, Yardsticks
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.runs.control import control_plan
+from shardbench.runs.discovery import get_strategy, missing_modules, strategies
 from shardbench.runs.evaluate import Answer, Bounds, JudgeLimits, evaluate
 from shardbench.runs.jobcheck import impossible, lacking_devices
 from shardbench.runs.measured_trial import judge, least_step_ms, write_trial
@@ -89,9 +89,9 @@ class JobContext:
     Repeats are A/A trials of one plan: a strategy is asked once for all repeats that a session runs.
     Plans and the logs of failed trials are kept under ``results`` where that is given;
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
-    without ``launch`` will. ``pickles`` are strategies by name, as they cross to the processes that plan. Ranks run
-    here as ``quiet`` lets them. ``second`` judges plans beside the cost model. ``handed`` says that
-    strategies only hand on plans that the caller has: they plan in this process, and no bounds are proven.
+    without ``launch`` will. Ranks run here as ``quiet`` lets them. ``second`` judges plans beside the cost model.
+    ``handed`` says that strategies only hand on plans that the caller has: they plan in this process, and no bounds
+    are proven.
     """
 
     def __init__(
@@ -104,7 +104,6 @@ class JobContext:
         folder_stays: bool = False,
         launch: bool = True,
         data: Path | None = None,
-        pickles: Mapping[str, bytes] | None = None,
         quiet: Quiet | None = None,
         second: SecondJudge | None = None,
         handed: bool = False,
@@ -115,9 +114,8 @@ class JobContext:
         self.results = results
         self.folder_stays = folder_stays
         self.launch = launch
-        self.closed = (folder, *filter(None, [data]))
-        """Folders that no planner reaches: the test batches' and, where it is given, that of the data behind them."""
-        self.pickles = pickles or {}
+        self.closed = tuple(filter(None, [folder, data, results]))
+        """Folders that no planner sees: the test batches', that of the data behind them, and the results."""
         self.quiet = quiet or Quiet()
         self.second = second
         self.handed = handed
@@ -289,11 +287,9 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlannedOn
 
     budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
     limits = JudgeLimits(timeout_s=spec.timeout_s, log=context.folder / f"{spec.key}.log")
-    sent = context.pickles.get(strategy.name)
     answer = evaluate(
-        context.question, strategy, budget, spec.seed,
-        sealed=not context.handed, limits=limits, on_plan=on_plan, sent=sent,
-    )  # fmt: skip
+        context.question, strategy, budget, spec.seed, sealed=not context.handed, limits=limits, on_plan=on_plan
+    )
     if not isinstance(answer, Failure):
         try:
             return PlannedOnce(planned=answer.planned, judged=_judged_plan(answer, spec, context))

@@ -13,7 +13,6 @@ from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, first_error
 from shardbench.base.temporary import temporary_folder
-from shardbench.model.discovery import get_strategy, strategies, strategy_codes
 from shardbench.model.strategy import Strategy
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.processes.server import FORK_SERVER, set_rank_variables
@@ -23,9 +22,10 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs.calibrating import Calibrate, Calibrations, as_calibrated
 from shardbench.runs.cluster import Cluster, submitted
+from shardbench.runs.discovery import get_strategy, strategies, strategy_codes
 from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.parallel import SharedJob, run_beside
-from shardbench.runs.planning import may_need_engine, pickled_now
+from shardbench.runs.planning import may_need_engine
 from shardbench.runs.quiet import BUSY_SHARE, Quiet
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.second_judge import SecondJudge, StepJudge, second_judge
@@ -123,13 +123,11 @@ class SuiteWork(Work[TrialSpec, Record]):
         asked = {name: get_strategy(name) for name in {spec.strategy for spec in pieces}}
         measured = any(listed.job.backend is Backend.MEASURED for listed, _ in todo)
         spared = not measured and not any(may_need_engine(strategy) for strategy in asked.values())
-        # No test batches are made yet.
-        pickles = pickled_now(asked.values())
         engine = FORK_SERVER.without_engine() if spared else nullcontext()
         with engine, second_judge(self._options.second_judge) as second:
             # Its imports go on beside what this process does first.
             FORK_SERVER.context()
-            context = partial(job_context, options=self._options, pickles=pickles, quiet=self._quiet, second=second)
+            context = partial(job_context, options=self._options, quiet=self._quiet, second=second)
             yield from self._run(todo, asked, lambda listed: context(listed.job, listed.workload), environment, started)
 
     def _run(
@@ -252,7 +250,6 @@ def job_context(
     workload: Workload,
     options: RunOptions,
     *,
-    pickles: Mapping[str, bytes] | None = None,
     quiet: Quiet | None = None,
     second: SecondJudge | None = None,
     handed: bool = False,
@@ -264,7 +261,6 @@ def job_context(
         workload,
         results=options.results,
         data=options.data,
-        pickles=pickles,
         quiet=quiet,
         second=second,
         handed=handed,

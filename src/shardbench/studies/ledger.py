@@ -10,13 +10,13 @@ import pandas as pd
 from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import check_files, write_files
-from shardbench.model.discovery import reproduction_names
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import trial_store
 from shardbench.report.groups import current
 from shardbench.report.page.svg.picture import picture_file
 from shardbench.report.prediction.model_error import model_error
 from shardbench.report.tables.files import frame_csv
+from shardbench.runs.discovery import reproduction_names
 from shardbench.studies.claim import SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition
 from shardbench.studies.regions.region_picture import region_drawing

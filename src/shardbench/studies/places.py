@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from shardbench.model.discovery import strategies
 from shardbench.model.strategy import Role
 from shardbench.report.compare.same_numbers import SAME, same
 from shardbench.report.tables.text import significant
+from shardbench.runs.discovery import strategies
 
 OTHER_CODE = "other_code"
 """A column of rows that are on record elsewhere: whether other code judged them than that of the strategy's own."""

@@ -11,7 +11,7 @@ from typing import Any
 from shardbench.base.closest import unknown
 from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
-from shardbench.model.discovery import reproduction_home, reproduction_names
+from shardbench.runs.discovery import reproduction_home, reproduction_names
 from shardbench.studies.claim import Claim, Evidence, parse_claims
 from shardbench.studies.definitions import Definition, definitions
 from shardbench.studies.study import Study

@@ -10,13 +10,13 @@ from pathlib import Path
 from shardbench.base.code import class_code
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
-from shardbench.model.discovery import strategy_codes
 from shardbench.processes.failures import failed, failure_of
 from shardbench.processes.launch import MarkPoint, unmarked
 from shardbench.records.cell import Cell, CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
+from shardbench.runs.discovery import strategy_codes
 from shardbench.runs.run_trial import keep_log
 from shardbench.runs.session import BEGUN, Answered, Listener, Work, run_session, side_by_side
 from shardbench.studies.reproduction import Reproduction, find_reproduction

@@ -12,12 +12,12 @@ import numpy as np
 from shardbench.base.code import LEADERBOARD, checkout
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
-from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import Plan
 from shardbench.records.cell import Cell, CellRecord, SeriesRow, cell_key, cell_text
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Outcome
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import Answer, Question
 from shardbench.runs.held_out import too_good
 from shardbench.studies.reproduction import find_reproduction

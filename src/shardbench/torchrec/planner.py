@@ -22,7 +22,6 @@ from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.engine.described import UVM_DIVISOR
 from shardbench.model.constraints import Constraints
-from shardbench.model.discovery import get_strategy
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Tier
@@ -35,6 +34,7 @@ from shardbench.records.trial import Failure
 from shardbench.runs.asking import HandedPlan
 from shardbench.runs.best_plan import default_strategies
 from shardbench.runs.constrained import evaluate_under
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import Answer, evaluate
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.torchrec.exported import DENSE, export

@@ -28,6 +28,11 @@ def seal_test_split() -> None:
     _sealed = True
 
 
+def is_sealed() -> bool:
+    """Tell whether this process cannot read test splits, as those of strategies cannot."""
+    return _sealed
+
+
 @contextmanager
 def closed_test_split() -> Iterator[None]:
     """Keep this process from reading any test split meanwhile: a strategy plans in it."""

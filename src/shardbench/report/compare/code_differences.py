@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardbench.base.code import checkout
-from shardbench.model.discovery import strategy_codes
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
+from shardbench.runs.discovery import strategy_codes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,11 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.learning.learner import Learner
-from shardbench.model.discovery import get_strategy
 from shardbench.model.plan import OnRank, Plan
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.cell import Row, Series, SeriesRow
 from shardbench.records.trial import Outcome
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import Answer, Question, evaluate
 from shardbench.runs.planning import fit, learns
 from shardbench.tasks.best_found import best_found

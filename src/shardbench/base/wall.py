@@ -1,0 +1,356 @@
+"""Processes in namespaces: what they do not need is not there, and nothing that they start outlives them.
+
+Bubblewrap builds the wall around somebody else's code where it is installed, else the same calls made here.
+"""
+
+import ctypes
+import fcntl
+import os
+import platform
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+_NEW_MOUNTS, _NEW_USER, _NEW_PIDS = 0x20000, 0x10000000, 0x20000000
+_NEW_REST = 0x4000000 | 0x8000000 | 0x40000000 | 0x2000000
+"""Host name, System V memory and queues, network, control groups."""
+_NO_SUID, _NO_DEVICES, _NO_EXEC, _BIND, _ALL_BELOW, _PRIVATE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x40000
+_ATTRIBUTES_BELOW, _READ_ONLY = 0x8000, 0x1
+_DETACH = 2
+_MOUNT_SETATTR = 442
+_PDEATHSIG, _NO_NEW_PRIVILEGES, _DROP_BOUND = 1, 38, 24
+_CAPABILITIES_3 = 0x20080522
+_BUBBLEWRAP = "bwrap"
+_FILES = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/sys/devices/system",
+    "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/passwd", "/etc/group",
+)  # fmt: skip
+"""What programs need of a system."""
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+PRIVATE = Path("/tmp")  # noqa: S108 - of its own
+"""The folder that a process behind the wall writes to."""
+
+
+class Kind(StrEnum):
+    """What keeps planners from what is not theirs."""
+
+    BUBBLEWRAP = "bubblewrap"
+    NAMESPACES = "namespaces"
+    UNCONFINED = "unconfined"
+    """Nothing: this kernel lets users make no namespaces."""
+
+
+@cache
+def kind() -> Kind:
+    """Return what builds the wall here; tried once a process."""
+    if sys.platform != "linux":
+        return Kind.UNCONFINED
+    if shutil.which(_BUBBLEWRAP):
+        arguments = [_BUBBLEWRAP, *_arguments(Wall(by=Kind.BUBBLEWRAP)), sys.executable, "-I", "-S", "-c", ""]
+        if subprocess.run(arguments, check=False, capture_output=True).returncode == 0:
+            return Kind.BUBBLEWRAP
+    works = run(lambda: 0, None, Wall(by=Kind.NAMESPACES), loud=False) == 0
+    return Kind.NAMESPACES if works else Kind.UNCONFINED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wall:
+    """What is seen behind it besides Python and the system's libraries."""
+
+    shown: tuple[Path, ...] = ()
+    """Files and folders that can be read."""
+    hidden: tuple[Path, ...] = ()
+    """Folders that are empty, should they lie below one that is shown."""
+    by: Kind = field(default_factory=kind)
+
+    def paths(self) -> list[Path]:
+        """Return all that is shown, parents first, each under every name that it goes by."""
+        python = (sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, _search_path("LD_LIBRARY_PATH")))
+        named = {Path(path) for path in (*_FILES, *python)} | set(self.shown)
+        every = sorted({path for one in named if one.exists() for path in (one.absolute(), one.resolve())})
+        kept: list[Path] = []
+        for path in every:
+            if not any(above in path.parents for above in kept if not above.is_symlink()):
+                kept.append(path)
+        return kept
+
+    def covered(self) -> list[Path]:
+        """Return the folders that must be emptied: they lie in what is shown."""
+        shown = set(self.paths())
+        named = sorted({path for one in self.hidden if one.is_dir() for path in (one.absolute(), one.resolve())})
+        return [path for path in named if path in shown or shown & set(path.parents)]
+
+
+def _search_path(variable: str) -> list[str]:
+    return os.environ.get(variable, "").split(os.pathsep)
+
+
+def run(
+    work: Callable[[], int | None],
+    leash: int | None,
+    wall: Wall | None = None,
+    command: Sequence[str] = (),
+    kept: Sequence[int] = (),
+    *,
+    loud: bool = True,
+) -> int:
+    """Do ``work`` in a process of its own and return its exit code: 128 more than its number where a signal ended it.
+
+    That process, and all that it started, ends at the latest when this one does or nobody holds the other end of the
+    pipe ``leash``; where that is given, this process is there for nothing else, and closes its other files. Without
+    ``wall`` it sees all that this process does. Behind one it has the standard streams and the files ``kept``, and
+    ``command`` does the same as ``work`` where that takes a program of its own. Unless it is ``loud``, nothing is said
+    of a wall that cannot be built.
+    """
+    by = wall.by if wall is not None else Kind.UNCONFINED
+    if wall is not None and by is Kind.BUBBLEWRAP:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        arguments = [_BUBBLEWRAP, *_arguments(wall), *command]
+        bubblewrap = subprocess.Popen(arguments, env=environment, pass_fds=kept, stdin=subprocess.DEVNULL)
+        return _watched(bubblewrap.pid, leash, inner=True)
+
+    def above() -> int:
+        if wall is not None and by is Kind.NAMESPACES:
+            paths, covered = wall.paths(), wall.covered()
+            _unshare(_NEW_USER | _NEW_MOUNTS | _NEW_PIDS | _NEW_REST)
+            return _watched(_forked(lambda: _first(work, lambda: _build(paths, covered, kept)), loud=loud), leash)
+        prepare = _contained()
+        return _watched(_forked(lambda: _first(work, prepare)), leash)
+
+    # Only a process without other threads may leave its namespaces.
+    child = _forked(above, loud=loud)
+    if leash is not None:
+        _close_all_but([leash])
+    return _ended(child)
+
+
+def _contained() -> Callable[[], None]:
+    """Have the processes that are forked from here on end with the first of them, where the kernel can see to that."""
+    # NCCL looks for its peers by the numbers of their processes.
+    if sys.platform == "linux" and not Path("/dev/nvidiactl").exists():
+        for flags in (_NEW_PIDS | _NEW_MOUNTS, _NEW_PIDS | _NEW_MOUNTS | _NEW_USER):
+            with suppress(OSError):
+                _unshare(flags)
+                return _own_processes
+    return lambda: None
+
+
+def _forked(work: Callable[[], int | None], *, loud: bool = True) -> int:
+    """Fork a process that ends with this one, does the work and exits with the code that it gives; return its id."""
+    with warnings.catch_warnings():
+        # Of a fork beside threads, whose work the child takes no part in.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        if sys.platform == "linux":
+            _checked(_libc().prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        code = work() or 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        if loud:
+            traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _watched(child: int, leash: int | None, *, inner: bool = False) -> int:
+    """Wait until a child has ended, which it must when the leash is let go; return what to exit with.
+
+    ``inner``: it is its own child that has to be ended, with which it ends.
+    """
+    # The ends of its pipes are the child's.
+    _close_all_but([leash] if leash is not None else [])
+    if leash is not None:
+        poll = select.poll()
+        poll.register(leash, select.POLLIN)
+        if hasattr(os, "pidfd_open"):
+            poll.register(os.pidfd_open(child), select.POLLIN)
+        if leash in [descriptor for descriptor, _ in poll.poll()]:
+            for pid in (*(children(child) if inner else ()), child):
+                os.kill(pid, signal.SIGKILL)
+    return _ended(child)
+
+
+def _first(work: Callable[[], int | None], prepare: Callable[[], None]) -> int:
+    """Be the first process of a namespace, with whose end the kernel ends all others: the work is done below it."""
+
+    def own() -> int | None:
+        os.setsid()
+        return work()
+
+    prepare()
+    return _watched(_forked(own), None)
+
+
+def _ended(child: int) -> int:
+    """Wait for a child, and for what else falls to this process; return what to exit with."""
+    ended = 0
+    while ended != child:
+        ended, status = os.wait()
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process; none where the system does not tell."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _own_processes() -> None:
+    _mount(None, "/", None, _ALL_BELOW | _PRIVATE)
+    _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+
+
+def _unshare(flags: int) -> None:
+    user, group = os.geteuid(), os.getegid()
+    _checked(_libc().unshare(flags), "unshare")
+    if not flags & _NEW_USER:
+        return
+    Path("/proc/self/setgroups").write_text("deny")
+    for name, number in (("uid_map", user), ("gid_map", group)):
+        try:
+            # All of them, so that who is root may look for what is shown in folders of other people.
+            Path("/proc/self", name).write_text("0 0 4294967295" if user == 0 else f"{number} {number} 1")
+        except PermissionError:
+            Path("/proc/self", name).write_text(f"{number} {number} 1")
+
+
+def _build(paths: Sequence[Path], covered: Sequence[Path], kept: Sequence[int]) -> None:
+    """Put the process into a root folder that has only these paths, some of them emptied, and what it writes to."""
+    _mount(None, "/", None, _ALL_BELOW | _PRIVATE)
+    _mount("tmpfs", str(PRIVATE), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
+    new, old = PRIVATE / "new", PRIVATE / "old"
+    for folder in (new, old):
+        folder.mkdir()
+    _checked(_libc().pivot_root(str(PRIVATE).encode(), str(old).encode()), "pivot_root")
+    os.chdir("/")
+    new, old = Path("/new"), Path("/old")
+    _mount("tmpfs", str(new), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
+    for own in (PRIVATE, Path("/dev"), Path("/dev/shm")):  # noqa: S108
+        _mount("tmpfs", str(_folder(_in(new, own))), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=1777")
+    _mount("proc", str(_folder(new / "proc")), "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+    for path in (*paths, *(Path("/dev", name) for name in _DEVICES)):
+        _show(_in(old, path), _in(new, path), devices=path.parent == Path("/dev"))
+    for path in covered:
+        _mount("tmpfs", str(_in(new, path)), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
+        _set_attributes(_in(new, path), _READ_ONLY)
+    for path in (new, new / "proc", new / "dev"):
+        _set_attributes(path, _READ_ONLY, below=False)
+    _checked(_libc().umount2(str(old).encode(), _DETACH), "umount")
+    os.chdir(new)
+    _checked(_libc().pivot_root(b".", b"."), "pivot_root")
+    _checked(_libc().umount2(b".", _DETACH), "umount")
+    os.chdir(PRIVATE)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        # As bubblewrap does: processes behind the wall may talk to each other.
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14x", b"lo", 0x41))
+    _give_up_capabilities()
+    _close_all_but(kept)
+
+
+def _in(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _show(source: Path, target: Path, *, devices: bool) -> None:
+    if target.exists() or target.is_symlink():
+        return
+    _folder(target.parent)
+    if source.is_symlink():
+        target.symlink_to(source.readlink())
+        return
+    if source.is_dir():
+        target.mkdir()
+    else:
+        target.touch()
+    _mount(str(source), str(target), None, _BIND | _ALL_BELOW)
+    _set_attributes(target, _READ_ONLY | _NO_SUID | (0 if devices else _NO_DEVICES))
+
+
+def _set_attributes(path: Path, attributes: int, *, below: bool = True) -> None:
+    asked = struct.pack("=QQQQ", attributes, 0, 0, 0)
+    flags = _ATTRIBUTES_BELOW if below else 0
+    done = _libc().syscall(_MOUNT_SETATTR, -100, str(path).encode(), flags, asked, ctypes.c_size_t(len(asked)))
+    _checked(done, f"mount_setattr {path}")
+
+
+def _give_up_capabilities() -> None:
+    _checked(_libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
+    number = 0
+    while _libc().prctl(_DROP_BOUND, number, 0, 0, 0) == 0:
+        number += 1
+    _checked(_libc().capset(struct.pack("=II", _CAPABILITIES_3, 0), bytes(24)), "capset")
+
+
+def _close_all_but(kept: Sequence[int]) -> None:
+    low = 3
+    for descriptor in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
+        os.closerange(low, descriptor)
+        low = descriptor + 1
+
+
+def _arguments(wall: Wall) -> list[str]:
+    """Return the options by which bubblewrap builds the wall."""
+    paths = wall.paths()
+    shown = [
+        part
+        for path in paths
+        for part in (
+            ("--symlink", str(path.readlink()), str(path)) if path.is_symlink() else ("--ro-bind", str(path), str(path))
+        )
+    ]
+    hidden = [part for path in wall.covered() for part in ("--tmpfs", str(path), "--remount-ro", str(path))]
+    return [
+        "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+        "--tmpfs", str(PRIVATE), "--proc", "/proc", "--dev", "/dev", *shown, *hidden,
+        "--remount-ro", "/", "--chdir", str(PRIVATE), "--",
+    ]  # fmt: skip
+
+
+def new_keyring() -> None:
+    """Leave the keyring of the session, in which processes could leave notes for others."""
+    if sys.platform == "linux":
+        number = {"x86_64": 250}.get(platform.machine(), 219)
+        _libc().syscall(number, 1, None)
+
+
+def _mount(source: str | None, target: str, kind_of: str | None, flags: int, options: str | None = None) -> None:
+    given = [value.encode() if value is not None else None for value in (source, target, kind_of)]
+    data = options.encode() if options is not None else None
+    _checked(_libc().mount(*given, ctypes.c_ulong(flags), data), f"mount {target}")
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
