@@ -180,7 +180,7 @@ LEAVES, BOOMS = "import sys; sys.exit(0)", "raise RuntimeError('first\\nsecond')
         (
             "Taken",
             "",
-            f"strategy name 'shuffle' of their-package (entry point x = {__name__}:Taken) is already taken by",
+            f"'shuffle' of their-package (entry point x = {__name__}:Taken) is already taken by",
         ),
         ("Spaced", "", "Spaced must state a name of letters, digits"),
         ("Listed", "", "Listed must state moves as a frozenset of Move"),

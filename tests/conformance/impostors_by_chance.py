@@ -69,12 +69,12 @@ class PlansByTheProcess(Dealt):
 
 class PlansByTheHome(Dealt):
     def first(self, problem: Problem, seed: int) -> int:
-        return int("shardbench-test-" in os.environ["HOME"])
+        return int("elsewhere" in os.environ["HOME"])
 
 
 class PlansByTheFolder(Dealt):
     def first(self, problem: Problem, seed: int) -> int:
-        return int("shardbench-test-" in str(Path.cwd()))
+        return int("elsewhere" in str(Path.cwd()))
 
 
 class PlansByAddresses(Dealt):

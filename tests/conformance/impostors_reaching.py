@@ -5,8 +5,8 @@ They look, or open for writing and write nothing; where the kernel closes nothin
 
 import contextlib
 import ctypes
+import errno
 import gc
-import json
 import os
 import socket
 import sys
@@ -35,13 +35,11 @@ from shardbench.workloads.workload import Workload
 
 
 def closed_folder() -> Path:
-    """The folder of test batches and records, as the frames below the strategy say; raises RuntimeError."""
-    frame = sys._getframe()
-    while (found := frame.f_locals.get("closed")) is None:
-        if frame.f_back is None:
-            raise RuntimeError("no frame knows of it")
-        frame = frame.f_back
-    return Path(found)
+    """The folder of test batches and records, which lies where temporary folders are; raises FileNotFoundError."""
+    for place in (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):
+        for folder in place.glob("shardbench-closed-*"):
+            return folder
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/var/tmp/shardbench-closed")
 
 
 class Reaching(Honest):
@@ -68,7 +66,9 @@ class ListsTheFolderOfBatches(Reaching):
 
 class ListsWhereTemporaryFoldersAre(Reaching):
     def reach(self, problem: Problem) -> None:
-        list(closed_folder().parent.iterdir())
+        found = [path.name for path in Path("/tmp").iterdir() if path.name.startswith(("shardbench", "pytest"))]
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/var/tmp")
 
 
 class ReadsRecords(Reaching):
@@ -171,7 +171,7 @@ class AsksTheNetwork(Reaching):
         with socket.socket() as connection:
             connection.settimeout(0.2)
             with contextlib.suppress(ConnectionRefusedError):
-                connection.connect(("127.0.0.1", 9))
+                connection.connect(("192.0.2.1", 9))
 
 
 class MountsAnotherFolder(Reaching):
@@ -235,7 +235,7 @@ class AnswersWithAPickle(AnswersForItself):
 class AnswersWithAPlan(AnswersForItself):
     """That is no plan for the problem."""
 
-    answer = json.dumps({"text": '{"world_size":1,"segments":[]}'}).encode()
+    answer = b'text\n{"world_size":1,"segments":[]}'
 
 
 class AnswersWithoutEnd(AnswersForItself):

@@ -7,14 +7,12 @@ import impostors_by_chance as chance
 import impostors_in_time as hurry
 import impostors_reaching as reaching
 
-from shardbench.base.landlock import version
+from shardbench.base.wall import Kind, kind
 from shardbench.model.strategy import Strategy
 
 NOT_CAUGHT = "not caught"
 NOTHING_THERE = "nothing there"
 """It passes, for it got nothing."""
-FIRST, SIGNALS, NETWORK = 1, 6, 4
-"""Versions of Landlock that close files, other processes to signals, and TCP."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +25,14 @@ class Impostor:
     """The check that says so."""
     words: str = ""
     """Of its message, a regular expression."""
-    landlock: int = 0
-    """The version that the kernel must have for it to be caught."""
+    walled: bool = False
+    """Whether it is caught by the wall alone."""
     plan_s: float = 0.5
 
     @property
     def caught_by(self) -> str:
         """What is expected on this kernel."""
-        return self.check if version() >= self.landlock else NOT_CAUGHT
+        return NOT_CAUGHT if self.walled and kind() is Kind.UNCONFINED else self.check
 
 
 COVERS = "every row and column is placed once"
@@ -79,17 +77,17 @@ IMPOSTORS = (
     Impostor(plans.NoRoundTrip, ANSWERS, "round-trip", "float"),
     Impostor(plans.ForgesAPlan, ANSWERS, "round-trip", "world_size"),
     Impostor(plans.SubclassesPlan, ANSWERS, "round-trip", "differs"),
-    Impostor(plans.DiesSilently, ANSWERS, "raises-infeasible-only", "exit code 3"),
+    Impostor(plans.DiesSilently, ANSWERS, "raises-infeasible-only", "exited with 3"),
     Impostor(plans.Raises, ANSWERS, "raises-infeasible-only", "KeyError"),
     Impostor(hurry.ExitsAsIfAllWereWell, ANSWERS, "raises-infeasible-only", "SystemExit"),
-    Impostor(hurry.Interrupts, ANSWERS, "raises-infeasible-only", "exit code"),
-    Impostor(hurry.IsKilled, ANSWERS, "raises-infeasible-only", "exit code -9"),
+    Impostor(hurry.Interrupts, ANSWERS, "raises-infeasible-only", "exited with 1"),
+    Impostor(hurry.IsKilled, ANSWERS, "raises-infeasible-only", "killed by signal 9"),
     Impostor(hurry.SaysThatItIsSkipped, ANSWERS, "raises-infeasible-only", "cannot run it"),
     Impostor(hurry.SpeaksForTheHarness, ANSWERS, "raises-infeasible-only", "no such device"),
     Impostor(hurry.DeclinesWhileItLearns, ANSWERS, "raises-infeasible-only", "no training"),
     Impostor(plans.HoldsALambda, CROSSES, "picklable", "pickle"),
     Impostor(plans.BecomesAnother, CROSSES, "picklable", "int"),
-    Impostor(hurry.SleepsWhileItIsPickled, CROSSES, "finishes", "killed"),
+    Impostor(hurry.SleepsWhileItIsPickled, CROSSES, "picklable", "took more than 5 s"),
     Impostor(plans.RollsDice, SEEDED, "repeatable", "two different results"),
     Impostor(chance.DrawsFromTheModuleRandom, SEEDED, "repeatable", "two different"),
     Impostor(chance.DrawsFromNumpysGenerator, SEEDED, "repeatable", "two different"),
@@ -98,7 +96,7 @@ IMPOSTORS = (
     Impostor(chance.CountsItsCalls, SEEDED, "repeatable", "two different"),
     Impostor(chance.CountsForItsClass, SEEDED, "repeatable", "two different"),
     Impostor(chance.PlansByAddresses, SEEDED, "repeatable", "two different"),
-    Impostor(chance.PlansByTheProcess, SURROUNDED, "deterministic", "two different"),
+    Impostor(chance.PlansByTheProcess, SURROUNDED, NOTHING_THERE, walled=True),
     Impostor(chance.PlansByTheMonth, SURROUNDED, "deterministic", "two different"),
     Impostor(chance.PlansByTheHome, SURROUNDED, "deterministic", "two different"),
     Impostor(chance.PlansByTheFolder, SURROUNDED, "deterministic", "two different"),
@@ -117,29 +115,29 @@ IMPOSTORS = (
     Impostor(hurry.Overruns, KEEPS_TIME, "budget", "planning took"),
     Impostor(hurry.OverrunsWhileItLearns, KEEPS_TIME, "budget", "fitting took"),
     Impostor(hurry.SetsTheClock, KEEPS_TIME, "budget", "planning took"),
-    Impostor(reaching.ReadsTestBatches, BATCHES, "out-of-reach", "closed to planners", FIRST),
-    Impostor(reaching.ListsTheFolderOfBatches, BATCHES, "out-of-reach", "closed to planners", FIRST),
-    Impostor(reaching.ListsWhereTemporaryFoldersAre, BATCHES, "out-of-reach", "closed to planners", FIRST),
-    Impostor(reaching.LinksTestBatches, BATCHES, "out-of-reach", "closed to planners", FIRST),
-    Impostor(reaching.ReadsThroughAChild, BATCHES, "out-of-reach", "closed to planners", FIRST),
-    Impostor(reaching.ReadsWhileItIsPickled, BATCHES, "out-of-reach", "closed to planners", FIRST),
-    Impostor(reaching.ReadsWhileItIsUnpickled, BATCHES, "out-of-reach", "closed to planners", FIRST),
+    Impostor(reaching.ReadsTestBatches, BATCHES, "out-of-reach", "closed to planners", walled=True),
+    Impostor(reaching.ListsTheFolderOfBatches, BATCHES, "out-of-reach", "closed to planners", walled=True),
+    Impostor(reaching.ListsWhereTemporaryFoldersAre, BATCHES, "out-of-reach", "closed to planners", walled=True),
+    Impostor(reaching.LinksTestBatches, BATCHES, "out-of-reach", "closed to planners", walled=True),
+    Impostor(reaching.ReadsThroughAChild, BATCHES, "out-of-reach", "closed to planners", walled=True),
+    Impostor(reaching.ReadsWhileItIsPickled, BATCHES, "picklable", "No such file", walled=True),
+    Impostor(reaching.ReadsWhileItIsUnpickled, BATCHES, "out-of-reach", "closed to planners", walled=True),
     Impostor(reaching.ChangesTestBatches, BATCHES, "out-of-reach", "closed to planners|changed"),
     Impostor(reaching.RemovesTestBatches, BATCHES, "out-of-reach", "closed to planners|changed"),
-    Impostor(reaching.ReadsRecords, RECORDS, "out-of-reach", "closed to planners", FIRST),
+    Impostor(reaching.ReadsRecords, RECORDS, "out-of-reach", "closed to planners", walled=True),
     Impostor(reaching.WritesRecords, RECORDS, "out-of-reach", "closed to planners|changed"),
-    Impostor(reaching.ReadsItsParentsMemory, OUTSIDE, "out-of-reach", "closed to planners", FIRST),
-    Impostor(reaching.FollowsItsParentsFiles, OUTSIDE, "out-of-reach", "closed to planners", FIRST),
-    Impostor(reaching.SignalsItsParent, OUTSIDE, "out-of-reach", "closed to planners", SIGNALS),
-    Impostor(reaching.EditsTheHarness, OUTSIDE, "out-of-reach", "closed to planners", FIRST),
-    Impostor(reaching.KeepsNotesAtHome, OUTSIDE, "out-of-reach", "closed to planners", FIRST),
-    Impostor(reaching.AsksTheNetwork, OUTSIDE, "out-of-reach", "closed to planners", NETWORK),
-    Impostor(reaching.MountsAnotherFolder, OUTSIDE, "out-of-reach", "closed to planners", FIRST),
+    Impostor(reaching.ReadsItsParentsMemory, OUTSIDE, NOTHING_THERE, walled=True),
+    Impostor(reaching.FollowsItsParentsFiles, OUTSIDE, NOTHING_THERE, walled=True),
+    Impostor(reaching.SignalsItsParent, OUTSIDE, NOTHING_THERE, walled=True),
+    Impostor(reaching.EditsTheHarness, OUTSIDE, "out-of-reach", "closed to planners", walled=True),
+    Impostor(reaching.KeepsNotesAtHome, OUTSIDE, "out-of-reach", "closed to planners", walled=True),
+    Impostor(reaching.AsksTheNetwork, OUTSIDE, "out-of-reach", "closed to planners", walled=True),
+    Impostor(reaching.MountsAnotherFolder, OUTSIDE, "out-of-reach", "closed to planners", walled=True),
     Impostor(reaching.PatchesTheJudge, JUDGED, "valid", "needs .* bytes of HBM"),
     Impostor(reaching.AnswersForItself, JUDGED, "raises-infeasible-only", "cannot be read"),
     Impostor(reaching.AnswersWithAPickle, JUDGED, "raises-infeasible-only", "cannot be read"),
     Impostor(reaching.AnswersWithAPlan, JUDGED, "round-trip", "segments"),
-    Impostor(reaching.AnswersWithoutEnd, JUDGED, "raises-infeasible-only", "gave no answer"),
+    Impostor(reaching.AnswersWithoutEnd, JUDGED, "raises-infeasible-only", "cannot be read: a message of"),
     Impostor(reaching.AsksForTheTestSplit, FORESEES, "declared-information", "test trace"),
     Impostor(reaching.OpensTheSeal, FORESEES, "held-out", "made for those", plan_s=4.0),
     Impostor(reaching.AsksBehindTheSeal, FORESEES, "held-out", "made for those", plan_s=4.0),
@@ -147,6 +145,6 @@ IMPOSTORS = (
     Impostor(reaching.ForeseesALittle, FORESEES, NOT_CAUGHT, plan_s=4.0),
     Impostor(chance.KnowsTheShapes, "settings are the same on all problems", NOT_CAUGHT),
     Impostor(chance.KnowsThatItIsTested, "a strategy does the same under test as in trials", NOT_CAUGHT),
-    Impostor(reaching.WritesRecordsAndSaysNothing, RECORDS, NOTHING_THERE, landlock=FIRST),
+    Impostor(reaching.WritesRecordsAndSaysNothing, RECORDS, NOTHING_THERE, walled=True),
 )
-"""Those whose check names a version of Landlock pass where the kernel has it not."""
+"""Those that the wall alone catches pass where the kernel lets users make no namespaces."""

@@ -9,11 +9,16 @@ from pathlib import Path
 from register import IMPOSTORS, NOT_CAUGHT, NOTHING_THERE, Impostor
 
 from shardbench.base.atomic import write_atomically
-from shardbench.base.landlock import version
+from shardbench.base.errors import BadInput
+from shardbench.base.wall import kind
+from shardbench.runs import described
 from shardbench.runs.conformance import ConformanceError, check
 from shardbench.runs.conformance_problems import cases
+from shardbench.runs.described import described_apart
 
 TABLE = Path(__file__).parents[2] / "results" / "tables" / "faults" / "impostors.csv"
+described.LOADS_S = 5.0  # type: ignore[attr-defined]
+"""No impostor is waited for longer while it is described."""
 HEADER = ("strategy", "rule", "caught_by")
 PROBLEMS = ("few-tables", "forces-host-memory", "fits-nowhere")
 """The one that is asked in other words, and those that do not fit one device, or any."""
@@ -22,8 +27,13 @@ PROBLEMS = ("few-tables", "forces-host-memory", "fits-nowhere")
 def caught(impostor: Impostor) -> tuple[str, str]:
     """The check that rejects an impostor and what it says, on three problems and the one whose lookups are drawn."""
     problems = [case for case in cases() if case.problem.name in PROBLEMS]
+    module, name = impostor.kind.__module__, impostor.kind.__name__
     try:
-        check(impostor.kind(), plan_s=impostor.plan_s, fit_s=0.3, problems=problems)
+        (strategy,) = described_apart("impostors", module, f"{module}:{name}")
+        check(strategy, plan_s=impostor.plan_s, fit_s=0.3, problems=problems)
+    except BadInput as error:
+        # As a package of which nothing is listed.
+        return "declares", f"check 'declares' failed: {error}"
     except ConformanceError as error:
         return error.check, str(error)
     return NOT_CAUGHT, ""
@@ -48,7 +58,7 @@ def main() -> None:
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(TABLE, "\n".join(lines(rows)) + "\n")
     not_caught = sum(name == NOT_CAUGHT for _, _, name in rows)
-    print(f"{len(rows)} impostors, {not_caught} not caught; the kernel's Landlock has version {version()}: {TABLE}")
+    print(f"{len(rows)} impostors, {not_caught} not caught; the wall is of {kind()}: {TABLE}")
     if wrong:
         sys.exit("\n".join(wrong))
 

@@ -11,6 +11,10 @@ LONGEST = 1 << 28
 FOREVER = float("inf")
 
 
+class TooLong(ValueError):
+    """A message says that it has more bytes than any."""
+
+
 def write_frame(pipe: Connection, data: bytes, deadline: float = FOREVER) -> None:
     """Write one message; raises BrokenPipeError where nobody reads, TimeoutError where not all is read at ``deadline``.
 
@@ -24,10 +28,10 @@ def write_frame(pipe: Connection, data: bytes, deadline: float = FOREVER) -> Non
 
 
 def read_frame(pipe: Connection, deadline: float = FOREVER) -> bytes:
-    """Read one message; raises TimeoutError where it is not whole at ``deadline``, EOFError where there is no more."""
+    """Read one message; raises TimeoutError where it is not whole at ``deadline``, EOFError or TooLong."""
     size = int.from_bytes(_read(pipe, _LENGTH_BYTES, deadline), "big")
     if size > LONGEST:
-        raise EOFError
+        raise TooLong(f"a message of {size} bytes; the longest has {LONGEST}")
     return _read(pipe, size, deadline)
 
 

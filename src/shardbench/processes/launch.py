@@ -26,7 +26,7 @@ from shardbench.base.wall import Wall, children, new_keyring, run
 from shardbench.processes.answers import BEGAN, FAILED, MARK, OBJECT, TEXT, message, read, taken_apart
 from shardbench.processes.blame import OutOfMemory, died, fault, stalled, without_result
 from shardbench.processes.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
-from shardbench.processes.frames import read_frame, write_frame
+from shardbench.processes.frames import TooLong, read_frame, write_frame
 from shardbench.processes.limits import FILE_BYTES, MEMORY_SHARE, be_first_to_go, lift_memory_limit, limit_this_process
 from shardbench.processes.server import ANSWERS_S, FORK_SERVER
 from shardbench.records.trial import Failure, Outcome
@@ -113,6 +113,9 @@ class Worker:
             failure = self._died(phase)
             self.end()
             raise TrialFailed(failure) from error
+        except TooLong as error:
+            self.end()
+            raise failed(Outcome.ERROR, f"an answer that cannot be read: {error}", phase) from error
         except TimeoutError as error:
             self.spent()
             self.end()

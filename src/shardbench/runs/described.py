@@ -25,7 +25,7 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.table import NAME_PATTERN
 from shardbench.processes.failures import TrialFailed
-from shardbench.processes.launch import PICKLING_S, Worker, pickled
+from shardbench.processes.launch import Worker
 from shardbench.records.trial import Outcome
 from shardbench.runs.planning import StandIn, classes_of, gives_several, kind_of, learns
 from shardbench.runs.planning_process import START_S, PlanningProcess
@@ -53,13 +53,13 @@ class Description(FiniteModel):
     """Why there is none."""
 
     @classmethod
-    def of(cls, strategy: Strategy) -> "Description":
-        """Describe a strategy, in the process that is there for it."""
+    def of(cls, strategy: Strategy, pickling_s: float) -> "Description":
+        """Describe a strategy, in the process that is there for it; pickling it may take so many seconds."""
         sent, unsent = b"", ""
         try:
-            sent = pickled(strategy, "plan")
-        except TrialFailed as error:
-            unsent = error.failure.cause
+            sent = within(pickling_s, lambda: pickle.dumps(strategy))
+        except (Exception, SystemExit) as error:
+            unsent = described(error)
         declared = {name: getattr(strategy, name) for name in ("name", "sees", "moves", "role", "requires")}
         several = gives_several(strategy)
         told = {"learns": learns(strategy), "modules": classes_of(strategy), "unsent": unsent}
@@ -83,7 +83,7 @@ class Described(StandIn):
     def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
         unsent: str = vars(self)["unsent"]
         if unsent:
-            raise TypeError(unsent)
+            raise pickle.PicklingError(unsent)
         return _opened, (vars(self)["sent"],)
 
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
@@ -140,8 +140,8 @@ def described_apart(package: str, module: str, value: str) -> list[Strategy]:
 @cache
 def _described(package: str, module: str, value: str, code: str | None) -> tuple[Description, ...] | str:
     """Return descriptions, or what is wrong, once for the ``code`` that the package has."""
-    # Loading and making what it brings have LOADS_S each.
-    limit_s = 2.0 * LOADS_S + PICKLING_S + START_S
+    # Loading, making what it brings and pickling one of them have LOADS_S each.
+    limit_s = 3.0 * LOADS_S + START_S
     with temporary_folder() as folder, Worker(folder / "log", wall=Wall(shown=tuple(places_of(module)))) as worker:
         try:
             said = worker.call(_describe, (package, value, LOADS_S), timeout_s=limit_s, phase="start", text=True)
@@ -155,7 +155,7 @@ def _described(package: str, module: str, value: str, code: str | None) -> tuple
 def _describe(package: str, value: str, loads_s: float, *, held: dict[str, object]) -> str:
     point = metadata.EntryPoint(name="", value=value, group="")
     given = strategies_of(loaded(package, point.load, loads_s), package, loads_s)
-    return _DESCRIPTIONS.dump_json(tuple(Description.of(strategy) for _, strategy in given)).decode()
+    return _DESCRIPTIONS.dump_json(tuple(Description.of(strategy, loads_s) for _, strategy in given)).decode()
 
 
 def strategies_of(provided: object, package: str, loads_s: float = LOADS_S) -> list[tuple[str, Strategy]]:
