@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from shardbench.base.code import BASELINES
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import content_hash
+from shardbench.base.wall import Kind, kind
 from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.cost.bounds.step import in_order
-from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -19,8 +18,9 @@ from shardbench.records.cell import Cell, CellRecord, Scalar, SeriesRow
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome, unusual
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
+from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.runs.evaluate import Answer, evaluate
-from shardbench.runs.planning import learns
+from shardbench.runs.planning import learns, ours
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Study
 
@@ -66,6 +66,8 @@ class Steps(Study):
         workload, machine = str(cell["workload"]), str(cell["machine"])
         if cell["strategy"] is None:
             return [_bound(question(VERSION, workload, machine, inputs=False))]
+        if kind() is Kind.UNCONFINED:
+            raise Unsupported("the leaderboard takes no plans of unconfined processes: this kernel makes no namespaces")
         strategy = get_strategy(str(cell["strategy"]))
         asked = question(VERSION, workload, machine, inputs=Sees.INPUTS in strategy.sees)
         board = load()
@@ -94,7 +96,7 @@ class Steps(Study):
     def optional(self, cell: Cell) -> bool:
         """Strategies of other people's packages are listed where they are installed."""
         name = cell["strategy"]
-        return name is not None and not type(get_strategy(str(name))).__module__.startswith(f"{BASELINES}.")
+        return name is not None and not ours(get_strategy(str(name)))
 
     def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
         """Return both tables, with the measured rows of the suite that has them."""

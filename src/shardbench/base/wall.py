@@ -239,27 +239,24 @@ def _build(paths: Sequence[Path], covered: Sequence[Path], kept: Sequence[int]) 
     """Put the process into a root folder that has only these paths, some of them emptied, and what it writes to."""
     _mount(None, "/", None, _ALL_BELOW | _PRIVATE)
     _mount("tmpfs", str(PRIVATE), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
-    new, old = PRIVATE / "new", PRIVATE / "old"
-    for folder in (new, old):
-        folder.mkdir()
-    _checked(_libc().pivot_root(str(PRIVATE).encode(), str(old).encode()), "pivot_root")
-    os.chdir("/")
-    new, old = Path("/new"), Path("/old")
-    _mount("tmpfs", str(new), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
+    old = PRIVATE / "old"
+    old.mkdir()
+    _checked(_libc().pivot_root(bytes(PRIVATE), bytes(old)), "pivot_root")
+    old = Path("/old")
     for own in (PRIVATE, Path("/dev"), Path("/dev/shm")):  # noqa: S108
-        _mount("tmpfs", str(_folder(_in(new, own))), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=1777")
-    _mount("proc", str(_folder(new / "proc")), "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+        own.mkdir()
+        _mount("tmpfs", str(own), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=1777")
+    Path("/proc").mkdir()
+    _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
     for path in (*paths, *(Path("/dev", name) for name in _DEVICES)):
-        _show(_in(old, path), _in(new, path), devices=path.parent == Path("/dev"))
+        _show(old / path.relative_to("/"), path, devices=path.parent == Path("/dev"))
     for path in covered:
-        _mount("tmpfs", str(_in(new, path)), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
-        _set_attributes(_in(new, path), _READ_ONLY)
-    for path in (new, new / "proc", new / "dev"):
-        _set_attributes(path, _READ_ONLY, below=False)
-    _checked(_libc().umount2(str(old).encode(), _DETACH), "umount")
-    os.chdir(new)
-    _checked(_libc().pivot_root(b".", b"."), "pivot_root")
-    _checked(_libc().umount2(b".", _DETACH), "umount")
+        _mount("tmpfs", str(path), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
+        _set_attributes(path, _READ_ONLY)
+    _checked(_libc().umount2(bytes(old), _DETACH), "umount")
+    old.rmdir()
+    for name in ("/", "/proc", "/dev"):
+        _set_attributes(Path(name), _READ_ONLY, below=False)
     os.chdir(PRIVATE)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         # As bubblewrap does: processes behind the wall may talk to each other.
@@ -268,19 +265,10 @@ def _build(paths: Sequence[Path], covered: Sequence[Path], kept: Sequence[int]) 
     _close_all_but(kept)
 
 
-def _in(root: Path, path: Path) -> Path:
-    return root / path.relative_to("/")
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def _show(source: Path, target: Path, *, devices: bool) -> None:
     if target.exists() or target.is_symlink():
         return
-    _folder(target.parent)
+    target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink():
         target.symlink_to(source.readlink())
         return
@@ -295,7 +283,7 @@ def _show(source: Path, target: Path, *, devices: bool) -> None:
 def _set_attributes(path: Path, attributes: int, *, below: bool = True) -> None:
     asked = struct.pack("=QQQQ", attributes, 0, 0, 0)
     flags = _ATTRIBUTES_BELOW if below else 0
-    done = _libc().syscall(_MOUNT_SETATTR, -100, str(path).encode(), flags, asked, ctypes.c_size_t(len(asked)))
+    done = _libc().syscall(_MOUNT_SETATTR, -100, bytes(path), flags, asked, ctypes.c_size_t(len(asked)))
     _checked(done, f"mount_setattr {path}")
 
 
