@@ -38,6 +38,8 @@ _FILES = (
     "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/passwd", "/etc/group",
 )  # fmt: skip
 """What programs need of a system."""
+_LOOK_MS = 50
+"""How often a child is looked at where the system does not tell of its end."""
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 PRIVATE = Path("/tmp")  # noqa: S108 - of its own
 """The folder that a process behind the wall writes to."""
@@ -180,9 +182,13 @@ def _watched(child: int, leash: int | None, *, inner: bool = False) -> int:
     if leash is not None:
         poll = select.poll()
         poll.register(leash, select.POLLIN)
-        if hasattr(os, "pidfd_open"):
+        told = hasattr(os, "pidfd_open")
+        if told:
             poll.register(os.pidfd_open(child), select.POLLIN)
-        if leash in [descriptor for descriptor, _ in poll.poll()]:
+        while not (ready := poll.poll(None if told else _LOOK_MS)):
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                break
+        if leash in [descriptor for descriptor, _ in ready]:
             for pid in (*(children(child) if inner else ()), child):
                 os.kill(pid, signal.SIGKILL)
     return _ended(child)
