@@ -82,11 +82,11 @@ def check_submission(
     """Hold the leaderboard's records of a results folder against its rules, and judge its plans.
 
     Bounds are those of the results folder ``committed`` where this code proved them, else they are proven now.
-    ``again`` cells of each strategy, drawn with ``seed`` or with one that nobody knew, are made anew. Their plans are judged on
-    fresh test lookups too, where there are others than those on record: each of FRESH draws (SURE where there is a
-    suspicion) costs a drawing, and a counting a plan. ``folder`` is where those cells may keep files, ``told`` hears
-    what is done. Raises BadInput where there are no records, a line is malformed or was edited, or a strategy is not
-    installed.
+    ``again`` cells of each strategy, drawn with ``seed`` or with one that nobody knew, are made anew. Their plans are
+    judged on fresh test lookups too, where there are others than those on record: each of FRESH draws (SURE where there
+    is a suspicion) costs a drawing, and a counting a plan. ``folder`` is where those cells may keep files, ``told``
+    hears what is done. Raises BadInput where there are no records, a line is malformed or was edited, or a strategy is
+    not installed.
     """
     study = find_reproduction(OWNER).study(STUDY)
     store = cell_store(results, OWNER, STUDY)
