@@ -123,7 +123,8 @@ class _Check:
     ) -> None:
         self._study, self._results, self._folder, self._told = study, results, folder, told
         known = {} if committed is None else cell_store(committed, OWNER, STUDY).latest()
-        self._committed = {key: record for key, record in known.items() if of_this_code(study, record)}
+        bounds = ((key, record) for key, record in known.items() if record.cell.get("strategy") is None)
+        self._committed = {key: record for key, record in bounds if of_this_code(study, record)}
         self._bounds: dict[tuple[Scalar, Scalar], SeriesRow] = {}
         self.on_record = self.proven = self.plans = self.made_again = 0
         self.again: list[str] = []
