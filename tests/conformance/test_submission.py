@@ -338,7 +338,8 @@ def test_steps_that_are_longer_when_made_again_are_a_fault(
 
     assert faults({"factor": 1.0}) == faults({"factor": 1.004}) == faults({"factor": 0.9}) == []
     assert all("ms, made again" in fault for fault in faults({"factor": 1.006}))
-    assert faults({"factor": 1.0, "outcome": "timeout"})[0].endswith("made again it ended in timeout")
+    late = {"factor": 1.0, "outcome": "timeout", "cause": "plan: late"}
+    assert faults(late)[0].endswith("made again it ended in timeout: plan: late")
 
 
 def test_the_command_says_what_was_not_checked(

@@ -306,7 +306,7 @@ def _worse(record: CellRecord, made: CellRecord) -> Iterator[str]:
         if other is None or _word(row, "outcome") != Outcome.OK:
             continue
         if other["outcome"] != Outcome.OK:
-            yield f"{row['budget']}: made again it ended in {other['outcome']}"
+            yield f"{row['budget']}: made again it ended in {other['outcome']}: {other.get('cause')}"
         elif _number(other, "step_ms") > _number(row, "step_ms") * (1.0 + WORSE):
             yield f"{row['budget']}: {_number(row, 'step_ms'):.6g} ms, made again {_number(other, 'step_ms'):.6g} ms"
 
