@@ -51,7 +51,7 @@ class Kind(StrEnum):
     BUBBLEWRAP = "bubblewrap"
     NAMESPACES = "namespaces"
     UNCONFINED = "unconfined"
-    """Nothing: this kernel lets users make no namespaces."""
+    """This kernel lets users make no namespaces, and nothing does."""
 
 
 @cache
