@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from shardbench.base.code import commit_here, differs
-from shardbench.base.errors import ShardBenchError, one_line
+from shardbench.base.deadline import interrupt
+from shardbench.base.errors import ShardBenchError, described, one_line
 from shardbench.base.generated import ascii_text
 from shardbench.base.host import why_not_loaded
 from shardbench.cli.check_submission import check_submission_command
@@ -47,8 +48,10 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; SIGTERM, SIGHUP and SIGQUIT interrupt like ctrl-C."""
-    for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(ending, signal.default_int_handler)
+    # A shell has its background jobs ignore ctrl-C.
+    ctrl_c = (signal.SIGINT,) if signal.getsignal(signal.SIGINT) is signal.default_int_handler else ()
+    for ending in (*ctrl_c, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(ending, interrupt)
     sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -64,6 +67,8 @@ def run_command(arguments: Sequence[str]) -> int:
         result = EXIT_INTERRUPTED
     except ShardBenchError as error:
         return _fail(str(error))
+    except SystemExit as error:
+        return _fail(f"a plug-in ended the program by {described(error)}")
     except _USAGE_ERROR as error:
         return _fail(usage_line(error))
     except ModuleNotFoundError as error:

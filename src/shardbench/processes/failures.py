@@ -11,6 +11,7 @@ from shardbench.base.errors import (
     Unsupported,
     described,
     one_line,
+    text_of,
 )
 from shardbench.base.host import why_not_loaded
 from shardbench.processes.limits import at_memory_limit
@@ -45,13 +46,13 @@ def failed(outcome: Outcome, cause: str, phase: str, rule: str | None = None) ->
 def out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception says that a device or this machine had no memory."""
     # Torch's allocators, kernels of managed memory and NCCL say it in errors of other types.
-    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    text = text_of(error).lower() if isinstance(error, RuntimeError) else ""
     # The system says of a thread's stack that gets no memory what it says of one thread too many.
     refused = _REFUSED in text and at_memory_limit()
     return refused or any(words in text for words in _OUT_OF_MEMORY) or isinstance(error, MemoryError)
 
 
-def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> Failure:
+def failure_of(error: BaseException, phase: str, package: str = "") -> Failure:
     """Return the failure that an exception is, in one line.
 
     Its place is the innermost line in ``package`` (a module name with all below it). Errors that are
@@ -62,8 +63,8 @@ def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> 
     outcome = next((found for kind, found in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
     if out_of_memory(error):
         outcome = Outcome.OOM
-    text = one_line(str(error), LONGEST_CAUSE)
-    rule = error.rule if isinstance(error, InvalidPlan | Undeclared) else None
+    text = one_line(text_of(error), LONGEST_CAUSE)
+    rule = one_line(str(error.rule)) if isinstance(error, InvalidPlan | Undeclared) else None
     places = _places(error.__traceback__)
     inside = [place for module, place in places if package and f"{module}.".startswith(f"{package}.")]
     place = inside[-1] if inside else ""

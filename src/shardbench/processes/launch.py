@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from shardbench.base.deadline import within
+from shardbench.base.deadline import interrupts, within
 from shardbench.base.errors import described
 from shardbench.processes.answers import BEGAN, FAILED, MARK, OBJECT, TEXT, message, read, taken_apart
 from shardbench.processes.blame import OutOfMemory, died, fault, stalled, without_result
@@ -230,7 +230,9 @@ def pickled(value: object, phase: str) -> bytes:
     """Pickle a value for another process; raises TrialFailed where that cannot be, or takes for ever."""
     try:
         return within(PICKLING_S, lambda: bytes(ForkingPickler.dumps(value)))
-    except Exception as error:
+    except BaseException as error:
+        if interrupts(error):
+            raise
         outcome = Outcome.TIMEOUT if isinstance(error, TimeoutError) else Outcome.ERROR
         raise failed(
             outcome, f"cannot be pickled for a process of its own: {described(error, LONGEST_CAUSE)}", phase
@@ -258,7 +260,7 @@ def _serve(requests: Connection, answers: Connection, file_bytes: int | None) ->
             limit_this_process(file_bytes=file_bytes)
             given = {"mark": partial(_mark, answers, frozenset(marks))} if marks else {}
             answer = message(TEXT if text else OBJECT, function(*args, **given))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             lift_memory_limit()
             traceback.print_exc()
             answer = message(FAILED, failure_of(error, phase))
@@ -284,7 +286,8 @@ def _print_to(log: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    sys.stdout = sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    # What other people's code says may not be text that can be written.
+    sys.stdout = sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
 
 
 def _die_with(lifeline: Connection) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardbench.base.code import BASELINES, owner_of
+from shardbench.base.deadline import interrupts
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.landlock import confine, confined
 from shardbench.model.plan import MAX_SEGMENTS, Plan
@@ -95,7 +96,7 @@ class Sealed:
             confine(self.closed, [self.private], signals=True)
         try:
             strategy: Strategy = pickle.loads(self.pickled)  # noqa: S301 - made by pickled
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise TrialFailed(failure_of(error, "plan")) from error
         return strategy
 
@@ -145,12 +146,14 @@ def plan_here(
             raise InvalidPlan(CHANGED, rule="leaves-input-alone")
         if not isinstance(plan, Plan):
             raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan", rule="returns-a-plan")
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if interrupts(error):
+            raise
         raise TrialFailed(planning_failure(error, strategy)) from error
     return _written(plan), replace(spent, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
 
 
-def planning_failure(error: Exception | SystemExit, strategy: Strategy) -> Failure:
+def planning_failure(error: BaseException, strategy: Strategy) -> Failure:
     """Return the failure that a strategy's exception is; one of a confined process that reached out breaks a rule."""
     failure = failure_of(error, "plan", owner_of(type(strategy).__module__))
     refused = _refused(error) if confined() else None

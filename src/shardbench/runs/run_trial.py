@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from shardbench.base.deadline import given_by, interrupts
 from shardbench.base.errors import Infeasible
 from shardbench.engine.measure import rank_job, run_on_ranks
 from shardbench.model.calibrated import calibrated_on
 from shardbench.model.discovery import get_strategy, missing_modules, strategies
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.validate import validate
 from shardbench.processes.failures import TrialFailed, failed, failure_of
 from shardbench.processes.trial_folder import left_hash, next_attempt
@@ -146,7 +147,8 @@ class JobContext:
         """Tell whether any strategy of the job looks at single inputs: a sample is as large as all else together."""
         named = self.job.strategies
         asked = strategies().values() if EVERY in named else [get_strategy(name) for name in named]
-        return any(Sees.INPUTS in strategy.sees for strategy in asked)
+        # Of one that raises here its own trial says so.
+        return any(given_by(lambda: Sees.INPUTS in strategy.sees, otherwise=False) for strategy in asked)  # noqa: B023
 
     @cached_property
     def control(self) -> Plan:
@@ -244,19 +246,26 @@ def run_trial(
     begun = Record(
         key=spec.key,
         spec=spec,
-        role=strategy.role,
+        role=given_by(lambda: strategy.role, Role.COMPETITOR),
         environment=environment,
         provenance=provenance,
         outcome=NEVER_RAN.outcome,
         failure=NEVER_RAN,
     )
-    failure = _cannot_start(spec, strategy, context)
+    try:
+        failure = _cannot_start(spec, strategy, context)
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        failure = failure_of(error, "start")
     if failure is not None:
         return begun.ended(failure)
     context.make()
     try:
         made = context.planning(spec, strategy)
-    except Exception as error:
+    except BaseException as error:
+        if interrupts(error):
+            raise
         record = begun.ended(failure_of(error, "harness"))
     else:
         record = _judged_trial(begun.model_copy(update={"planned": made.planned}), made.judged, context)

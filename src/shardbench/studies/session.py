@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from shardbench.base.code import class_code
+from shardbench.base.deadline import interrupts
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
 from shardbench.model.discovery import strategy_codes
@@ -150,7 +151,9 @@ def run_cell(
         if not rows:
             raise failed(Outcome.ERROR, "the study gave no rows for this cell", "run")
         return CellRecord.model_validate({**draft, "rows": rows})
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if interrupts(error):
+            raise
         traceback.print_exc()
         return _failed(draft, failure_of(error, "run"))
 
