@@ -9,6 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+
 class Interrupted(KeyboardInterrupt):
     """Somebody wants the program to end: raised by ``interrupt``, so that it is told from what other code raises."""
 
