@@ -12,13 +12,14 @@ import hashlib
 import io
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import IO, Generic, TypeVar
 
-from shardbench.base.atomic import whole_file, write_atomically
+from shardbench.base.atomic import no_room, whole_file, write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash, from_json, to_json
 
@@ -30,6 +31,8 @@ LONGEST_LINE = 1 << 24
 """Most bytes of a line; the longest of ours have a thousandth of it."""
 END = ".end"
 """Suffix of the file beside, which states number and digest of the last line."""
+HELD_BYTES = 1 << 18
+"""Room that is held on the disk for what is to be appended next, and for what is kept beside it."""
 _DIGEST = re.compile(rb',"digest":"([0-9a-f]{16})"}$')
 _PLACE = re.compile(rb',"line":([1-9][0-9]{0,15}),"after":"([0-9a-f]{16}|)"}$')
 _STATED_END = re.compile(rb"([1-9][0-9]{0,15}) ([0-9a-f]{16})\n")
@@ -110,6 +113,7 @@ class JsonLines(Generic[T]):
         self._kind = kind
         self._unit = unit
         self._end = path.with_name(path.name + END)
+        self._held: IO[bytes] | None = None
 
     def read(self) -> list[T]:
         """Return all values in the order they were written; an absent file has none."""
@@ -181,9 +185,53 @@ class JsonLines(Generic[T]):
     def _write_end(self, last: _Place) -> None:
         write_atomically(self._end, last.text)
 
+    @contextmanager
+    def room(self) -> Iterator[Callable[[], None]]:
+        """Give what holds room on the disk for the next value until ``append`` needs it, or the block ends.
+
+        It raises BadInput where there is none. To be called before the work that a value is of.
+        """
+
+        def hold() -> None:
+            if self._held is None:
+                self._hold()
+
+        try:
+            yield hold
+        finally:
+            self._let_go()
+
+    def _hold(self) -> None:
+        folder = self.path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        # It has no name: nothing is left of it, however this process ends.
+        held: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed by _let_go
+        try:
+            if held.write(bytes(HELD_BYTES)) < HELD_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(held.fileno())
+        except OSError as error:
+            held.close()
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                # No file may be so large, or the like: no matter of room.
+                return
+            raise BadInput(
+                f"{folder}: {error.strerror}: no {self._unit} begins without {HELD_BYTES} bytes free for its record; "
+                "all before are recorded: make room and run again"
+            ) from error
+        self._held = held
+
+    def _let_go(self) -> bool:
+        """Give up the room that is held; return whether some was."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+        return held is not None
+
     def append(self, value: T) -> None:
         """Add a value by one atomic write under a lock; nothing of it stays where there is no room for all.
 
+        The room that is held is given up where there is no other.
         Raises BadInput after a truncated line, and where the system does not take the line.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,20 +241,34 @@ class JsonLines(Generic[T]):
                 raise BadInput(f"{self.path} ends in a truncated line; the next run sets it aside")
             line, place = self._last(file.fileno(), size).next_line(to_json(value).encode())
             try:
-                if file.write(line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(file.fileno())
+                self._write(file, line, size)
             except OSError as error:
-                # Shortening needs no room.
-                os.ftruncate(file.fileno(), size)
                 raise BadInput(
                     f"{self.path}: {error.strerror}: the {self._unit} just done is not recorded, all before it are; "
                     "make room and run again"
                 ) from error
-            self._write_end(place)
+            try:
+                self._write_end(place)
+            except OSError as error:
+                if not no_room(error) or not self._let_go():
+                    raise
+                self._write_end(place)
+
+    def _write(self, file: io.FileIO, line: bytes, size: int) -> None:
+        """Write a line after so many bytes, in the room that is held where need be; nothing of it stays otherwise."""
+        try:
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+        except OSError as error:
+            # Shortening needs no room.
+            os.ftruncate(file.fileno(), size)
+            if not no_room(error) or not self._let_go():
+                raise
+            self._write(file, line, size)
 
     def _last(self, handle: int, size: int) -> _Place:
-        """Return the place of the last line of an open file of ``size`` bytes; raises BadInput where it is not right."""
+        """Return the place of the last line of an open file of ``size`` bytes; raises BadInput if it is not right."""
         stated = self._stated_end()
         if not size:
             self._check_end(stated, [])

@@ -1,5 +1,6 @@
 """The command line. Commands import what they need only when they run, so that ``shardbench list`` is quick."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from shardbench.base.atomic import no_room
 from shardbench.base.code import commit_here, differs
 from shardbench.base.deadline import interrupt
 from shardbench.base.errors import ShardBenchError, described, one_line
@@ -52,7 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ctrl_c = (signal.SIGINT,) if signal.getsignal(signal.SIGINT) is signal.default_int_handler else ()
     for ending in (*ctrl_c, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ending, interrupt)
-    sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
+    code = run_command(sys.argv[1:] if arguments is None else arguments)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = _fail(_not_written(error)) if code != EXIT_BAD_INPUT else code
+        # Python flushes once more, and would complain of it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -68,6 +77,9 @@ def run_command(arguments: Sequence[str]) -> int:
     except ShardBenchError as error:
         return _fail(str(error))
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            # The module rich leaves so.
+            return _fail(_not_written(error.__context__))
         return _fail(f"a plug-in ended the program by {described(error)}")
     except _USAGE_ERROR as error:
         return _fail(usage_line(error))
@@ -83,9 +95,11 @@ def run_command(arguments: Sequence[str]) -> int:
         unloaded = why_not_loaded(error)
         if unloaded:
             return _fail(unloaded)
-        if error.filename is None:
-            raise
-        return _fail(f"{error.filename}: {error.strerror}")
+        if error.filename is not None:
+            return _fail(f"{error.filename}: {error.strerror}")
+        if no_room(error) or isinstance(error, BrokenPipeError):
+            return _fail(_not_written(error))
+        raise
     if result == EXIT_INTERRUPTED:
         return _fail("interrupted; finished trials are recorded, the same command goes on from there", result)
     return result if isinstance(result, int) else EXIT_OK
@@ -131,6 +145,16 @@ app.command("test")(test_command)
 app.command("collect")(collect_command)
 app.command("check-submission")(check_submission_command)
 app.command("doctor")(doctor_command)
+
+
+def _not_written(error: OSError) -> str:
+    """Say that the system took no more of what has no name here: the output, or a file that a library writes."""
+    where = (
+        "what reads the output has ended"
+        if isinstance(error, BrokenPipeError)
+        else ("make room where the output, results, data and temporary files (TMPDIR) go; what is recorded stays")
+    )
+    return f"{error.strerror}: {where}"
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:

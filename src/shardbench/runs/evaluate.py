@@ -3,6 +3,7 @@
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -281,7 +282,9 @@ def _plan(
             raise
         finally:
             if limits is not None and printed.is_file():
-                shutil.copyfile(printed, limits.log)
+                # What it printed is worth less than what it gave.
+                with suppress(OSError):
+                    shutil.copyfile(printed, limits.log)
             if question.restored():
                 raise failed(Outcome.INVALID, "the strategy changed the test batches", "plan", "leaves-input-alone")
 

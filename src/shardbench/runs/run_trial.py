@@ -2,11 +2,12 @@
 
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
+from shardbench.base.atomic import no_room, whole_file
 from shardbench.base.deadline import given_by, interrupts
 from shardbench.base.errors import Infeasible
 from shardbench.engine.measure import rank_job, run_on_ranks
@@ -92,7 +93,8 @@ class JobContext:
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
     without ``launch`` will. ``pickles`` are strategies by name, as they cross to the processes that plan. Ranks run
     here as ``quiet`` lets them. ``second`` judges plans beside the cost model. ``handed`` says that
-    strategies only hand on plans that the caller has: they plan in this process, and no bounds are proven.
+    strategies only hand on plans that the caller has: they plan in this process, and no bounds are proven. Files
+    of the results that cannot be kept before a record is on disk are put off to ``later``.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class JobContext:
         quiet: Quiet | None = None,
         second: SecondJudge | None = None,
         handed: bool = False,
+        later: list[Callable[[], None]] | None = None,
     ) -> None:
         self.job = job
         self.workload = workload
@@ -122,6 +125,8 @@ class JobContext:
         self.quiet = quiet or Quiet()
         self.second = second
         self.handed = handed
+        self.later = later if later is not None else []
+        """Makes the files of the results for which there was no room, once the record is on disk."""
         self.machine = job.load_machine()
         self._attempts: dict[str, Path] = {}
         self._plannings: dict[tuple[type[Strategy], str], PlannedOnce] = {}
@@ -206,14 +211,28 @@ class JobContext:
     def keep_plan(self, plan: Plan) -> None:
         """Keep a valid plan as ``plans/<hash>.json``, and in ``lookups/`` what a sample asks of its segments."""
         if self.results is not None:
-            keep_plan(self.results, plan)
-            keep_lookups(self.results, plan, self.question.problem, self.workload.fingerprint)
+            problem, fingerprint = self.question.problem, self.workload.fingerprint
+            self._keep(partial(keep_plan, self.results, plan))
+            self._keep(partial(keep_lookups, self.results, plan, problem, fingerprint))
 
     def keep_log(self, key: str, *, ok: bool) -> None:
         """Keep what the processes of a trial printed as ``logs/<key>.log``, unless it ended well."""
         if self.results is not None:
             ran = sorted(self._attempts[key].glob("rank*.log")) if key in self._attempts else []
-            keep_log(self.results, key, () if ok else (self.folder / f"{key}.log", *ran))
+            self._keep(partial(keep_log, self.results, key, () if ok else (self.folder / f"{key}.log", *ran)))
+
+    def _keep(self, keep: Callable[[], None]) -> None:
+        """Keep a file now, so that no record is without it, or later: none is lost for want of room for the file."""
+        try:
+            keep()
+        except OSError:
+            self.later.append(keep)
+
+
+def keep_rest(later: list[Callable[[], None]]) -> None:
+    """Keep what was put off; raises OSError where there is still no room."""
+    while later:
+        later.pop(0)()
 
 
 def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
@@ -223,8 +242,7 @@ def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
     there = [path for path in parts if path.is_file()]
     if not there:
         return
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with kept.open("wb") as file:
+    with whole_file(kept) as file:
         for part in there:
             file.write(f"== {part.name}\n".encode())
             before = max(part.stat().st_size - KEPT_LOG_BYTES, 0)
@@ -264,7 +282,8 @@ def run_trial(
     try:
         made = context.planning(spec, strategy)
     except BaseException as error:
-        if interrupts(error):
+        # Without room for what the program itself writes the trial has no outcome.
+        if interrupts(error) or no_room(error):
             raise
         record = begun.ended(failure_of(error, "harness"))
     else:
@@ -349,6 +368,8 @@ def _judged_trial(planned: Record, judged: JudgedPlan | Failure, context: JobCon
     except MachineBusy:
         raise
     except Exception as error:
+        if no_room(error):
+            raise
         return predicted.ended(failure_of(error, "harness"))
     return predicted.ended(None, Simulated(timing=judged.predictions.predicted))
 
