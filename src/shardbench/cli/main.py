@@ -35,10 +35,14 @@ from shardbench.cli.run import run_suite_command
 from shardbench.cli.status import status_command
 from shardbench.cli.test import test_command
 from shardbench.cli.usage import usage_line
+from shardbench.processes.failures import memory_limit_bytes
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
 # of all usage errors can be reached in both only through the one that Typer exports.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+
+_NOT_MAPPED = "failed to map segment"
+"""What the system's loader says of a library for which there is no memory."""
 
 app = typer.Typer(
     name="shardbench",
@@ -91,6 +95,12 @@ def run_command(arguments: Sequence[str]) -> int:
         return _fail(
             f"this needs {error.name}, not installed here: run it in the environment that your trainer runs in"
         )
+    except MemoryError:
+        return _fail(_out_of_memory())
+    except ImportError as error:
+        if _NOT_MAPPED not in str(error):
+            raise
+        return _fail(_out_of_memory())
     except OSError as error:
         unloaded = why_not_loaded(error)
         if unloaded:
@@ -145,6 +155,12 @@ app.command("test")(test_command)
 app.command("collect")(collect_command)
 app.command("check-submission")(check_submission_command)
 app.command("doctor")(doctor_command)
+
+
+def _out_of_memory() -> str:
+    limited = memory_limit_bytes()
+    what = "free some" if limited is None else f"{limited >> 20} MiB are the limit: raise it (ulimit -v, ulimit -d)"
+    return f"out of memory: {what}"
 
 
 def _not_written(error: OSError) -> str:

@@ -1,5 +1,6 @@
 """Exceptions as outcomes of a trial: what went wrong, in one line, with the file and line of what raised."""
 
+import resource
 from pathlib import Path
 from types import TracebackType
 
@@ -26,6 +27,8 @@ _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
 )
 _REFUSED = "resource temporarily unavailable"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
+NEEDED_BYTES = 1 << 30
+"""About the memory that a process with the engine asks for."""
 LONGEST_CAUSE = 500
 """Characters of an exception's text that a record keeps."""
 
@@ -41,6 +44,32 @@ class TrialFailed(ShardBenchError):
 def failed(outcome: Outcome, cause: str, phase: str, rule: str | None = None) -> TrialFailed:
     """Return the exception to raise for a failure of these fields."""
     return TrialFailed(Failure(outcome=outcome, cause=cause, phase=phase, rule=rule))
+
+
+def not_started(error: OSError | EOFError, phase: str) -> TrialFailed:
+    """Return the exception to raise where no process could be started; a memory limit that is too low is named."""
+    cause, outcome = f"no process could be started: {text_of(error) or type(error).__name__}", Outcome.ERROR
+    limited = too_little_memory()
+    if limited:
+        cause, outcome = f"{cause}; {limited}", Outcome.OOM
+    return failed(outcome, cause, phase)
+
+
+def too_little_memory() -> str:
+    """Say in one line that this process may take too little memory for the engine; empty where it may take enough."""
+    limited = memory_limit_bytes()
+    if limited is None or limited >= NEEDED_BYTES:
+        return ""
+    return (
+        f"processes of this shell may take {limited >> 20} MiB each, ranks and planners need about "
+        f"{NEEDED_BYTES >> 20}: raise the limit (ulimit -v, ulimit -d)"
+    )
+
+
+def memory_limit_bytes() -> int | None:
+    """Return the memory that this process may ask for; None where nothing limits it."""
+    soft = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    return min((most for most in soft if most != resource.RLIM_INFINITY), default=None)
 
 
 def out_of_memory(error: BaseException) -> bool:

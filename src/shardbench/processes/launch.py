@@ -25,9 +25,9 @@ from typing import Any, TypeVar
 from shardbench.base.deadline import interrupts, within
 from shardbench.base.errors import described
 from shardbench.processes.answers import BEGAN, FAILED, MARK, OBJECT, TEXT, message, read, taken_apart
-from shardbench.processes.blame import OutOfMemory, died, fault, stalled, without_result
+from shardbench.processes.blame import OutOfMemory, died, fault, removed, stalled, without_result
 from shardbench.processes.descendants import descendants, kill_all, leave_like, run_above
-from shardbench.processes.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
+from shardbench.processes.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of, not_started
 from shardbench.processes.frames import read_frame, write_frame
 from shardbench.processes.limits import FILE_BYTES, lift_memory_limit, limit_this_process
 from shardbench.processes.server import ANSWERS_S, FORK_SERVER
@@ -160,8 +160,7 @@ class Worker:
             self._pid = int(self._message(time.monotonic() + ANSWERS_S)[1])
         except (OSError, EOFError) as error:
             self.end()
-            cause = f"no process could be started: {error or type(error).__name__}"
-            raise failed(Outcome.ERROR, cause, phase) from error
+            raise not_started(error, phase) from error
 
     def _answer(
         self, deadline: float, timeout_s: float, marks: dict[str, list[Mark]] | None, grace_s: float
@@ -331,12 +330,22 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
     processes = [
         context.Process(target=_rank, args=(body, folder, rank, world_size, lifeline)) for rank in range(world_size)
     ]
+    # The open folder is the same one as long as it is not removed, or made again.
+    opened = os.open(folder, os.O_RDONLY)
     try:
         for process in processes:
-            FORK_SERVER.start(process)
+            try:
+                FORK_SERVER.start(process)
+            except (OSError, EOFError) as error:
+                raise not_started(error, "start") from error
         # The first one waits for the fork server's imports, which are no rank's.
         _watch(folder, processes, time.monotonic() + timeout_s, timeout_s, memory)
+    except TrialFailed as error:
+        if folder.is_dir() and os.path.samestat(os.fstat(opened), folder.stat()):
+            raise
+        raise TrialFailed(removed(folder)) from error
     finally:
+        os.close(opened)
         for process in processes:
             if process.pid is not None:
                 _kill(process)
@@ -355,8 +364,9 @@ def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float
             del running[rank]
             if process.exitcode != 0:
                 raise TrialFailed(_fault(folder, processes, memory))
-            if not (folder / f"rank{rank}.json").is_file():
-                raise TrialFailed(without_result(folder, rank))
+            left_nothing = without_result(folder, rank)
+            if left_nothing is not None:
+                raise TrialFailed(left_nothing)
 
 
 def _fault(folder: Path, processes: list[Any], memory: OutOfMemory) -> Failure:
