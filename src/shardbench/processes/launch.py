@@ -339,9 +339,9 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
             except (OSError, EOFError) as error:
                 raise not_started(error, "start") from error
         # The first one waits for the fork server's imports, which are no rank's.
-        _watch(folder, processes, time.monotonic() + timeout_s, timeout_s, memory)
+        _watch(folder, opened, processes, time.monotonic() + timeout_s, timeout_s, memory)
     except TrialFailed as error:
-        if folder.is_dir() and os.path.samestat(os.fstat(opened), folder.stat()):
+        if _is_there(folder, opened):
             raise
         raise TrialFailed(removed(folder)) from error
     finally:
@@ -351,13 +351,24 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
                 _kill(process)
 
 
-def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float, memory: OutOfMemory) -> None:
+def _is_there(folder: Path, opened: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(opened), folder.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _watch(
+    folder: Path, opened: int, processes: list[Any], deadline: float, timeout_s: float, memory: OutOfMemory
+) -> None:
     running = dict(enumerate(processes))
     while running:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TrialFailed(stalled(folder, {rank: process.pid for rank, process in running.items()}, timeout_s))
         wait([process.sentinel for process in running.values()], timeout=min(left, 1.0))
+        if not _is_there(folder, opened):
+            raise TrialFailed(removed(folder))
         for rank, process in list(running.items()):
             if process.exitcode is None:
                 continue
