@@ -339,7 +339,7 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
             except (OSError, EOFError) as error:
                 raise not_started(error, "start") from error
         # The first one waits for the fork server's imports, which are no rank's.
-        _watch(folder, opened, processes, time.monotonic() + timeout_s, timeout_s, memory)
+        _watch(folder, opened, processes, timeout_s, memory)
     except TrialFailed as error:
         if _is_there(folder, opened):
             raise
@@ -358,10 +358,8 @@ def _is_there(folder: Path, opened: int) -> bool:
         return False
 
 
-def _watch(
-    folder: Path, opened: int, processes: list[Any], deadline: float, timeout_s: float, memory: OutOfMemory
-) -> None:
-    running = dict(enumerate(processes))
+def _watch(folder: Path, opened: int, processes: list[Any], timeout_s: float, memory: OutOfMemory) -> None:
+    running, deadline = dict(enumerate(processes)), time.monotonic() + timeout_s
     while running:
         left = deadline - time.monotonic()
         if left <= 0:
