@@ -1,8 +1,10 @@
 """Faults of planners: each ends as it should, and a trial after it ends well."""
 
 import random
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +15,7 @@ from toy_machine import machine_file
 
 from faults import strategies
 from faults.case import Fault, Seen, expected
+from shardbench.base.deadline import interrupt
 from shardbench.model.strategy import Strategy
 from shardbench.processes import launch
 from shardbench.records.record import Record
@@ -60,6 +63,9 @@ def faults() -> Iterator[Fault]:
         for repeat in range(2 if name in TWICE else 1):
             yield Fault("planner", "plan", f"{name} {repeat}", partial(_harms, name))
     yield Fault("planner", "start", "pickles for ever", _pickles_for_ever)
+    for where in strategies.PLACES:
+        for name in strategies.RAISED:
+            yield Fault("planner", where, f"raises {name}", partial(_raises, where, name))
 
 
 def _harms(name: str, folder: Path, rng: random.Random) -> Seen:
@@ -68,6 +74,27 @@ def _harms(name: str, folder: Path, rng: random.Random) -> Seen:
     with _shorter(evaluate, "START_S", 5.0 if outcome is Outcome.TIMEOUT else evaluate.START_S):
         record = run_one(context, strategies.Harmful(name, rng.uniform(0.0, 0.2)))
     return _and_then(context, expected(record.failure, outcome, cause))
+
+
+def _raises(where: str, name: str, folder: Path, rng: random.Random) -> Seen:
+    """Whatever it raises, and wherever: here, as the program, which is interrupted by signals alone."""
+    context = context_of(folder)
+    with _interrupted_by_signals():
+        record = run_one(context, strategies.Raises(where, name))
+    said = "cannot be pickled for a process of its own: " if where in strategies.IN_PICKLING else ""
+    phase = "start" if where == "requires" else "plan"
+    return _and_then(context, expected(record.failure, Outcome.ERROR, said + strategies.RAISED[name][1], phase=phase))
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    endings = (signal.SIGINT, signal.SIGTERM)
+    before = {ending: signal.signal(ending, interrupt) for ending in endings}
+    try:
+        yield
+    finally:
+        for ending, handler in before.items():
+            signal.signal(ending, handler)
 
 
 def _pickles_for_ever(folder: Path, rng: random.Random) -> Seen:
@@ -82,7 +109,7 @@ def _and_then(context: JobContext, seen: Seen) -> Seen:
     after = run_one(context, Honest(), PLAN_S)
     if after.outcome is Outcome.OK:
         return seen
-    return Seen(f"{seen.said}; then {after.cause}", outcome_right=False)
+    return replace(seen, said=f"{seen.said}; then {after.cause}", outcome_right=False)
 
 
 def context_of(folder: Path, plan_s: float = PLAN_S) -> JobContext:
