@@ -9,13 +9,6 @@ import time
 from collections.abc import Callable
 
 from misbehaving import Honest, answer_pipe
-from process_table import state_of
-
-
-def _server() -> int:
-    """The fork server, parent of the process above this one."""
-    above = state_of(os.getppid())
-    return above[1] if above is not None else 0
 
 
 def _leave_daemon() -> None:
@@ -41,10 +34,6 @@ def _fork_often() -> None:
         if os.fork() == 0:
             os.setsid()
             time.sleep(1e6)
-
-
-def _nice_server() -> None:
-    os.setpriority(os.PRIO_PROCESS, _server(), os.getpriority(os.PRIO_PROCESS, _server()) + 1)
 
 
 def _recurse() -> None:
@@ -114,9 +103,9 @@ HARMS: dict[str, Callable[[], object]] = {
     "thirty children": _fork_often,
     "kills who is above": lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(5)),
     "stops who is above": lambda: _stop_and_wait(os.getppid()),
-    "kills the fork server": lambda: os.kill(_server(), signal.SIGKILL),
-    "stops the fork server": lambda: _stop_and_wait(_server()),
-    "nice fork server": _nice_server,
+    "kills all others": lambda: os.kill(-1, signal.SIGKILL),
+    "stops all others": lambda: os.kill(-1, signal.SIGSTOP),
+    "nice for all of its user's": lambda: os.setpriority(os.PRIO_USER, 0, 19),
 }
 """What goes wrong while it plans."""
 
