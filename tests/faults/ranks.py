@@ -20,6 +20,7 @@ from faults.suites import MEASURED, suite
 from shardbench.base.errors import BadInput
 from shardbench.engine.measure import gather, run_on_ranks
 from shardbench.processes.failures import TrialFailed
+from shardbench.processes.launch import lowest
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.runner import RunOptions, run_suite
 
@@ -108,7 +109,7 @@ def _pid(trial: Path, rank: int) -> int | None:
     for pid in descendants(os.getpid()):
         try:
             if Path(f"/proc/{pid}/fd/1").readlink() == trial / f"rank{rank}.log":
-                return pid
+                return lowest(pid)
         except OSError:
             continue
     return None
