@@ -320,5 +320,8 @@ def test_lists_of_tables_and_suites(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "prepared.json" in run(capsys, tmp_path, *arguments, "--batch-size", 64, code=2)
     listed.write_text("name,rows\na,none\n")
     assert "rows" in run(capsys, listed, *arguments, code=2)
+    for workloads in ("5", "[5]", "[]", "'x'", "{}"):
+        suite.write_text(f"workloads = {workloads}")
+        assert f"{suite}: workloads" in run(capsys, suite, *arguments, code=2)
     suite.write_text("x = 1\n")
     assert "neither [[workloads]] nor [[tables]]" in run(capsys, suite, *arguments, code=2)

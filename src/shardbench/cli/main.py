@@ -74,6 +74,8 @@ def run_command(arguments: Sequence[str]) -> int:
         return _fail(
             f"this needs {error.name}, not installed here: run it in the environment that your trainer runs in"
         )
+    except MemoryError:
+        return _fail("this does not fit into the memory that is free: lower batch_size, profile_samples, rows or dim")
     except OSError as error:
         unloaded = why_not_loaded(error)
         if unloaded:

@@ -13,7 +13,7 @@ from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
 from shardbench.cli.against import read_plan, yours_line
 from shardbench.cli.names import completing, machines, outcomes, say_left_out, suites, workloads
-from shardbench.model.table import Optimizer, Precision, StepSchedule
+from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, Outcome, unusual
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ def plan_command(
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", min=1, help="Samples of a step on all devices; the list's own if left out."),
+        typer.Option(
+            "--batch-size", min=1, max=MAX_BATCH, help="Samples of a step on all devices; the list's own if left out."
+        ),
     ] = None,
     strategy: shared.StrategiesOption = None,
-    budget: Annotated[
-        float, typer.Option("--budget", min=0.01, help="Seconds that all strategies together may plan.")
-    ] = 30.0,
+    budget: shared.BudgetOption = 30.0,
     constraints: Annotated[
         Path | None,
         typer.Option("--constraints", help="A .toml file that says what the plan must keep."),
@@ -74,7 +74,10 @@ def plan_command(
         bool, typer.Option("--race", help="Run the plans of all strategies on real ranks, the slower ones less often.")
     ] = False,
     race_s: Annotated[
-        float, typer.Option("--race-s", min=0.0, help="Seconds of a race; its first round always runs whole.")
+        float,
+        typer.Option(
+            "--race-s", min=0.0, callback=shared.seconds, help="Seconds of a race; its first round always runs whole."
+        ),
     ] = 300.0,
     results: shared.ResultsOption = shared.DEFAULT_RESULTS,
     work: shared.WorkOption = None,
@@ -153,6 +156,10 @@ def _workload(tables: str, name: str | None, batch_size: int | None, data: Path)
 
 def _configs(tables: str) -> list[dict[str, Any]]:
     """Read the workloads as they are written; a list of tables is one workload, and so is a folder of profiled logs."""
+    from pydantic import Field  # noqa: PLC0415
+
+    from shardbench.base.serialise import from_data  # noqa: PLC0415
+
     path = Path(tables)
     described = {"dataset": "described", "name": path.stem}
     if path.suffix in (".csv", ".parquet"):
@@ -162,7 +169,8 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     if path.suffix == ".toml":
         read = toml_file(path)
         if "workloads" in read:
-            return list(read["workloads"])
+            listed = dict[str, Annotated[list[dict[str, Any]], Field(min_length=1)]]
+            return from_data(listed, {"workloads": read["workloads"]}, str(path))["workloads"]
         if "tables" not in read:
             raise BadInput(f"{path} has neither [[workloads]] nor [[tables]]")
         return [{**described, **read}]

@@ -45,11 +45,16 @@ def reproduce_command(
     force: shared.ForceOption = False,
     fresh: shared.FreshOption = False,
     retry: shared.RetryOption = "",
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes for the studies; 0: one a core.")] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, max=shared.MAX_WORKERS, help="Processes for the studies; 0: one a core.")
+    ] = 0,
     cell_timeout: Annotated[
         float | None,
         typer.Option(
-            "--cell-timeout", min=1.0, help="Seconds for a cell of a study; the study's own limit if left out."
+            "--cell-timeout",
+            min=1.0,
+            callback=shared.seconds,
+            help="Seconds for a cell of a study; the study's own limit if left out.",
         ),
     ] = None,
     data: shared.DataOption = shared.DEFAULT_DATA,

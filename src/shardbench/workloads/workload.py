@@ -3,17 +3,17 @@
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import pydantic
-from pydantic import PositiveInt
+from pydantic import Field
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.model.profile import AccessProfile, InputSample
-from shardbench.model.table import DenseShape, Name, Table
+from shardbench.model.table import BatchSize, DenseShape, Name, Table
 from shardbench.workloads.ranking_cache import RecentRankings, Survey
 from shardbench.workloads.trace import Bags, Ranking, Split, assert_readable, check_rows, last_rows
 
@@ -127,12 +127,12 @@ class WorkloadConfig(pydantic.BaseModel):
     ``dataset`` names the module's kind (a Literal with a default in the subclass).
     """
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     dataset: str
     name: Name
-    batch_size: PositiveInt
-    test_batches: PositiveInt = 4
+    batch_size: BatchSize
+    test_batches: Annotated[int, Field(ge=1, le=1 << 16)] = 4
     dense: DenseShape = DenseShape()
 
     @abstractmethod
