@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, tell
 
 
@@ -23,7 +23,7 @@ def check_submission_command(
     from shardbench.studies.submission import check_submission  # noqa: PLC0415
 
     def told(line: str) -> None:
-        print(ascii_text(line), flush=True)
+        say(line)
 
     found = check_submission(folder, again=again, told=None if as_json else told)
     lines = [

@@ -10,7 +10,7 @@ import typer
 
 from shardbench.base.code import commit_here, differs
 from shardbench.base.errors import ShardBenchError, one_line
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.base.host import why_not_loaded
 from shardbench.cli.check_submission import check_submission_command
 from shardbench.cli.claims import claims_command
@@ -93,7 +93,7 @@ def _print_version(wanted: bool) -> None:
         return
     commit = commit_here()
     clone = "" if commit is None else f", commit {commit[:12]}" + (", changed since" if differs() else "")
-    print(f"shardbench {installed_version('shardbench')}{clone}")
+    say(f"shardbench {installed_version('shardbench')}{clone}")
     raise typer.Exit
 
 
@@ -131,7 +131,7 @@ app.command("doctor")(doctor_command)
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:
-    print(ascii_text(f"error: {one_line(message)}"), file=sys.stderr)
+    say(f"error: {one_line(message)}", sys.stderr)
     return code
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.cli.names import completing, papers, retried, strategy_names, suites, suites_and_papers
 from shardbench.model.table import MAX_SEED, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import Backend
@@ -129,7 +129,7 @@ def tell(data: Mapping[str, Any], lines: Iterable[str], *, as_json: bool) -> Non
         print_json(data)
         return
     for line in lines:
-        print(ascii_text(line))
+        say(line)
 
 
 def line_width(elsewhere: int) -> int:
@@ -150,5 +150,5 @@ def failure_lines(records: "Iterable[BaseRecord]", results: Path) -> list[str]:
         if record.cause:
             log = results / "logs" / f"{record.key}.log"
             where = f" (log: {log})" if log.is_file() else ""
-            lines.append(ascii_text(f"failed: {record.summary}{where}"))
+            lines.append(f"failed: {record.summary}{where}")
     return lines

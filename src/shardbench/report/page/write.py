@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 
 from shardbench.base.atomic import write_atomically
+from shardbench.base.generated import visible
 from shardbench.base.host import Environment, load
 from shardbench.model.strategy import Role
 from shardbench.records.base_record import BaseRecord
@@ -136,7 +137,7 @@ def page(
 
     engine = _engine()
     engine.globals["exists"] = exists
-    return engine.get_template("page.html.j2").render(
+    return visible(engine.get_template("page.html.j2").render(
         suite=suite,
         style=_style(),
         script=_file("page.js"),
@@ -160,7 +161,7 @@ def page(
         cells=len(cells),
         made_by=made_by([*current(records), *cells]),
         other_code=[*other_code(current(records)).lines(), *code],
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _engine() -> jinja2.Environment:
