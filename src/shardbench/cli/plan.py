@@ -18,11 +18,14 @@ from shardbench.records.trial import TRAINING, Outcome, unusual
 
 if TYPE_CHECKING:
     from shardbench.model.constraints import Constraints
+    from shardbench.model.problem import Problem
     from shardbench.runs.asking import Tried
     from shardbench.runs.best_plan import Best, PlanSearch
     from shardbench.workloads.workload import Workload
 
 GIB = 2.0**30
+SHORT_S = 2.0
+"""Seconds of a search that says no more of them."""
 COLUMNS = 79
 """Width of lines where stdout is no terminal."""
 
@@ -190,12 +193,17 @@ def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out:
     if found.yours is not None:
         said.append(yours_line(found.yours, found.best))
     if found.best is not None:
-        said += [*_best_lines(found.best, problem.batch_size, kept), ""]
+        said += [*_best_lines(found.best, problem, kept), ""]
     else:
         said += ["no strategy has a plan", ""]
+    if found.hurried:
+        said += [*_wrapped(found.hurried), ""]
     said.append(f"asked for {found.asked_s:.1f} s, with {budget_s:g} s to plan:")
     width = max(len(one.strategy) for one in found.tried)
     said += [part for one in found.tried for part in _row(one, width)]
+    if found.took_s > SHORT_S:
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in found.phases_s.items())
+        said += ["", *_wrapped(f"all took {found.took_s:.1f} s: {parts}")]
     if found.best is None or any(one.cause.startswith(Outcome.INFEASIBLE.value) for one in found.tried):
         said += ["", *_wrapped(found.memory)]
     topology = problem.topology
@@ -214,17 +222,19 @@ def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out:
     return said
 
 
-def _best_lines(best: "Best", batch_size: int, kept: "Constraints | None") -> list[str]:
-    sure = (
-        f"{best.band_ms[0]:.4g} to {best.band_ms[1]:.4g} ms by what is known of the machine (95 %)"
-        if best.band_ms is not None
-        else "the machine does not say how well its constants are known"
-    )
+def _best_lines(best: "Best", problem: "Problem", kept: "Constraints | None") -> list[str]:
+    if best.band_ms is not None:
+        sure = f"{best.band_ms[0]:.4g} to {best.band_ms[1]:.4g} ms by what is known of the machine (95 %)"
+    elif problem.machine.errors:
+        sure = "how sure that is was not asked: there was no time left"
+    else:
+        sure = "the machine does not say how well its constants are known"
+    rate = 1e3 * problem.batch_size / best.step_ms
     used, room = best.hbm_used_bytes, best.hbm_room_bytes
     fullest = min(range(len(room)), key=lambda rank: room[rank] - used[rank])
     left = (room[fullest] - used[fullest]) / GIB
     said = [
-        f"best: {best.strategy}, {best.step_ms:.4g} ms a step, {1e3 * batch_size / best.step_ms:,.0f} samples/s",
+        f"best: {best.strategy}, {best.step_ms:.4g} ms a step, {rate:,.0f} samples/s",
         f"  {sure}",
         _bound_line(best, kept),
         f"  least room: device {fullest}, {left:.3g} of {room[fullest] / GIB:.3g} GiB are left",
@@ -258,7 +268,7 @@ def _row(one: "Tried", width: int) -> list[str]:
 
 def _bound_line(best: "Best", kept: "Constraints | None") -> str:
     if best.bound_ms is None:
-        return "  no bound is proven for plans with hosts, batch schedules or caches"
+        return f"  {best.unbounded}"
     memory = ", of plans that fit the smallest device" if kept is not None and kept.device_hbm_bytes else ""
     over = f"  {best.over_bound_pct:.3g} % over the proven bound of {best.bound_ms:.4g} ms (any device moves{memory})"
     return f"{over}; {best.over_profile_bound_pct:.3g} % under the profile that plans are made by"
@@ -279,6 +289,8 @@ def _data(found: "PlanSearch", out: Path | None) -> dict[str, Any]:
         "tried": [to_data(one) for one in found.tried],
         "memory": found.memory,
         "asked_s": found.asked_s,
+        "phases_s": found.phases_s,
+        "hurried": found.hurried,
         "took_s": found.took_s,
         "file": str(out) if out is not None and best is not None else None,
     }

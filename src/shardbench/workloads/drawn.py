@@ -48,7 +48,6 @@ class DrawnWorkload(Workload):
 
     drawn = True
     seed: int
-    profile_samples: int
 
     def __init__(self, config: DrawnConfig) -> None:
         self._configure(config)
@@ -58,6 +57,12 @@ class DrawnWorkload(Workload):
     def recipe(self) -> object:
         """Return the configuration; parameters that are no part of it show in the fingerprint's first lookups."""
         return self._config.model_dump(mode="json")
+
+    def quicker(self, samples: int) -> Workload:
+        """Return the same tables with other draws of so many train samples, at most a batch of which are drawn."""
+        made = super().quicker(samples)
+        made.batch_size = min(self.batch_size, samples)
+        return made
 
     @abstractmethod
     def _draw(self, split: Split, batch: int, table: int) -> Bags:

@@ -1,5 +1,6 @@
 """A workload: tables, their training profiles, and seeded batches of lookups."""
 
+import copy
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,8 @@ class Workload(ABC):
     batch_size: int
     test_batches: int
     """How many distinct test batches exist; iteration i uses batch i modulo this."""
+    profile_samples: int
+    """Train samples that profiles are counted over."""
     train_samples: int | None = None
     """Samples of the train split that are on record; None where they are drawn, without end."""
     drawn: ClassVar[bool] = False
@@ -97,6 +100,18 @@ class Workload(ABC):
     def profiles(self) -> tuple[AccessProfile, ...]:
         """Return the training profile of every table."""
         return tuple(self._surveys.profile(i) for i in range(len(self.tables)))
+
+    def profile(self, table: int) -> AccessProfile:
+        """Return the training profile of one table."""
+        return self._surveys.profile(table)
+
+    def quicker(self, samples: int) -> "Workload":
+        """Return the same tables with profiles of ``samples`` train samples, for who has no time for all of them."""
+        made = copy.copy(self)
+        for name in ("_surveys", "profiles", "input_sample", "fingerprint"):
+            made.__dict__.pop(name, None)
+        made.profile_samples = samples
+        return made
 
     @cached_property
     def input_sample(self) -> InputSample | None:
