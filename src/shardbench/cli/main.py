@@ -76,6 +76,9 @@ def run_command(arguments: Sequence[str]) -> int:
         )
     except MemoryError:
         return _fail("this does not fit into the memory that is free: lower batch_size, profile_samples, rows or dim")
+    except RecursionError:
+        # What is read of files is bounded: it is folders that nest so.
+        return _fail("a folder is nested too deeply: give one that is nested in fewer than 500")
     except OSError as error:
         unloaded = why_not_loaded(error)
         if unloaded:
