@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 from shardbench.base.atomic import write_atomically
 
@@ -59,7 +59,7 @@ def visible(text: str) -> str:
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def say(line: str = "", file: TextIO | None = None) -> None:
+def say(line: str = "", file: IO[str] | None = None) -> None:
     """Print a line as ASCII on stdout, or another file: whatever a record, a plan or a file says, it is only shown."""
     print(ascii_text(line), file=file or sys.stdout, flush=True)
 
