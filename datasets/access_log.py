@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets.preparation.log_profile import SEEN, Profiled, SeenTable, SeenTables, offsets_file, values_file
 from shardbench.datasets.preparation.prepared import NOTE, read_array, read_model
-from shardbench.model.table import Name, Pooling, Table, Width
+from shardbench.model.table import BatchSize, Name, Pooling, Table, Width
 from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
 from shardbench.workloads.trace import Bags
 
@@ -20,7 +20,7 @@ _HOW = "write it with: shardbench profile (logs of your own), or prepare (public
 class ProfiledConfig(RecordedConfig):
     """Parameters of a workload that lies in a folder of bags, profiles and row orders, whatever log it was made of."""
 
-    batch_size: PositiveInt = 4096
+    batch_size: BatchSize = 4096
     prepared: str
     """Folder that ``shardbench profile`` or ``prepare`` wrote, relative to the data folder."""
     dims: dict[str, Width] = Field(default_factory=dict)

@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets.preparation import prepared
 from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, Mode, Prepared, category_file
-from shardbench.model.table import Name, Table
+from shardbench.model.table import BatchSize, Name, Table, Width
 from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
 from shardbench.workloads.trace import Bags, bag_offsets
 
@@ -28,12 +28,12 @@ class CriteoKaggleConfig(RecordedConfig):
 
     dataset: Literal["criteo_kaggle"] = "criteo_kaggle"
     name: Name = "criteo_kaggle"
-    batch_size: PositiveInt = 4096
+    batch_size: BatchSize = 4096
     prepared: str = "criteo_kaggle"
     """Prepared folder, relative to the data folder."""
     mode: Mode = "hash"
     """How the folder was prepared: rows by stable hash, or by vocabulary."""
-    dim: PositiveInt = 16
+    dim: Width = 16
     train_share: float = Field(default=TRAIN_SHARE, gt=0, lt=1)
 
     def build(self, data: Path) -> "CriteoKaggle":

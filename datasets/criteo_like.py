@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 from shardbench.datasets.laws.criteo_dependence import (
@@ -31,7 +31,7 @@ from shardbench.datasets.laws.criteo_dependence import (
     fitted,
 )
 from shardbench.datasets.laws.power_law import PowerLaw, RankLaw
-from shardbench.model.table import Name, Table
+from shardbench.model.table import BatchSize, Name, Table, Width
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload
 from shardbench.workloads.trace import Bags, Split, bag_offsets
 
@@ -110,9 +110,9 @@ class CriteoLikeConfig(DrawnConfig):
 
     dataset: Literal["criteo_like"] = "criteo_like"
     name: Name = "criteo_like"
-    batch_size: PositiveInt = 4096
+    batch_size: BatchSize = 4096
     form: Literal["kaggle", "terabyte_dcnv2", "terabyte_one_hot"] = "kaggle"
-    dim: PositiveInt | None = None
+    dim: Width | None = None
     """Width of every table; None: 16 (kaggle) or 128 (both Terabyte forms)."""
     column_dependence: float | None = Field(default=None, ge=0, le=1)
     """Scale of how columns of an input depend on each other: 1 as published, 0 not at all, as multi-hot bags always.

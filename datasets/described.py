@@ -25,6 +25,7 @@ file of the same columns, in the data folder)::
     features = 3          # items liked, shared and bought, say, share the table
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -32,15 +33,15 @@ from typing import Literal
 import pydantic
 from pydantic import Field, PositiveInt
 
-from shardbench.base.serialise import StrictModel, from_data
+from shardbench.base.serialise import FiniteModel, from_data
 from shardbench.datasets.laws.power_law import PowerLaw
-from shardbench.model.table import Name, Pooling, Rows, SharedBy, Table, Width
+from shardbench.model.table import BatchSize, Name, Pooling, Rows, SharedBy, Table, Width
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
 from shardbench.workloads.table_list import ListedTable, read_table_list
 from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 
-class DescribedTable(StrictModel):
+class DescribedTable(FiniteModel):
     """One table and how it is looked up: rank r with density (r + shift)^-alpha."""
 
     name: Name
@@ -78,7 +79,7 @@ class DescribedConfig(DrawnConfig):
 
     dataset: Literal["described"] = "described"
     name: Name = "described"
-    batch_size: PositiveInt = 4096
+    batch_size: BatchSize = 4096
     tables: tuple[DescribedTable, ...] = ()
     table_list: str | None = Field(default=None, exclude_if=lambda path: path is None)
     """A file that lists the tables instead (``shardbench.workloads.table_list``), relative to the data folder."""
@@ -87,8 +88,8 @@ class DescribedConfig(DrawnConfig):
     def _names_differ(self) -> "DescribedConfig":
         if bool(self.tables) == (self.table_list is not None):
             raise ValueError("tables: state at least one, or table_list, a file of them")
-        names = [table.name for table in self.tables]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        names = Counter(table.name for table in self.tables)
+        twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
             raise ValueError(f"tables: two are called {twice[0]}")
         return self

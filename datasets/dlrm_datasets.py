@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.base.torch_files import tensors_in
-from shardbench.model.table import Name, Table
+from shardbench.model.table import BatchSize, Name, Table
 from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
-from shardbench.workloads.selection import SelectedTablesConfig
+from shardbench.workloads.selection import SelectedTablesConfig, Tables
 from shardbench.workloads.trace import Bags
 
 MIN_ROWS = 100
@@ -38,10 +38,10 @@ class DlrmDatasetsConfig(SelectedTablesConfig, RecordedConfig):
 
     dataset: Literal["dlrm_datasets"] = "dlrm_datasets"
     name: Name = "dlrm_datasets"
-    batch_size: PositiveInt = 8192
+    batch_size: BatchSize = 8192
     file: str = "dlrm_datasets/fbgemm_t856_bs65536.pt.gz"
     """Relative to the data folder; .pt files are memory-mapped, .pt.gz ones unpacked into memory."""
-    file_tables: PositiveInt = 856
+    file_tables: Tables = 856
     """Tables in the file."""
     train_share: float = Field(default=0.5, gt=0, lt=1)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 
 from shardbench.datasets.laws.rm_features import (
     COVERAGE_LOW,
@@ -32,7 +32,7 @@ from shardbench.datasets.laws.rm_features import (
     WIDTH,
     rm_features,
 )
-from shardbench.model.table import Name, Table
+from shardbench.model.table import BatchSize, Name, Seed, Table
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
 from shardbench.workloads.trace import Bags, Split, bag_offsets
 
@@ -46,12 +46,12 @@ class RmConfig(DrawnConfig):
     dataset: Literal["rm"] = "rm"
     name: Name = "rm"
     form: Literal["rm1", "rm2", "rm3"] = "rm1"
-    batch_size: PositiveInt = 16_384
+    batch_size: BatchSize = 16_384
     tables: Annotated[int, Field(ge=1, le=FEATURES)] | None = None
     """How many features; None: all 397."""
-    subset_seed: NonNegativeInt | None = None
+    subset_seed: Seed | None = None
     """Draws the features without replacement; None takes evenly spaced ones."""
-    pairing: NonNegativeInt = 0
+    pairing: Seed = 0
     """Which features there are: each number pairs sizes, skews, pooling factors and coverages in another way."""
     exponent_scale: Annotated[float, Field(ge=0.0, le=4.0)] = 1.0
     """Multiplies the exponent of every feature (sensitivity to skew); 0: every raw value alike."""

@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pydantic
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from shardbench.base.arrays import Ints
 from shardbench.datasets.laws.power_law import PowerLaw
-from shardbench.model.table import Name, Pooling, Table
-from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload
+from shardbench.model.table import BatchSize, Name, Pooling, Seed, Table
+from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, ProfileSamples
 from shardbench.workloads.trace import Bags, Split, bag_offsets
 
 TAOBAO_ROWS = {"user": 987_994, "item": 4_162_024, "category": 9_439}
@@ -92,12 +92,12 @@ class SequenceConfig(DrawnConfig):
     dataset: Literal["sequence"] = "sequence"
     name: Name = "sequence"
     form: Literal["taobao", "production"] = "taobao"
-    batch_size: PositiveInt = 4096
+    batch_size: BatchSize = 4096
     tables: PositiveInt | None = None
     """How many features, evenly spaced; None: all of the form."""
-    draw: NonNegativeInt = 0
+    draw: Seed = 0
     """Which draw of the production form's features (rows, skew, histories): each is a model of the same laws."""
-    profile_samples: PositiveInt = 32_768
+    profile_samples: ProfileSamples = 32_768
     """Train samples that profiles are counted over."""
     empty_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
     """Share of samples that have no history of a feature."""

@@ -10,10 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import PositiveInt
-
 from shardbench.datasets.laws.power_law import BrokenPowerLaw
-from shardbench.model.table import Name, SharedBy, Table
+from shardbench.model.table import BatchSize, Name, SharedBy, Table
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
 from shardbench.workloads.selection import SelectedTablesConfig
 from shardbench.workloads.trace import Bags, Split, bag_offsets
@@ -49,7 +47,7 @@ class SyntheticConfig(SelectedTablesConfig, DrawnConfig):
 
     dataset: Literal["synthetic"] = "synthetic"
     name: Name = "synthetic"
-    batch_size: PositiveInt = 65_536
+    batch_size: BatchSize = 65_536
     features: SharedBy = 1
     """How many features share each table, each with bags of its own, all drawn alike."""
 

@@ -1,7 +1,7 @@
 """Lookup traces as plain text: one row index per line, one file per table."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.text_cells import first_unlike, quoted
-from shardbench.model.table import MAX_ROWS, Name, Rows, Table, Width
+from shardbench.model.table import MAX_ROWS, BatchSize, Name, Rows, Table, Width
 from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
 from shardbench.workloads.trace import Bags, bag_offsets
 from shardbench.workloads.value_hash import spans
@@ -20,6 +20,7 @@ from shardbench.workloads.value_hash import spans
 BUILTIN = {name: Path(__file__).parent / "data" / f"meta_trace_reuse_{name}.txt.gz" for name in ("low", "medium")}
 BUILTIN_ROWS = 500_000
 """Rows of the two real tables (their traces' ids are below it)."""
+BagLength = Annotated[int, Field(ge=1, le=1 << 31)]
 _DIGITS = b"0123456789"
 _LINES_A_BYTE = 8
 """Most lines that a byte of a packed file may hold: no lookups that mean anything take less than a bit."""
@@ -86,20 +87,20 @@ class TraceConfig(RecordedConfig):
 
     dataset: Literal["trace"] = "trace"
     name: Name = "trace"
-    batch_size: PositiveInt = 512
+    batch_size: BatchSize = 512
     files: tuple[str, ...] = Field(default=("builtin:low", "builtin:medium"), min_length=1)
     """``builtin:low``, ``builtin:medium``, or a path relative to the data folder; one feature each."""
     features: tuple[PositiveInt, ...] | None = Field(default=None, exclude_if=lambda features: features is None)
     """How many of the files, in their order, look up each table; None: every file has a table of its own."""
     rows: tuple[Rows, ...] | None = None
     """Rows of each table; None: largest index + 1 (builtin ones: 500,000)."""
-    dim: PositiveInt = 64
+    dim: Width = 64
     """Width of every table."""
     dims: tuple[Width, ...] | None = None
     """Width of each table, instead of ``dim``."""
-    pooling: PositiveInt = 8
+    pooling: BagLength = 8
     """Bag length of every file."""
-    poolings: tuple[PositiveInt, ...] | None = None
+    poolings: tuple[BagLength, ...] | None = None
     """Bag length of each file, instead of ``pooling``."""
     lengths: tuple[str, ...] | None = None
     """Files of bag lengths, one a file, a bag a line (0: an empty bag), instead of ``pooling``."""

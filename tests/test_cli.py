@@ -95,6 +95,9 @@ def fake_run(monkeypatch):
         (["run", "quick", "--backend", "guessed"], "'guessed' is not one of 'simulated', 'measured'"),
         (["run", "quick", "--seed", "-1"], "'--seed'"),
         (["run", "quick", "--retry", "oom,never"], "unknown outcome 'never'; known: failed, ok, infeasible"),
+        (["plan", "quick", "cpu-1x2", "--budget", "nan"], "'--budget'"),
+        (["plan", "quick", "cpu-1x2", "--budget", "inf"], "inf is no number of seconds up to"),
+        (["run", "quick", "--seed", str(10**30)], "'--seed'"),
         (["list", "planets"], "'planets' is not one of"),
         (["status", "nosuch"], "unknown suite"),
         (["report", "nosuch"], "unknown suite"),
@@ -418,6 +421,30 @@ def test_line_of_a_record_with_newlines_is_one_line():
     failure = record.failure.model_copy(update={"cause": "a\nb"})
     line = finished_line(3, 120, record.model_copy(update={"failure": failure}))
     assert line == "[  3/120] measured dlrm20 cpu-1x2 greedy-size r0: oom in build: a b"
+
+
+@pytest.mark.parametrize("depth", [1_500, 3_000])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "claims --results .",
+        "run quick --results {}",
+        "report quick --results {}",
+        "plan t.csv cpu-1x2 --strategy shuffle --budget 0.1 --out {}/p",
+    ],
+)
+def test_a_folder_nested_too_deeply_is_refused(capsys, tmp_path, monkeypatch, command, depth):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("name,rows\na,100\n")
+    folder = tmp_path / "tables"
+    for _ in range(1_000):
+        folder.mkdir()
+        folder /= "d"
+    try:
+        refused(capsys, *command.format("d/" * depth).split())
+    finally:
+        subprocess.run(["rm", "-rf", "tables"], check=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv"]
 
 
 # As a program.

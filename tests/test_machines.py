@@ -289,6 +289,9 @@ def test_an_override_replaces_constants_and_shows_in_the_name():
         ({"uvm_bandwidth": "fast GB/s"}, "'fast' is no number"),
         ({"uvm_bandwidth": "-1 GB/s"}, "must be positive"),
         ({"uvm_bandwidth": "nan GB/s"}, "must be positive"),
+        ({"uvm_bandwidth": "1e300 GB/s"}, "1e\\+18 at most"),
+        ({"gather_efficiency": "2 ratio"}, "gather_efficiency.*less than or equal to 1"),
+        ({"hbm_capacity": "9e9 TB"}, "hbm_capacity.*less than or equal to"),
     ],
 )
 def test_a_malformed_override_is_refused(override, says):

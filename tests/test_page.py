@@ -1,3 +1,6 @@
+import base64
+import hashlib
+import re
 from html.parser import HTMLParser
 
 import hostile
@@ -55,6 +58,17 @@ class Seen(HTMLParser):
 @pytest.fixture(scope="module")
 def seen():
     return Seen(page("quick", make.sample(), {"e" * 16: None}))
+
+
+def test_a_browser_may_run_what_the_page_brings_and_no_more():
+    text = page("quick", make.sample(), {"e" * 16: None})
+    (policy,) = (given["content"] for tag, given in Seen(text).given if given.get("http-equiv"))
+    assert policy.startswith("default-src 'none'; ")
+    for kind in ("script", "style"):
+        (own,) = re.findall(f"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'; " in policy
+    assert not re.search(r'<[^>]* (style|on\w+)="', text)
 
 
 def numbers(group):

@@ -240,6 +240,25 @@ def test_who_overruns_leaves_the_others_their_time() -> None:
     assert alone.tried[0].late
 
 
+def test_with_many_tables_the_budget_bounds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, one = load_machine("a100-40gb-2x8"), Slow("one", frozenset({Move.TABLE}), 0.0)
+    whole = best_plan(described(), machine, [one], budget_s=5.0)
+    assert (whole.hurried, whole.phases_s.keys()) == ("", {"profiles", "asking", "comparing", "bound"})
+    # As if three tables were so many that their profiles take longer than there is time.
+    seconds = iter([9.0, 1.0, 9.0, 9.0, 9.0])
+    monkeypatch.setattr("shardbench.runs.best_plan._survey", lambda *_: next(seconds))
+    monkeypatch.setattr("shardbench.runs.best_plan.UNHURRIED_S", 0.0)
+    never = Slow("never", DEVICE_MOVES, 600.0)
+    found = best_plan(described(), machine, [never, one], budget_s=2.0)
+    assert "not on a test batch" in found.hurried
+    assert [tried.cause for tried in found.tried] == ["", "timeout: stopped: the time for all is over"]
+    assert found.best is not None
+    assert (found.best.bound_ms, found.best.band_ms) == (None, None)
+    assert "no time left" in found.best.unbounded
+    with pytest.raises(BadInput, match="a budget of 2 s is too short for 3 tables: about 23 s would do"):
+        best_plan(described(), machine, [one], budget_s=2.0)
+
+
 def test_who_plans_in_a_process_of_its_own_is_killed_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     moves, machine = frozenset({Move.TABLE}), load_machine("a100-40gb-2x8")
     never, other = Planner("never", moves, 600.0), Slow("other", moves)
@@ -320,5 +339,8 @@ def test_lists_of_tables_and_suites(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "prepared.json" in run(capsys, tmp_path, *arguments, "--batch-size", 64, code=2)
     listed.write_text("name,rows\na,none\n")
     assert "rows" in run(capsys, listed, *arguments, code=2)
+    for workloads in ("5", "[5]", "[]", "'x'", "{}"):
+        suite.write_text(f"workloads = {workloads}")
+        assert f"{suite}: workloads" in run(capsys, suite, *arguments, code=2)
     suite.write_text("x = 1\n")
     assert "neither [[workloads]] nor [[tables]]" in run(capsys, suite, *arguments, code=2)

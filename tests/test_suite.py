@@ -169,6 +169,16 @@ REFUSED = [
     (WORKLOAD + GRID + "timeout_s = 604801", "grids.0.timeout_s: "),
     (WORKLOAD + GRID.replace("simulated", "measured") + "warmup = 0", "a measured job needs warmup of at least 1"),
     (WORKLOAD + "dense = { top = [8, 2] }" + GRID, "must end in 1, the logit"),
+    (WORKLOAD.replace("batch_size = 16", "batch_size = 10_000_000") + GRID, "batch_size: Input should be less than or"),
+    (WORKLOAD + "dim = 4_000_000_000" + GRID, "dim: Input should be less than or equal to 65536"),
+    (WORKLOAD + "dim = 6" + GRID, "dim: Input should be a multiple of 4"),
+    (
+        WORKLOAD + GRID.replace("iterations = 1", f"iterations = {10**30}"),
+        "grids.0.iterations: Input should be less than or equal to 100000",
+    ),
+    (WORKLOAD + GRID + "repeats = 1_000_000", "grids.0.repeats: Input should be less than or equal to 100000"),
+    (WORKLOAD + GRID + f"overrides = [{'{},' * 100_001}]", "grids.0: has 100001 cells; 100000 is the most"),
+    ("workloads = 5" + GRID, "workloads: Input should be a valid tuple"),
     (WORKLOAD + "dense = { bottom = [] }" + GRID, "dense.bottom: Tuple should have at least 1 item"),
 ]
 

@@ -141,8 +141,10 @@ def test_times_compare_draw_by_draw_and_every_pair_of_seeds_counts():
     assert p_larger([base], [base]) == 0.5
     assert 0.4 < p_larger([1.01 * base], [np.exp(deviations("launch_s"))]) < 0.6
     assert p_larger([0.9 * base, 1.1 * base], [base, 1.2 * base]) == 0.25
-    with pytest.raises(ValueError, match="same number"):
+    with pytest.raises(BadInput, match="records have 1 and 2 draws of a time"):
         p_larger([[1.0, 2.0]], [[1.0]])
+    with pytest.raises(BadInput, match="records have 1 and 2 draws of a time"):
+        band([[1.0, 2.0], [1.0]])
 
 
 PLENTY = 10**9

@@ -16,16 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from command_lines import LINES
 from data_files import DATA
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from left_files import LEFT
-from parser import Parser
+from parser import Parser, in_folder
 from texts import TEXTS
 
 from shardbench.base.errors import LONGEST_ERROR, ShardBenchError
 
-PARSERS = TEXTS + LEFT + DATA
+PARSERS = TEXTS + LEFT + DATA + LINES
 SLOW_S = 20
 """A file of a few kilobytes that takes longer to read is a hang."""
 MOST_MORE_BYTES = 3 << 29
@@ -105,17 +106,6 @@ def _deadline() -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-
-
-@contextmanager
-def in_folder(folder: Path) -> Iterator[None]:
-    """Where files of relative paths are."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def in_process(parser: Parser, cases: int) -> Tally:

@@ -26,10 +26,27 @@ ODD: tuple[Callable[[Random], Any], ...] = (
     lambda r: r.choice((1, 3, 7, 255, 65_536)),
     lambda r: r.choice((2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**30, -(2**63), -(10**30))),
     lambda r: 10 ** r.randrange(1, 400),
+    lambda r: r.choice((10**12, 4 * 10**9)),
+    lambda r: r.choice(([5], [""], [{}], [None, 1])),
     lambda r: r.choice((0.5, -0.0, 1e-320, 1e18, 1e308, -1e308)),
     lambda r: r.choice((float("inf"), float("-inf"), float("nan"))),
     lambda _: "",
-    lambda r: r.choice(("x", "0", "1e9", "nan", "../../etc/passwd", "/", ".", "-", "\u202e\u0000", "a\nb", "\ud800")),
+    lambda r: r.choice(
+        (
+            "x",
+            "0",
+            "1e9",
+            "nan",
+            "../../etc/passwd",
+            "/",
+            ".",
+            "-",
+            "\u202e\u0000",
+            "a\nb",
+            "\ud800",
+            "\u001b[2J\u009b31m",
+        )
+    ),
     lambda r: "x" * r.choice((300, 70_000)),
     lambda _: [],
     lambda _: {},
@@ -174,7 +191,7 @@ def lines(data: bytes, random: Random) -> bytes:
     for _ in range(random.randrange(1, 4)):
         at = random.randrange(len(rows))
         cells = rows[at].split(sign)
-        cell, how = random.randrange(len(cells)), random.randrange(6)
+        cell, how = random.randrange(len(cells)), random.randrange(7)
         if how == 0:
             rows.insert(at, rows[random.randrange(len(rows))])
         elif how == 1:
@@ -183,6 +200,10 @@ def lines(data: bytes, random: Random) -> bytes:
         elif how == 2:
             rows[at] = sign.join([*cells, b"1" * random.choice((1, 300))])
         elif how == 3:
+            # A column stands twice where all lines are as much longer.
+            other = random.randrange(len(cells))
+            rows = [sign.join([row, *row.split(sign)[other : other + 1]]) if row else row for row in rows]
+        elif how == 4:
             rows[at] = rows[at] * random.choice((2, 100))
         else:
             odd = random.choice(ODD)(random)

@@ -1,6 +1,8 @@
 """What one parser of the project is to the fuzzer."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -35,3 +37,14 @@ def words(*texts: str) -> Callable[[Path], list[bytes]]:
 def committed(*patterns: str) -> Callable[[Path], list[bytes]]:
     """Contents of files of the project."""
     return lambda _: [path.read_bytes() for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+
+
+@contextmanager
+def in_folder(folder: Path) -> Iterator[None]:
+    """Where files of relative paths are."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

@@ -1,7 +1,5 @@
 """Parsers of what people write: TOML and options."""
 
-import contextlib
-import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +9,9 @@ from learned_tasks import random_problem
 from parser import Parser, committed, words
 from toy_machine import MADE_UP, machine_file
 
-from shardbench.base.errors import BadInput
 from shardbench.base.reading import toml_file
 from shardbench.base.serialise import from_data
 from shardbench.calibrate.write import base_of
-from shardbench.cli.main import run_command
 from shardbench.cli.names import outcomes
 from shardbench.datasets.cards import card
 from shardbench.model.constraints import Constraints
@@ -130,48 +126,9 @@ def _described(path: Path) -> object:
     return workload_config({"dataset": "described", "name": "mine", **toml_file(path)}, path.name)
 
 
-def _option(words: Callable[[str], list[str]]) -> Callable[[Path], object]:
-    """A command line with an odd word: exits with 1 or 2 and one line, or does what it does."""
-
-    def read(path: Path) -> object:
-        text = path.read_bytes().decode(errors="replace").replace("\0", "")
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-            code = run_command(words(text))
-        lines = [line for line in said.getvalue().splitlines() if not line.startswith("left out:")]
-        if code and len(lines) != 1:
-            raise AssertionError(f"{code} and {len(lines)} lines")
-        if code:
-            raise BadInput(lines[0])
-        return None
-
-    return read
-
-
 def _overridden(path: Path) -> object:
     name, _, value = path.read_bytes().decode(errors="replace").partition("=")
     return overridden(load_machine("a100-40gb-2x8"), {name: value})
-
-
-_COMMANDS = (
-    "list strategies",
-    "status nosuch",
-    "export plan.json",
-    "report quick --results none",
-    "claims --results none",
-    "collect none",
-    "explain a b --results none",
-    "profile log.csv --out made --mode ids",
-    "compare none",
-    "--version",
-)
-
-
-def _command(text: str) -> list[str]:
-    # Never what starts trials.
-    given = text.split()
-    known = {command.split()[0] for command in _COMMANDS}
-    return given if given and given[0] in known else ["status", *given]
 
 
 TEXTS = (
@@ -263,14 +220,5 @@ TEXTS = (
         change=mutations.some_bytes,
         read=lambda p: outcomes(p.read_bytes().decode(errors="replace")),
         weight=10,
-    ),
-    Parser(
-        name="command line",
-        file="x",
-        make=words(*_COMMANDS),
-        change=mutations.some_bytes,
-        read=_option(_command),
-        weight=1,
-        refuses=True,
     ),
 )

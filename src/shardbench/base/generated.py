@@ -1,15 +1,20 @@
-"""Generated text files: CSV, written whole, compared with what is on disk."""
+"""Generated text: files, written whole and compared with what is on disk, and lines for a terminal."""
 
 import csv
 import io
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import IO
 
 from shardbench.base.atomic import write_atomically
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-"""Characters that cannot be seen, but for tabs and line ends."""
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
+)
+"""Characters that cannot be seen, or that a terminal or browser obeys (controls, directions), but for tabs and line
+ends."""
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -46,8 +51,17 @@ def check_files(files: Mapping[Path, str], again: str, held: Iterable[Path] = ()
 
 def ascii_text(text: str) -> str:
     """Escape whatever is not ASCII, and what a terminal would obey."""
-    escaped = text.encode("ascii", "backslashreplace").decode("ascii")
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", escaped)
+    return visible(text).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def visible(text: str) -> str:
+    """Escape what cannot be seen, and what a terminal or browser would obey."""
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def say(line: str = "", file: IO[str] | None = None) -> None:
+    """Print a line as ASCII on stdout, or another file: whatever a record, a plan or a file says, it is only shown."""
+    print(ascii_text(line), file=file or sys.stdout, flush=True)
 
 
 def _first_difference(on_disk: str, expected: str) -> str:

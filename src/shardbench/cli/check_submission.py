@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.cli.compare import others_folder
 from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, tell
 
@@ -31,7 +31,7 @@ def check_submission_command(
 
     def told(line: str) -> None:
         if not as_json:
-            print(ascii_text(line), flush=True)
+            say(line)
 
     found = check_submission(folder, again=again, seed=seed, committed=others_folder(folder), told=told)
     asked = found.made_again + found.not_made_again

@@ -1,6 +1,5 @@
 """The command ``claims``: the ledger of the statements of all papers."""
 
-import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardbench.base.errors import BadInput
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import ascii_text, say
 from shardbench.cli import options as shared
 from shardbench.cli.names import completing, papers
 
@@ -51,7 +50,7 @@ def claims_command(
         return shared.EXIT_OK
     print_claims(found.claims)
     for path in written:
-        print(f"written: {path}")
+        say(f"written: {path}")
     return shared.EXIT_OK
 
 
@@ -62,13 +61,13 @@ def print_claims(frame: "pd.DataFrame") -> None:
     if not len(frame):
         return
     width = shared.line_width(118)
-    print("Claims: direction and magnitude of what each paper states, our number, and the evidence")
+    say("Claims: direction and magnitude of what each paper states, our number, and the evidence")
     for paper, rows in frame.groupby("paper", sort=False):
-        print(f"{paper}:")
+        say(f"{paper}:")
         for row in rows.to_dict("records"):
             text = ascii_text(claim_text({str(name): value for name, value in row.items()}).replace("**", ""))
-            print(textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
-    sys.stdout.flush()
+            filled = textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+            say(filled)
 
 
 def print_claims_of(reproduction: "Reproduction", results: Path) -> None:
@@ -78,7 +77,7 @@ def print_claims_of(reproduction: "Reproduction", results: Path) -> None:
 
     print_claims(ledger(results, reproduction).claims)
     for line in study_code(reproduction, results).lines():
-        print(line)
+        say(line)
 
 
 def _define(names: list[str], *, as_json: bool) -> None:

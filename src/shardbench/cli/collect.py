@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.cli.options import DEFAULT_RESULTS, EXIT_FAILED, EXIT_OK, JsonOption, ResultsOption, print_json, tell
 from shardbench.cli.report import print_report
 from shardbench.records.trial import Outcome
@@ -47,7 +47,7 @@ def collect_command(
             found.setdefault(one.record.spec.suite, []).append(one.record)
         told.append({"folder": str(one.folder), "state": one.state.value, "text": one.text, "outcome": outcome})
         if not as_json:
-            print(ascii_text(f"{one.state.value}: {one.folder}: {one.text}"), flush=True)
+            say(f"{one.state.value}: {one.folder}: {one.text}")
 
     from shardbench.report.tables.files import write_tables  # noqa: PLC0415
 
@@ -56,7 +56,7 @@ def collect_command(
         print_json({"folders": told, "states": {state.value: n for state, n in counts.items() if n}, "tables": written})
     else:
         for suite, records in sorted(found.items()):
-            print()
+            say()
             print_report(results, suite, tables=False, of=records)
-        print(f"{sum(counts.values())} folders: " + ", ".join(f"{n} {state.value}" for state, n in counts.items() if n))
+        say(f"{sum(counts.values())} folders: " + ", ".join(f"{n} {state.value}" for state, n in counts.items() if n))
     return EXIT_FAILED if bad else EXIT_OK

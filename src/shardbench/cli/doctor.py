@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from shardbench.base.errors import BadInput
+from shardbench.base.generated import say
 from shardbench.base.serialise import to_data
 from shardbench.cli.names import say_left_out
 from shardbench.cli.options import DEFAULT_DATA, EXIT_FAILED, EXIT_OK, DataOption, JsonOption, tell
@@ -69,7 +70,7 @@ def _calibrate(ranks: int | None, nodes: int, out: Path | None, *, quick: bool, 
 
     def noted(line: str) -> None:
         # Not among the results, which may go to a file or be JSON.
-        print(line, file=sys.stderr, flush=True)
+        say(line, sys.stderr)
 
     done = calibrate(device, ranks, path, quick=quick, force=force, nodes=nodes, noted=noted)
     tell(data(done), lines(done), as_json=as_json)

@@ -11,7 +11,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import options as shared
 from shardbench.cli.names import completing, machines, say_left_out
 from shardbench.cli.plan import COLUMNS, GIB, read_constraints
-from shardbench.model.table import Optimizer, Precision, StepSchedule
+from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, unusual
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ def drift_command(
             "--machine", help="Name of a machine, or path of a .toml file.", autocompletion=completing(machines)
         ),
     ],
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples of a step on all devices.")] = 4096,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", min=1, max=MAX_BATCH, help="Samples of a step on all devices.")
+    ] = 4096,
     strategy: shared.StrategiesOption = None,
-    budget: Annotated[
-        float, typer.Option("--budget", min=0.01, help="Seconds that all strategies together may plan.")
-    ] = 30.0,
+    budget: shared.BudgetOption = 30.0,
     constraints: Annotated[
         Path | None, typer.Option("--constraints", help="A .toml file that says what a new plan must keep.")
     ] = None,

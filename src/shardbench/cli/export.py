@@ -8,7 +8,7 @@ import typer
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, print_json, tell
 from shardbench.model.plan import Plan
 
@@ -47,7 +47,8 @@ def export_command(
         if as_json:
             print_json({"plan": str(plan), "file": None, "cannot": cannot})
         else:
-            print("\n".join(ascii_text(f"cannot: {line}") for line in cannot), file=sys.stderr)
+            for line in cannot:
+                say(f"cannot: {line}", sys.stderr)
         return EXIT_FAILED
     made = export(read, devices_per_node=devices_per_node, in_blocks=in_blocks)
     path = out if out is not None else plan.with_name(f"{plan.name.removesuffix('.json')}.torchrec.json")

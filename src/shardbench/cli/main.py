@@ -13,7 +13,7 @@ from shardbench.base.atomic import no_room
 from shardbench.base.code import commit_here, differs
 from shardbench.base.deadline import interrupt
 from shardbench.base.errors import ShardBenchError, described, one_line
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.base.host import why_not_loaded
 from shardbench.cli.check_submission import check_submission_command
 from shardbench.cli.claims import claims_command
@@ -101,6 +101,9 @@ def run_command(arguments: Sequence[str]) -> int:
         if _NOT_MAPPED not in str(error):
             raise
         return _fail(_out_of_memory())
+    except RecursionError:
+        # What is read of files is bounded: it is folders that nest so.
+        return _fail("a folder is nested too deeply: give one that is nested in fewer than 500")
     except OSError as error:
         unloaded = why_not_loaded(error)
         if unloaded:
@@ -120,7 +123,7 @@ def _print_version(wanted: bool) -> None:
         return
     commit = commit_here()
     clone = "" if commit is None else f", commit {commit[:12]}" + (", changed since" if differs() else "")
-    print(f"shardbench {installed_version('shardbench')}{clone}")
+    say(f"shardbench {installed_version('shardbench')}{clone}")
     raise typer.Exit
 
 
@@ -160,7 +163,7 @@ app.command("doctor")(doctor_command)
 def _out_of_memory() -> str:
     limited = memory_limit_bytes()
     what = "free some" if limited is None else f"{limited >> 20} MiB are the limit: raise it (ulimit -v, ulimit -d)"
-    return f"out of memory: {what}"
+    return f"out of memory: {what}, or lower batch_size, profile_samples, rows or dim"
 
 
 def _not_written(error: OSError) -> str:
@@ -174,7 +177,7 @@ def _not_written(error: OSError) -> str:
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:
-    print(ascii_text(f"error: {one_line(message)}"), file=sys.stderr)
+    say(f"error: {one_line(message)}", sys.stderr)
     return code
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def say_left_out() -> None:
     from shardbench.workloads.kinds import broken_dataset_packages  # noqa: PLC0415
 
     for cause in (*broken_packages(), *broken_machine_packages(), *broken_dataset_packages()):
-        print(f"left out: {ascii_text(cause)}", file=sys.stderr)
+        say(f"left out: {cause}", sys.stderr)
 
 
 def retried() -> list[str]:

@@ -9,14 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.cli.names import completing, papers, retried, strategy_names, suites, suites_and_papers
-from shardbench.model.table import Optimizer, Precision, StepSchedule
+from shardbench.model.table import MAX_SEED, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import Backend
 from shardbench.runs.cluster import Engine
 
 if TYPE_CHECKING:
     from shardbench.records.base_record import BaseRecord
+
+MOST_S = 604_800.0
+"""The longest that anything is given, a week."""
+MAX_WORKERS = 1024
+
+
+def seconds(given: float | None) -> float | None:
+    """Return seconds as given; raises a usage error for what is no number, or longer than a week."""
+    if given is not None and not given <= MOST_S:
+        raise typer.BadParameter(f"{given} is no number of seconds up to {MOST_S:g}, a week")
+    return given
+
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -30,7 +42,11 @@ ExchangeOption = Annotated[
 ScheduleOption = Annotated[
     StepSchedule, typer.Option("--schedule", help="Whether the next batch's lookups are sent beside a step.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of strategies that draw at random.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, max=MAX_SEED, help="Seed of strategies that draw at random.")]
+BudgetOption = Annotated[
+    float,
+    typer.Option("--budget", min=0.01, callback=seconds, help="Seconds that all strategies together may plan."),
+]
 SuiteArgument = Annotated[
     str, typer.Argument(help="Name of a suite, or path of a .toml file.", autocompletion=completing(suites))
 ]
@@ -51,7 +67,8 @@ StrategiesOption = Annotated[
     typer.Option("--strategy", help="Take only this strategy; repeatable.", autocompletion=completing(strategy_names)),
 ]
 SeedsOption = Annotated[
-    list[int] | None, typer.Option("--seed", min=0, help="Use this seed instead of the suite's; repeatable.")
+    list[int] | None,
+    typer.Option("--seed", min=0, max=MAX_SEED, help="Use this seed instead of the suite's; repeatable."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Run again what is settled; its old records stay.")]
 FreshOption = Annotated[
@@ -79,7 +96,12 @@ NoLaunchOption = Annotated[
 ]
 ParallelOption = Annotated[
     int,
-    typer.Option("--parallel", min=0, help="Simulated trials to run at once; 0: one a core. Measured ones run alone."),
+    typer.Option(
+        "--parallel",
+        min=0,
+        max=MAX_WORKERS,
+        help="Simulated trials to run at once; 0: one a core. Measured ones run alone.",
+    ),
 ]
 ClusterOption = Annotated[
     Engine | None, typer.Option("--cluster", help="Run simulated trials as jobs, --parallel of them at once.")
@@ -107,7 +129,7 @@ def tell(data: Mapping[str, Any], lines: Iterable[str], *, as_json: bool) -> Non
         print_json(data)
         return
     for line in lines:
-        print(ascii_text(line))
+        say(line)
 
 
 def line_width(elsewhere: int) -> int:
@@ -128,5 +150,5 @@ def failure_lines(records: "Iterable[BaseRecord]", results: Path) -> list[str]:
         if record.cause:
             log = results / "logs" / f"{record.key}.log"
             where = f" (log: {log})" if log.is_file() else ""
-            lines.append(ascii_text(f"failed: {record.summary}{where}"))
+            lines.append(f"failed: {record.summary}{where}")
     return lines

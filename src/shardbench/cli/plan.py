@@ -13,16 +13,19 @@ from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
 from shardbench.cli.against import read_plan, yours_line
 from shardbench.cli.names import completing, machines, outcomes, say_left_out, suites, workloads
-from shardbench.model.table import Optimizer, Precision, StepSchedule
+from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, Outcome, unusual
 
 if TYPE_CHECKING:
     from shardbench.model.constraints import Constraints
+    from shardbench.model.problem import Problem
     from shardbench.runs.asking import Tried
     from shardbench.runs.best_plan import Best, PlanSearch
     from shardbench.workloads.workload import Workload
 
 GIB = 2.0**30
+SHORT_S = 2.0
+"""Seconds of a search that says no more of them."""
 COLUMNS = 79
 """Width of lines where stdout is no terminal."""
 
@@ -47,12 +50,12 @@ def plan_command(
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", min=1, help="Samples of a step on all devices; the list's own if left out."),
+        typer.Option(
+            "--batch-size", min=1, max=MAX_BATCH, help="Samples of a step on all devices; the list's own if left out."
+        ),
     ] = None,
     strategy: shared.StrategiesOption = None,
-    budget: Annotated[
-        float, typer.Option("--budget", min=0.01, help="Seconds that all strategies together may plan.")
-    ] = 30.0,
+    budget: shared.BudgetOption = 30.0,
     constraints: Annotated[
         Path | None,
         typer.Option("--constraints", help="A .toml file that says what the plan must keep."),
@@ -74,7 +77,10 @@ def plan_command(
         bool, typer.Option("--race", help="Run the plans of all strategies on real ranks, the slower ones less often.")
     ] = False,
     race_s: Annotated[
-        float, typer.Option("--race-s", min=0.0, help="Seconds of a race; its first round always runs whole.")
+        float,
+        typer.Option(
+            "--race-s", min=0.0, callback=shared.seconds, help="Seconds of a race; its first round always runs whole."
+        ),
     ] = 300.0,
     results: shared.ResultsOption = shared.DEFAULT_RESULTS,
     work: shared.WorkOption = None,
@@ -153,6 +159,10 @@ def _workload(tables: str, name: str | None, batch_size: int | None, data: Path)
 
 def _configs(tables: str) -> list[dict[str, Any]]:
     """Read the workloads as they are written; a list of tables is one workload, and so is a folder of profiled logs."""
+    from pydantic import Field  # noqa: PLC0415
+
+    from shardbench.base.serialise import from_data  # noqa: PLC0415
+
     path = Path(tables)
     described = {"dataset": "described", "name": path.stem}
     if path.suffix in (".csv", ".parquet"):
@@ -162,7 +172,8 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     if path.suffix == ".toml":
         read = toml_file(path)
         if "workloads" in read:
-            return list(read["workloads"])
+            listed = dict[str, Annotated[list[dict[str, Any]], Field(min_length=1)]]
+            return from_data(listed, {"workloads": read["workloads"]}, str(path))["workloads"]
         if "tables" not in read:
             raise BadInput(f"{path} has neither [[workloads]] nor [[tables]]")
         return [{**described, **read}]
@@ -182,12 +193,17 @@ def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out:
     if found.yours is not None:
         said.append(yours_line(found.yours, found.best))
     if found.best is not None:
-        said += [*_best_lines(found.best, problem.batch_size, kept), ""]
+        said += [*_best_lines(found.best, problem, kept), ""]
     else:
         said += ["no strategy has a plan", ""]
+    if found.hurried:
+        said += [*_wrapped(found.hurried), ""]
     said.append(f"asked for {found.asked_s:.1f} s, with {budget_s:g} s to plan:")
     width = max(len(one.strategy) for one in found.tried)
     said += [part for one in found.tried for part in _row(one, width)]
+    if found.took_s > SHORT_S:
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in found.phases_s.items())
+        said += ["", *_wrapped(f"all took {found.took_s:.1f} s: {parts}")]
     if found.best is None or any(one.cause.startswith(Outcome.INFEASIBLE.value) for one in found.tried):
         said += ["", *_wrapped(found.memory)]
     topology = problem.topology
@@ -206,17 +222,19 @@ def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out:
     return said
 
 
-def _best_lines(best: "Best", batch_size: int, kept: "Constraints | None") -> list[str]:
-    sure = (
-        f"{best.band_ms[0]:.4g} to {best.band_ms[1]:.4g} ms by what is known of the machine (95 %)"
-        if best.band_ms is not None
-        else "the machine does not say how well its constants are known"
-    )
+def _best_lines(best: "Best", problem: "Problem", kept: "Constraints | None") -> list[str]:
+    if best.band_ms is not None:
+        sure = f"{best.band_ms[0]:.4g} to {best.band_ms[1]:.4g} ms by what is known of the machine (95 %)"
+    elif problem.machine.errors:
+        sure = "how sure that is was not asked: there was no time left"
+    else:
+        sure = "the machine does not say how well its constants are known"
+    rate = 1e3 * problem.batch_size / best.step_ms
     used, room = best.hbm_used_bytes, best.hbm_room_bytes
     fullest = min(range(len(room)), key=lambda rank: room[rank] - used[rank])
     left = (room[fullest] - used[fullest]) / GIB
     said = [
-        f"best: {best.strategy}, {best.step_ms:.4g} ms a step, {1e3 * batch_size / best.step_ms:,.0f} samples/s",
+        f"best: {best.strategy}, {best.step_ms:.4g} ms a step, {rate:,.0f} samples/s",
         f"  {sure}",
         _bound_line(best, kept),
         f"  least room: device {fullest}, {left:.3g} of {room[fullest] / GIB:.3g} GiB are left",
@@ -250,7 +268,7 @@ def _row(one: "Tried", width: int) -> list[str]:
 
 def _bound_line(best: "Best", kept: "Constraints | None") -> str:
     if best.bound_ms is None:
-        return "  no bound is proven for plans with hosts, batch schedules or caches"
+        return f"  {best.unbounded}"
     memory = ", of plans that fit the smallest device" if kept is not None and kept.device_hbm_bytes else ""
     over = f"  {best.over_bound_pct:.3g} % over the proven bound of {best.bound_ms:.4g} ms (any device moves{memory})"
     return f"{over}; {best.over_profile_bound_pct:.3g} % under the profile that plans are made by"
@@ -271,6 +289,8 @@ def _data(found: "PlanSearch", out: Path | None) -> dict[str, Any]:
         "tried": [to_data(one) for one in found.tried],
         "memory": found.memory,
         "asked_s": found.asked_s,
+        "phases_s": found.phases_s,
+        "hurried": found.hurried,
         "took_s": found.took_s,
         "file": str(out) if out is not None and best is not None else None,
     }

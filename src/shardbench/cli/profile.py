@@ -16,7 +16,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_data, to_data
 from shardbench.cli.options import JsonOption, line_width, tell
 from shardbench.cli.progress import reading
-from shardbench.model.table import MAX_ROWS, NAME_PATTERN
+from shardbench.model.table import MAX_ROWS, MAX_SEED, MAX_WIDTH, NAME_PATTERN
 
 if TYPE_CHECKING:
     from shardbench.datasets.preparation.log_profile import SeenTable
@@ -72,7 +72,7 @@ def profile_command(
             "--rows", min=1, max=MAX_ROWS, help="Rows of hashed tables that no list states; as suggested if left out."
         ),
     ] = None,
-    dim: Annotated[int, typer.Option(min=4, help="Width of tables that no list states.")] = 64,
+    dim: Annotated[int, typer.Option(min=4, max=MAX_WIDTH, help="Width of tables that no list states.")] = 64,
     delimiter: Annotated[
         str | None, typer.Option("--delimiter", help="What stands between the values of one text cell, such as ';'.")
     ] = None,
@@ -90,7 +90,9 @@ def profile_command(
         float, typer.Option(help="Share of rows, earliest first, that trains; the rest tests.")
     ] = 0.8,
     rate: Annotated[float, typer.Option(help="Share of the rows to keep.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the hash, and of the choice of rows to keep.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Seed of the hash, and of the choice of rows to keep.")
+    ] = 0,
     torchrec: Annotated[
         Path | None, typer.Option("--torchrec", help="Also write ParameterConstraints of TorchRec as JSON here.")
     ] = None,

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import ascii_text, say
 from shardbench.base.serialise import to_data
 from shardbench.records.base_record import BaseRecord
 
@@ -103,7 +103,7 @@ class PlainProgress:
 
     def noted(self, line: str) -> None:
         """Print the line as it is."""
-        self.say(ascii_text(line))
+        self.say(line)
 
     def finished(self, number: int, record: BaseRecord) -> None:
         """Print how the piece ended, and now and then how long the rest takes."""
@@ -119,7 +119,7 @@ class PlainProgress:
 
     def say(self, line: str) -> None:
         """Print one line on the output."""
-        print(line, file=self._out, flush=True)
+        say(line, self._out)
 
     def stop(self) -> None:
         """Take away what is shown, which is nothing here."""
@@ -145,13 +145,13 @@ class BarProgress(PlainProgress):
             self._progress.remove_task(self._task)
             self._task = None
         if self.open:
-            self._task = self._progress.add_task(escape(work), total=self.open, left=self.left.text())
+            self._task = self._progress.add_task(escape(ascii_text(work)), total=self.open, left=self.left.text())
             self._progress.start()
 
     def started(self, piece: str) -> None:
         """Name the piece in the bar."""
         if self._task is not None:
-            self._progress.update(self._task, description=escape(piece))
+            self._progress.update(self._task, description=escape(ascii_text(piece)))
 
     def finished(self, number: int, record: BaseRecord) -> None:
         """Print how the piece ended, and move the bar on."""
@@ -164,7 +164,7 @@ class BarProgress(PlainProgress):
 
     def say(self, line: str) -> None:
         """Print one line above the bar."""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(ascii_text(line), markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
         """Take the bar away; also after an interrupt."""
@@ -240,7 +240,7 @@ class PlainReading:
         """Say it, where nothing was said for a while."""
         if self._clock() - self._said >= EVERY_S:
             self._said = self._clock()
-            print(f"read {100 * done // total} % of the log, {what}", flush=True)
+            say(f"read {100 * done // total} % of the log, {what}")
 
 
 class BarReading(PlainReading):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardbench.base.errors import BadInput
-from shardbench.base.generated import ascii_text, check_files, write_files
+from shardbench.base.generated import check_files, say, write_files
 from shardbench.base.serialise import to_data
 from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
@@ -77,9 +77,9 @@ def report_command(
     if reproduction:
         print_claims_of(reproduction, results)
     if page:
-        print(f"page: {written[-len(paper) - 1]}")
+        say(f"page: {written[-len(paper) - 1]}")
     if paper:
-        print(f"for a paper: {len(paper)} files in {latex}; {paper[-1].name} shows all")
+        say(f"for a paper: {len(paper)} files in {latex}; {paper[-1].name} shows all")
     return shared.EXIT_OK
 
 
@@ -110,13 +110,14 @@ def print_report(
     if tables:
         print_tables(suite_tables(records), Console(file=sys.stdout), results / "tables" / suite)
     for answer in answers(records, results, of, placed=placed, beside=beside.records if beside else ()):
-        print("\n".join(lines(answer, options, shared.line_width(WIDTH))), end="\n\n")
+        for line in (*lines(answer, options, shared.line_width(WIDTH)), ""):
+            say(line)
     for line in beside.lines if beside else ():
-        print(ascii_text(line))
+        say(line)
     for line in _code_of(records).lines():
-        print(ascii_text(line))
-    print(f"records: {trial_store(results, suite).path}")
-    print(f"tables: {results / 'tables' / suite}" + ("" if tables else f" (shardbench report {suite}{options})"))
+        say(line)
+    say(f"records: {trial_store(results, suite).path}")
+    say(f"tables: {results / 'tables' / suite}" + ("" if tables else f" (shardbench report {suite}{options})"))
 
 
 def _code_of(records: "list[Record]") -> "OtherCode":

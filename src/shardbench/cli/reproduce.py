@@ -9,7 +9,7 @@ import typer
 from shardbench.base.atomic import sole_writer
 from shardbench.base.code import LEADERBOARD
 from shardbench.base.errors import BadInput
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
 from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
@@ -45,11 +45,16 @@ def reproduce_command(
     force: shared.ForceOption = False,
     fresh: shared.FreshOption = False,
     retry: shared.RetryOption = "",
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes for the studies; 0: one a core.")] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, max=shared.MAX_WORKERS, help="Processes for the studies; 0: one a core.")
+    ] = 0,
     cell_timeout: Annotated[
         float | None,
         typer.Option(
-            "--cell-timeout", min=1.0, help="Seconds for a cell of a study; the study's own limit if left out."
+            "--cell-timeout",
+            min=1.0,
+            callback=shared.seconds,
+            help="Seconds for a cell of a study; the study's own limit if left out.",
         ),
     ] = None,
     data: shared.DataOption = shared.DEFAULT_DATA,
@@ -175,19 +180,19 @@ def _say(
         )
         return
     for path in written:
-        print(f"written: {path}")
+        say(f"written: {path}")
     if not chosen.strategies:
         print_claims_of(found, results)
     for line in shared.failure_lines(records, results):
-        print(line)
+        say(line)
     if chosen.strategies and committed_folder() is None:
-        print(NOTHING_COMMITTED)
+        say(NOTHING_COMMITTED)
     for each in places:
-        print()
+        say()
         for line in _place_lines(each, committed):
-            print(ascii_text(line))
+            say(line)
     if found.owner == SUBMITTED and chosen.strategies:
-        print(_to_submit(chosen))
+        say(_to_submit(chosen))
 
 
 def _place_lines(found: "Placed", committed: Path | None) -> Iterator[str]:

@@ -8,6 +8,7 @@ import typer
 
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
+from shardbench.base.generated import say
 from shardbench.cli import options as shared
 from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
 from shardbench.cli.names import completing, machines, outcomes, say_left_out, suite_called
@@ -127,13 +128,13 @@ def run_suite_command(
         told["compared_with"] = beside.lines if beside else []
         listener.write({"event": "done", "outcomes": counts, **told})
     else:
-        print()
+        say()
         print_report(results, loaded.name, tables=tables, of=records, placed=names, beside=beside)
         if names and committed_folder() is None:
-            print(NOTHING_COMMITTED)
+            say(NOTHING_COMMITTED)
         if page:
-            print(f"page: {written[-1]}")
-        print(_summary(len(records), counts))
+            say(f"page: {written[-1]}")
+        say(_summary(len(records), counts))
     return shared.EXIT_FAILED if counts.get(Outcome.ERROR) else shared.EXIT_OK
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shardbench.base.generated import ascii_text
+from shardbench.base.generated import say
 from shardbench.cli.names import completing, strategy_names
 from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, print_json, tell
 
@@ -25,7 +25,7 @@ def test_command(
         if as_json:
             print_json({"strategy": strategy, "passed": False, "check": error.check, "cause": str(error)})
         else:
-            print(ascii_text(f"failed: {error}"), file=sys.stderr)
+            say(f"failed: {error}", sys.stderr)
         return EXIT_FAILED
     passed = {"strategy": strategy, "passed": True, "checks": list(CHECKS)}
     tell(passed, [f"{strategy}: passes all {len(CHECKS)} checks"], as_json=as_json)

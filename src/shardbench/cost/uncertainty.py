@@ -108,12 +108,11 @@ def judged_steps(step_ms: float, drawn_ms: Sequence[float], trust: Trust, of: st
 def p_larger(times: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]) -> float:
     """Return the share of draws in which a time is the larger one; equal ones count half.
 
-    Both are given as trials (seeds) of draws, and every pair of trials counts. Raises ValueError
+    Both are given as trials (seeds) of draws, and every pair of trials counts. Raises BadInput
     where two have not the same number of draws.
     """
-    above, below = np.array(times)[:, None, :], np.array(reference)[None, :, :]
-    if above.shape[-1] != below.shape[-1]:
-        raise ValueError("draws compare one by one: both need the same number of them")
+    drawn = _alike([*times, *reference])
+    above, below = drawn[: len(times), None, :], drawn[None, len(times) :, :]
     return float(np.mean((above > below) + 0.5 * (above == below)))
 
 
@@ -123,9 +122,23 @@ def sure(p: float) -> bool:
 
 
 def band(times: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the 2.5th and 97.5th percentile of the draws of all trials (seeds) together."""
-    low, high = np.percentile(np.array(times), (2.5, 97.5))
+    """Return the 2.5th and 97.5th percentile of the draws of all trials (seeds) together.
+
+    Raises BadInput where two have not the same number of draws.
+    """
+    low, high = np.percentile(_alike(times), (2.5, 97.5))
     return float(low), float(high)
+
+
+def _alike(times: Sequence[Sequence[float]]) -> Floats:
+    """Return the draws of trials as float64 [trials, draws], which compare one by one."""
+    counts = sorted({len(drawn) for drawn in times})
+    if len(counts) != 1 or counts[0] == 0:
+        raise BadInput(
+            f"records have {' and '.join(map(str, counts)) or 'no'} draws of a time, which compare one by one: "
+            "make the records again that have another number than the others"
+        )
+    return np.array(times, dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)

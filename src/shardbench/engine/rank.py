@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput, Unsupported, described
+from shardbench.base.generated import say
 from shardbench.base.serialise import to_json
 from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import CountedClock, clock_of
@@ -158,7 +159,7 @@ def run_rank(folder: Path, ran: Ran | None = None) -> int:
     rank = int(os.environ["RANK"])
     if holds_results(folder):
         again = "shardbench collect records them, shardbench run --work --retry makes another folder"
-        print(f"rank {rank}: {folder} holds results of ranks: {again}", file=sys.stderr)
+        say(f"rank {rank}: {folder} holds results of ranks: {again}", sys.stderr)
         return REFUSED
     runner: Rank | None = None
     try:

@@ -1,14 +1,16 @@
 """What users ask of a plan beside speed: tables together, sharding types, kinds of memory, memory of each device."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.serialise import STRICT
-from shardbench.model.machine import Topology
+from shardbench.model.machine import Capacity, Topology
 from shardbench.model.plan import (
     CacheRatio,
     Host,
@@ -51,14 +53,14 @@ class Constraints:
     """Memory of devices that a table's rows may be in, by its name; a table that is not named may be in any."""
     cache_ratios: dict[str, CacheRatio] = Field(default_factory=dict)
     """The cache of a table that is placed behind one to keep its ``tiers``; CACHE_RATIO where it is not named."""
-    device_hbm_bytes: tuple[PositiveInt, ...] = ()
+    device_hbm_bytes: tuple[Annotated[Capacity, Field(ge=1)], ...] = ()
     """Memory of every device, by rank; the machine's where it is left out."""
-    reserved_bytes: NonNegativeInt = 0
+    reserved_bytes: Capacity = 0
     """Bytes of every device's memory that are for other things than tables."""
 
     def __post_init__(self) -> None:
         grouped = [name for group in (*self.same_device, *self.same_node) for name in group]
-        twice = sorted({name for name in grouped if grouped.count(name) > 1})
+        twice = sorted(name for name, times in Counter(grouped).items() if times > 1)
         if twice:
             raise ValueError(f"table '{twice[0]}' is in two groups: a table is in one at most")
         for name, types in self.sharding_types.items():

@@ -10,9 +10,15 @@ from pydantic.dataclasses import dataclass
 from shardbench.base.serialise import STRICT
 from shardbench.model.table import DenseShape, Name, Table
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Devices = Annotated[int, Field(ge=1, le=1 << 16)]
+Positive = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]
+"""A rate or a share: what a smaller one divides is no number any more."""
+MAX_DEVICES = 1 << 16
+ErrorFactor = Annotated[float, Field(ge=1, le=1e6, allow_inf_nan=False)]
+"""One standard deviation of a logarithm, as a factor."""
+Devices = Annotated[int, Field(ge=1, le=MAX_DEVICES)]
 """Number of devices, in all or on a node; no world is larger."""
+Capacity = Annotated[int, Field(ge=0, le=1 << 50)]
+"""Bytes of one memory, a pebibyte at most."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -21,12 +27,16 @@ class Topology:
 
     nodes: Devices
     devices_per_node: Devices
-    hbm_bytes: PositiveInt
+    hbm_bytes: Annotated[Capacity, Field(ge=1)]
     """Device memory of one device."""
-    uvm_bytes: Annotated[int, Field(ge=0)]
+    uvm_bytes: Capacity
     """Host memory that one device may read directly (managed memory)."""
-    host_bytes: Annotated[int, Field(ge=0)]
+    host_bytes: Capacity
     """Host memory of one node for tables that its CPU looks up."""
+
+    def __post_init__(self) -> None:
+        if self.world_size > MAX_DEVICES:
+            raise ValueError(f"nodes: {self.nodes} of {self.devices_per_node} devices; {MAX_DEVICES} is the most")
 
     @property
     def world_size(self) -> int:
@@ -53,7 +63,7 @@ class Constants:
     """Multiple of the cache's capacity that a table's working set must have for half of its repeats to miss."""
     uvm_bytes_per_s: Positive
     host_bytes_per_s: Positive
-    gather_efficiency_ratio: Annotated[float, Field(gt=0, le=1)]
+    gather_efficiency_ratio: Annotated[float, Field(ge=1e-12, le=1)]
     """Share of the HBM bandwidth that random row reads reach when rows are wide."""
     access_overhead_bytes: NonNegativeFloat
     """Bytes that one row access wastes: makes narrow rows inefficient."""
@@ -136,9 +146,9 @@ class MatrixConstants:
 class Trust:
     """How far whole steps of plans that no constant was fitted to are from what a machine file predicts of them."""
 
-    step_error: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    step_error: ErrorFactor
     """The factor whose logarithm is the root mean square of log(predicted / measured) of these steps."""
-    pair_error: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    pair_error: ErrorFactor | None = None
     """The same of the ratios of two plans' steps on the same tables, in which what all plans share is left out;
     None where no two of them are on the same tables."""
     plans: PositiveInt
@@ -171,9 +181,7 @@ class Machine:
     # What a machine does not state is not in its JSON, nor in its hash.
     host: HostConstants | None = Field(default=None, exclude_if=lambda host: host is None)
     matrix: MatrixConstants | None = Field(default=None, exclude_if=lambda matrix: matrix is None)
-    errors: dict[str, Annotated[float, Field(ge=1, allow_inf_nan=False)]] = Field(
-        default_factory=dict, exclude_if=lambda errors: not errors
-    )
+    errors: dict[str, ErrorFactor] = Field(default_factory=dict, exclude_if=lambda errors: not errors)
     """How well each rate, latency and share is known, by name as in ``sources``: the factor that is one
     standard deviation of its logarithm. Every file states them; empty on machines that are built in code."""
     dense_steps: dict[Name, Positive] = Field(default_factory=dict, exclude_if=lambda measured: not measured)

@@ -1,6 +1,5 @@
 """Machine files: TOML that states a machine's constants with unit, source and error, and what overrides change."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache, partial
@@ -21,6 +20,7 @@ from shardbench.base.serialise import STRICT, first_error, from_data
 from shardbench.model.machine import (
     Constants,
     Devices,
+    ErrorFactor,
     HostConstants,
     Machine,
     MatrixConstants,
@@ -32,6 +32,8 @@ from shardbench.model.table import Name
 
 GROUP = "shardbench.machines"
 """Package of our machine files, and the entry-point group of other people's packages."""
+MAX_VALUE = 1e18
+"""No constant is larger, in whatever unit it is stated."""
 UNITS: dict[str, tuple[str, float]] = {
     "B": ("bytes", 1.0), "KiB": ("bytes", 2.0**10), "MiB": ("bytes", 2.0**20), "GiB": ("bytes", 2.0**30),
     "TiB": ("bytes", 2.0**40), "MB": ("bytes", 1e6), "GB": ("bytes", 1e9), "TB": ("bytes", 1e12),
@@ -44,10 +46,10 @@ UNITS: dict[str, tuple[str, float]] = {
 
 class _Constant(pydantic.BaseModel):
     model_config = STRICT
-    value: Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
+    value: Annotated[float, Field(ge=0, le=MAX_VALUE, allow_inf_nan=False)]
     unit: str
     source: Annotated[str, Field(min_length=8)]
-    error: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    error: ErrorFactor | None = None
     error_source: Annotated[str, Field(min_length=8)] | None = None
 
 
@@ -276,25 +278,35 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
         if key not in known:
             raise BadInput(f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(known)}")
         field, dimension = known[key]
-        value = _quantity(text, dimension, f"machine {machine.name}: override of '{key}'")
+        what = f"machine {machine.name}: override of '{key}'"
+        value = _quantity(text, dimension, what)
         if field in _TOPOLOGY_BYTES:
-            topology = replace(topology, **{field: round(value)})
+            topology = _replaced(topology, what, **{field: round(value)})
         elif host is not None and key in _HOST_FIELDS:
-            host = replace(host, **{field: value})
+            host = _replaced(host, what, **{field: value})
         elif matrix is not None and key in _MATRIX_FIELDS:
-            matrix = replace(matrix, **{field: value})
+            matrix = _replaced(matrix, what, **{field: value})
         else:
-            constants = replace(constants, **{field: value})
+            constants = _replaced(constants, what, **{field: value})
         sources[_source_name(key)] = "override of the job"
         if _source_name(key) in errors:
             errors[_source_name(key)] = 1.0
         if key not in _CAPACITIES:
             trust = None  # Its steps were not of such a machine.
         names.append(f"{key}-{''.join(text.split()).replace('/', 'p')}")
-    return replace(
-        machine, name="+".join(names), topology=topology, constants=constants, sources=sources, host=host,
-        matrix=matrix, errors=errors, trust=trust,
+    found: Machine = _replaced(
+        machine, f"machine {machine.name} overridden", name="+".join(names), topology=topology, constants=constants,
+        sources=sources, host=host, matrix=matrix, errors=errors, trust=trust,
     )  # fmt: skip
+    return found
+
+
+def _replaced(holder: Any, what: str, **changes: Any) -> Any:
+    """Return the dataclass with some fields replaced; raises BadInput where they cannot have these values."""
+    try:
+        return replace(holder, **changes)
+    except pydantic.ValidationError as error:
+        raise BadInput(f"{what}: {first_error(error)}") from error
 
 
 def uncertain(machine: Machine) -> tuple[str, ...]:
@@ -329,6 +341,6 @@ def _quantity(text: str, dimension: str, what: str) -> float:
         value = float(number)
     except ValueError as error:
         raise BadInput(f"{what} is '{text}': '{number}' is no number") from error
-    if not 0.0 < value < math.inf:
-        raise BadInput(f"{what} is '{text}': it must be positive")
+    if not 0.0 < value <= MAX_VALUE:
+        raise BadInput(f"{what} is '{text}': it must be positive, and {MAX_VALUE:g} at most")
     return value * UNITS[unit.strip()][1]

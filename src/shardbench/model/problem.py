@@ -44,6 +44,8 @@ class Withheld:
         return Withheld, (object.__getattribute__(self, "_needs"),)
 
 
+MAX_BYTES = 1 << 60
+"""No problem's tables are larger in all, so that sums of bytes are whole numbers of 64 bits."""
 _FIELD_OF = {Sees.TABLES: "tables", Sees.ACCESS_PROFILE: "profiles", Sees.INPUTS: "inputs", Sees.MACHINE: "machine"}
 
 
@@ -81,6 +83,8 @@ class Problem:
         for table, profile in zip(self.tables, self.profiles):
             if table.rows != profile.rows:
                 raise BadInput(f"profile of {table.name} is for {profile.rows} rows, the table has {table.rows}")
+        if sum(map(self.weight_bytes, self.tables)) > MAX_BYTES:
+            raise BadInput(f"problem {self.name}: its tables take more than {MAX_BYTES} bytes: lower rows or dim")
         if self.batch_size < self.topology.world_size:
             raise BadInput(f"batch size {self.batch_size} gives some of {self.topology.world_size} ranks no sample")
 

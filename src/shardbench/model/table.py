@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.serialise import STRICT
@@ -14,9 +14,18 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 MAX_ROWS = 1 << 40
 """No table has more rows; a higher row index is a mistake (a hash that was not folded, say)."""
+MAX_WIDTH = 1 << 16
+MAX_BATCH = 1 << 22
+MAX_SEED = (1 << 32) - 1
+"""The largest seed that every library takes."""
 Rows = Annotated[int, Field(ge=1, le=MAX_ROWS)]
-Width = Annotated[int, Field(ge=4, multiple_of=4)]
+Width = Annotated[int, Field(ge=4, le=MAX_WIDTH, multiple_of=4)]
 """Columns of a table; the embedding kernels read four numbers at a time."""
+BatchSize = Annotated[int, Field(ge=1, le=MAX_BATCH)]
+"""Samples of one step on all devices together."""
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Units = Annotated[int, Field(ge=1, le=1 << 20)]
+"""Units of a layer of the dense model."""
 
 
 HISTORY_FLOPS = 4
@@ -97,9 +106,9 @@ class DenseShape:
     concatenation. An unpooled table's history becomes one vector by attention.
     """
 
-    features: PositiveInt = 13
-    bottom: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (512, 256, 64)
-    top: tuple[PositiveInt, ...] = (512, 256, 1)
+    features: Units = 13
+    bottom: Annotated[tuple[Units, ...], Field(min_length=1)] = (512, 256, 64)
+    top: tuple[Units, ...] = (512, 256, 1)
 
     @field_validator("top")
     @classmethod

@@ -102,6 +102,12 @@ class Draws(FiniteModel):
     embedding_ms: tuple[Milliseconds, ...]
     """Slowest rank's mean embedding time, one number a draw."""
 
+    @pydantic.model_validator(mode="after")
+    def _as_many(self) -> "Draws":
+        if len(self.step_ms) != len(self.embedding_ms) or not self.step_ms:
+            raise ValueError(f"{len(self.step_ms)} step_ms and {len(self.embedding_ms)} embedding_ms: one each a draw")
+        return self
+
 
 class TrafficTotals(FiniteModel):
     """Counted, mean per iteration, all ranks together unless per rank."""

@@ -288,6 +288,9 @@ def _read(path: Path) -> pd.DataFrame:
     if not data.endswith(b"\n"):
         raise BadInput(f"{path}: its last line is cut off; make the tables again: shardbench report")
     try:
+        head = pd.read_csv(BytesIO(data), header=None, nrows=1, dtype="str").iloc[0]
+        if head.duplicated().any():
+            raise BadInput(f"{path}: two columns are called '{head[head.duplicated()].iloc[0]}'; make the tables again")
         # A hash may look like a number, and a cause may be the word NA.
         words = dict.fromkeys(("defined_in", "judged_in", "cause"), "str")
         return pd.read_csv(BytesIO(data), dtype=words, na_values=[""], keep_default_na=False)

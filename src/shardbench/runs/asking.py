@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import current_thread, main_thread
 
+from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.serialise import content_hash
 from shardbench.cost.bounds.step import DEVICE_MOVES
@@ -20,7 +22,7 @@ from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.apart import STARTS_S, Apart
 from shardbench.runs.constrained import Constrained, evaluate_under
-from shardbench.runs.evaluate import Answer, Planner, evaluate
+from shardbench.runs.evaluate import WHOLE_TABLE_MOVES, Answer, Planner, evaluate
 from shardbench.runs.planning import ours
 from shardbench.runs.simulate import CountedQuestion, Simulation
 
@@ -77,6 +79,12 @@ class Asking:
     budget_s: float
     seed: int
     on_tried: Callable[[Tried], None] | None
+    stop_at: float = math.inf
+    """The moment on ``time.perf_counter`` from which on nobody plans or is judged any more, once there is a plan."""
+    hurried: bool = False
+    """Whether judging plans takes its part of the budget too, as it does with thousands of tables."""
+    judging_s: float = 0.0
+    """What judging the last plan took, where it counts."""
     begun: float = field(default_factory=time.perf_counter)
     tried: list[Tried] = field(default_factory=list)
     answers: dict[str, Answer[Simulation]] = field(default_factory=dict)
@@ -114,14 +122,23 @@ class Asking:
 
     def _ask_here(self, here: Sequence[Strategy]) -> None:
         general = [strategy for strategy in here if strategy.moves >= DEVICE_MOVES]
-        cheap = sorted((s for s in here if s not in general), key=lambda strategy: len(strategy.moves))
+
+        def cost(strategy: Strategy) -> tuple[bool, int]:
+            # Parts of tables are many where tables are.
+            return self.hurried and not strategy.moves <= WHOLE_TABLE_MOVES, len(strategy.moves)
+
+        cheap = sorted((s for s in here if s not in general), key=cost)
         left_s = self.budget_s
         of_all_s = FIRST_SHARE * self.budget_s if general else 0.0
         for number, strategy in enumerate(cheap):
+            if self.hurried and self.answers and left_s <= of_all_s:
+                cause = f"{Outcome.TIMEOUT.value}: not asked: what is left is for those with all device moves"
+                self._told(Tried(strategy=strategy.name, plan_s=0.0, cause=cause))
+                continue
             left_s -= self._ask(strategy, max((left_s - of_all_s) / (len(cheap) - number), FLOOR_S))
         left_s = max(left_s, of_all_s)
         for number, strategy in enumerate(general):
-            left_s -= self._ask(strategy, max(left_s / (len(general) - number), FLOOR_S))
+            left_s -= self._ask(strategy, max(left_s / (len(general) - number) - self.judging_s, FLOOR_S))
 
     def _constrained(self, asked: Sequence[Strategy]) -> list[Strategy]:
         if self.constraints is None:
@@ -131,22 +148,45 @@ class Asking:
     def _ask(self, strategy: Strategy, share_s: float, planner: Planner | None = None) -> float:
         """Ask one; return the seconds that it took."""
         begun, budget = time.perf_counter(), Budget(plan_s=share_s, fit_s=share_s)
-        # However late it comes, a plan is a plan.
-        if self.constraints is None:
-            answer = evaluate(self.question, strategy, budget, self.seed, sealed=False, slack=math.inf, planner=planner)
-        else:
-            answer = evaluate_under(
+
+        def answered() -> Answer[Simulation] | Failure:
+            # However late it comes, a plan is a plan.
+            if self.constraints is None:
+                return evaluate(
+                    self.question, strategy, budget, self.seed, sealed=False, slack=math.inf, planner=planner
+                )
+            return evaluate_under(
                 self.constraints, self.question, strategy, budget, self.seed, slack=math.inf, planner=planner
             )
+
+        answer = self._in_time(answered)
         if isinstance(answer, Failure):
             took_s = time.perf_counter() - begun
             self._told(Tried(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}"))
             return took_s
         took_s = answer.spent.plan_s + answer.spent.fit_s
+        if self.hurried:
+            self.judging_s = time.perf_counter() - begun - took_s
+            took_s += self.judging_s
         self.answers[strategy.name] = answer
         late, step_ms = took_s > SLACK * share_s, answer.judged.step_ms
         self._told(Tried(strategy=strategy.name, plan_s=took_s, step_ms=step_ms, late=late))
         return took_s
+
+    def _in_time(self, answered: Callable[[], Answer[Simulation] | Failure]) -> Answer[Simulation] | Failure:
+        """Return the answer, or that there was no time for it; the first plan is waited for."""
+        over = Failure(outcome=Outcome.TIMEOUT, cause="stopped: the time for all is over", phase="plan")
+        # Nobody can interrupt another thread.
+        if not self.answers or self.stop_at == math.inf or current_thread() is not main_thread():
+            return answered()
+        left_s = self.stop_at - time.perf_counter()
+        if left_s <= 0.0:
+            return over
+        try:
+            answer = within(left_s, answered)
+        except TimeoutError:
+            return over
+        return over if isinstance(answer, Failure) and time.perf_counter() >= self.stop_at else answer
 
     def _told(self, one: Tried) -> None:
         self.tried.append(one)

@@ -4,34 +4,52 @@ A plan that came late ranks with the others: it is as good, and it is there. Of 
 as short as the shortest, the answer is the simplest.
 """
 
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from threading import current_thread, main_thread
 from typing import Any
 
+from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash, to_json
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.model.constraints import Constraints, sharding_type
-from shardbench.model.machine import Machine, Topology
+from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.model.validate import memory_said
-from shardbench.runs.asking import YOURS, Asking, Tried
+from shardbench.runs.asking import FLOOR_S, YOURS, Asking, Tried
 from shardbench.runs.discovery import missing_modules, strategies
 from shardbench.runs.evaluate import Answer
 from shardbench.runs.planning import learns
-from shardbench.runs.simulate import CountedQuestion, Simulation
+from shardbench.runs.simulate import CountedQuestion, ExpectedQuestion, Simulation
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload
 
 COMPARED = 5
 """Best plans that are told apart from the best one."""
+PROFILES_SHARE = 0.6
+"""Most of the budget that profiles may take."""
+SURE_SHARE = 0.05
+"""Share of that after which the rest is estimated."""
+LEAST_SAMPLES = 64
+SURVEYED = 16
+"""Tables, spread over all, that tell how long all take."""
+UNHURRIED_S = 2.0
+"""Seconds that profiles may take whatever the budget is; what needs less changes nothing."""
+STOP_S = 0.5
+"""Seconds after the budget at which everything stops where there are many tables."""
+SPILL, SPILL_S = 0.25, 3.0
+"""Share of the budget, and seconds, after it for judging and for who does not mind its share, where there are few."""
 TIE = 0.01
 """A plan may be predicted this much longer and yet be the answer, where it is simpler and not told apart."""
 
@@ -45,10 +63,10 @@ class Best:
     step_ms: float
     band_ms: tuple[float, float] | None
     """95 % of what the step may be by the errors of the machine's constants; None where it states none."""
-    bound_ms: float | None
+    bound_ms: float | None = None
     """Which no plan of device moves can beat, in the memory that plans were made for."""
-    over_bound_pct: float | None
-    over_profile_bound_pct: float | None
+    over_bound_pct: float | None = None
+    over_profile_bound_pct: float | None = None
     """The same under the profiles by which plans are made, where no single test bag is unusually long."""
     phases_ms: dict[str, float]
     sharding_types: dict[str, int]
@@ -58,6 +76,8 @@ class Best:
     """HBM of each device that is left for tables."""
     placed_anew: int
     """Tables that the strategy had placed against a constraint."""
+    unbounded: str = ""
+    """Why there is no bound, in words; empty where there is one."""
     simpler_than: str = ""
     """The plan of a shorter predicted step that is not told apart and has more calls or parts, in words; else empty."""
 
@@ -92,14 +112,23 @@ class PlanSearch:
     best: Best | None
     tried: tuple[Tried, ...]
     took_s: float
-    candidates: tuple[Candidate, ...] = ()
-    """The distinct plans, the shortest predicted step first."""
+    answers: Mapping[str, Answer[Simulation]] = field(default_factory=dict, repr=False)
+    """The plans by strategy, and what they come to."""
     yours: Yours | None = None
     """The user's own plan; None where none was given."""
     asked_s: float = 0.0
     """Wall seconds until the last of them had answered, judging its plan included."""
     memory: str = ""
     """What all tables need and what there is, in words."""
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """Wall seconds by what they went to: profiles, asking strategies, comparing their plans, the bound."""
+    hurried: str = ""
+    """What was done otherwise for want of time, in words; else empty."""
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the distinct plans, the shortest predicted step first."""
+        return _candidates(self.answers)
 
 
 def default_strategies() -> list[Strategy]:
@@ -133,36 +162,50 @@ def best_plan(
 ) -> PlanSearch:
     """Ask all strategies within ``budget_s`` seconds of planning and judge their plans on a test batch.
 
+    The budget holds for all of it where there are so many tables that the rest takes long too: profiles are of fewer
+    samples then, plans are judged by what these let expect, and the bound is left out where no time is left for it.
+
     ``against`` is the user's own plan, judged alike. Raises BadInput for constraints that name no table
     of these or leave no memory, for strategies that cannot be imported here or are not there, and for
-    a plan of the user's that is none of these tables on this machine, or breaks a constraint.
+    a plan of the user's that is none of these tables on this machine, or breaks a constraint, and where the budget is
+    too short for any profiles of so many tables.
     """
     kept = constraints or Constraints()
     kept.check_names(workload.tables)
     start = time.perf_counter()
     training = {"precision": precision, "optimizer": optimizer, "exchange": exchange, "schedule": schedule}
-    problem = _problem(workload, machine, asked, training)
-    question = CountedQuestion(kept.applied(problem), DrawnBatches(workload), workload.dense)
-    asking = Asking(question, constraints, budget_s, seed, on_tried)
+    phases_s: dict[str, float] = {}
+    with _timed(phases_s, "profiles"):
+        profiled = _profiled(workload, budget_s)
+        problem = _problem(workload, profiled, machine, asked, training)
+    hurried = phases_s["profiles"] > UNHURRIED_S
+    kind = ExpectedQuestion if profiled is not workload else CountedQuestion
+    question = kind(kept.applied(problem), DrawnBatches(workload), workload.dense)
+    stop_at = start + (budget_s + STOP_S if hurried else (1.0 + SPILL) * budget_s + SPILL_S)
+    left_s = max(budget_s - phases_s["profiles"], FLOOR_S) if hurried else budget_s
+    asking = Asking(question, constraints, left_s, seed, on_tried, stop_at=stop_at, hurried=hurried)
     yours = asking.given(against, kept) if against is not None else None
     asking.ask(asked)
     asked_s, answers = time.perf_counter() - asking.begun, asking.answers
+    phases_s["asking"] = asked_s
     steps = {name: answer.judged.step_ms for name, answer in answers.items()}
     ranked = sorted(answers, key=lambda name: steps[name])
     compared = [*ranked[:COMPARED], *([YOURS] if yours is not None else [])]
     if yours is not None:
         answers, steps = {YOURS: yours, **answers}, {YOURS: yours.judged.step_ms, **steps}
-    drawn = {name: answers[name].judged.draws(question.problem, workload.dense) for name in compared}
-    draws = {name: found.step_ms for name, found in drawn.items() if found is not None}
+    with _timed(phases_s, "comparing"):
+        draws = _draws({name: answers[name] for name in compared}, question, stop_at)
     found = PlanSearch(
         problem=problem,
         best=None,
         tried=tuple(asking.tried),
         took_s=time.perf_counter() - start,
-        candidates=_candidates(answers),
+        answers=answers,
         yours=Yours(step_ms=steps[YOURS], less_pct=None, sure=None) if yours is not None else None,
         asked_s=asked_s,
         memory=memory_said(question.problem),
+        phases_s=phases_s,
+        hurried=_hurried_words(workload, profiled),
     )
     if not ranked:
         return found
@@ -171,7 +214,9 @@ def best_plan(
     told = [replace(one, ties=_ties(one.strategy, first, steps, draws)) for one in asking.tried]
     told.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[first]]) if first in draws else None
-    best = _best(answers[first], first, kept, question, topology=problem.topology, band_ms=band_ms)
+    with _timed(phases_s, "bound"):
+        bounds = _bounds(answers[first], question, stop_at)
+    best = replace(_best(answers[first], first, kept, problem, band_ms=band_ms), **bounds)
     if first != ranked[0]:
         best = replace(best, simpler_than=_simpler(answers[first], answers[ranked[0]], ranked[0]))
     beside = _beside(first, steps, draws) if yours is not None else None
@@ -224,7 +269,103 @@ def _beside(best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[flo
     return Yours(step_ms=steps[YOURS], less_pct=100.0 * (1.0 - steps[best] / steps[YOURS]), sure=known)
 
 
-def _problem(workload: Workload, machine: Machine, asked: Sequence[Strategy], training: Mapping[str, Any]) -> Problem:
+@contextmanager
+def _timed(phases_s: dict[str, float], name: str) -> Iterator[None]:
+    begun = time.perf_counter()
+    yield
+    phases_s[name] = time.perf_counter() - begun
+
+
+def _profiled(workload: Workload, budget_s: float) -> Workload:
+    """Return the workload with all tables profiled; with profiles of fewer samples where theirs take too long.
+
+    Raises BadInput where the budget is too short for any profiles of so many tables.
+    """
+    limit_s = max(PROFILES_SHARE * budget_s, UNHURRIED_S)
+    needs_s = _survey(workload, limit_s)
+    if needs_s <= limit_s:
+        return workload
+    # Some of a profile's time is not of its samples.
+    samples = int(0.5 * limit_s / needs_s * workload.profile_samples)
+    for fewer, most_s in ((samples, limit_s), (LEAST_SAMPLES, max(budget_s, limit_s))):
+        quicker = workload.quicker(min(max(fewer, LEAST_SAMPLES), workload.profile_samples))
+        needs_s = _survey(quicker, most_s)
+        if needs_s <= most_s:
+            return quicker
+    would_do = math.ceil(1.5 * needs_s / PROFILES_SHARE)
+    raise BadInput(
+        f"a budget of {budget_s:g} s is too short for {len(workload.tables)} tables: about {would_do} s would do"
+    )
+
+
+def _survey(workload: Workload, limit_s: float) -> float:
+    """Profile the tables one by one; return the seconds for all, an estimate once they are too many for the limit."""
+    tables = len(workload.tables)
+    first = range(0, tables, max(tables // SURVEYED, 1))
+    begun = time.perf_counter()
+    for done, table in enumerate([*first, *(table for table in range(tables) if table not in first)]):
+        workload.profile(table)
+        took_s = time.perf_counter() - begun
+        if done == 0 and took_s < limit_s:
+            # The first one also pays for what is made once.
+            begun = time.perf_counter()
+        elif took_s > limit_s or (
+            done >= SURVEYED and took_s > SURE_SHARE * limit_s and took_s * tables > limit_s * done
+        ):
+            return took_s * tables / max(done, 1)
+    return time.perf_counter() - begun
+
+
+def _hurried_words(workload: Workload, profiled: Workload) -> str:
+    if profiled is workload:
+        return ""
+    return (
+        f"in so short a time profiles are of {profiled.profile_samples} samples, not of {workload.profile_samples}, "
+        "and plans are judged by what these let expect, not on a test batch"
+    )
+
+
+def _draws(
+    compared: Mapping[str, Answer[Simulation]], question: CountedQuestion, stop_at: float
+) -> dict[str, tuple[float, ...]]:
+    """Return the steps of plans under draws, of as many plans as there is time for."""
+    found = {}
+    for name, answer in compared.items():
+        if time.perf_counter() < stop_at:
+            drawn = answer.judged.draws(question.problem, question.dense)
+            if drawn is not None:
+                found[name] = drawn.step_ms
+    return found
+
+
+def _bounds(answer: Answer[Simulation], question: CountedQuestion, stop_at: float) -> dict[str, Any]:
+    """Return the bound and the distances to it, or why there is none, as fields of ``Best``."""
+
+    def proven() -> dict[str, Any]:
+        bound = answer.bounds.of_step(answer.plan)
+        if bound is None:
+            return {"unbounded": "no bound is proven for plans with hosts, batch schedules or caches"}
+        return {
+            "bound_ms": bound.ms,
+            "over_bound_pct": 100.0 * (answer.judged.step_ms / bound.ms - 1.0),
+            "over_profile_bound_pct": question.over_profile_bound_pct(answer.plan),
+        }
+
+    left_s = stop_at - time.perf_counter()
+    late = {"unbounded": "the bound is left out: there was no time left to prove it"}
+    if left_s <= 0.0:
+        return late
+    if current_thread() is not main_thread():
+        return proven()
+    try:
+        return within(left_s, proven)
+    except TimeoutError:
+        return late
+
+
+def _problem(
+    workload: Workload, profiled: Workload, machine: Machine, asked: Sequence[Strategy], training: Mapping[str, Any]
+) -> Problem:
     if not asked:
         raise BadInput("no strategy is asked")
     for strategy in asked:
@@ -236,7 +377,7 @@ def _problem(workload: Workload, machine: Machine, asked: Sequence[Strategy], tr
     return Problem.of(
         workload.name,
         workload.tables,
-        workload.profiles,
+        profiled.profiles,
         machine,
         batch_size=workload.batch_size,
         **training,
@@ -256,22 +397,17 @@ def _best(
     answer: Answer[Simulation],
     name: str,
     constraints: Constraints,
-    question: CountedQuestion,
+    problem: Problem,
     *,
-    topology: Topology,
     band_ms: tuple[float, float] | None,
 ) -> Best:
-    step_ms, bound = answer.judged.step_ms, answer.bounds.of_step(answer.plan)
-    by_table = answer.plan.by_table()
-    kinds = Counter(sharding_type(by_table[table.name], table, topology) for table in question.problem.tables)
+    by_table, topology = answer.plan.by_table(), problem.topology
+    kinds = Counter(sharding_type(by_table[table.name], table, topology) for table in problem.tables)
     return Best(
         strategy=name,
         plan=answer.plan,
-        step_ms=step_ms,
+        step_ms=answer.judged.step_ms,
         band_ms=band_ms,
-        bound_ms=bound.ms if bound is not None else None,
-        over_bound_pct=100.0 * (step_ms / bound.ms - 1.0) if bound is not None else None,
-        over_profile_bound_pct=question.over_profile_bound_pct(answer.plan) if bound is not None else None,
         phases_ms={str(phase): ms for phase, ms in answer.judged.timing(1).phases_ms.items()},
         sharding_types=dict(sorted(kinds.items())),
         hbm_used_bytes=answer.planned.hbm_memory_bytes,

@@ -204,6 +204,25 @@ class CountedQuestion(Question[Simulation]):
         return 100.0 * (time.step_ms / bound.ms - 1.0)
 
 
+class ExpectedQuestion(CountedQuestion):
+    """The same problem, judged and bounded by what the training profiles let expect of a batch: none is counted."""
+
+    def judge(self, plan: Plan) -> Simulation:
+        """Expect a plan's traffic and predict its times; raises Unsupported for a batch schedule."""
+        if plan.schedule is not None:
+            raise Unsupported("no batch is counted for want of time, so that none can be scheduled")
+        if self.problem.schedule is StepSchedule.PIPELINED:
+            _check_pipelined(plan, self.problem)
+        traffic = expect(plan, self.problem, self.dense)
+        times = _times([traffic], self.problem, self.dense, self.problem.machine)
+        return Simulation(traffics=(traffic,), times=times, machine=self.problem.machine)
+
+    def prove_bounds(self) -> Bounds:
+        """Prove bounds from the demand that the profiles let expect."""
+        demand = expected_demand(self.problem)
+        return Bounds(steps=StepBounds(demand=demand, problem=self.problem, dense=self.dense))
+
+
 def step_cells(answer: Answer[Simulation]) -> dict[str, float | None]:
     """Return columns of an answer's mean step and its distances to the proven bounds; None where nothing is proven.
 

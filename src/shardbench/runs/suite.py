@@ -1,13 +1,15 @@
 """Suites: grids of workloads, machines, backends and strategies, and the jobs that they stand for."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
@@ -15,13 +17,16 @@ from shardbench.base.reading import file_text, toml_data
 from shardbench.base.serialise import StrictModel, first_error, from_data
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine, overridden
-from shardbench.model.table import Name, Optimizer, Precision, StepSchedule
+from shardbench.model.table import BatchSize, Name, Optimizer, Precision, Seed, StepSchedule
 from shardbench.records.trial import TRAINING, Backend
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.workload import WorkloadConfig
 
 EVERY = "*"
 
+MOST = 100_000
+"""The most steps of a trial, repeats of it, seeds and jobs of a suite."""
+Count = Annotated[int, Field(ge=1, le=MOST)]
 Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
 """A budget: at most a week."""
 
@@ -29,12 +34,12 @@ Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
 class TrialSettings(StrictModel):
     """How trials are run; each may be stated for a suite, a grid or some of its cells, and the closest one counts."""
 
-    batch_size: PositiveInt | None = None
+    batch_size: BatchSize | None = None
     """Overrides the workload's; the measured backend of a small machine needs smaller batches."""
-    iterations: PositiveInt | None = None
-    warmup: NonNegativeInt = 3
+    iterations: Count | None = None
+    warmup: Annotated[int, Field(ge=0, le=MOST)] = 3
     """Untimed steps of a measured trial: the first ones set things up and rebuild buckets."""
-    repeats: PositiveInt = 1
+    repeats: Count = 1
     strategies: tuple[str, ...] = (EVERY,)
     without: tuple[str, ...] = ()
     """Strategies to leave out here, such as those that learn for minutes; ``--strategy`` still runs them."""
@@ -64,7 +69,7 @@ class Job(TrialSettings):
     workload: Name
     machine: str
     backend: Backend
-    iterations: PositiveInt
+    iterations: Count
     override: dict[str, str] = Field(default_factory=dict)
     """Constants of the machine to replace, such as ``uvm_bandwidth = "16 GB/s"``; its name then says so."""
 
@@ -121,6 +126,9 @@ class Grid(Defaults):
         for one, values in axes.items():
             if values is None:
                 raise BadInput(f"{what}: states no {_AXES[one]}; state them here or in [defaults]")
+        cells = prod(map(len, axes.values()))
+        if cells > MOST:
+            raise BadInput(f"{what}: has {cells} cells; {MOST} is the most")
         for number, exception in enumerate(self.exceptions):
             _check_exception(exception, axes, f"{what}.exceptions.{number}")
         for cell in (dict(zip(axes, values, strict=True)) for values in product(*axes.values())):
@@ -146,7 +154,7 @@ class _Described(StrictModel):
 
     name: Name
     description: str
-    seeds: tuple[NonNegativeInt, ...] = (0,)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MOST)] = (0,)
     workloads: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
     calibrate: bool = False
     """Whether a run calibrates the machines that it measures on, before and after, and refuses busy ones."""
@@ -206,7 +214,8 @@ class _SuiteFile(_Described):
 
 
 def _twice(names: Sequence[str]) -> str | None:
-    return next((name for number, name in enumerate(names) if name in names[:number]), None)
+    counts = Counter(names)
+    return next((name for name in names if counts[name] > 1), None)
 
 
 def suite_names() -> list[str]:

@@ -4,25 +4,36 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field
 
 from shardbench.base.arrays import Ints
+from shardbench.base.errors import BadInput
+from shardbench.base.memory import free_memory_bytes
 from shardbench.model.profile import AccessProfile
+from shardbench.model.table import Seed
 from shardbench.workloads.hotness import join
 from shardbench.workloads.ranking_cache import CompactRanking, Survey
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import Workload, WorkloadConfig, rng
 
+ProfileSamples = Annotated[int, Field(ge=1, le=1 << 26)]
+"""Samples that are drawn and counted, table by table."""
+_MANY = 1 << 26
+"""Lookups from which on it is worth asking whether there is memory for them."""
+_BYTES = 32
+"""Memory of a lookup while it is drawn, ranked and counted."""
+
 
 class DrawnConfig(WorkloadConfig):
     """Parameters of a workload whose lookups are drawn; its tables do not depend on the seed."""
 
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Seed of the lookups."""
-    profile_samples: PositiveInt = 65_536
+    profile_samples: ProfileSamples = 65_536
     """Train samples that profiles are counted over."""
 
 
@@ -37,7 +48,6 @@ class DrawnWorkload(Workload):
 
     drawn = True
     seed: int
-    profile_samples: int
 
     def __init__(self, config: DrawnConfig) -> None:
         self._configure(config)
@@ -47,6 +57,12 @@ class DrawnWorkload(Workload):
     def recipe(self) -> object:
         """Return the configuration; parameters that are no part of it show in the fingerprint's first lookups."""
         return self._config.model_dump(mode="json")
+
+    def quicker(self, samples: int) -> Workload:
+        """Return the same tables with other draws of so many train samples, at most a batch of which are drawn."""
+        made = super().quicker(samples)
+        made.batch_size = min(self.batch_size, samples)
+        return made
 
     @abstractmethod
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
@@ -97,8 +113,13 @@ def bag_lengths(generator: np.random.Generator, samples: int, pooling: float, co
 
     floor(1 + 2 (pooling - 1) u + v) of two uniform draws has mean ``pooling`` exactly; bags are
     bounded, as lists cut at a fixed length are. Draws that decide nothing are passed over: what is drawn next is the
-    same.
+    same. Raises BadInput where the lookups do not fit into memory.
     """
+    lookups = samples * pooling * coverage
+    if lookups > _MANY and _BYTES * lookups > free_memory_bytes():
+        raise BadInput(
+            f"{samples} bags of {pooling:g} lookups are too many for the memory: lower batch_size or profile_samples"
+        )
     if pooling == 1.0:
         _pass_over(generator, 2 * samples)
         found = np.ones(samples, dtype=np.int64)

@@ -33,8 +33,6 @@ class RecordedWorkload(Workload):
     samples: int
     train_samples: int
     _config: RecordedConfig
-    profile_samples: int
-    """Train samples that profiles and ranks are counted over, spread evenly over the train split."""
 
     def __init__(self, config: RecordedConfig) -> None:
         self._configure(config)

@@ -1,30 +1,34 @@
 """Which of a data set's tables a task takes, and how wide they are."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field
 
 from shardbench.base.errors import BadInput
+from shardbench.model.table import Seed, Width
 from shardbench.workloads.workload import WorkloadConfig
 
 POOL_SEED = 0
+
+Tables = Annotated[int, Field(ge=1, le=100_000)]
+"""Number of tables of a task, or of a data set."""
 
 
 class SelectedTablesConfig(WorkloadConfig):
     """Fields of data sets of many tables: how many, out of which pool, and their widths."""
 
-    tables: PositiveInt = 856
+    tables: Tables = 856
     """How many tables the task has."""
     pool: Literal["all", "train", "test"] = "all"
     """DreamShard's split: the tables shuffled once (seed 0), first half train pool, rest test pool."""
-    subset_seed: NonNegativeInt | None = None
+    subset_seed: Seed | None = None
     """Draws the tables without replacement; None takes the pool's first ones."""
-    dim: PositiveInt = 16
+    dim: Width = 16
     """Width of every table."""
-    dims: tuple[PositiveInt, ...] | None = None
+    dims: Annotated[tuple[Width, ...], Field(min_length=1)] | None = None
     """Widths to draw from, table by table, instead of ``dim``."""
-    dims_seed: NonNegativeInt = 0
+    dims_seed: Seed = 0
 
     def table_ids(self, available: int) -> list[int]:
         """Return the ids of the chosen tables; raises BadInput where the pool has fewer than wanted."""

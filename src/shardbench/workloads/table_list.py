@@ -1,5 +1,6 @@
 """Lists of tables: a CSV or parquet file with a line a table, or a TorchRec collection."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ MAX_LINES = 100_000
 class ListedTable(pydantic.BaseModel):
     """One table of a list; whatever the list does not say is None."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Name
     rows: Rows | None = None
@@ -65,15 +66,17 @@ def read_table_list(path: Path) -> tuple[ListedTable, ...]:
     """
     if not path.is_file():
         raise BadInput(f"no file {path}: a list of tables, .csv or .parquet, with columns name, rows, dim")
-    read = {".csv": pyarrow.csv.read_csv, ".parquet": pyarrow.parquet.read_table}.get(path.suffix)
-    if read is None:
+    if path.suffix not in (".csv", ".parquet"):
         raise BadInput(f"{path.name}: a list of tables is a .csv or .parquet file")
     try:
         if path.suffix == ".parquet" and pyarrow.parquet.read_metadata(path).num_rows > MAX_LINES:
             raise BadInput(f"{path.name}: more than {MAX_LINES} tables")
         if path.stat().st_size > TEXT_BYTES:
             raise BadInput(f"{path.name}: longer than {TEXT_BYTES} bytes, which no list of tables is")
-        table = read(str(path))
+        table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
+        twice = [name for name, times in Counter(table.column_names).items() if times > 1]
+        if twice:
+            raise BadInput(f"{path.name} has two columns '{twice[0]}': a list of tables has one of each")
         if "name" not in table.column_names or not ListedTable.model_fields.keys() >= set(table.column_names):
             others = [field for field in ListedTable.model_fields if field not in ("name", "rows")]
             raise BadInput(
@@ -84,6 +87,13 @@ def read_table_list(path: Path) -> tuple[ListedTable, ...]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path.name} cannot be read: {error}") from error
     return checked((_listed(cells, f"{path.name} table {number}") for number, cells in enumerate(found, 1)), path.name)
+
+
+def _read_csv(path: Path) -> pa.Table:
+    # A word such as NA or nan is what it says: only an empty cell says nothing.
+    kinds = {"name": pa.string(), "features": pa.string()}
+    convert = pyarrow.csv.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=True)
+    return pyarrow.csv.read_csv(path, convert_options=convert)
 
 
 def _listed(cells: dict[str, Any], what: str) -> ListedTable:
@@ -101,7 +111,7 @@ def checked(listed: Iterable[ListedTable], what: str) -> tuple[ListedTable, ...]
     if not tables:
         raise BadInput(f"{what} lists no table: it needs at least one")
     for kind, names in (("tables", [t.name for t in tables]), ("inputs", [i for t in tables for i in t.inputs])):
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, times in Counter(names).items() if times > 1)
         if twice:
             raise BadInput(f"{what}: two {kind} are called {twice[0]}")
     return tables

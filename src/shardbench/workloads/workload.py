@@ -1,19 +1,20 @@
 """A workload: tables, their training profiles, and seeded batches of lookups."""
 
+import copy
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import pydantic
-from pydantic import PositiveInt
+from pydantic import Field
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.model.profile import AccessProfile, InputSample
-from shardbench.model.table import DenseShape, Name, Table
+from shardbench.model.table import BatchSize, DenseShape, Name, Table
 from shardbench.workloads.ranking_cache import RecentRankings, Survey
 from shardbench.workloads.trace import Bags, Ranking, Split, assert_readable, check_rows, last_rows
 
@@ -38,6 +39,8 @@ class Workload(ABC):
     batch_size: int
     test_batches: int
     """How many distinct test batches exist; iteration i uses batch i modulo this."""
+    profile_samples: int
+    """Train samples that profiles are counted over."""
     train_samples: int | None = None
     """Samples of the train split that are on record; None where they are drawn, without end."""
     drawn: ClassVar[bool] = False
@@ -98,6 +101,18 @@ class Workload(ABC):
         """Return the training profile of every table."""
         return tuple(self._surveys.profile(i) for i in range(len(self.tables)))
 
+    def profile(self, table: int) -> AccessProfile:
+        """Return the training profile of one table."""
+        return self._surveys.profile(table)
+
+    def quicker(self, samples: int) -> "Workload":
+        """Return the same tables with profiles of ``samples`` train samples, for who has no time for all of them."""
+        made = copy.copy(self)
+        for name in ("_surveys", "profiles", "input_sample", "fingerprint"):
+            made.__dict__.pop(name, None)
+        made.profile_samples = samples
+        return made
+
     @cached_property
     def input_sample(self) -> InputSample | None:
         """Return train inputs beside those that the profiles count; None where the workload has none to tell of."""
@@ -127,12 +142,12 @@ class WorkloadConfig(pydantic.BaseModel):
     ``dataset`` names the module's kind (a Literal with a default in the subclass).
     """
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     dataset: str
     name: Name
-    batch_size: PositiveInt
-    test_batches: PositiveInt = 4
+    batch_size: BatchSize
+    test_batches: Annotated[int, Field(ge=1, le=1 << 16)] = 4
     dense: DenseShape = DenseShape()
 
     @abstractmethod

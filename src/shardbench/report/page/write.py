@@ -1,5 +1,7 @@
 """One HTML page about a suite, with nothing to fetch: the answer first, then claims, then every group."""
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from typing import Any
 import jinja2
 
 from shardbench.base.atomic import write_atomically
+from shardbench.base.generated import visible
 from shardbench.base.host import Environment, load
 from shardbench.model.strategy import Role
 from shardbench.records.base_record import BaseRecord
@@ -134,12 +137,14 @@ def page(
         """Return True where the results folder has the file: only then is there a link to it."""
         return results is not None and (results / name).is_file()
 
+    style, script = _style(), _file("page.js")
     engine = _engine()
     engine.globals["exists"] = exists
-    return engine.get_template("page.html.j2").render(
+    return visible(engine.get_template("page.html.j2").render(
         suite=suite,
-        style=_style(),
-        script=_file("page.js"),
+        style=style,
+        script=script,
+        policy=_policy(style, script),
         strategies=_strategies(standings, numbers),
         matrix=matrix(standings),
         section="group" if study is None else "problem",
@@ -160,7 +165,7 @@ def page(
         cells=len(cells),
         made_by=made_by([*current(records), *cells]),
         other_code=[*other_code(current(records)).lines(), *code],
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _engine() -> jinja2.Environment:
@@ -186,6 +191,20 @@ def short(cell: str) -> str:
 
 def _file(name: str) -> str:
     return (resources.files(__package__ or "") / name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """Return what a browser may run and fetch for the page: its own script and style, by their hashes, and no more."""
+
+    def own(text: str) -> str:
+        # As the template writes it, on lines of its own.
+        digest = hashlib.sha256(f"\n{text}\n".encode()).digest()
+        return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+    return (
+        f"default-src 'none'; script-src {own(script)}; style-src {own(style)}; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
 
 
 def _style() -> str:

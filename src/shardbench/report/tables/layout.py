@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from shardbench.base.generated import ascii_text
 from shardbench.report.tables.text import ALWAYS, Columns
 
 _GAP = "  "
@@ -23,11 +24,12 @@ class Laid:
 
 
 def laid(section: Columns, width: int | None = None) -> Laid:
-    """The table in lines of at most ``width`` columns, of any length where None.
+    """The table in ASCII lines of at most ``width`` columns, of any length where None.
 
     Headers are wrapped first. Then the column that matters least is left out, of equal ones the last, until the rest
     fits; those that always stay are wider than the width where it is tiny.
     """
+    section = replace(section, rows=tuple(tuple(map(ascii_text, row)) for row in section.rows))
     kept, left_out = section, [False] * len(section.headers)
     place = list(range(len(section.headers)))
     while width is not None and _total(kept) > width and min(kept.keep) < ALWAYS:

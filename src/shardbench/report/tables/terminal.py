@@ -6,6 +6,7 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
+from shardbench.base.generated import ascii_text, say
 from shardbench.report.tables.layout import laid
 from shardbench.report.tables.text import TITLES, Section, sections
 
@@ -22,7 +23,7 @@ def print_tables(frames: dict[str, pd.DataFrame], console: Console, folder: Path
             if console.is_terminal:
                 _print_styled(TITLES[name], section, causes, console, folder / f"{name}.csv")
             else:
-                print(plain_text(TITLES[name], section, causes), file=console.file)
+                say(plain_text(TITLES[name], section, causes), console.file)
 
 
 def plain_text(title: str, section: Section, causes: tuple[str, ...] = ()) -> str:
@@ -32,8 +33,8 @@ def plain_text(title: str, section: Section, causes: tuple[str, ...] = ()) -> st
 
 
 def _print_styled(title: str, section: Section, causes: tuple[str, ...], console: Console, csv: Path) -> None:
-    console.print(Text(f"{title}: {section.heading}", style="bold"))
-    console.print(Text(section.note))
+    console.print(Text(ascii_text(f"{title}: {section.heading}"), style="bold"))
+    console.print(Text(ascii_text(section.note)))
     table = laid(section, console.width)
     for head in table.heads:
         console.print(Text(head, style="underline" if head == table.heads[-1] else ""), soft_wrap=True)
@@ -41,7 +42,7 @@ def _print_styled(title: str, section: Section, causes: tuple[str, ...], console
     for line, row in zip(table.rows, section.rows):
         console.print(Text(line, style="" if row[outcome] == "ok" else "yellow"), soft_wrap=True)
     if table.left_out:
-        console.print(Text(f"no room for {', '.join(table.left_out)}: {csv}"), soft_wrap=True)
+        console.print(Text(ascii_text(f"no room for {', '.join(table.left_out)}: {csv}")), soft_wrap=True)
     for cause in causes:
-        console.print(Text(cause, style="yellow"))
+        console.print(Text(ascii_text(cause), style="yellow"))
     console.print()
