@@ -19,6 +19,10 @@ from shardbench.workloads.trace import Bags, Ranking, Split
 from shardbench.workloads.workload import Workload
 
 
+class GotThroughError(Exception):
+    """What no check expects: an impostor got what is not its own."""
+
+
 class Honest(Strategy):
     """Largest table first to the emptiest device, in HBM; passes every check."""
 
