@@ -1,5 +1,6 @@
 """Strategies that break one rule each; conformance must reject every one by its check."""
 
+import ctypes
 import os
 import secrets
 import time
@@ -149,12 +150,14 @@ class Hangs(Honest):
 
 
 class HangsWithChild(Honest):
-    """Leaves a process behind that must die with it, and prints its id."""
+    """Leaves a process behind that must die with it; both go by a name."""
+
+    def __init__(self, name: str) -> None:
+        self.called = name
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        child = os.fork()
-        if child:
-            print(child, flush=True)
+        os.fork()
+        ctypes.CDLL(None).prctl(15, self.called.encode(), 0, 0, 0)
         while True:
             time.sleep(60.0)
 

@@ -14,7 +14,7 @@ _CHECKOUT = Path(shardbench.__file__).parents[2]
 
 def listed(*folders: Path) -> tuple[Callable[[], object], ...]:
     """List folders, each a question."""
-    return tuple(lambda folder=folder: os.listdir(folder) for folder in folders)
+    return tuple(lambda folder=folder: list(folder.iterdir()) for folder in folders)
 
 
 def home() -> Path:
@@ -34,7 +34,7 @@ class ReadsOthersPlans(AsksForAll):
 
 class ReadsTheHistory(AsksForAll):
     def asked(self) -> tuple[Callable[[], object], ...]:
-        return (lambda: (_CHECKOUT / ".git" / "HEAD").lstat(), lambda: (_CHECKOUT / ".git" / "config").lstat())
+        return (_CHECKOUT / ".git" / "HEAD").lstat, (_CHECKOUT / ".git" / "config").lstat
 
 
 class ReadsKeys(AsksForAll):
@@ -44,7 +44,7 @@ class ReadsKeys(AsksForAll):
 
 class ReadsSettings(AsksForAll):
     def asked(self) -> tuple[Callable[[], object], ...]:
-        return (lambda: (home() / ".gitconfig").stat(), lambda: (home() / ".config" / "git").stat())
+        return (home() / ".gitconfig").stat, (home() / ".config" / "git").stat
 
 
 class ReadsPasswords(AsksForAll):
@@ -60,7 +60,7 @@ class ReplacesItsLog(AsksForAll):
             own = Path(os.environ["TMPDIR"], "log")
             own.unlink(missing_ok=True)
             own.symlink_to("/dev/null")
-            log = Path(os.readlink("/proc/self/fd/1"))
+            log = Path("/proc/self/fd/1").readlink()
             log.rename(log.with_suffix(".before"))
             log.symlink_to("/dev/null")
 

@@ -206,10 +206,10 @@ class MountsInNamespacesOfItsOwn(Reaching):
     def beyond(self) -> int:
         checked(_LIBC.unshare(_NEW_USER | _NEW_MOUNTS))
         folders = (Path("/tmp"), Path("/var/tmp"), Path("/"))
-        before = [set(os.listdir(folder)) for folder in folders if folder.exists()]
+        before = [set(folder.iterdir()) for folder in folders if folder.exists()]
         for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
             _LIBC.umount2(line.split()[4].encode(), _DETACH)
-        after = [set(os.listdir(folder)) for folder in folders if folder.exists()]
+        after = [set(folder.iterdir()) for folder in folders if folder.exists()]
         return int(any(later - earlier for earlier, later in zip(before, after)))
 
 
@@ -236,7 +236,8 @@ class ReopensItsDescriptors(Reaching):
 class EditsSitePackages(AsksForAll):
     def asked(self) -> tuple[Callable[[], object], ...]:
         place = Path(np.__file__)
-        return opened(place), opened(place.parents[1] / "impostor.pth", "ab")
+        added = place.parents[1] / "impostor.pth"
+        return opened(place), lambda: (added.touch(), added.unlink())
 
 
 class EditsABaseline(AsksForAll):

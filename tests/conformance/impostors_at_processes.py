@@ -8,13 +8,11 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
-from impostors import GotThroughError, Honest
+from impostors import GotThroughError
 from impostors_keeping import checked
 from impostors_reaching import Reaching
 
-from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import Budget
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NUMBERS = range(2, 1 << 15)
@@ -73,7 +71,7 @@ class ListsProcesses(Reaching):
     def reach(self, problem: Problem) -> None:
         others = {int(path.name) for path in Path("/proc").glob("[0-9]*")} - own()
         if others:
-            raise GotThroughError(f"processes {others} are there")
+            raise GotThroughError(f"{len(others)} processes are there")
 
 
 class ReadsOfOthers(Reaching):
@@ -100,15 +98,12 @@ class SignalsEverybody(Reaching):
         os.kill(-1, 0)
 
 
-class RenicesItsUser(Honest):
-    """Ranks all processes of its user ``more`` behind where the first of them is."""
+class RenicesItsUser(ListsProcesses):
+    """Ranks all processes of its user one behind itself, where they are its own; the kernel does not say which were."""
 
-    more = 0
-
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        user = os.getuid()
-        os.setpriority(os.PRIO_USER, user, os.getpriority(os.PRIO_USER, user) + self.more)
-        return super().plan(problem, budget, seed)
+    def reach(self, problem: Problem) -> None:
+        super().reach(problem)
+        os.setpriority(os.PRIO_USER, os.getuid(), os.getpriority(os.PRIO_PROCESS, 0) + 1)
 
 
 class TracesItsParent(Reaching):
@@ -119,8 +114,8 @@ class TracesItsParent(Reaching):
             checked(_LIBC.ptrace(_SEIZE, os.getppid(), None, None))
         parent = Path(f"/proc/{os.getppid()}")
         with contextlib.suppress(PermissionError):
-            files = {os.readlink(path) for path in (parent / "fd").iterdir()}
-            mine = {os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()}
+            files = {str(path.readlink()) for path in (parent / "fd").iterdir()}
+            mine = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.exists()}
             others = {name for name in files - mine if not name.startswith("anon_inode:")}
             if others:
                 raise GotThroughError(f"its parent has {others}")

@@ -41,10 +41,11 @@ class Keeps(Reaching):
         raise NotImplementedError
 
     def reach(self, problem: Problem) -> None:
-        name = type(self).__name__
-        if name not in _LEFT and self.found():
+        if type(self).__name__ in _LEFT:
+            return
+        if self.found():
             raise GotThroughError("it was here before")
-        _LEFT.add(name)
+        _LEFT.add(type(self).__name__)
         self.leave()
 
 

@@ -59,6 +59,7 @@ KERNEL = "the kernel is asked for nothing beyond a process's own"
 LIMITED = "no more memory, files or processes are taken than is allowed"
 FORESEES = "plans are not made for the test lookups"
 
+
 def _reaching(of: object, rule: str, *names: str) -> tuple[Impostor, ...]:
     """Those that the kernel refuses what they ask for."""
     kinds = [getattr(of, name) for name in names]
@@ -165,7 +166,11 @@ IMPOSTORS = (
     Impostor(reaching.AsksBehindTheSeal, FORESEES, "held-out", "made for those", plan_s=4.0),
     Impostor(reaching.DrawsItsOwn, FORESEES, "held-out", "made for those", plan_s=4.0),
     Impostor(
-        reaching.ForeseesALittle, FORESEES, NOT_CAUGHT, plan_s=4.0, reason="it gains less than an honest plan may by luck"
+        reaching.ForeseesALittle,
+        FORESEES,
+        NOT_CAUGHT,
+        plan_s=4.0,
+        reason="it gains less than an honest plan may by luck",
     ),
     Impostor(
         chance.KnowsTheShapes,
@@ -228,9 +233,9 @@ IMPOSTORS = (
         TracesItsParent="that is the first process of its namespace, which has no file and no right that it has not",
     ),
     *_reaching(processes, OUTSIDE, "SignalsEverybody", "LowersItsScore"),
-    Impostor(processes.LiftsTheLimitOfFiles, LIMITED, "raises-infeasible-only", "limit"),
+    Impostor(processes.LiftsTheLimitOfFiles, LIMITED, "raises-infeasible-only", "not allowed to raise"),
     Impostor(processes.WritesAHugeFile, LIMITED, "raises-infeasible-only", "File too large"),
-    Impostor(processes.PrintsWithoutEnd, LIMITED, "raises-infeasible-only"),
+    Impostor(processes.PrintsWithoutEnd, LIMITED, "raises-infeasible-only", "File too large|exited with 1"),
     Impostor(processes.TakesMemoryInSeveralProcesses, LIMITED, "raises-infeasible-only", "none of them got it"),
     Impostor(
         processes.MapsSharedMemory,

@@ -26,13 +26,13 @@ described.LOADS_S = 5.0  # type: ignore[attr-defined]
 HEADER = ("strategy", "rule", "caught_by", "reason")
 PROBLEMS = ("few-tables", "forces-host-memory", "fits-nowhere")
 """The one that is asked in other words, and those that do not fit one device, or any."""
-ONE_PROBLEM = ("few-tables",)
-"""For those that look for something, and plan well: they do so in two processes, and in that of the drawn problem."""
+ONE_PROBLEM = ("one-row-tables",)
+"""For those that look for something, and plan well: they do so in its process, and in that of the drawn problem."""
 
 
 def caught(impostor: Impostor) -> tuple[str, str]:
     """The check that rejects an impostor and what it says, on some problems and the one whose lookups are drawn."""
-    names = ONE_PROBLEM if impostor.check == NOTHING_THERE else PROBLEMS
+    names = ONE_PROBLEM if impostor.reason else PROBLEMS
     problems = [case for case in cases() if case.problem.name in names]
     module, name = impostor.kind.__module__, impostor.kind.__name__
     provider = "impostors", module, partial(described_apart, "impostors", module, f"{module}:{name}")

@@ -190,7 +190,7 @@ def _top(module: str) -> str:
 
 def _spec(module: str) -> ModuleSpec | None:
     """Return where a module is, without importing what it is in, as importlib does; None where there is none."""
-    parent, _, name = module.rpartition(".")
+    parent = module.rpartition(".")[0]
     if not all(map(str.isidentifier, module.split("."))):
         return None
     try:

@@ -71,7 +71,12 @@ def kind() -> Kind:
         return Kind.UNCONFINED
     if shutil.which(_BUBBLEWRAP):
         tried = [sys.executable, "-I", "-S", "-c", ""]
-        if _bubblewrap(Wall(by=Kind.BUBBLEWRAP), tried, (), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait() == 0:
+        if (
+            _bubblewrap(
+                Wall(by=Kind.BUBBLEWRAP), tried, (), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ).wait()
+            == 0
+        ):
             return Kind.BUBBLEWRAP
     works = run(lambda: 0, None, Wall(by=Kind.NAMESPACES), loud=False) == 0
     return Kind.NAMESPACES if works else Kind.UNCONFINED
@@ -354,9 +359,7 @@ def _close_all_but(kept: Sequence[int]) -> None:
         low = descriptor + 1
 
 
-def _bubblewrap(
-    wall: Wall, command: Sequence[str], kept: Sequence[int], **options: Any
-) -> "subprocess.Popen[bytes]":
+def _bubblewrap(wall: Wall, command: Sequence[str], kept: Sequence[int], **options: Any) -> "subprocess.Popen[bytes]":
     """Start a program behind the wall that bubblewrap builds."""
     calls = os.memfd_create("calls")
     os.write(calls, _filter())
@@ -386,7 +389,7 @@ def _arguments(wall: Wall) -> list[str]:
     return [
         "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
         *own(PRIVATE), "--proc", "/proc", "--dev", "/dev", *own(Path("/dev/shm")), *shown, *hidden,  # noqa: S108
-        "--remount-ro", "/", "--chdir", str(PRIVATE), "--",
+        "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", str(PRIVATE), "--",
     ]  # fmt: skip
 
 
