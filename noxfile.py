@@ -449,13 +449,17 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Write requirements/locked/ again: the newest versions that requirements/*.txt allow, with their hashes."""
-    place = Path(session.create_tmp()) / "uv"
-    session.run(sys.executable, "-m", "venv", "--clear", str(place), external=True)
-    tool = ("--quiet", "--require-hashes", "-r", str(REQUIREMENTS / "locked" / "uv.txt"))
-    session.run(str(place / "bin" / "python"), "-m", "pip", "install", *tool, external=True)
-    env = {"PATH": f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    session.run(str(place / "bin" / "python"), str(REQUIREMENTS / "lock.py"), env=env, external=True)
+    """Write requirements/locked/ again: the newest versions that requirements/*.txt allow, with their hashes.
+
+    `-- audit` writes nothing, and holds what is locked against known advisories (requirements/audit.py).
+    """
+    if set(session.posargs) - {"audit"}:
+        session.error(f"nox -s lock takes audit or nothing, not {' '.join(session.posargs)}")
+    tool, script = ("audit", "audit.py") if session.posargs else ("uv", "lock.py")
+    locked = ("--require-hashes", "-r", str(REQUIREMENTS / "locked" / f"{tool}.txt"))
+    python = new_environment(session, Path(session.create_tmp()) / tool, *locked)
+    env = {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
+    session.run(python, str(REQUIREMENTS / script), env=env, external=True)
 
 
 @nox.session

@@ -15,7 +15,7 @@ HERE = ROOT / "requirements"
 LOCKED = HERE / "locked"
 INPUTS = ("engine-cpu.txt", "engine-cuda.txt", "torchrec.txt", "dev.txt")
 EXTRAS = ("cluster", "papers")
-ALONE = ("docs", "build", "nox", "uv")
+ALONE = ("docs", "build", "nox", "uv", "audit")
 """Locked by themselves; the documents' beside what is locked before."""
 OLDEST = "3.11"
 CUDA_LIBRARIES = ("nvidia-", "cuda-", "triton")

@@ -9,21 +9,15 @@ import pandas as pd
 import pytest
 import records as make
 
-from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.leaderboard import problems
 from shardbench.leaderboard.studies import Steps
 from shardbench.model.machine_file import load_machine
-from shardbench.records.cell import CellRecord, cell_key
-from shardbench.records.provenance import Provenance
-from shardbench.records.store import cell_store
 from shardbench.report.standing import by_problem, disagreement, table_standings
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
 from shardbench.runs.discovery import strategies
-from shardbench.studies import submission
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_code
-from shardbench.studies.submission import check_submission
 
 DIGESTS = {1: "cdfa56c6f20dabdfcb8aa8aaa50922435e1ee2ed3275826d34c1776d7baa0e8c"}
 """A version is never changed: what is to be otherwise becomes the next one."""
@@ -184,68 +178,3 @@ def test_scores_by_hand() -> None:
 def test_unlike_budgets_have_scores_of_their_own() -> None:
     table = board(bound(8.0, 8.0), row("ours", 10.0), row("ours", 11.0, budget="1 s"))
     assert scores(table)[["budget", "problems", "best"]].to_numpy().tolist() == [["1 s", 1, 0], ["60 s", 1, 1]]
-
-
-def record(row: dict, *, dirty: bool = False, **cell: object) -> CellRecord:
-    whole = {"version": 1, "workload": "w", "machine": "m", "strategy": "greedy-size", "effort": "timed"} | cell
-    study = find_reproduction("leaderboard").study("steps")
-    begun = Provenance.begin(cell_code(study, whole)).model_copy(update={"commit": "0" * 40, "dirty": dirty})
-    rows = () if row["outcome"] == "failed" else ({name: row[name] for name in row.keys() - whole.keys()},)
-    return CellRecord(
-        key=cell_key("steps", 1, whole), study="steps", version=1, cell=whole, wall_s=1.0, cpu_s=1.0, rows=rows,
-        failure=None if rows else "broke", environment="e", provenance=begun,
-    )  # fmt: skip
-
-
-def checked(tmp_path: Path, *records: CellRecord) -> tuple[str, ...]:
-    """Faults other than that the rest of the leaderboard is missing."""
-    store = cell_store(tmp_path, "leaderboard", "steps")
-    for one in records:
-        store.append(one)
-    found = check_submission(tmp_path)
-    assert found.strategies == ("greedy-size",)
-    assert any("workload=kaggle" in fault and "has no record" in fault for fault in found.faults)
-    return tuple(fault for fault in found.faults if "has no record" not in fault)
-
-
-def test_a_submission_is_held_against_bounds_budgets_and_code(tmp_path: Path) -> None:
-    proven = record(bound(8.0, 9.0), strategy=None, effort=BOUND)
-    spent = {"plan_s": 0.5, "fit_s": 0.0}
-    assert checked(tmp_path / "a", proven, record(row("", 9.0, **spent))) == ()
-    (fault,) = checked(tmp_path / "b", proven, record(row("", 8.5, bounded_by=ORDERED, **spent)))
-    assert fault.endswith("8.5 ms is below the proven bound, 9 ms: no plan is that fast")
-    (fault,) = checked(tmp_path / "c", proven, record(row("", 9.0, budget="1 s", plan_s=0.9, fit_s=0.2)))
-    assert fault.endswith("took 1.1 s of a budget of 1 s")
-    (fault,) = checked(tmp_path / "d", proven, record(row("", 9.0, **spent), dirty=True))
-    assert "no clean checkout" in fault
-    (fault,) = checked(tmp_path / "e", proven, record({"outcome": "failed"}))
-    assert "failed: broke" in fault
-    other = record(row("", 9.0, **spent))
-    other = other.model_copy(update={"provenance": other.provenance.model_copy(update={"strategy_code": "x"})})
-    (fault,) = checked(tmp_path / "f", proven, other)
-    assert fault.endswith("made by other code than what is installed here")
-
-
-def test_a_submission_without_records_or_edited_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="has no records of a strategy"):
-        check_submission(tmp_path)
-    one = record(row("", 9.0, plan_s=0.5, fit_s=0.0))
-    store = cell_store(tmp_path, "leaderboard", "steps")
-    store.append(one)
-    store.path.write_text(store.path.read_text().replace('"workload":"w"', '"workload":"v"'))
-    with pytest.raises(BadInput, match="the line was edited"):
-        check_submission(tmp_path)
-
-
-def test_cells_made_again_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spent = {"plan_s": 0.5, "fit_s": 0.0}
-    kept = record(row("", 9.0, **spent))
-    cell_store(tmp_path, "leaderboard", "steps").append(kept)
-
-    def faults(step_ms: float | None) -> list[str]:
-        monkeypatch.setattr(submission, "run_cell", lambda *_: record(row("", step_ms, **spent)))
-        return [fault for fault in check_submission(tmp_path, again=3).faults if "has no record" not in fault]
-
-    assert faults(9.0) == faults(9.04) == faults(8.0) == []
-    assert faults(9.5)[0].endswith("60 s: 9 ms, made again 9.5 ms")
-    assert faults(None)[0].endswith("made again it ended in timeout")

@@ -81,7 +81,7 @@ def test_what_is_stated_is_what_is_locked(engine):
         wanted = Requirement(line)
         assert wanted.specifier.contains(locked[wanted.name]), f"{line}: nox -s lock"
     assert ("fbgemm-gpu" in locked) == (engine == "cuda")
-    for alone in ("docs", "build", "nox", "uv"):
+    for alone in ("docs", "build", "nox", "uv", "audit"):
         version = stated(f"{alone}.txt")
         assert version.items() <= pins(REQUIREMENTS / "locked" / f"{alone}.txt").items()
 
@@ -176,3 +176,70 @@ def test_another_engine_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["install.py", "tpu"])
     with pytest.raises(SystemExit, match=r"usage: .*cpu\|cuda"):
         runpy.run_path(str(REQUIREMENTS / "install.py"), run_name="__main__")
+
+
+def test_documents_and_workflows_install_nox_by_its_hashes():
+    asked = []
+    for path in (ROOT / "README.md", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob(".github/**/*.yml")):
+        asked += re.findall(r"pip install .*?(?=&&|$)", path.read_text(), flags=re.MULTILINE)
+    asked = [command for command in asked if re.search(r"\bnox\b", command)]
+    assert len(asked) >= 5
+    # pip checks hashes where a list has any, and this one has them all.
+    assert all("-r requirements/locked/nox.txt" in command for command in asked)
+
+
+def audit(monkeypatch, answers):
+    """Exit code of the audit where pip-audit answers so about a requirement list, as text or as dependencies."""
+    asked = []
+
+    def pip_audit(command, **_):
+        listed = Path(command[-1]).read_text().splitlines()
+        assert len({line.partition("==")[0] for line in listed}) == len(listed), "pip-audit refuses a name twice"
+        asked.extend(listed)
+        told = answers(listed)
+        return SimpleNamespace(
+            stdout=json.dumps({"dependencies": told}) if told else "", stderr="no\nroute", returncode=1
+        )
+
+    monkeypatch.setattr(subprocess, "run", pip_audit)
+    return runpy.run_path(str(REQUIREMENTS / "audit.py"))["main"](), asked
+
+
+def clean(listed):
+    return [{"name": name, "version": at, "vulns": []} for name, _, at in (line.partition("==") for line in listed)]
+
+
+def test_everything_that_is_locked_is_audited(monkeypatch, capsys):
+    code, asked = audit(monkeypatch, clean)
+    every = {str(each).partition(";")[0].partition("+")[0].strip() for path in LOCKED for each, _ in entries(path)}
+    assert sorted(asked) == sorted(every)
+    assert code == 0
+    assert capsys.readouterr().out == f"{len(every)} of {len(every)} locked releases were audited: 0 known advisories\n"
+
+
+def test_an_advisory_is_said_with_the_file_and_what_fixes_it(monkeypatch, capsys):
+    def one(listed):
+        flaw = [{"id": "PYSEC-1", "fix_versions": ["2"]}]
+        return [each | ({"vulns": flaw} if each["name"] == "nox" else {}) for each in clean(listed)]
+
+    code, _ = audit(monkeypatch, one)
+    assert code == 1
+    said = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"nox [\d.]+ \(nox\.txt\): PYSEC-1, fixed in 2", said[0])
+    assert said[1].endswith(": 1 known advisories")
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        (lambda listed: [], "route"),
+        (lambda listed: [{"name": "nox", "skip_reason": "not found"}], "not found"),
+        (lambda listed: [*clean(listed[1:]), {"name": "nox", "skip_reason": "not found"}], "not found"),
+    ],
+)
+def test_what_was_not_audited_does_not_pass_as_free_of_faults(monkeypatch, capsys, answers, why):
+    code, _ = audit(monkeypatch, answers)
+    assert code == 3
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("NOT AUDITED: ")
+    assert said.endswith(f" locked releases, as the source of advisories did not tell: {why}")

@@ -16,6 +16,7 @@ from shardbench import baselines
 from shardbench.base.errors import BadInput
 from shardbench.cli import new
 from shardbench.leaderboard.problems import load
+from shardbench.records.store import cell_store
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "round_robin"
@@ -109,6 +110,9 @@ def test_from_an_empty_folder_to_a_ranked_row(tmp_path: Path, part: list[str]) -
     )
     assert board.count(f"| my-strategy | {problems} | ") == 2
     assert "to submit: " in board.splitlines()[-1]
+    rows = [row for record in cell_store(tmp_path / "mine", "leaderboard", "steps").read() for row in record.rows]
+    plans = {f"{row['plan_hash']}.json" for row in rows if "plan_hash" in row}
+    assert {path.name for path in (tmp_path / "mine" / "plans").iterdir()} == plans, "check-submission judges them"
 
 
 def test_a_new_baseline_is_found_without_an_edit_elsewhere(tmp_path: Path) -> None:

@@ -226,13 +226,19 @@ def test_the_wheel_is_tried_with_what_is_newest_and_beside_each_engine(jobs, mon
         assert not place.exists()
 
 
-def test_locking_uses_the_locked_uv(jobs, tmp_path):
-    session = OnDisk(tmp_path)
+@pytest.mark.parametrize(("told", "tool", "script"), [([], "uv", "lock.py"), (["audit"], "audit", "audit.py")])
+def test_locking_and_auditing_use_locked_tools(jobs, tmp_path, told, tool, script):
+    session = OnDisk(tmp_path, *told)
     jobs["lock"](session)
-    _, install, write = session.ran
+    _, install, ran = session.ran
     assert "--require-hashes" in install
-    assert install[-1] == str(ROOT / "requirements" / "locked" / "uv.txt")
-    assert write == (str(tmp_path / "uv" / "bin" / "python"), str(ROOT / "requirements" / "lock.py"))
+    assert install[-1] == str(ROOT / "requirements" / "locked" / f"{tool}.txt")
+    assert ran == (str(tmp_path / tool / "bin" / "python"), str(ROOT / "requirements" / script))
+
+
+def test_locking_refuses_other_words(jobs, tmp_path):
+    with pytest.raises(Refused, match=r"^nox -s lock takes audit or nothing, not audits$"):
+        jobs["lock"](OnDisk(tmp_path, "audits"))
 
 
 COMMAND = """#!/bin/sh

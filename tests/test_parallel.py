@@ -1,6 +1,6 @@
 """Simulated trials side by side: the same records, whatever the number, the order and what others do."""
 
-import os
+import functools
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +8,13 @@ from pathlib import Path
 import misbehaving
 import pytest
 from kept_folders import Silent
-from test_launch import runs, within
+from test_launch import held, hold, within
 from toy_machine import MADE_UP, machine_file
 
+from shardbench.base.wall import Kind, Wall
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
+from shardbench.runs import planning_process
 from shardbench.runs.discovery import get_strategy
 from shardbench.runs.runner import RunOptions, run_suite
 from shardbench.runs.suite import load_suite
@@ -99,21 +101,6 @@ class IsKilled(misbehaving.IsKilled):
     name = "shuffle"
 
 
-class ChangesBatches(misbehaving.Honest):
-    """Changes the test batches, which others are judged on, and takes its time."""
-
-    name = "shuffle"
-
-    def __init__(self, work: Path) -> None:
-        self.work = work
-
-    def plan(self, problem, budget, seed):
-        for path in self.work.glob("*/batches/0.values"):
-            path.write_bytes(bytes(path.stat().st_size))
-        time.sleep(3)
-        return super().plan(problem, budget, seed)
-
-
 class Hangs(misbehaving.Honest):
     name = "shuffle"
 
@@ -121,7 +108,7 @@ class Hangs(misbehaving.Honest):
         self.work = work
 
     def plan(self, problem, budget, seed):
-        (self.work / f"{os.getpid()}.pid").touch()
+        hold(self.work / f"{time.monotonic_ns()}.lock")
         time.sleep(1e6)
 
 
@@ -129,8 +116,7 @@ def instead_of_shuffle(monkeypatch, strategy):
     def found(name):
         return strategy if name == "shuffle" else get_strategy(name)
 
-    for module in ("runner", "parallel"):
-        monkeypatch.setattr(f"shardbench.runs.{module}.get_strategy", found)
+    monkeypatch.setattr("shardbench.runs.runner.get_strategy", found)
 
 
 def test_a_killed_worker_is_an_outcome_and_the_others_run(tiny, monkeypatch):
@@ -141,27 +127,12 @@ def test_a_killed_worker_is_an_outcome_and_the_others_run(tiny, monkeypatch):
     assert "killed by signal 9 (not by the kernel for want of memory) in phase plan" in records[0].failure.cause
 
 
-def test_who_changes_the_test_batches_changes_no_other_record(tiny, tmp_path, monkeypatch):
-    suite, options = tiny
-    honest = facts(run_suite(suite, options, Silent()))
-    # As where the kernel cannot close them.
-    monkeypatch.setattr("shardbench.runs.evaluate.version", lambda: 0)
-    instead_of_shuffle(monkeypatch, ChangesBatches(options.work))
-    changed = replace(options, results=tmp_path / "changed", parallel=3)
-    records = run_suite(suite, changed, Silent())
-    assert [record.outcome.value for record in records] == ["invalid", "ok", "ok"] * 2
-    assert records[0].failure.cause == "the strategy changed the test batches"
-    for record in records:
-        if record.spec.strategy != "shuffle":
-            assert facts([record])[record.key] == honest[record.key]
-
-
 @pytest.mark.timeout(150)
 def test_an_interrupt_ends_what_runs_and_keeps_what_is_done(tiny, monkeypatch):
     suite, options = tiny
     long = tuple(job.model_copy(update={"plan_s": 100_000}) for job in suite.jobs)
     # Its planners say by files that they began.
-    monkeypatch.setattr("shardbench.runs.evaluate.version", lambda: 0)
+    monkeypatch.setattr(planning_process, "Wall", functools.partial(Wall, by=Kind.UNCONFINED))
     instead_of_shuffle(monkeypatch, Hangs(options.work))
     options.work.mkdir()
 
@@ -170,11 +141,11 @@ def test_an_interrupt_ends_what_runs_and_keeps_what_is_done(tiny, monkeypatch):
             """See Listener."""
 
         def finished(self, number, record):
-            assert within(60, lambda: list(options.work.glob("*.pid")))
+            assert within(60, lambda: list(options.work.glob("*.lock")))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_suite(suite.model_copy(update={"jobs": long}), replace(options, parallel=2), Interrupts())
     assert len(trial_store(options.results, "tiny").read()) == 1
-    pids = [int(path.stem) for path in options.work.glob("*.pid")]
-    assert within(60, lambda: not any(map(runs, pids)))
+    locks = list(options.work.glob("*.lock"))
+    assert within(60, lambda: not any(map(held, locks)))

@@ -10,9 +10,9 @@ import pytest
 from faults.planners import context_of, run_one
 from faults.strategies import Harmful
 from misbehaving import Declines, Honest, NoPlan, Raises
+from process_table import descendants
 
 from shardbench.processes import server
-from shardbench.processes.descendants import descendants
 from shardbench.records.trial import Outcome
 
 TRIALS = 300

@@ -25,7 +25,6 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.statistics import pooled_noise
 from shardbench.calibrate.posterior import mape, step_errors
 from shardbench.cli.progress import progress
-from shardbench.runs.discovery import strategies
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
@@ -35,6 +34,7 @@ from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.best_plan import Candidate
+from shardbench.runs.discovery import strategies
 from shardbench.runs.evaluate import evaluate
 from shardbench.runs.race import race
 from shardbench.runs.race_round import RaceOptions, ratio_to_control

@@ -4,9 +4,9 @@ import importlib
 
 import numpy as np
 
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.subsets import part
 from shardbench.tasks.task import Task

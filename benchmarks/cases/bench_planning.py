@@ -5,10 +5,10 @@ from functools import cache
 from shardbench.cost.bounds.demand import expected_demand
 from shardbench.cost.bounds.step import DEVICE_MOVES, step_bound
 from shardbench.cost.costmodel import estimate
-from shardbench.runs.discovery import strategies
 from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.table import DenseShape
+from shardbench.runs.discovery import strategies
 
 from .case import PlanCase
 from .made_up import TABLES, made_problem

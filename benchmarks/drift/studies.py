@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 
 from shardbench.base.statistics import log_mean
-from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Role
 from shardbench.records.cell import Cell, Row, SeriesRow
 from shardbench.records.trial import Failure, Outcome
 from shardbench.report.page.plot import Plot
+from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.runs.evaluate import Answer, evaluate
 from shardbench.runs.planning import learns
 from shardbench.runs.simulate import CountedQuestion, Simulation, simulate

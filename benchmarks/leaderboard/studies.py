@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from shardbench.base.code import BASELINES
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import content_hash
+from shardbench.base.wall import Kind, kind
 from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.cost.bounds.step import in_order
-from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -19,8 +18,9 @@ from shardbench.records.cell import Cell, CellRecord, Scalar, SeriesRow
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome, unusual
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
-from shardbench.runs.evaluate import Answer, evaluate
-from shardbench.runs.planning import learns
+from shardbench.runs.discovery import get_strategy, strategies
+from shardbench.runs.evaluate import Answer, Planner, evaluate
+from shardbench.runs.planning import learns, ours
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Study
 
@@ -44,12 +44,20 @@ class Steps(Study):
     version = 1
     frozen = content_hash(text(VERSION))
 
-    def __init__(self, told: Callable[[Answer[Simulation]], None] = lambda answer: None) -> None:
-        self._told = told
+    def __init__(
+        self,
+        told: Callable[[Answer[Simulation]], None] = lambda answer: None,
+        planners: Callable[[str], Planner | None] = lambda budget: None,
+    ) -> None:
+        self._told, self._planners = told, planners
 
     def telling(self, listener: Callable[[Answer[Simulation]], None]) -> "Steps":
         """Return the study as one that tells ``listener`` of every plan's answer."""
-        return Steps(listener)
+        return Steps(listener, self._planners)
+
+    def judging(self, planners: Callable[[str], Planner]) -> "Steps":
+        """Return the study as one whose plans are brought by ``planners``, by the word of their budget."""
+        return Steps(self._told, planners)
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """A problem's bound, then its strategies; those that learn also as they were published, on some problems."""
@@ -66,21 +74,22 @@ class Steps(Study):
         workload, machine = str(cell["workload"]), str(cell["machine"])
         if cell["strategy"] is None:
             return [_bound(question(VERSION, workload, machine, inputs=False))]
+        if kind() is Kind.UNCONFINED:
+            raise Unsupported("the leaderboard takes no plans of unconfined processes: this kernel makes no namespaces")
         strategy = get_strategy(str(cell["strategy"]))
         asked = question(VERSION, workload, machine, inputs=Sees.INPUTS in strategy.sees)
         board = load()
         if cell["effort"] == PUBLISHED:
-            return [{"budget": PUBLISHED, **self._row(asked, strategy, Budget(fit_s=board.published_s))}]
-        return [
-            {"budget": f"{effort_s:g} s", **self._row(asked, strategy, _budget(strategy, effort_s))}
-            for effort_s in board.efforts
-        ]
+            budgets = {PUBLISHED: Budget(fit_s=board.published_s)}
+        else:
+            budgets = {f"{effort_s:g} s": _budget(strategy, effort_s) for effort_s in board.efforts}
+        return [self._row(asked, strategy, word, budget) for word, budget in budgets.items()]
 
-    def _row(self, asked: CountedQuestion, strategy: Strategy, budget: Budget) -> SeriesRow:
-        answer = evaluate(asked, strategy, budget, 0)
+    def _row(self, asked: CountedQuestion, strategy: Strategy, word: str, budget: Budget) -> SeriesRow:
+        answer = evaluate(asked, strategy, budget, 0, planner=self._planners(word))
         if not isinstance(answer, Failure):
             self._told(answer)
-        return _row(asked, strategy, answer)
+        return {"budget": word, **_row(asked, strategy, answer)}
 
     def holds(self, record: CellRecord) -> bool:
         """Tell whether the record is of the machine that the cell names as it is here; the list says all else."""
@@ -94,7 +103,7 @@ class Steps(Study):
     def optional(self, cell: Cell) -> bool:
         """Strategies of other people's packages are listed where they are installed."""
         name = cell["strategy"]
-        return name is not None and not type(get_strategy(str(name))).__module__.startswith(f"{BASELINES}.")
+        return name is not None and not ours(get_strategy(str(name)))
 
     def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
         """Return both tables, with the measured rows of the suite that has them."""

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from process_table import state_of
+
 from shardbench.processes import server
-from shardbench.processes.descendants import state_of
 from shardbench.records.trial import Failure, Outcome
 
 MARKER = "SHARDBENCH_FAULTS"

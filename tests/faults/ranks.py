@@ -13,12 +13,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from kept_folders import Silent
+from process_table import descendants
 
 from faults.case import Fault, Seen, expected, soon
 from faults.suites import MEASURED, suite
 from shardbench.base.errors import BadInput
 from shardbench.engine.measure import gather, run_on_ranks
-from shardbench.processes.descendants import descendants
 from shardbench.processes.failures import TrialFailed
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.runner import RunOptions, run_suite

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 
 from misbehaving import Honest, answer_pipe
-
-from shardbench.processes.descendants import state_of
+from process_table import state_of
 
 
 def _server() -> int:

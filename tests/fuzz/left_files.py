@@ -233,7 +233,7 @@ LEFT = (
         file="studies/leaderboard/steps.jsonl",
         make=_submitted,
         change=_redigested,
-        read=lambda p: check_submission(p.parents[2]),
+        read=lambda p: check_submission(p.parents[2], committed=ROOT / "results"),
         weight=1,
     ),
     Parser(

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Budget
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.contests.contest import BEST_FOUND, SIDES, fitted, pool_of, tasks_of
 from shardbench.studies.contests.contest_study import ContestStudy

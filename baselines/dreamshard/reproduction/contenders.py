@@ -10,8 +10,8 @@ import numpy as np
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Budget
+from shardbench.runs.discovery import get_strategy
 from shardbench.studies.contests.contest import learner_of, place_all, trained_with
 from shardbench.tasks.best_found import best_found
 from shardbench.tasks.oracle import SimulatedOracle

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Precision
+from shardbench.runs.discovery import get_strategy
 from shardbench.studies.contests.contest import place_all, shared_pools
 from shardbench.studies.study import Row
 from shardbench.tasks.measured_oracle import MeasuredOracle

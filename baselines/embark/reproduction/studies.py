@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from shardbench.cost.phases import StepPhase
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Budget
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import answer_of
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.study import Cell, Plot, Row, Study

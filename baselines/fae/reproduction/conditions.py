@@ -2,11 +2,11 @@
 
 from functools import lru_cache
 
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import PhaseKind
 from shardbench.model.problem import Problem
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import answer_of
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.study import Row

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.strategy import Strategy
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import answer_of
 from shardbench.studies.regions.region import Knob, RegionStudy
 from shardbench.studies.study import Cell

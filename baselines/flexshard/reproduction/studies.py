@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import scaled
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Table
+from shardbench.runs.discovery import get_strategy
 from shardbench.studies.study import Cell, Plot, Row, Study
 
 from .. import FlexShard

@@ -11,11 +11,11 @@ import pandas as pd
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.uncertainty import p_larger
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import Cell, Row
 from shardbench.records.trial import Failure
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import evaluate
 from shardbench.runs.simulate import CountedQuestion, step_cells
 from shardbench.studies.study import Study

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.study import Cell, Row, Study
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from shardbench.datasets.laws.rm_features import FEATURES, TOTAL_ROWS, WIDTH
 from shardbench.datasets.rm import Rm, RmConfig
-from shardbench.runs.discovery import get_strategy
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine, scaled
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
+from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import Answer, answer_of
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Row

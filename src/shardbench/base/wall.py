@@ -50,6 +50,8 @@ _FILES = (
     "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/passwd", "/etc/group",
 )  # fmt: skip
 """What programs need of a system."""
+_LOOK_MS = 50
+"""How often a child is looked at where the system does not tell of its end."""
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 PRIVATE = Path("/tmp")  # noqa: S108 - of its own
 """The folder that a process behind the wall writes to."""
@@ -61,7 +63,7 @@ class Kind(StrEnum):
     BUBBLEWRAP = "bubblewrap"
     NAMESPACES = "namespaces"
     UNCONFINED = "unconfined"
-    """Nothing: this kernel lets users make no namespaces."""
+    """This kernel lets users make no namespaces, and nothing does."""
 
 
 @cache
@@ -195,9 +197,13 @@ def _watched(child: int, leash: int | None, *, inner: bool = False) -> int:
     if leash is not None:
         poll = select.poll()
         poll.register(leash, select.POLLIN)
-        if hasattr(os, "pidfd_open"):
+        told = hasattr(os, "pidfd_open")
+        if told:
             poll.register(os.pidfd_open(child), select.POLLIN)
-        if leash in [descriptor for descriptor, _ in poll.poll()]:
+        while not (ready := poll.poll(None if told else _LOOK_MS)):
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                break
+        if leash in [descriptor for descriptor, _ in ready]:
             for pid in (*(children(child) if inner else ()), child):
                 os.kill(pid, signal.SIGKILL)
     return _ended(child)
@@ -254,28 +260,24 @@ def _build(paths: Sequence[Path], covered: Sequence[Path], kept: Sequence[int]) 
     """Put the process into a root folder that has only these paths, some of them emptied, and what it writes to."""
     _mount(None, "/", None, _ALL_BELOW | _PRIVATE)
     _mount("tmpfs", str(PRIVATE), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
-    new, old = PRIVATE / "new", PRIVATE / "old"
-    for folder in (new, old):
-        folder.mkdir()
-    _checked(_libc().pivot_root(str(PRIVATE).encode(), str(old).encode()), "pivot_root")
-    os.chdir("/")
-    new, old = Path("/new"), Path("/old")
-    _mount("tmpfs", str(new), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
+    old = PRIVATE / "old"
+    old.mkdir()
+    _checked(_libc().pivot_root(bytes(PRIVATE), bytes(old)), "pivot_root")
+    old = Path("/old")
     for own in (PRIVATE, Path("/dev"), Path("/dev/shm")):  # noqa: S108
-        options = f"mode=1777,size={_space_bytes()}"
-        _mount("tmpfs", str(_folder(_in(new, own))), "tmpfs", _NO_SUID | _NO_DEVICES, options)
-    _mount("proc", str(_folder(new / "proc")), "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+        own.mkdir()
+        _mount("tmpfs", str(own), "tmpfs", _NO_SUID | _NO_DEVICES, f"mode=1777,size={_space_bytes()}")
+    Path("/proc").mkdir()
+    _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
     for path in (*paths, *(Path("/dev", name) for name in _DEVICES)):
-        _show(_in(old, path), _in(new, path), devices=path.parent == Path("/dev"))
+        _show(old / path.relative_to("/"), path, devices=path.parent == Path("/dev"))
     for path in covered:
-        _mount("tmpfs", str(_in(new, path)), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
-        _set_attributes(_in(new, path), _READ_ONLY)
-    for path in (new, new / "proc", new / "dev"):
-        _set_attributes(path, _READ_ONLY, below=False)
-    _checked(_libc().umount2(str(old).encode(), _DETACH), "umount")
-    os.chdir(new)
-    _checked(_libc().pivot_root(b".", b"."), "pivot_root")
-    _checked(_libc().umount2(b".", _DETACH), "umount")
+        _mount("tmpfs", str(path), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
+        _set_attributes(path, _READ_ONLY)
+    _checked(_libc().umount2(bytes(old), _DETACH), "umount")
+    old.rmdir()
+    for name in ("/", "/proc", "/dev"):
+        _set_attributes(Path(name), _READ_ONLY, below=False)
     os.chdir(PRIVATE)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         # As bubblewrap does: processes behind the wall may talk to each other.
@@ -289,19 +291,10 @@ def _space_bytes() -> int:
     return int(_SPACE_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
-def _in(root: Path, path: Path) -> Path:
-    return root / path.relative_to("/")
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def _show(source: Path, target: Path, *, devices: bool) -> None:
     if target.exists() or target.is_symlink():
         return
-    _folder(target.parent)
+    target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink():
         target.symlink_to(source.readlink())
         return
@@ -316,7 +309,7 @@ def _show(source: Path, target: Path, *, devices: bool) -> None:
 def _set_attributes(path: Path, attributes: int, *, below: bool = True) -> None:
     asked = struct.pack("=QQQQ", attributes, 0, 0, 0)
     flags = _ATTRIBUTES_BELOW if below else 0
-    done = _libc().syscall(_MOUNT_SETATTR, -100, str(path).encode(), flags, asked, ctypes.c_size_t(len(asked)))
+    done = _libc().syscall(_MOUNT_SETATTR, -100, bytes(path), flags, asked, ctypes.c_size_t(len(asked)))
     _checked(done, f"mount_setattr {path}")
 
 

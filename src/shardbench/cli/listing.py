@@ -7,6 +7,7 @@ from typing import Any
 from shardbench.base.code import REPRODUCTION
 from shardbench.model.machine_file import load_machine, machine_files
 from shardbench.runs.discovery import missing_modules, reproduction_home, reproduction_names, strategies
+from shardbench.runs.planning import about
 from shardbench.runs.suite import read_suite, suite_names
 
 Entry = dict[str, Any]
@@ -17,7 +18,7 @@ def list_strategies() -> list[Entry]:
     entries = []
     for name, strategy in strategies().items():
         missing = missing_modules(strategy)
-        described = (type(strategy).__doc__ or "").strip().split("\n")[0]
+        described = about(strategy)
         role = "" if strategy.role.value == "competitor" else f" [{strategy.role.value}]"
         lacks = f" (not here: needs {', '.join(missing)})" if missing else ""
         entries.append(

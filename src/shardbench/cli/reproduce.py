@@ -206,6 +206,6 @@ def _to_submit(chosen: "SessionOptions") -> str:
     if chosen.quick:
         return "to submit: a run of all problems, without --quick"
     return (
-        f"to submit: {results / 'studies' / SUBMITTED} and {results / 'environments'}, with the strategy's package; "
-        f"check them first: shardbench check-submission {results}"
+        f"to submit: {results / 'studies' / SUBMITTED}, {results / 'environments'} and {results / 'plans'}, with the "
+        f"strategy's package; check them first: shardbench check-submission {results}"
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
+import numpy as np
 import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -15,6 +16,8 @@ from shardbench.model.strategy import Move, Role
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 
+ROUNDING = 1e-9
+"""Relative difference that sums in another order make."""
 Milliseconds = Annotated[float, Field(ge=0)]
 
 
@@ -280,7 +283,18 @@ class Record(BaseRecord):
             raise ValueError("an ok record needs planned, timing and traffic")
         if self.timing is not None and self.planned is not None and self.traffic is not None:
             self._check_lengths(self.timing, self.planned, self.traffic)
+        self._check_mean()
         return self
+
+    def _check_mean(self) -> None:
+        steps = self.predicted.step_ms if self.predicted is not None else ()
+        if self.mean_step_ms is not None and steps:
+            # Iterations step through the distinct batches, and then through them again.
+            means = np.cumsum(steps) / np.arange(1, len(steps) + 1)
+            if not np.isclose(means, self.mean_step_ms, rtol=ROUNDING, atol=0.0).any():
+                raise ValueError(f"predicted.step_ms contradict mean_step_ms, {self.mean_step_ms:g}")
+        if self.spec.backend is Backend.SIMULATED and self.timing not in (None, self.predicted):
+            raise ValueError("timing of a simulated trial is not what is predicted")
 
     def _check_lengths(self, timing: Timing, planned: Planned, traffic: TrafficTotals) -> None:
         world = len(planned.hbm_memory_bytes)

@@ -87,7 +87,7 @@ def check(
     missing = missing_modules(strategy) if not fault else ()
     if fault or missing:
         why = fault or f"requires {', '.join(missing)}, which cannot be imported here"
-        raise ConformanceError("declares", f"{type(strategy).__name__}: check 'declares' failed: {why}")
+        raise ConformanceError("declares", f"{kind_of(strategy).rpartition('.')[2]}: check 'declares' failed: {why}")
     budget = Budget(plan_s=plan_s, fit_s=fit_s)
     with _closed_folder() as closed:
         for case in cases() if problems is None else problems:

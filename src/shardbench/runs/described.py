@@ -27,7 +27,7 @@ from shardbench.model.table import NAME_PATTERN
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.launch import Worker
 from shardbench.records.trial import Outcome
-from shardbench.runs.planning import StandIn, classes_of, gives_several, kind_of, learns
+from shardbench.runs.planning import StandIn, about, classes_of, gives_several, kind_of, learns
 from shardbench.runs.planning_process import START_S, PlanningProcess
 from shardbench.workloads.trace import is_sealed
 
@@ -41,6 +41,8 @@ class Description(FiniteModel):
     role: Role
     requires: tuple[str, ...]
     learns: bool
+    about: str
+    """What it says of itself in a line."""
     several: bool
     """Whether it gives several plans for a race."""
     kind: str
@@ -62,7 +64,7 @@ class Description(FiniteModel):
             unsent = described(error)
         declared = {name: getattr(strategy, name) for name in ("name", "sees", "moves", "role", "requires")}
         several = gives_several(strategy)
-        told = {"learns": learns(strategy), "modules": classes_of(strategy), "unsent": unsent}
+        told = {"learns": learns(strategy), "about": about(strategy), "modules": classes_of(strategy), "unsent": unsent}
         return cls(**declared, **told, several=several, kind=kind_of(strategy), sent=base64.b64encode(sent).decode())
 
 

@@ -95,9 +95,9 @@ class Question(ABC, Generic[J]):
         """Return the same with other test lookups, which nobody knew before; None where there are no others."""
         return None
 
-    def restored(self) -> bool:
-        """Make again what someone changed of the files that the question holds; return whether that was so."""
-        return False
+    def untouched(self) -> bool:
+        """Tell whether nobody changed the files that the question holds, where no wall keeps planners from them."""
+        return True
 
     def bounds(self, limits: "JudgeLimits | None" = None) -> Bounds:
         """Return the bounds, proven once; raises TrialFailed where that takes longer than the limits allow."""
@@ -246,8 +246,8 @@ def _plan(
                 question.overran[asked] = (budget.plan_s, failure.failure.cause)
             raise
         finally:
-            if question.restored():
-                raise failed(Outcome.INVALID, "the strategy changed the test batches", "plan", "leaves-input-alone")
+            if not question.untouched():
+                raise failed(Outcome.INVALID, "the test batches were changed", "plan", "leaves-input-alone")
 
 
 def _read(text: str) -> Plan:

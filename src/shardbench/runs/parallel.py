@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, ExitStack, closing
 
 from shardbench.records.record import Record
 from shardbench.records.trial import TrialSpec
-from shardbench.runs.discovery import get_strategy
 from shardbench.runs.run_trial import JobContext
 from shardbench.runs.session import waiting_side_by_side
 
@@ -48,38 +47,19 @@ class SharedJob:
 
 
 def run_beside(jobs: Sequence[SharedJob], run: RunTrial, workers: int) -> Generator[Record, None, None]:
-    """Yield records as trials are done, ``workers`` at once; 0 are one a core.
-
-    While a trial changed the test batches of its job, others may have been judged on them: none of
-    these counts, and all run again, alone.
-    """
-    alone: list[tuple[SharedJob, Sequence[TrialSpec]]] = []
+    """Yield records as trials are done, ``workers`` at once; 0 are one a core."""
     arguments = [(job, group, run) for job in jobs for group in job.groups]
     try:
         with closing(waiting_side_by_side(_run_group, arguments, workers)) as made:
-            for job, group, records in made:
-                if records is None:
-                    alone.append((job, group))
-                else:
-                    yield from records
-        for job, group in alone:
-            context = job.enter()
-            context.forget(group[0], get_strategy(group[0].strategy))
-            for spec in group:
-                yield run(spec, context)
-            job.leave()
+            for records in made:
+                yield from records
     finally:
         for job in jobs:
             job.close()
 
 
-def _run_group(
-    job: SharedJob, group: Sequence[TrialSpec], run: RunTrial
-) -> tuple[SharedJob, Sequence[TrialSpec], list[Record] | None]:
+def _run_group(job: SharedJob, group: Sequence[TrialSpec], run: RunTrial) -> list[Record]:
     context = job.enter()
-    before = context.restorations
     records = [run(spec, context) for spec in group]
-    if not context.untouched_since(before):
-        return job, group, None
     job.leave()
-    return job, group, records
+    return records

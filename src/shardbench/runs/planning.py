@@ -56,10 +56,12 @@ class StandIn(Strategy):
     """The name of that one's class, with its module."""
     modules: tuple[str, ...]
     """The modules in which that one's classes are defined."""
+    about: str
+    """What it says of itself in a line."""
 
     def stand_for(self, strategy: Strategy) -> None:
         """State all of these."""
-        self.learns, self.several = learns(strategy), gives_several(strategy)
+        self.learns, self.several, self.about = learns(strategy), gives_several(strategy), about(strategy)
         self.kind, self.modules = kind_of(strategy), classes_of(strategy)
 
 
@@ -71,6 +73,13 @@ def learns(strategy: Strategy) -> bool:
 def gives_several(strategy: Strategy) -> bool:
     """Tell whether the strategy gives several plans for a race."""
     return strategy.several if isinstance(strategy, StandIn) else type(strategy).plans is not Strategy.plans
+
+
+def about(strategy: Strategy) -> str:
+    """Return what a strategy says of itself: the first line of its class's docstring."""
+    if isinstance(strategy, StandIn):
+        return strategy.about
+    return (type(strategy).__doc__ or "").strip().split("\n")[0]
 
 
 def kind_of(strategy: Strategy) -> str:

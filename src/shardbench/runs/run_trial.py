@@ -1,6 +1,5 @@
 """One trial: its question evaluated, and where asked the plan measured on real ranks; whatever happens is a record."""
 
-import shutil
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -8,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from shardbench.base.errors import Infeasible
+from shardbench.base.wall import Kind, kind
 from shardbench.engine.measure import rank_job, run_on_ranks
 from shardbench.model.calibrated import calibrated_on
 from shardbench.model.plan import Plan
@@ -18,7 +18,7 @@ from shardbench.processes.failures import TrialFailed, failed, failure_of
 from shardbench.processes.trial_folder import left_hash, next_attempt
 from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import Measured, Planned, Predictions, Record, Simulated, Tiers, Yardsticks
+from shardbench.records.record import ROUNDING, Measured, Planned, Predictions, Record, Simulated, Tiers, Yardsticks
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.runs.control import control_plan
 from shardbench.runs.discovery import get_strategy, missing_modules, strategies
@@ -29,11 +29,9 @@ from shardbench.runs.quiet import MachineBusy, Quiet
 from shardbench.runs.second_judge import SecondJudge
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.runs.suite import EVERY, Job
-from shardbench.workloads.materialise import Batches, materialise, materialise_beside
+from shardbench.workloads.materialise import Batches, materialise_beside
 from shardbench.workloads.workload import Workload
 
-ROUNDING = 1e-9
-"""Relative difference that sums in another order make."""
 KEPT_LOG_BYTES = 1 << 20
 """Bytes that are kept of the end of what each process of a failed trial printed."""
 NEVER_RAN = Failure(outcome=Outcome.SKIPPED, cause="no results of its ranks were collected", phase="start")
@@ -41,30 +39,16 @@ LEFT = "its ranks are left to torchrun or a scheduler; shardbench collect record
 
 
 class MaterialisedQuestion(CountedQuestion):
-    """Judged on test batches that lie on disk, where a strategy could get at them; they are made again if so."""
+    """Judged on test batches that lie on disk."""
 
     def __init__(self, problem: Problem, workload: Workload, folder: Path, iterations: int) -> None:
-        self._workload = workload
-        self._numbers = range(min(iterations, workload.test_batches))
-        self.written: Batches = materialise_beside(workload, folder, self._numbers)
-        self.restorations = 0
-        """Number of times that the batches were made again."""
-        self._restoring = threading.Lock()
+        numbers = range(min(iterations, workload.test_batches))
+        self.written: Batches = materialise_beside(workload, folder, numbers)
         super().__init__(problem, self.written, workload.dense, iterations)
 
-    def __getstate__(self) -> dict[str, object]:
-        # Crosses to the processes that count, which need no workload.
-        return {**self.__dict__, "_workload": None, "_restoring": None}
-
-    def restored(self) -> bool:
-        """Make the test batches again where somebody changed them; return whether that was so."""
-        with self._restoring:
-            if self.written.intact():
-                return False
-            shutil.rmtree(self.written.folder, ignore_errors=True)
-            self.batches = self.written = materialise(self._workload, self.written.folder, self._numbers)
-            self.restorations += 1
-        return True
+    def untouched(self) -> bool:
+        """Tell whether the batches are what was written, where no wall keeps planners from them."""
+        return kind() is not Kind.UNCONFINED or self.written.intact()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,26 +151,7 @@ class JobContext:
     def bounds(self, answer: Answer[Simulation]) -> Bounds:
         """Return the bounds of the job's question, proven once; raises TrialFailed."""
         with self._proving:
-            proven, before = self.question.proven, self.restorations
-            bounds = answer.bounds
-            if proven is None and not self.untouched_since(before):
-                self.question.proven = None
-            return bounds
-
-    def untouched_since(self, restorations: int) -> bool:
-        """Tell whether nobody changed the test batches since they had been made again so often."""
-        made = "question" in self.__dict__
-        return not made or (self.question.restorations == restorations and self.question.written.intact())
-
-    @property
-    def restorations(self) -> int:
-        """Count how often the test batches were made again."""
-        return self.question.restorations if "question" in self.__dict__ else 0
-
-    def forget(self, spec: TrialSpec, strategy: Strategy) -> None:
-        """Restore the test batches, and ask the strategy again for the trial."""
-        self.question.restored()
-        self._plannings.pop(_asked(spec, strategy), None)
+            return answer.bounds
 
     def new_attempt(self, key: str) -> Path:
         """Return a folder for the ranks of a measured trial, in which none was yet."""

@@ -46,9 +46,9 @@ def reuse(reproduction: Reproduction, options: SessionOptions, committed: Path) 
             work = StudyWork(reproduction.owner, study, options)
             own, known = work.store.latest(), cell_store(committed, reproduction.owner, study.name).latest()
             for key in (work.key(cell) for cell in work.pieces if cell.get("strategy") is None):
-                if key not in known or (key in own and _of_this_code(study, own[key])):
+                if key not in known or (key in own and of_this_code(study, own[key])):
                     continue
-                if _of_this_code(study, known[key]):
+                if of_this_code(study, known[key]):
                     work.store.append(known[key])
                     _copy_environment(known[key].environment, committed, options.results)
                     copied += 1
@@ -72,11 +72,11 @@ def placed(reproduction: Reproduction, options: SessionOptions, committed: Path 
         mine = rows_frame(study, asked, own)
         beside = {work.key(cell): cell for cell in cells if cell["strategy"] is None or work.key(cell) not in own}
         records = [(cell, known[key]) for key, cell in beside.items() if key in known and not known[key].failure]
-        states = {key: not _of_this_code(study, known[key]) for key in beside if key in known}
+        states = {key: not of_this_code(study, known[key]) for key in beside if key in known}
         theirs = _frame(records, states)
         told = [(cell, record) for cell, record in records if cell["strategy"] is not None]
         done = (own[key] for key in map(work.key, work.pieces) if key in own)
-        stale = [record for record in done if not record.failure and not _of_this_code(study, record)]
+        stale = [record for record in done if not record.failure and not of_this_code(study, record)]
         lines = [line for name in sorted(map(str, names)) for line in study.places(mine, theirs, name)]
         yield Placed(
             study=study.name,
@@ -93,7 +93,7 @@ def _frame(records: Iterable[tuple[Cell, CellRecord]], states: Mapping[str, bool
     )
 
 
-def _of_this_code(study: Study, record: CellRecord) -> bool:
+def of_this_code(study: Study, record: CellRecord) -> bool:
     """Tell whether the record is what the code that is here would make: study, strategy, judge, data and machine."""
     code = record.provenance
     judged_here = code is not None and code.package_code == checkout().package

@@ -13,6 +13,7 @@ from shardbench.base.temporary import temporary_folder
 from shardbench.processes.failures import failed, failure_of
 from shardbench.processes.launch import MarkPoint, unmarked
 from shardbench.records.cell import Cell, CellRecord, cell_key
+from shardbench.records.plan_files import keep_plan
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
@@ -100,7 +101,9 @@ class StudyWork(Work[Cell, CellRecord]):
         folder.mkdir(parents=True, exist_ok=True)
         workers = 1 if self._study.exclusive else self._options.workers
         timeout_s = self._options.cell_s or self._study.timeout_s
-        study = partial(_study, find_reproduction, self._owner, self._study.name)
+        # Plans of a strategy that enters are kept for whoever checks its records; those of all would be gigabytes.
+        plans = results if self._options.strategies else None
+        study = partial(_study, find_reproduction, self._owner, self._study.name, plans)
         arguments = [(study, cell, folder, environment) for cell in pieces]
         with temporary_folder() as logs:
             for done in side_by_side(run_cell, arguments, workers, timeout_s=timeout_s, logs=logs):
@@ -155,8 +158,9 @@ def run_cell(
         return _failed(draft, failure_of(error, "run"))
 
 
-def _study(find: Callable[[str], Reproduction], owner: str, name: str) -> Study:
-    return find(owner).study(name)
+def _study(find: Callable[[str], Reproduction], owner: str, name: str, plans: Path | None) -> Study:
+    found = find(owner).study(name)
+    return found if plans is None else found.telling(lambda answer: keep_plan(plans, answer.plan))
 
 
 def _draft(study: Study, cell: Cell, environment: str, begun: Provenance) -> dict[str, object]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from shardbench.base.errors import BadInput
 from shardbench.records.cell import Cell, CellRecord, Row, Scalar, SeriesRow
 from shardbench.report.page.plot import Plot
-from shardbench.runs.evaluate import Answer
+from shardbench.runs.evaluate import Answer, Planner
 from shardbench.studies.places import contest_places
 
 __all__ = ["Cell", "Plot", "Row", "Scalar", "Study"]
@@ -72,6 +73,13 @@ class Study(ABC):
     def telling(self, listener: Callable[[Answer[Any]], None]) -> "Study":
         """Return the study as one that tells ``listener`` of the answers that its rows are made from, if it has any."""
         return self
+
+    def judging(self, planners: Callable[[str], Planner]) -> "Study":
+        """Return the study as one that asks no strategy: ``planners`` gives by a row's budget who brings its plan.
+
+        Raises BadInput where the study has no plans to be brought.
+        """
+        raise BadInput(f"the study {self.name} judges no plans that are brought to it")
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         """Make tables by file name; ``rows`` has the cells' columns, then the rows' own.
