@@ -1,6 +1,5 @@
 """Strategies that work where nobody looks, or speak in the name of the process that asks them."""
 
-import json
 import os
 import threading
 import time
@@ -10,7 +9,7 @@ from typing import Any
 from impostors import Honest
 from impostors_by_chance import Dealt
 
-from shardbench.base import serialise
+from shardbench.model import plan as plan_module
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
@@ -70,11 +69,14 @@ class PatchesTheWriter(Patches):
         planning_process.written = slow(planning_process.written, seconds)
 
 
+class PatchesThePlan(Patches):
+    def patch(self, seconds: float) -> None:
+        Plan.to_json = slow(Plan.to_json, seconds)  # type: ignore[method-assign]
+
+
 class PatchesJson(Patches):
     def patch(self, seconds: float) -> None:
-        json.dumps = slow(json.dumps, seconds)
-        Plan.to_json = slow(Plan.to_json, seconds)  # type: ignore[method-assign]
-        serialise.to_json = slow(serialise.to_json, seconds)
+        plan_module.to_json = slow(plan_module.to_json, seconds)
 
 
 class PatchesTheMessages(Patches):
@@ -92,7 +94,7 @@ class WorksWhenItIsLookedAt(Honest):
 
     def __getattribute__(self, name: str) -> Any:
         if name == "plan" and planning_process.tempfile.tempdir is not None:
-            _sleep(0.65)
+            _sleep(0.3)
         return super().__getattribute__(name)
 
 
@@ -108,11 +110,11 @@ class WorksWhileItsStateIsSet(Honest):
         return {"state": 1}
 
     def __setstate__(self, state: Any) -> None:
-        _sleep(1.3)
+        _sleep(0.6)
 
 
 def _made_slowly(kind: type[Honest]) -> Honest:
-    _sleep(1.3)
+    _sleep(0.6)
     return kind()
 
 
@@ -135,7 +137,7 @@ class AnswersBeforeItLearned(Honest):
 
     def fit(self, problems: Any, budget: Budget, seed: int) -> None:
         said(b"")
-        _sleep(1.3)
+        _sleep(0.6)
 
 
 class AnswersBeforeItPlanned(Honest):

@@ -18,6 +18,8 @@ from shardbench.model.strategy import Strategy
 NOT_CAUGHT = "not caught"
 NOTHING_THERE = "nothing there"
 """It passes, for it got nothing: what it gets it puts into its plan, or fails of."""
+PROBLEMS = ("few-tables", "forces-host-memory", "fits-nowhere")
+"""The one that is asked in other words, and those that do not fit one device, or any."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class Impostor:
     walled: bool = False
     """Whether it is caught by the wall alone; where the kernel lets users make no namespaces, it does as it likes."""
     plan_s: float = 0.5
+    problems: tuple[str, ...] = PROBLEMS
+    looks: bool = False
+    """Whether it plans well and looks for something: it is asked in two processes alone."""
     reason: str = ""
     """Why it is not caught, or there is nothing."""
 
@@ -69,7 +74,7 @@ def _reaching(of: object, rule: str, *names: str) -> tuple[Impostor, ...]:
 def _nothing(of: object, rule: str, **names: str) -> tuple[Impostor, ...]:
     """Those that find nothing, with the reason."""
     kinds = [(getattr(of, name), reason) for name, reason in names.items()]
-    return tuple(Impostor(one, rule, NOTHING_THERE, walled=True, reason=reason) for one, reason in kinds)
+    return tuple(Impostor(one, rule, NOTHING_THERE, walled=True, looks=True, reason=reason) for one, reason in kinds)
 
 
 IMPOSTORS = (
@@ -129,12 +134,12 @@ IMPOSTORS = (
     Impostor(
         chance.PretendsToDraw, ORDERED, NOT_CAUGHT, reason="the order may matter to who draws, or says that it draws"
     ),
-    Impostor(plans.Hangs, KEEPS_TIME, "finishes", "killed"),
-    Impostor(hurry.StopsItself, KEEPS_TIME, "finishes", "killed"),
-    Impostor(hurry.IgnoresSignals, KEEPS_TIME, "finishes", "killed"),
-    Impostor(hurry.Overruns, KEEPS_TIME, "budget", "planning took"),
-    Impostor(hurry.OverrunsWhileItLearns, KEEPS_TIME, "budget", "fitting took"),
-    Impostor(hurry.SetsTheClock, KEEPS_TIME, "budget", "planning took"),
+    Impostor(plans.Hangs, KEEPS_TIME, "finishes", "killed", plan_s=0.2),
+    Impostor(hurry.StopsItself, KEEPS_TIME, "finishes", "killed", plan_s=0.2),
+    Impostor(hurry.IgnoresSignals, KEEPS_TIME, "finishes", "killed", plan_s=0.2),
+    Impostor(hurry.Overruns, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
+    Impostor(hurry.OverrunsWhileItLearns, KEEPS_TIME, "budget", "fitting took", plan_s=0.2),
+    Impostor(hurry.SetsTheClock, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
     Impostor(reaching.ReadsTestBatches, BATCHES, "out-of-reach", "closed to planners", walled=True),
     Impostor(reaching.ListsTheFolderOfBatches, BATCHES, "out-of-reach", "closed to planners", walled=True),
     Impostor(reaching.ListsWhereTemporaryFoldersAre, BATCHES, "out-of-reach", "closed to planners", walled=True),
@@ -161,15 +166,16 @@ IMPOSTORS = (
     Impostor(reaching.AnswersWithAPickle, JUDGED, "raises-infeasible-only", "cannot be read"),
     Impostor(reaching.AnswersWithAPlan, JUDGED, "round-trip", "segments"),
     Impostor(reaching.AnswersWithoutEnd, JUDGED, "raises-infeasible-only", "cannot be read: a message of"),
-    Impostor(reaching.AsksForTheTestSplit, FORESEES, "declared-information", "test trace"),
-    Impostor(reaching.OpensTheSeal, FORESEES, "held-out", "made for those", plan_s=4.0),
-    Impostor(reaching.AsksBehindTheSeal, FORESEES, "held-out", "made for those", plan_s=4.0),
-    Impostor(reaching.DrawsItsOwn, FORESEES, "held-out", "made for those", plan_s=4.0),
+    Impostor(reaching.AsksForTheTestSplit, FORESEES, "declared-information", "test trace", problems=()),
+    Impostor(reaching.OpensTheSeal, FORESEES, "held-out", "made for those", plan_s=4.0, problems=()),
+    Impostor(reaching.AsksBehindTheSeal, FORESEES, "held-out", "made for those", plan_s=4.0, problems=()),
+    Impostor(reaching.DrawsItsOwn, FORESEES, "held-out", "made for those", plan_s=4.0, problems=()),
     Impostor(
         reaching.ForeseesALittle,
         FORESEES,
         NOT_CAUGHT,
         plan_s=4.0,
+        problems=(),
         reason="it gains less than an honest plan may by luck",
     ),
     Impostor(
@@ -184,10 +190,13 @@ IMPOSTORS = (
         NOT_CAUGHT,
         reason="cells of the leaderboard that are made anew show it",
     ),
-    *_nothing(
-        reaching,
+    Impostor(
+        reaching.WritesRecordsAndSaysNothing,
         RECORDS,
-        WritesRecordsAndSaysNothing="the records are not there",
+        NOTHING_THERE,
+        walled=True,
+        problems=("one-row-tables",),
+        reason="the records are not there",
     ),
     *_nothing(
         keeping,
@@ -283,23 +292,24 @@ IMPOSTORS = (
         "ReadsPasswords",
         "ReplacesItsLog",
     ),
-    Impostor(answers.WorksWhileItIsWritten, KEEPS_TIME, "budget", "planning took"),
-    Impostor(answers.PatchesTheWriter, KEEPS_TIME, "budget", "planning took"),
-    Impostor(answers.PatchesJson, KEEPS_TIME, "budget", "planning took"),
-    Impostor(answers.PatchesTheMessages, KEEPS_TIME, "budget", "planning took"),
-    Impostor(answers.PatchesTheFrames, KEEPS_TIME, "budget", "planning took"),
-    Impostor(answers.WorksWhenItIsLookedAt, KEEPS_TIME, "budget", "planning took"),
-    Impostor(answers.WorksWhileItIsMadeAgain, KEEPS_TIME, "budget", "pickle"),
-    Impostor(answers.WorksWhileItsStateIsSet, KEEPS_TIME, "budget", "pickle"),
+    Impostor(answers.WorksWhileItIsWritten, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
+    Impostor(answers.PatchesTheWriter, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
+    Impostor(answers.PatchesThePlan, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
+    Impostor(answers.PatchesJson, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
+    Impostor(answers.PatchesTheMessages, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
+    Impostor(answers.PatchesTheFrames, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
+    Impostor(answers.WorksWhenItIsLookedAt, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
+    Impostor(answers.WorksWhileItIsMadeAgain, KEEPS_TIME, "budget", "pickle", plan_s=0.2),
+    Impostor(answers.WorksWhileItsStateIsSet, KEEPS_TIME, "budget", "pickle", plan_s=0.2),
     Impostor(answers.WorksInAThread, SEEDED, "repeatable", "two different"),
-    Impostor(answers.AnswersBeforeItLearned, KEEPS_TIME, "budget"),
+    Impostor(answers.AnswersBeforeItLearned, KEEPS_TIME, "budget", plan_s=0.2),
     Impostor(answers.AnswersBeforeItPlanned, JUDGED, "round-trip"),
     Impostor(answers.AnswersForTheCheck, JUDGED, "leaves-input-alone", "changed"),
     Impostor(answers.SaysThatItBegan, JUDGED, "raises-infeasible-only", "of kind began"),
-    Impostor(answers.SaysThatItWasQuick, KEEPS_TIME, "budget", "planning took"),
+    Impostor(answers.SaysThatItWasQuick, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
     Impostor(answers.SaysThatItFailedAsTheHarness, JUDGED, "raises-infeasible-only", "no device"),
-    Impostor(answers.MarksWithoutEnd, KEEPS_TIME, "finishes", "killed"),
-    Impostor(answers.NotesWhatItSpent, KEEPS_TIME, "budget", "planning took"),
+    Impostor(answers.MarksWithoutEnd, KEEPS_TIME, "finishes", "killed", plan_s=0.2),
+    Impostor(answers.NotesWhatItSpent, KEEPS_TIME, "budget", "planning took", plan_s=0.2),
     Impostor(declaring.ChangesItsMoves, DECLARES, "declared-moves", "replicate"),
     Impostor(declaring.ChangesWhatItSees, DECLARES, "declared-information", "access_profile"),
     Impostor(declaring.ChangesItsName, DECLARES, "declares", "state a name"),

@@ -15,25 +15,23 @@ from register import IMPOSTORS, NOT_CAUGHT, NOTHING_THERE, Impostor
 from shardbench.base.atomic import write_atomically
 from shardbench.base.plugins import collected
 from shardbench.base.wall import kind
-from shardbench.runs import described
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.records.trial import Failure
+from shardbench.runs import described, planning_process
 from shardbench.runs.conformance import ConformanceError, check
 from shardbench.runs.conformance_problems import cases
 from shardbench.runs.described import described_apart, strategies_of
+from shardbench.runs.evaluate import RulesOnly, evaluate
 
 TABLE = Path(__file__).parents[2] / "results" / "tables" / "faults" / "impostors.csv"
-described.LOADS_S = 5.0  # type: ignore[attr-defined]
-"""No impostor is waited for longer while it is described."""
+described.LOADS_S = 3.0  # type: ignore[attr-defined]
+planning_process.LATE_S = 0.5
+"""No impostor is waited for longer: while it is described, and after its budget."""
 HEADER = ("strategy", "rule", "caught_by", "reason")
-PROBLEMS = ("few-tables", "forces-host-memory", "fits-nowhere")
-"""The one that is asked in other words, and those that do not fit one device, or any."""
-ONE_PROBLEM = ("one-row-tables",)
-"""For those that look for something, and plan well: they do so in its process, and in that of the drawn problem."""
 
 
 def caught(impostor: Impostor) -> tuple[str, str]:
-    """The check that rejects an impostor and what it says, on some problems and the one whose lookups are drawn."""
-    names = ONE_PROBLEM if impostor.reason else PROBLEMS
-    problems = [case for case in cases() if case.problem.name in names]
+    """The check that rejects an impostor and what it says, on its problems and the one whose lookups are drawn."""
     module, name = impostor.kind.__module__, impostor.kind.__name__
     provider = "impostors", module, partial(described_apart, "impostors", module, f"{module}:{name}")
     found, broken = collected("strategy name", [provider], strategies_of)
@@ -45,10 +43,23 @@ def caught(impostor: Impostor) -> tuple[str, str]:
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(f"\0{UNIX_NAME}-{os.getpid()}")
             listening.listen()
-            check(strategy.value, plan_s=impostor.plan_s, fit_s=0.3, problems=problems)
+            if impostor.looks:
+                _ask_twice(strategy.value)
+            else:
+                problems = [case for case in cases() if case.problem.name in impostor.problems]
+                check(strategy.value, plan_s=impostor.plan_s, fit_s=0.15, problems=problems)
     except ConformanceError as error:
         return error.check, str(error)
     return NOT_CAUGHT, ""
+
+
+def _ask_twice(strategy: Strategy) -> None:
+    """Ask in two processes, one after the other; raises ConformanceError."""
+    for _ in range(2):
+        answer = evaluate(RulesOnly(cases()[0].problem), strategy, Budget(plan_s=5.0, fit_s=5.0), 0)
+        if isinstance(answer, Failure):
+            rule = answer.rule or "raises-infeasible-only"
+            raise ConformanceError(rule, f"check '{rule}' failed: {answer.cause}")
 
 
 def lines(rows: Iterable[tuple[str, str, str, str]]) -> list[str]:
