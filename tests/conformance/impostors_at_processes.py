@@ -155,17 +155,20 @@ class PrintsWithoutEnd(Reaching):
 
 
 class TakesMemoryInSeveralProcesses(Reaching):
-    """Each asks for more than is free, and touches none of it."""
+    """Each asks for all that the machine has, and touches none of it."""
 
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
 
     def reach(self, problem: Problem) -> None:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        children = [_forked(lambda: mmap.mmap(-1, 2 * free, self.flags)) for _ in range(4)]
+        children = [_forked(lambda: mmap.mmap(-1, _memory_bytes(), self.flags)) for _ in range(4)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         if 0 in codes:
             raise GotThroughError("one of them got it")
         raise MemoryError("none of them got it")
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _forked(work: Callable[[], object]) -> int:
@@ -185,5 +188,4 @@ class MapsSharedMemory(TakesMemoryInSeveralProcesses):
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE
 
     def reach(self, problem: Problem) -> None:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        mmap.mmap(-1, 2 * free, self.flags).close()
+        mmap.mmap(-1, _memory_bytes(), self.flags).close()

@@ -119,6 +119,7 @@ class ForgesItsDescription(Honest):
     def __init__(self) -> None:
         said(
             b'[{"name":"../honest","sees":[],"moves":["table"],"role":"competitor","requires":[],"learns":false,'
+            b'"about":"",'
             b'"several":false,"kind":"x","modules":[],"sent":""}]'
         )
 

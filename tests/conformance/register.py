@@ -110,7 +110,7 @@ IMPOSTORS = (
     Impostor(hurry.DeclinesWhileItLearns, ANSWERS, "raises-infeasible-only", "no training"),
     Impostor(plans.HoldsALambda, CROSSES, "picklable", "pickle"),
     Impostor(plans.BecomesAnother, CROSSES, "picklable", "int"),
-    Impostor(hurry.SleepsWhileItIsPickled, CROSSES, "picklable", "took more than 5 s"),
+    Impostor(hurry.SleepsWhileItIsPickled, CROSSES, "picklable", "took more than 3 s"),
     Impostor(plans.RollsDice, SEEDED, "repeatable", "two different results"),
     Impostor(chance.DrawsFromTheModuleRandom, SEEDED, "repeatable", "two different"),
     Impostor(chance.DrawsFromNumpysGenerator, SEEDED, "repeatable", "two different"),
@@ -226,7 +226,11 @@ IMPOSTORS = (
         "KeepsAKeyByNumber",
     ),
     Impostor(
-        keeping.TalksByLocks, KEEPS, NOT_CAUGHT, reason="a lock ends with its process; processes of one time could talk"
+        keeping.TalksByLocks,
+        KEEPS,
+        NOT_CAUGHT,
+        looks=True,
+        reason="a lock ends with its process; processes of one time could talk",
     ),
     *_nothing(
         processes,
@@ -250,6 +254,7 @@ IMPOSTORS = (
         processes.MapsSharedMemory,
         LIMITED,
         NOT_CAUGHT,
+        looks=True,
         reason="the limit is of private memory; where memory runs out the kernel ends this process first",
     ),
     *_reaching(
