@@ -78,6 +78,52 @@ class Leaves(Honest):
         raise SystemExit(0)
 
 
+class Ends(BaseException):
+    """What no ``except Exception`` keeps, and of which nobody can make a text."""
+
+    def __str__(self):
+        raise ZeroDivisionError
+
+
+class RaisesWhatEndsAll(Honest):
+    name = "raises-what-ends-all"
+
+    def plan(self, problem, budget, seed):
+        raise Ends
+
+
+class LeavesInPickling(Honest):
+    """Ends the program that sends it to the process that plans."""
+
+    name = "leaves-in-pickling"
+    leave: ClassVar = SystemExit
+
+    def __getstate__(self):
+        raise self.leave
+
+
+class EndsInPickling(LeavesInPickling):
+    name = "ends-in-pickling"
+    leave: ClassVar = Ends
+
+
+class LeavesWhenLookedAt(Honest):
+    """Ends the program that asks what it needs."""
+
+    name = "leaves-when-looked-at"
+
+    @property
+    def requires(self):
+        raise SystemExit(0)
+
+
+class SaysWhatIsNoText(Honest):
+    name = "says-what-is-no-text"
+
+    def plan(self, problem, budget, seed):
+        raise ValueError("byte \udc80 of a name")
+
+
 class Slow(Honest):
     """Overruns its budget, but comes back."""
 

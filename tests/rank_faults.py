@@ -1,6 +1,7 @@
 """Ranks that go wrong; importable by child processes."""
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from shardbench.processes.job import RankError
 from shardbench.processes.progress import RankProgress
+from shardbench.processes.trial_folder import REFUSED
 from shardbench.records.trial import Failure, Outcome
 
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:34567"
@@ -41,6 +43,39 @@ def leaves_quietly(folder):
     _begin(folder, rank, 3)
     if rank == 1:
         return
+    time.sleep(60)
+
+
+def leaves_a_broken_result(folder):
+    """Rank 1 ends as if all were well and leaves half a result; its peer says that it lost it."""
+    rank = _number()
+    _begin(folder, rank, 3)
+    if rank == 1:
+        (folder / "rank1.json").write_text('{"rank":1')
+        return
+    time.sleep(0.1)
+    _peer_is_lost(folder, rank)
+
+
+def finds_what_was_left(folder):
+    """Rank 1 could not join; its peers began after it had ended and found what it left."""
+    rank = _number()
+    if rank == 1:
+        report(folder, rank, LOST)
+        sys.exit(1)
+    time.sleep(0.1)
+    sys.exit(REFUSED)
+
+
+def loses_its_folder(folder):
+    """Somebody removes the folder, and rank 1 says so in one that it makes anew."""
+    rank = _number()
+    _begin(folder, rank, 3)
+    if rank == 1:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        report(folder, rank, "FileNotFoundError: rank1.phase")
+        sys.exit(1)
     time.sleep(60)
 
 

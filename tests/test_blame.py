@@ -25,6 +25,11 @@ def run(tmp_path, kind, timeout_s=30.0):
     ("kind", "outcome", "cause"),
     [
         (rank_faults.leaves_quietly, Outcome.ERROR, "rank 1 exited with 0 in phase time and left no result"),
+        (
+            rank_faults.leaves_a_broken_result,
+            Outcome.ERROR,
+            "rank 1 exited with 0 in phase time and left a broken",
+        ),
         (rank_faults.exits_with_3, Outcome.ERROR, "rank 1 exited with 3 in phase time"),
         (rank_faults.says_why_late, Outcome.ERROR, "ValueError: the cause"),
         (rank_faults.is_killed, Outcome.ERROR, "rank 1 was killed by signal 9 (not by the kernel for want of memory)"),
@@ -35,6 +40,30 @@ def test_the_rank_that_began_it_is_named(tmp_path, kind, outcome, cause):
     found = run(tmp_path, kind)
     assert (found.outcome, found.rank, found.phase) == (outcome, 1, "time")
     assert found.cause.startswith(cause)
+
+
+def test_who_found_what_a_peer_had_left_is_not_named(tmp_path):
+    found = run(tmp_path, rank_faults.finds_what_was_left)
+    assert (found.rank, found.cause) == (1, LOST)
+
+
+def test_a_folder_that_is_removed_is_the_cause_and_no_rank_is(tmp_path):
+    (tmp_path / "job").mkdir()
+    found = run(tmp_path / "job", rank_faults.loses_its_folder)
+    assert (found.outcome, found.rank) == (Outcome.ERROR, None)
+    assert found.cause.startswith("the job folder job was removed while its ranks ran")
+
+
+def test_a_limit_of_memory_that_is_too_low_is_said(monkeypatch):
+    assert not lost_peer(Failure(outcome=Outcome.ERROR, cause="BadInput: set GLOO_SOCKET_IFNAME", phase="start"))
+    monkeypatch.setattr(failures, "memory_limit_bytes", lambda: 300 << 20)
+    said = "processes of this shell may take 300 MiB each, ranks and planners need about 1024: raise the limit"
+    for failure in (died(-6, "build", 0, NOBODY), failures.not_started(EOFError(), "start").failure):
+        assert failure.outcome is Outcome.OOM
+        assert said in failure.cause
+    assert died(3, "build", 0, NOBODY).outcome is Outcome.ERROR
+    monkeypatch.undo()
+    assert failures.not_started(EOFError(), "start").failure.cause == "no process could be started: EOFError"
 
 
 @pytest.mark.parametrize(

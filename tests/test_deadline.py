@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shardbench.base.deadline import within
+from shardbench.base.deadline import Interrupted, interrupt, interrupts, within
 
 
 def beside(call):
@@ -65,3 +65,19 @@ def test_somebody_elses_alarm_goes_on():
     finally:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *others)
+
+
+def test_ctrl_c_is_told_from_what_other_code_raises(monkeypatch):
+    with pytest.raises(KeyboardInterrupt) as raised:
+        within(30.0, lambda: exec("raise KeyboardInterrupt"))
+    # A caller of the library: nobody could tell.
+    assert interrupts(raised.value)
+    before = {ending: signal.signal(ending, interrupt) for ending in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert not interrupts(raised.value)
+        with pytest.raises(Interrupted) as pressed:
+            within(30.0, lambda: signal.raise_signal(signal.SIGINT))
+        assert interrupts(pressed.value)
+    finally:
+        for ending, handler in before.items():
+            signal.signal(ending, handler)

@@ -22,6 +22,10 @@ CHOSEN = (
     "cell run daemon and exit",
     "cell run SIGKILL from outside 0",
     "store next run cut 0",
+    "store next run every second line gone 0",
+    "rank time leaves half a result and ends 0",
+    "rank build folder removed 0",
+    "planner getstate raises KeyboardInterrupt",
     "store next run flipped bit 0",
     "disk append no room for a line 0",
 )
@@ -45,26 +49,30 @@ def shared(tmp_path_factory):
 def test_a_fault_ends_as_it_should_and_leaves_nothing(name):
     (fault,) = [fault for fault in all_faults() if named(fault) == name]
     seen = run(fault, 16)
-    assert (seen.outcome_right, seen.rank_right) in ((True, True), (True, None)), seen.said
+    assert seen.outcome_right and seen.rank_right in (True, None) and seen.cause_right in (True, None), seen.said
     assert (seen.hang, seen.lost, seen.orphans) == (False, 0, 0), seen
 
 
-def test_there_are_two_hundred_of_all_kinds():
+def test_there_are_three_hundred_of_all_kinds():
     faults = all_faults()
-    assert len({named(fault) for fault in faults}) == len(faults) == 200
-    assert {fault.kind for fault in faults} == {"rank", "planner", "cell", "parent", "store", "disk"}
+    assert len({named(fault) for fault in faults}) == len(faults) == 301
+    assert {fault.kind for fault in faults} == {
+        "rank", "planner", "cell", "parent", "store", "disk", "output", "memory", "network"
+    }  # fmt: skip
 
 
 def test_another_outcome_cause_phase_or_rank_is_not_right():
     failure = Failure(outcome=Outcome.ERROR, cause="rank 1 was killed by signal 9", phase="time", rank=1)
     right = expected(failure, Outcome.ERROR, "signal 9", rank=1, phase="time")
-    assert (right.outcome_right, right.rank_right) == (True, True)
+    assert (right.outcome_right, right.rank_right, right.cause_right) == (True, True, True)
     assert not expected(failure, Outcome.OOM, "signal 9").outcome_right
-    assert not expected(failure, Outcome.ERROR, "signal 11").outcome_right
+    assert expected(failure, Outcome.ERROR, "signal 11").cause_right is False
     assert not expected(failure, Outcome.ERROR, "signal 9", phase="build").outcome_right
     assert expected(failure, Outcome.ERROR, "signal 9", rank=0).rank_right is False
     assert not expected(None, Outcome.ERROR, "").outcome_right
-    assert expected(None, Outcome.OK, "").outcome_right
+    assert expected(None, Outcome.ERROR, "").cause_right is False
+    fine = expected(None, Outcome.OK, "")
+    assert (fine.outcome_right, fine.cause_right) == (True, None)
 
 
 def test_what_goes_on_or_is_left_is_counted():
@@ -74,10 +82,15 @@ def test_what_goes_on_or_is_left_is_counted():
         False,
         "a traceback: ZeroDivisionError: integer division or modulo by zero",
     )
-    seen = [(fault, Seen("", True, True)), (fault, Seen("", True, False, lost=2)), (fault, Seen("", False, hang=True))]
+    seen = [
+        (fault, Seen("", True, True, True)),
+        (fault, Seen("", True, False, False, lost=2)),
+        (fault, Seen("", False, hang=True)),
+    ]
     (one, every) = rows(seen)
     assert one == {
-        "kind": "rank", "phase": "time", "cases": 3, "outcome_right": 2, "rank_right": "1 of 2", "hangs": 1,
+        "kind": "rank", "phase": "time", "cases": 3, "outcome_right": 2, "cause_right": "1 of 2",
+        "rank_right": "1 of 2", "hangs": 1,
         "lost_records": 2, "orphans": 0,
     }  # fmt: skip
     assert {**every, "kind": "rank", "phase": "time"} == one

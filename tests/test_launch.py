@@ -118,6 +118,20 @@ def test_what_a_call_leaves_behind_ends_with_it(tmp_path, ends):
     assert not held(lock)
 
 
+def leave_a_child(folder: Path) -> int:
+    """A rank that goes, and whose child in a session of its own would not."""
+    leave_behind(str(folder / f"lock{os.environ['RANK']}"), ends=False)
+    return 0
+
+
+def test_what_ranks_leave_behind_ends_with_them(tmp_path):
+    with pytest.raises(TrialFailed, match="left no result"):
+        launch.run_ranks(leave_a_child, tmp_path, 2, 60.0)
+    locks = list(tmp_path.glob("lock?"))
+    assert locks
+    assert not any(map(held, locks))
+
+
 def end_answering() -> None:
     os.close(misbehaving.answer_pipe().fileno())
     time.sleep(1e6)

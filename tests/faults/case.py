@@ -32,9 +32,11 @@ class Seen:
     said: str
     """Outcome and cause in words."""
     outcome_right: bool
-    """Outcome and cause are those of the fault."""
+    """Outcome and phase are those of the fault, or what the program does is."""
     rank_right: bool | None = None
     """None where a fault is of no rank."""
+    cause_right: bool | None = None
+    """The words say what went wrong; None where there is nothing to be said."""
     lost: int = 0
     """Records that were acknowledged and are not there afterwards."""
     hang: bool = False
@@ -62,11 +64,12 @@ def expected(
 ) -> Seen:
     """Whether a failure is the one that the fault is; ``cause`` is a pattern, None of the others is any."""
     if failure is None:
-        return Seen("no failure", outcome_right=outcome is Outcome.OK, rank_right=None if rank is None else False)
+        fine = outcome is Outcome.OK
+        return Seen("no failure", fine, None if rank is None else False, None if fine else False)
     said = f"{failure.outcome} in {failure.phase} (rank {failure.rank}): {failure.cause}"
-    right = failure.outcome is outcome and re.search(cause, failure.cause) is not None
-    right = right and phase in (None, failure.phase)
-    return Seen(said, right, None if rank is None else failure.rank == rank)
+    right = failure.outcome is outcome and phase in (None, failure.phase)
+    told = re.search(cause, failure.cause) is not None
+    return Seen(said, right, None if rank is None else failure.rank == rank, told)
 
 
 def run(fault: Fault, seed: int) -> Seen:

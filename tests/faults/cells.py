@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,8 @@ ENDS = {
     "hangs": (Outcome.TIMEOUT, "no result from run after 4 s"),
     "all memory": (Outcome.OOM, "MemoryError"),
     "half an answer": (Outcome.TIMEOUT, "no result from run after 4 s"),
+    "what is no Exception": (Outcome.ERROR, "Ends: for all"),
+    "what is no text": (Outcome.ERROR, r"ValueError: byte \\udc80 of a name"),
     "daemon and exit": (Outcome.ERROR, "the process exited with 4 in phase run"),
 }
 """How a cell ends, by what it does."""
@@ -106,7 +109,9 @@ def _seen(owner: str, folder: Path, outcome: Outcome, cause: str) -> Seen:
     others = [record.failure for record in (first, last) if record.failure is not None]
     kept = {record.key for record in cell_store(folder, owner, "cells").read()}
     lost = len({record.key for record in records} - kept)
-    return Seen("; ".join([seen.said, *others]), seen.outcome_right and not others, lost=lost)
+    return replace(
+        seen, said="; ".join([seen.said, *others]), outcome_right=seen.outcome_right and not others, lost=lost
+    )
 
 
 def _failure(record: CellRecord) -> Failure | None:

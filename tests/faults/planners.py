@@ -1,8 +1,10 @@
 """Faults of planners: each ends as it should, and a trial after it ends well."""
 
 import random
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -13,11 +15,11 @@ from toy_machine import machine_file
 
 from faults import strategies
 from faults.case import Fault, Seen, expected
+from shardbench.base.deadline import interrupt
 from shardbench.model.strategy import Strategy
 from shardbench.processes import launch
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
-from shardbench.runs import evaluate
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.suite import Job
 
@@ -43,11 +45,11 @@ ENDS = {
     "daemon": (Outcome.OK, ""),
     "daemon and exit": (Outcome.ERROR, "the process exited with 4 in phase plan"),
     "thirty children": (Outcome.OK, ""),
-    "kills who is above": (Outcome.ERROR, f"the process was killed by signal 9 {NOT_FULL}"),
+    "kills who is above": (Outcome.OK, ""),
     "stops who is above": (Outcome.OK, ""),
-    "kills the fork server": (Outcome.OK, ""),
-    "stops the fork server": (Outcome.OK, ""),
-    "nice fork server": (Outcome.OK, ""),
+    "kills all others": (Outcome.INVALID, "reached for what is closed to planners"),
+    "stops all others": (Outcome.INVALID, "reached for what is closed to planners"),
+    "nice for all of its user's": (Outcome.OK, ""),
 }
 """How a trial ends, by what its strategy does."""
 TWICE = ("SIGKILL", "SIGTERM", "SIGSEGV", "SIGABRT", "exits", "leaves", "all memory", "daemon", "daemon and exit",
@@ -60,14 +62,37 @@ def faults() -> Iterator[Fault]:
         for repeat in range(2 if name in TWICE else 1):
             yield Fault("planner", "plan", f"{name} {repeat}", partial(_harms, name))
     yield Fault("planner", "start", "pickles for ever", _pickles_for_ever)
+    for where in strategies.PLACES:
+        for name in strategies.RAISED:
+            yield Fault("planner", where, f"raises {name}", partial(_raises, where, name))
 
 
 def _harms(name: str, folder: Path, rng: random.Random) -> Seen:
     outcome, cause = ENDS[name]
     context = context_of(folder, SHORT_S if outcome is Outcome.TIMEOUT else PLAN_S)
-    with _shorter(evaluate, "START_S", 5.0 if outcome is Outcome.TIMEOUT else evaluate.START_S):
-        record = run_one(context, strategies.Harmful(name, rng.uniform(0.0, 0.2)))
+    record = run_one(context, strategies.Harmful(name, rng.uniform(0.0, 0.2)))
     return _and_then(context, expected(record.failure, outcome, cause))
+
+
+def _raises(where: str, name: str, folder: Path, rng: random.Random) -> Seen:
+    """Whatever it raises, and wherever: here, as the program, which is interrupted by signals alone."""
+    context = context_of(folder)
+    with _interrupted_by_signals():
+        record = run_one(context, strategies.Raises(where, name))
+    said = "cannot be pickled for a process of its own: " if where in strategies.IN_PICKLING else ""
+    phase = "start" if where == "requires" else "plan"
+    return _and_then(context, expected(record.failure, Outcome.ERROR, said + strategies.RAISED[name][1], phase=phase))
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    endings = (signal.SIGINT, signal.SIGTERM)
+    before = {ending: signal.signal(ending, interrupt) for ending in endings}
+    try:
+        yield
+    finally:
+        for ending, handler in before.items():
+            signal.signal(ending, handler)
 
 
 def _pickles_for_ever(folder: Path, rng: random.Random) -> Seen:
@@ -82,7 +107,7 @@ def _and_then(context: JobContext, seen: Seen) -> Seen:
     after = run_one(context, Honest(), PLAN_S)
     if after.outcome is Outcome.OK:
         return seen
-    return Seen(f"{seen.said}; then {after.cause}", outcome_right=False)
+    return replace(seen, said=f"{seen.said}; then {after.cause}", outcome_right=False)
 
 
 def context_of(folder: Path, plan_s: float = PLAN_S) -> JobContext:

@@ -20,6 +20,7 @@ from faults.suites import MEASURED, suite
 from shardbench.base.errors import BadInput
 from shardbench.engine.measure import gather, run_on_ranks
 from shardbench.processes.failures import TrialFailed
+from shardbench.processes.launch import lowest
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.runner import RunOptions, run_suite
 
@@ -42,7 +43,8 @@ DAMAGED_RESULTS = {
 }
 LONG = 100_000
 """Iterations of a phase in which something is to happen."""
-LENGTHS = {"start": (1, 3), "build": (1, 3), "warmup": (LONG, 3), "time": (1, LONG), "all": (1, 3), "wide": (1, 3)}
+LENGTHS = {"start": (1, 3), "build": (1, 3), "warmup": (LONG, 3), "time": (1, LONG), "some": (1, 1000), "all": (1, 3),
+           "wide": (1, 3)}  # fmt: skip
 """Steps of warm-up and timing of a job, by the phase that a fault happens in."""
 
 
@@ -76,7 +78,7 @@ def _prepared(phase: str) -> Path:
     return folder / "work"
 
 
-def _trial(folder: Path, phase: str) -> Path:
+def trial_folder(folder: Path, phase: str) -> Path:
     """A copy of it, in which ranks can run; gives the trial's folder."""
     shutil.copytree(_prepared(phase), folder / "work")
     (job,) = folder.glob("work/*/*/job.json")
@@ -87,7 +89,7 @@ def _trial(folder: Path, phase: str) -> Path:
 def _ran() -> Path:
     """A work folder whose ranks ended well."""
     folder = Path(mkdtemp(prefix="faults-ran-", dir=os.environ["FAULTS_FOLDER"]))
-    trial = _trial(folder, "all")
+    trial = trial_folder(folder, "all")
     run_on_ranks(trial, WORLD, LIMIT_S)
     gather(trial)
     return trial
@@ -107,13 +109,13 @@ def _pid(trial: Path, rank: int) -> int | None:
     for pid in descendants(os.getpid()):
         try:
             if Path(f"/proc/{pid}/fd/1").readlink() == trial / f"rank{rank}.log":
-                return pid
+                return lowest(pid)
         except OSError:
             continue
     return None
 
 
-def _meanwhile(trial: Path, rank: int, phase: str, harm: Callable[[int], None], delay_s: float) -> Callable[[], bool]:
+def meanwhile(trial: Path, rank: int, phase: str, harm: Callable[[int], None], delay_s: float) -> Callable[[], bool]:
     """Do harm to a rank a moment after it says that it is in a phase; gives what tells whether that was done."""
     done = threading.Event()
 
@@ -134,8 +136,8 @@ def _harmed(
     folder: Path, rng: random.Random, phase: str, harm: Callable[[int], None], *, limit_s: float = LIMIT_S,
     kind: str = "", latest_s: float = 0.05,
 ) -> tuple[Failure | None, int]:  # fmt: skip
-    trial, rank = _trial(folder, kind or phase), rng.randrange(WORLD)
-    done = _meanwhile(trial, rank, phase, harm, rng.uniform(0.0, latest_s))
+    trial, rank = trial_folder(folder, kind or phase), rng.randrange(WORLD)
+    done = meanwhile(trial, rank, phase, harm, rng.uniform(0.0, latest_s))
     failure = _outcome(trial, limit_s)
     if not done():
         raise RuntimeError(f"no rank {rank} in phase {phase} to harm: {failure}")
@@ -176,7 +178,7 @@ def _limit(pid: int, which: int, most: int) -> None:
 
 def _damaged_input(what: str, folder: Path, rng: random.Random) -> Seen:
     """Of what all ranks read: each of them says so, and any may be the first."""
-    trial = _trial(folder, "all")
+    trial = trial_folder(folder, "all")
     values = trial.parent / "batches" / "0.values"
     cause, path = DAMAGED_INPUTS[what]
     _damage(what.split(maxsplit=1)[0], values if path == "values" else trial / "job.json", rng)

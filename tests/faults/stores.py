@@ -5,7 +5,7 @@ import random
 import re
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -21,6 +21,34 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome
 from shardbench.runs.runner import RunOptions, run_suite
 
+Lines = list[bytes]
+
+
+def _without_one(lines: Lines, rng: random.Random) -> Lines:
+    gone = rng.randrange(len(lines) - 1)
+    return [*lines[:gone], *lines[gone + 1 :]]
+
+
+def _doubled(lines: Lines, rng: random.Random) -> Lines:
+    twice = rng.randrange(len(lines))
+    return [*lines[: twice + 1], *lines[twice:]]
+
+
+def _exchanged(lines: Lines, rng: random.Random) -> Lines:
+    first, second = sorted(rng.sample(range(len(lines)), 2))
+    return [*lines[:first], lines[second], *lines[first + 1 : second], lines[first], *lines[second + 1 :]]
+
+
+REMOVED: dict[str, Callable[[Lines, random.Random], Lines]] = {
+    "a line gone": _without_one,
+    "every second line gone": lambda lines, rng: lines[rng.randrange(2) :: 2],
+    "the end gone": lambda lines, rng: lines[: rng.randrange(1, len(lines))],
+    "all lines gone": lambda lines, rng: [],
+    "a line twice": _doubled,
+    "lines exchanged": _exchanged,
+    "lines in another order": lambda lines, rng: lines[::-1],
+}
+"""What somebody does to the lines of a file."""
 RECORDS = Path("records") / "tiny.jsonl"
 
 
@@ -33,6 +61,9 @@ def faults() -> Iterator[Fault]:
     for repeat in range(2):
         yield Fault("store", "next run", f"edited {repeat}", _edited)
         yield Fault("store", "run", f"two runs {repeat}", _two_runs)
+    for name in REMOVED:
+        for repeat in range(2):
+            yield Fault("store", "next run", f"{name} {repeat}", partial(_removed, name))
     for repeat in range(10):
         yield Fault("disk", "append", f"no room for a line {repeat}", _no_room)
     for part in ("plans", "lookups", "environments"):
@@ -48,7 +79,7 @@ def _made() -> Path:
     return folder
 
 
-def _results(folder: Path) -> Path:
+def made_results(folder: Path) -> Path:
     shutil.copytree(_made() / "results", folder / "results")
     return folder / "results"
 
@@ -73,7 +104,7 @@ def _whole(results: Path, before: set[str], said: str) -> Seen:
 
 def _cut(folder: Path, rng: random.Random) -> Seen:
     """The machine lost its power while the last line was written."""
-    path = (results := _results(folder)) / RECORDS
+    path = (results := made_results(folder)) / RECORDS
     data = path.read_bytes()
     last = data[:-1].rfind(b"\n") + 1
     path.write_bytes(data[: rng.randrange(last + 1, len(data))])
@@ -82,9 +113,10 @@ def _cut(folder: Path, rng: random.Random) -> Seen:
 
 def _flipped(folder: Path, rng: random.Random) -> Seen:
     """A bit of the file is another one: it is refused, by its line, and nothing is changed or repeated."""
-    path = (results := _results(folder)) / RECORDS
+    path = (results := made_results(folder)) / RECORDS
     data = bytearray(path.read_bytes())
     place = rng.randrange(len(data))
+    line = data[:place].count(b"\n") + 1
     data[place] ^= 1 << rng.randrange(8)
     path.write_bytes(data)
     said = _run(results)
@@ -92,20 +124,32 @@ def _flipped(folder: Path, rng: random.Random) -> Seen:
     if place == len(data) - 1:
         # Without its end the last line is a torn one: set aside and repeated.
         return Seen(said, said == "" and len(aside) == 1)
-    refused = f"{path}: line " in said and "\n" not in said
     unchanged = path.read_bytes() == data
-    return Seen(said, refused and unchanged, lost=0 if unchanged else 1)
+    told = f"{path}: line {line}: " in said and "\n" not in said
+    return Seen(said, said != "" and unchanged, cause_right=told, lost=0 if unchanged else 1)
 
 
 def _edited(folder: Path, rng: random.Random) -> Seen:
     """Somebody gave a record another number by hand."""
-    path = (results := _results(folder)) / RECORDS
+    path = (results := made_results(folder)) / RECORDS
     lines = path.read_text().splitlines()
     number = rng.randrange(len(lines))
     lines[number] = lines[number].replace('"plan_s":', '"plan_s":1', 1)
     path.write_text("\n".join(lines) + "\n")
     said = _run(results)
-    return Seen(said, f"line {number + 1}: is not what its digest was made of" in said)
+    return Seen(said, said != "", cause_right=f"line {number + 1}: is not what its digest was made of" in said)
+
+
+def _removed(name: str, folder: Path, rng: random.Random) -> Seen:
+    """Whole lines are gone, moved or there twice, each as it was written: it is said, and nothing is changed."""
+    path = (results := made_results(folder)) / RECORDS
+    lines = path.read_bytes().splitlines(keepends=True)
+    left = b"".join(REMOVED[name](lines, rng))
+    path.write_bytes(left)
+    said = _run(results)
+    unchanged = path.read_bytes() == left
+    told = re.search(r"was written as line \d|\d at its end (is|are) gone", said) is not None and "\n" not in said
+    return Seen(said, said != "" and unchanged, cause_right=told, lost=0 if unchanged else 1)
 
 
 def _two_runs(folder: Path, rng: random.Random) -> Seen:
@@ -114,12 +158,12 @@ def _two_runs(folder: Path, rng: random.Random) -> Seen:
     with sole_writer(results):
         said = _run(results)
     seen = _whole(results, set(), said)
-    return Seen(seen.said, seen.outcome_right and "another run writes to" in said)
+    return Seen(seen.said, seen.outcome_right, cause_right="another run writes to" in said)
 
 
 def _no_room(folder: Path, rng: random.Random) -> Seen:
     """The file of records cannot grow by a whole line."""
-    path = (results := _results(folder)) / RECORDS
+    path = (results := made_results(folder)) / RECORDS
     lines = path.read_bytes().splitlines(keepends=True)
     kept = rng.randrange(2, TRIALS)
     path.write_bytes(b"".join(lines[:kept]))
@@ -128,10 +172,10 @@ def _no_room(folder: Path, rng: random.Random) -> Seen:
         said = _run(results)
     # None of the line, or a part of it, was taken.
     why = "(File too large|No space left on device)"
-    right = re.search(f"{path}: {why}: the trial just done is not recorded, all before it are", said) is not None
-    right = right and path.stat().st_size == size
+    told = re.search(f"{path}: {why}: the trial just done is not recorded, all before it are", said) is not None
+    right = path.stat().st_size == size
     seen = _whole(results, before, said)
-    return Seen(seen.said, right and seen.outcome_right, lost=seen.lost)
+    return Seen(seen.said, right and seen.outcome_right, cause_right=told, lost=seen.lost)
 
 
 def _no_folder(part: str, folder: Path, rng: random.Random) -> Seen:
@@ -148,7 +192,7 @@ def _no_folder(part: str, folder: Path, rng: random.Random) -> Seen:
     before = keys_of(results / RECORDS)
     shutil.rmtree(results / "records", ignore_errors=True)
     seen = _whole(results, set(), said)
-    return Seen(f"{seen.said} ({len(before)} before)", seen.outcome_right and part in said)
+    return Seen(f"{seen.said} ({len(before)} before)", seen.outcome_right, cause_right=part in said)
 
 
 @contextmanager

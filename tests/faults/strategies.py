@@ -9,13 +9,6 @@ import time
 from collections.abc import Callable
 
 from misbehaving import Honest, answer_pipe
-from process_table import state_of
-
-
-def _server() -> int:
-    """The fork server, parent of the process above this one."""
-    above = state_of(os.getppid())
-    return above[1] if above is not None else 0
 
 
 def _leave_daemon() -> None:
@@ -43,10 +36,6 @@ def _fork_often() -> None:
             time.sleep(1e6)
 
 
-def _nice_server() -> None:
-    os.setpriority(os.PRIO_PROCESS, _server(), os.getpriority(os.PRIO_PROCESS, _server()) + 1)
-
-
 def _recurse() -> None:
     _recurse()
 
@@ -70,6 +59,23 @@ def _half() -> None:
     time.sleep(1e6)
 
 
+class Ends(BaseException):
+    """What no ``except Exception`` keeps."""
+
+
+class NoText(Exception):
+    def __str__(self):
+        raise ZeroDivisionError
+
+
+def _raise(name: str) -> None:
+    raise RAISED[name][0]()
+
+
+def _raise_it(error: BaseException) -> None:
+    raise error
+
+
 def _stop_and_wait(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
 
@@ -90,14 +96,16 @@ HARMS: dict[str, Callable[[], object]] = {
     "half an answer": _half,
     "nonsense": _nonsense,
     "closes all": _close_all,
+    "what is no Exception": lambda: _raise_it(Ends("for all")),
+    "what is no text": lambda: _raise_it(ValueError("byte \udc80 of a name")),
     "daemon": _leave_daemon,
     "daemon and exit": _daemon_then_exit,
     "thirty children": _fork_often,
     "kills who is above": lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(5)),
     "stops who is above": lambda: _stop_and_wait(os.getppid()),
-    "kills the fork server": lambda: os.kill(_server(), signal.SIGKILL),
-    "stops the fork server": lambda: _stop_and_wait(_server()),
-    "nice fork server": _nice_server,
+    "kills all others": lambda: os.kill(-1, signal.SIGKILL),
+    "stops all others": lambda: os.kill(-1, signal.SIGSTOP),
+    "nice for all of its user's": lambda: os.setpriority(os.PRIO_USER, 0, 19),
 }
 """What goes wrong while it plans."""
 
@@ -113,6 +121,52 @@ class Harmful(Honest):
     def plan(self, problem, budget, seed):
         time.sleep(self.delay_s)
         HARMS[self.harm]()
+        return super().plan(problem, budget, seed)
+
+
+RAISED: dict[str, tuple[Callable[[], BaseException], str]] = {
+    "SystemExit": (lambda: SystemExit(0), "SystemExit: 0"),
+    "SystemExit with words": (lambda: SystemExit("bye"), "SystemExit: bye"),
+    "KeyboardInterrupt": (KeyboardInterrupt, "KeyboardInterrupt"),
+    "GeneratorExit": (GeneratorExit, "GeneratorExit"),
+    "what is no Exception": (lambda: Ends("for all"), "Ends: for all"),
+    "what has no text": (NoText, r"NoText: \(its text cannot be made\)"),
+    "what is no text": (lambda: ValueError("byte \udc80 of a name"), r"ValueError: byte \\udc80 of a name"),
+}
+"""What a strategy raises, and what is said of it."""
+IN_PICKLING = ("getstate", "reduce")
+PLACES = (*IN_PICKLING, "unpickling", "plan", "requires")
+
+
+class Raises(Honest):
+    """Raises something at some place."""
+
+    name = "shuffle"
+
+    def __init__(self, where: str, what: str) -> None:
+        self.where, self.what = where, what
+
+    def _at(self, where: str) -> None:
+        if self.where == where:
+            _raise(self.what)
+
+    @property
+    def requires(self):
+        self._at("requires")
+        return ()
+
+    def __getstate__(self):
+        self._at("getstate")
+        return vars(self)
+
+    def __reduce__(self):
+        self._at("reduce")
+        if self.where == "unpickling":
+            return _raise, (self.what,)
+        return type(self), (self.where, self.what), self.__getstate__()
+
+    def plan(self, problem, budget, seed):
+        self._at("plan")
         return super().plan(problem, budget, seed)
 
 

@@ -1,5 +1,6 @@
 """Files and folders that are there whole or not at all."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -11,11 +12,38 @@ from typing import BinaryIO
 
 from shardbench.base.errors import BadInput
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def no_room(error: BaseException) -> bool:
+    """Tell whether an exception says that a disk, a quota or the largest file allowed is full."""
+    return isinstance(error, OSError) and error.errno in NO_ROOM
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to write, which takes the place of ``path`` where the block ends well, and else is gone."""
+    """Give a file to write, which takes the place of ``path`` where the block ends well, and else is gone.
+
+    An OSError for want of room names ``path``.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    with _named(path), _beside(path) as file:
+        yield file
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Have an OSError for want of room say what could not be written: the system does not."""
+    try:
+        yield
+    except OSError as error:
+        if not no_room(error):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[BinaryIO]:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -48,7 +76,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        yield folder
+        with _named(target):
+            yield folder
         # mkdtemp makes folders that only the owner can enter.
         folder.chmod(0o755)
         folder.replace(target)

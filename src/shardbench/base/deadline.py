@@ -1,4 +1,4 @@
-"""Calls of other people's code in this process, which must not be waited for without end."""
+"""Calls of other people's code in this process, which must neither be waited for without end nor end the program."""
 
 import signal
 import threading
@@ -8,6 +8,24 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody wants the program to end: raised by ``interrupt``, so that it is told from what other code raises."""
+
+
+def interrupt(*_: object) -> None:
+    """Handle a signal that ends the program."""
+    raise Interrupted
+
+
+def interrupts(error: BaseException) -> bool:
+    """Tell whether an exception came from ctrl-C or another ending signal, so that it must not be kept."""
+    if signal.getsignal(signal.SIGTERM) is interrupt:
+        return isinstance(error, Interrupted)
+    # A caller of the library has Python's own handler.
+    return isinstance(error, KeyboardInterrupt)
+
 
 _AGAIN_S = 1.0
 """Seconds after which an interruption is repeated, in case the code took it for its own."""
@@ -21,6 +39,16 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     if threading.current_thread() is threading.main_thread():
         return _interrupted(seconds, call)
     return _left_alone(seconds, call)
+
+
+def given_by(call: Callable[[], T], otherwise: T) -> T:
+    """Return what ``call`` gives, or ``otherwise`` where it raises anything but what ends the program."""
+    try:
+        return call()
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        return otherwise
 
 
 def _too_long(seconds: float) -> TimeoutError:
@@ -49,7 +77,7 @@ def _left_alone(seconds: float, call: Callable[[], T]) -> T:
     def run() -> None:
         try:
             done.set_result(call())
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

@@ -1,18 +1,30 @@
 """Every error a user can meet: one line that says what is wrong and what to do."""
 
+from shardbench.base.deadline import given_by
+
 LONGEST_ERROR = 2_000
 """Most characters of what is said of one error: words out of a file may be part of it."""
 
 
+def encodable(text: str) -> str:
+    """Return the text with lone surrogates, which no file and no JSON takes, as escapes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, which somebody else's code may make."""
+    return given_by(lambda: str(error), "(its text cannot be made)")
+
+
 def one_line(text: str, longest: int = LONGEST_ERROR) -> str:
-    """Return the text in one line of at most so many characters."""
-    line = " ".join(text[: 10 * longest].split())
+    """Return the text in one line of at most so many characters, all of which can be encoded."""
+    line = " ".join(encodable(text[: 10 * longest]).split())
     return line if len(line) <= longest else f"{line[: longest - 4]} ..."
 
 
 def described(error: BaseException, longest: int = LONGEST_ERROR) -> str:
     """Return the kind and text of an exception of somebody else's code, in one line."""
-    text = one_line(str(error), longest)
+    text = one_line(text_of(error), longest)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -1,5 +1,6 @@
 """Files that somebody else may have written, read whole: none longer than it can be, every fault one line."""
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ TEXT_BYTES = 1 << 22
 JSON_BYTES = 1 << 28
 """Most bytes of a file that a program writes: profiles of a thousand tables take some of it."""
 
-
+_UNSTATED_BYTES = 1 << 20
 _SHORT = 200
 """Most characters of what a parser says."""
 
@@ -26,7 +27,8 @@ def file_bytes(path: Path, what: str = "", most: int = JSON_BYTES) -> bytes:
         raise BadInput(f"{path_of} is no file" if path.exists() else f"{path_of} does not exist")
     try:
         with path.open("rb") as file:
-            data = file.read(most + 1)
+            # No more is asked for than is there, as memory is taken for all of it; files of the system state no size.
+            data = file.read(min(os.fstat(file.fileno()).st_size + _UNSTATED_BYTES, most + 1))
     except OSError as error:
         raise BadInput(f"{path_of} cannot be read: {error.strerror}") from error
     if len(data) > most:

@@ -1,5 +1,6 @@
 """The command line. Commands import what they need only when they run, so that ``shardbench list`` is quick."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -8,8 +9,10 @@ from typing import Annotated
 
 import typer
 
+from shardbench.base.atomic import no_room
 from shardbench.base.code import commit_here, differs
-from shardbench.base.errors import ShardBenchError, one_line
+from shardbench.base.deadline import interrupt
+from shardbench.base.errors import ShardBenchError, described, one_line
 from shardbench.base.generated import ascii_text
 from shardbench.base.host import why_not_loaded
 from shardbench.cli.check_submission import check_submission_command
@@ -32,10 +35,14 @@ from shardbench.cli.run import run_suite_command
 from shardbench.cli.status import status_command
 from shardbench.cli.test import test_command
 from shardbench.cli.usage import usage_line
+from shardbench.processes.failures import memory_limit_bytes
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
 # of all usage errors can be reached in both only through the one that Typer exports.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+
+_NOT_MAPPED = "failed to map segment"
+"""What the system's loader says of a library for which there is no memory."""
 
 app = typer.Typer(
     name="shardbench",
@@ -47,9 +54,18 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; SIGTERM, SIGHUP and SIGQUIT interrupt like ctrl-C."""
-    for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(ending, signal.default_int_handler)
-    sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
+    # A shell has its background jobs ignore ctrl-C.
+    ctrl_c = (signal.SIGINT,) if signal.getsignal(signal.SIGINT) is signal.default_int_handler else ()
+    for ending in (*ctrl_c, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(ending, interrupt)
+    code = run_command(sys.argv[1:] if arguments is None else arguments)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = _fail(_not_written(error)) if code != EXIT_BAD_INPUT else code
+        # Python flushes once more, and would complain of it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -64,6 +80,11 @@ def run_command(arguments: Sequence[str]) -> int:
         result = EXIT_INTERRUPTED
     except ShardBenchError as error:
         return _fail(str(error))
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            # The module rich leaves so.
+            return _fail(_not_written(error.__context__))
+        return _fail(f"a plug-in ended the program by {described(error)}")
     except _USAGE_ERROR as error:
         return _fail(usage_line(error))
     except ModuleNotFoundError as error:
@@ -74,13 +95,21 @@ def run_command(arguments: Sequence[str]) -> int:
         return _fail(
             f"this needs {error.name}, not installed here: run it in the environment that your trainer runs in"
         )
+    except MemoryError:
+        return _fail(_out_of_memory())
+    except ImportError as error:
+        if _NOT_MAPPED not in str(error):
+            raise
+        return _fail(_out_of_memory())
     except OSError as error:
         unloaded = why_not_loaded(error)
         if unloaded:
             return _fail(unloaded)
-        if error.filename is None:
-            raise
-        return _fail(f"{error.filename}: {error.strerror}")
+        if error.filename is not None:
+            return _fail(f"{error.filename}: {error.strerror}")
+        if no_room(error) or isinstance(error, BrokenPipeError):
+            return _fail(_not_written(error))
+        raise
     if result == EXIT_INTERRUPTED:
         return _fail("interrupted; finished trials are recorded, the same command goes on from there", result)
     return result if isinstance(result, int) else EXIT_OK
@@ -126,6 +155,22 @@ app.command("test")(test_command)
 app.command("collect")(collect_command)
 app.command("check-submission")(check_submission_command)
 app.command("doctor")(doctor_command)
+
+
+def _out_of_memory() -> str:
+    limited = memory_limit_bytes()
+    what = "free some" if limited is None else f"{limited >> 20} MiB are the limit: raise it (ulimit -v, ulimit -d)"
+    return f"out of memory: {what}"
+
+
+def _not_written(error: OSError) -> str:
+    """Say that the system took no more of what has no name here: the output, or a file that a library writes."""
+    where = (
+        "what reads the output has ended"
+        if isinstance(error, BrokenPipeError)
+        else ("make room where the output, results, data and temporary files (TMPDIR) go; what is recorded stays")
+    )
+    return f"{error.strerror}: {where}"
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:

@@ -6,9 +6,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from shardbench.base.errors import Unsupported
+from shardbench.base.errors import BadInput, Unsupported
 from shardbench.model.machine import Topology
 
+_NO_INTERFACE = "ifa != nullptr"
+"""What gloo says where it finds no interface, or none with an address."""
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """Which collectives run between devices of a kind."""
 
@@ -30,7 +32,8 @@ def device_of(kind: str, rank: int, topology: Topology) -> torch.device:
 def join_group(kind: str, rank: int, topology: Topology, method: str, timeout_s: float) -> torch.device:
     """Join the ranks that meet by ``method`` (``file://`` or ``env://``); gives this rank's device, made current.
 
-    ``timeout_s`` is how long it waits for its peers, then and in every collective.
+    ``timeout_s`` is how long it waits for its peers, then and in every collective. Raises BadInput where ranks of CPUs
+    find no network interface.
     """
     device = device_of(kind, rank, topology)
     torch.set_num_threads(1)
@@ -40,5 +43,14 @@ def join_group(kind: str, rank: int, topology: Topology, method: str, timeout_s:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=timeout_s)
-    dist.init_process_group(BACKENDS[kind], method, timeout=timeout, rank=rank, world_size=topology.world_size)
+    try:
+        dist.init_process_group(BACKENDS[kind], method, timeout=timeout, rank=rank, world_size=topology.world_size)
+    except RuntimeError as error:
+        if _NO_INTERFACE not in str(error):
+            raise
+        name = os.environ.get("GLOO_SOCKET_IFNAME", "loopback")
+        raise BadInput(
+            f"no network interface {name} is up, over which ranks exchange: bring it up (ip link set lo up), or name "
+            "another one by GLOO_SOCKET_IFNAME"
+        ) from error
     return device

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from shardbench.base.atomic import write_atomically
-from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.errors import BadInput, Unsupported, described
 from shardbench.base.serialise import to_json
 from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import CountedClock, clock_of
@@ -27,10 +27,10 @@ from shardbench.engine.join import join_group
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.engine.step import set_weights
 from shardbench.engine.turns import take_turns
-from shardbench.processes.failures import out_of_memory
+from shardbench.processes.failures import LONGEST_CAUSE, out_of_memory
 from shardbench.processes.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
 from shardbench.processes.progress import RankProgress
-from shardbench.processes.trial_folder import holds_results, read_job, result_text
+from shardbench.processes.trial_folder import REFUSED, holds_results, read_job, result_text
 from shardbench.records.trial import Failure, Outcome
 from shardbench.workloads.materialise import Batches
 
@@ -153,13 +153,13 @@ def outcome_of(error: BaseException) -> Outcome:
 def run_rank(folder: Path, ran: Ran | None = None) -> int:
     """Run this process's rank; exit code 0, or 1 with the cause in ``rank<r>.error.json``.
 
-    2 where the folder holds results already, which stay as they are. ``ran``: see RankResult.
+    REFUSED where the folder holds results already, which stay as they are. ``ran``: see RankResult.
     """
     rank = int(os.environ["RANK"])
     if holds_results(folder):
         again = "shardbench collect records them, shardbench run --work --retry makes another folder"
         print(f"rank {rank}: {folder} holds results of ranks: {again}", file=sys.stderr)
-        return 2
+        return REFUSED
     runner: Rank | None = None
     try:
         runner = Rank(folder)
@@ -168,7 +168,7 @@ def run_rank(folder: Path, ran: Ran | None = None) -> int:
         traceback.print_exc()
         failure = Failure(
             outcome=outcome_of(error),
-            cause=f"{type(error).__name__}: {' '.join(str(error).split())}"[:500],
+            cause=described(error, LONGEST_CAUSE),
             phase=runner.current if runner else "start",
             rank=rank,
         )

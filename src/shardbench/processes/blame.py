@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pydantic
 
+from shardbench.base.errors import BadInput
+from shardbench.processes.failures import too_little_memory
 from shardbench.processes.job import RankError
 from shardbench.processes.progress import progress_of
-from shardbench.processes.trial_folder import phase_of
+from shardbench.processes.trial_folder import REFUSED, phase_of, read_result
 from shardbench.records.trial import Failure, Outcome
 
 _LOST_PEER = re.compile(
@@ -36,7 +38,9 @@ LOOK_S = 0.5
 
 def lost_peer(failure: Failure) -> bool:
     """Tell whether a rank's report only says that another one is gone."""
-    return failure.outcome is Outcome.ERROR and bool(_LOST_PEER.search(failure.cause))
+    # What is raised on purpose names what is to be done, such as a setting of gloo.
+    lost = not failure.cause.startswith(BadInput.__name__) and _LOST_PEER.search(failure.cause)
+    return failure.outcome is Outcome.ERROR and bool(lost)
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,9 @@ def died(exit_code: int | None, phase: str, rank: int | None, memory: OutOfMemor
         how += " (not by the kernel for want of memory)" if full is False else ""
     elif exit_code in _STARVED and log is not None and _STARVED[exit_code].encode() in _end(log):
         how, outcome = f"{how} for want of memory ({_STARVED[exit_code]})", Outcome.OOM
+    elif exit_code in _STARVED and (said := too_little_memory()):
+        # Runtimes end a process without these words, too, where a thread gets no memory.
+        return Failure(outcome=Outcome.OOM, cause=f"{who} {how} in phase {phase}; {said}", phase=phase, rank=rank)
     return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
 
 
@@ -103,18 +110,33 @@ def _end(log: Path) -> bytes:
         return file.read(_END_BYTES)
 
 
-def without_result(folder: Path, rank: int) -> Failure:
-    """Return the failure of a rank that ended as if all were well."""
-    phase = phase_of(folder, rank)
-    cause = f"rank {rank} exited with 0 in phase {phase} and left no result"
+def without_result(folder: Path, rank: int) -> Failure | None:
+    """Return the failure of a rank that ended as if all were well; None where it left a result that can be read."""
+    path, phase = folder / f"rank{rank}.json", phase_of(folder, rank)
+    left = "no result"
+    if path.is_file():
+        try:
+            if read_result(path).rank == rank:
+                return None
+            left = "the result of another rank"
+        except BadInput as error:
+            left = f"a broken result: {error}"
+    cause = f"rank {rank} exited with 0 in phase {phase} and left {left}"
     return Failure(outcome=Outcome.ERROR, cause=cause, phase=phase, rank=rank)
+
+
+def removed(folder: Path) -> Failure:
+    """Return the failure of ranks whose folder was taken away, whatever they say of it."""
+    cause = f"the job folder {folder.name} was removed while its ranks ran: leave it until they end, and run it again"
+    return Failure(outcome=Outcome.ERROR, cause=cause, phase="harness")
 
 
 def fault(folder: Path, codes: Mapping[int, int | None], memory: OutOfMemory) -> tuple[Failure, bool]:
     """Return the failure of ranks whose exit codes are these (None: still running), and whether it is sure.
 
-    The earliest report that is more than a lost peer; then who was killed by a signal; then who ended without a report;
-    else the earliest report, of which it is not sure that no other rank has more to say.
+    The earliest report that is more than a lost peer; then who was killed by a signal; then who ended as if all were
+    well and left no result, or a broken one; then who ended without a report; else the earliest report, of which it is
+    not sure that no other rank has more to say.
     """
     ended = {rank: code for rank, code in codes.items() if code not in (None, 0)}
     killed = [rank for rank, code in ended.items() if code is not None and code < 0]
@@ -127,7 +149,12 @@ def fault(folder: Path, codes: Mapping[int, int | None], memory: OutOfMemory) ->
         return _died(folder, killed[0], ended, memory), True
     if telling:
         return telling[0], True
-    silent = sorted(ended.keys() - {rank for _, rank, _ in reports})
+    broken = [failure for rank, code in codes.items() if code == 0 and (failure := without_result(folder, rank))]
+    if broken:
+        return broken[0], True
+    told = {rank for _, rank, _ in reports}
+    # Who found what a peer had left before it began has nothing to say.
+    silent = sorted(rank for rank, code in ended.items() if rank not in told and not (told and code == REFUSED))
     if silent:
         return _died(folder, silent[0], ended, memory), True
     return failures[0], False

@@ -1,5 +1,6 @@
 """Exceptions as outcomes of a trial: what went wrong, in one line, with the file and line of what raised."""
 
+import resource
 from pathlib import Path
 from types import TracebackType
 
@@ -11,6 +12,7 @@ from shardbench.base.errors import (
     Unsupported,
     described,
     one_line,
+    text_of,
 )
 from shardbench.base.host import why_not_loaded
 from shardbench.processes.limits import at_memory_limit
@@ -25,6 +27,8 @@ _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
 )
 _REFUSED = "resource temporarily unavailable"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
+NEEDED_BYTES = 1 << 30
+"""About the memory that a process with the engine asks for."""
 LONGEST_CAUSE = 500
 """Characters of an exception's text that a record keeps."""
 
@@ -42,16 +46,42 @@ def failed(outcome: Outcome, cause: str, phase: str, rule: str | None = None) ->
     return TrialFailed(Failure(outcome=outcome, cause=cause, phase=phase, rule=rule))
 
 
+def not_started(error: OSError | EOFError, phase: str) -> TrialFailed:
+    """Return the exception to raise where no process could be started; a memory limit that is too low is named."""
+    cause, outcome = f"no process could be started: {text_of(error) or type(error).__name__}", Outcome.ERROR
+    limited = too_little_memory()
+    if limited:
+        cause, outcome = f"{cause}; {limited}", Outcome.OOM
+    return failed(outcome, cause, phase)
+
+
+def too_little_memory() -> str:
+    """Say in one line that this process may take too little memory for the engine; empty where it may take enough."""
+    limited = memory_limit_bytes()
+    if limited is None or limited >= NEEDED_BYTES:
+        return ""
+    return (
+        f"processes of this shell may take {limited >> 20} MiB each, ranks and planners need about "
+        f"{NEEDED_BYTES >> 20}: raise the limit (ulimit -v, ulimit -d)"
+    )
+
+
+def memory_limit_bytes() -> int | None:
+    """Return the memory that this process may ask for; None where nothing limits it."""
+    soft = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    return min((most for most in soft if most != resource.RLIM_INFINITY), default=None)
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception says that a device or this machine had no memory."""
     # Torch's allocators, kernels of managed memory and NCCL say it in errors of other types.
-    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    text = text_of(error).lower() if isinstance(error, RuntimeError) else ""
     # The system says of a thread's stack that gets no memory what it says of one thread too many.
     refused = _REFUSED in text and at_memory_limit()
     return refused or any(words in text for words in _OUT_OF_MEMORY) or isinstance(error, MemoryError)
 
 
-def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> Failure:
+def failure_of(error: BaseException, phase: str, package: str = "") -> Failure:
     """Return the failure that an exception is, in one line.
 
     Its place is the innermost line in ``package`` (a module name with all below it). Errors that are
@@ -62,8 +92,8 @@ def failure_of(error: Exception | SystemExit, phase: str, package: str = "") -> 
     outcome = next((found for kind, found in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
     if out_of_memory(error):
         outcome = Outcome.OOM
-    text = one_line(str(error), LONGEST_CAUSE)
-    rule = error.rule if isinstance(error, InvalidPlan | Undeclared) else None
+    text = one_line(text_of(error), LONGEST_CAUSE)
+    rule = one_line(str(error.rule)) if isinstance(error, InvalidPlan | Undeclared) else None
     places = _places(error.__traceback__)
     inside = [place for module, place in places if package and f"{module}.".startswith(f"{package}.")]
     place = inside[-1] if inside else ""

@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from shardbench.base.deadline import within
+from shardbench.base.deadline import interrupts, within
 from shardbench.base.errors import described
 from shardbench.base.memory import free_memory_bytes
 from shardbench.base.wall import Wall, children, new_keyring, run
 from shardbench.processes.answers import BEGAN, FAILED, MARK, OBJECT, TEXT, message, read, taken_apart
-from shardbench.processes.blame import OutOfMemory, died, fault, stalled, without_result
-from shardbench.processes.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of
+from shardbench.processes.blame import OutOfMemory, died, fault, removed, stalled, without_result
+from shardbench.processes.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of, not_started
 from shardbench.processes.frames import TooLong, read_frame, write_frame
 from shardbench.processes.limits import FILE_BYTES, MEMORY_SHARE, be_first_to_go, lift_memory_limit, limit_this_process
 from shardbench.processes.server import ANSWERS_S, FORK_SERVER
@@ -172,8 +172,7 @@ class Worker:
             self._pid = lowest(process.pid)
         except (OSError, EOFError) as error:
             self.end()
-            cause = f"no process could be started: {error or type(error).__name__}"
-            raise failed(Outcome.ERROR, cause, phase) from error
+            raise not_started(error, phase) from error
 
     def _answer(
         self, deadline: float, timeout_s: float, marks: dict[str, list[Mark]] | None, grace_s: float
@@ -235,7 +234,9 @@ def pickled(value: object, phase: str) -> bytes:
     """Pickle a value for another process; raises TrialFailed where that cannot be, or takes for ever."""
     try:
         return within(PICKLING_S, lambda: bytes(ForkingPickler.dumps(value)))
-    except Exception as error:
+    except BaseException as error:
+        if interrupts(error):
+            raise
         outcome = Outcome.TIMEOUT if isinstance(error, TimeoutError) else Outcome.ERROR
         raise failed(
             outcome, f"cannot be pickled for a process of its own: {described(error, LONGEST_CAUSE)}", phase
@@ -290,7 +291,7 @@ def _serve(requests: Connection, answers: Connection, file_bytes: int | None) ->
             if marks:
                 given["mark"] = partial(_mark, answers, frozenset(marks))
             answer = message(TEXT if text else OBJECT, function(*args, **given))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             lift_memory_limit()
             traceback.print_exc()
             answer = message(FAILED, failure_of(error, phase))
@@ -310,7 +311,8 @@ def _print_to(log: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    # What other people's code says may not be text that can be written.
+    sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
 def _rank(body: Callable[[Path], int], folder: Path, rank: int, world: int, leash: Connection) -> None:
@@ -334,12 +336,22 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
     processes = [
         context.Process(target=_rank, args=(body, folder, rank, world_size, leash)) for rank in range(world_size)
     ]
+    # The open folder is the same one as long as it is not removed, or made again.
+    opened = os.open(folder, os.O_RDONLY)
     try:
         for process in processes:
-            FORK_SERVER.start(process)
+            try:
+                FORK_SERVER.start(process)
+            except (OSError, EOFError) as error:
+                raise not_started(error, "start") from error
         # The first one waits for the fork server's imports, which are no rank's.
-        _watch(folder, processes, time.monotonic() + timeout_s, timeout_s, memory)
+        _watch(folder, opened, processes, timeout_s, memory)
+    except TrialFailed as error:
+        if _is_there(folder, opened):
+            raise
+        raise TrialFailed(removed(folder)) from error
     finally:
+        os.close(opened)
         held.close()
         leash.close()
         started = [process for process in processes if process.pid is not None]
@@ -350,22 +362,32 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
             process.join(ENDS_S)
 
 
-def _watch(folder: Path, processes: list[Any], deadline: float, timeout_s: float, memory: OutOfMemory) -> None:
-    running = dict(enumerate(processes))
+def _is_there(folder: Path, opened: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(opened), folder.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _watch(folder: Path, opened: int, processes: list[Any], timeout_s: float, memory: OutOfMemory) -> None:
+    running, deadline = dict(enumerate(processes)), time.monotonic() + timeout_s
     while running:
         left = deadline - time.monotonic()
         if left <= 0:
             pids = {rank: lowest(process.pid) for rank, process in running.items()}
             raise TrialFailed(stalled(folder, pids, timeout_s))
         wait([process.sentinel for process in running.values()], timeout=min(left, 1.0))
+        if not _is_there(folder, opened):
+            raise TrialFailed(removed(folder))
         for rank, process in list(running.items()):
             if process.exitcode is None:
                 continue
             del running[rank]
             if process.exitcode != 0:
                 raise TrialFailed(_fault(folder, processes, memory))
-            if not (folder / f"rank{rank}.json").is_file():
-                raise TrialFailed(without_result(folder, rank))
+            left_nothing = without_result(folder, rank)
+            if left_nothing is not None:
+                raise TrialFailed(left_nothing)
 
 
 def _fault(folder: Path, processes: list[Any], memory: OutOfMemory) -> Failure:

@@ -11,6 +11,8 @@ from shardbench.base.serialise import content_hash, from_json, to_json
 from shardbench.processes.job import JOB, RankJob, RankResult
 
 _LONGEST_PHASE = 100
+REFUSED = 2
+"""Exit code of a rank that found what ranks had left."""
 
 
 def holds_results(folder: Path) -> bool:

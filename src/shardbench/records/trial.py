@@ -6,6 +6,7 @@ from typing import Annotated
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from shardbench.base.errors import encodable
 from shardbench.base.serialise import StrictModel, content_hash
 from shardbench.model.table import Exchanged, Name, Optimizer, Precision, Scheduled, StepSchedule
 
@@ -89,11 +90,17 @@ def _shortened(cause: str) -> str:
     return cause if len(cause) <= LONGEST_FAILURE else f"{cause[: LONGEST_FAILURE - 4]} ..."
 
 
+def _encodable(cause: object) -> object:
+    return encodable(cause) if isinstance(cause, str) else cause
+
+
 class Failure(StrictModel):
     """The reason why a trial did not end ``ok``, in one line, and where it failed."""
 
     outcome: Outcome
-    cause: Annotated[str, Field(min_length=1), pydantic.AfterValidator(_shortened)]
+    cause: Annotated[
+        str, pydantic.BeforeValidator(_encodable), Field(min_length=1), pydantic.AfterValidator(_shortened)
+    ]
     phase: str
     """One of start, plan, validate, bound, count, control, build, warmup, time, bytes, reference; harness: its own."""
     rank: int | None = None

@@ -60,7 +60,7 @@ class Description(FiniteModel):
         sent, unsent = b"", ""
         try:
             sent = within(pickling_s, lambda: pickle.dumps(strategy))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             unsent = described(error)
         declared = {name: getattr(strategy, name) for name in ("name", "sees", "moves", "role", "requires")}
         several = gives_several(strategy)
@@ -169,7 +169,7 @@ def strategies_of(provided: object, package: str, loads_s: float = LOADS_S) -> l
     elif callable(provided):
         try:
             given = _made(provided, loads_s)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise BadInput(f"package {package} failed to make its strategies: {described(error)}") from error
         given = [given] if isinstance(given, Strategy) else given
     else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardbench.base.code import PACKAGE, owner_of
+from shardbench.base.deadline import interrupts
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.wall import PRIVATE
 from shardbench.model.plan import MAX_SEGMENTS, Plan
@@ -122,7 +123,9 @@ def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, f
         if _fields(seen) != before:
             raise InvalidPlan(CHANGED, rule="leaves-input-alone")
         made = checked(plan)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if interrupts(error):
+            raise
         raise TrialFailed(planning_failure(error, strategy)) from error
     text = written(made)
     return written(made, text), replace(spent, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
@@ -135,7 +138,7 @@ def checked(made: object) -> Plan:
     return made
 
 
-def planning_failure(error: Exception | SystemExit, strategy: Strategy | None, *, walled: bool = False) -> Failure:
+def planning_failure(error: BaseException, strategy: Strategy | None, *, walled: bool = False) -> Failure:
     """Return the failure that a strategy's exception is; behind the wall one that reached out breaks a rule."""
     failure = failure_of(error, "plan", owner_of(type(strategy).__module__) if strategy is not None else "")
     refused = _refused(error) if walled else None

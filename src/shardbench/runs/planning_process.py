@@ -207,7 +207,7 @@ def _settle(private: str, elsewhere: bool, *, held: Held) -> str:
 def _receive(sent: bytes, *, held: Held) -> str:
     try:
         strategy = held["strategy"] = pickle.loads(sent)  # noqa: S301 - whatever it does, it does here
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise TrialFailed(_failure(error, held)) from error
     return f"{type(strategy).__module__}.{type(strategy).__qualname__}"
 
@@ -216,7 +216,7 @@ def _fit(budget: Budget, seed: int, *, held: Held) -> str:
     _forget_the_dice()
     try:
         held["strategy"].fit(held["problems"], budget, seed)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise _blamed(error, held) from error
     return _check(held=held)
 
@@ -231,7 +231,7 @@ def _plan(budget: Budget, seed: int, most: int | None, *, held: Held) -> str:
     try:
         made = (strategy.plan(problem, budget, seed),) if most is None else strategy.plans(problem, budget, seed, most)
         held["plans"] = plans = [checked(plan) for plan in made]
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise _blamed(error, held) from error
     held["texts"] = [written(plan) for plan in plans]
     return json.dumps(held["texts"]) if most is not None else str(held["texts"][0])
@@ -246,7 +246,7 @@ def _check(*, held: Held) -> str:
     return ""
 
 
-def _blamed(error: Exception | SystemExit, held: Held) -> TrialFailed:
+def _blamed(error: BaseException, held: Held) -> TrialFailed:
     """Return the failure that an error is, unless the problem was changed: that makes nonsense of most others."""
     found = _failure(error, held)
     touched = found.outcome in (Outcome.INFEASIBLE, Outcome.INVALID) and found.rule != "declared-information"
@@ -255,7 +255,7 @@ def _blamed(error: Exception | SystemExit, held: Held) -> TrialFailed:
     return TrialFailed(found)
 
 
-def _failure(error: Exception | SystemExit, held: Held) -> Failure:
+def _failure(error: BaseException, held: Held) -> Failure:
     return planning_failure(error, held.get("strategy"), walled=held["walled"])
 
 

@@ -15,7 +15,7 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs.asking import HandedPlan
 from shardbench.runs.jobcheck import lacking_devices
-from shardbench.runs.run_trial import JobContext, run_trial
+from shardbench.runs.run_trial import JobContext, keep_rest, run_trial
 from shardbench.runs.session import Work
 
 TIE_SHARE = 0.01
@@ -121,6 +121,10 @@ class Round(Work[TrialSpec, Record]):
         if waits(record):
             return self._here or not attempts(self._context.folder / record.key)
         return record.outcome in self._retry
+
+    def recorded(self, record: Record) -> None:
+        """Keep the trial's files for which there was no room before."""
+        keep_rest(self._context.later)
 
     def run(
         self, pieces: Sequence[TrialSpec], environment: str, started: Callable[[str], None]

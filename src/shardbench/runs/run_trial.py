@@ -1,18 +1,20 @@
 """One trial: its question evaluated, and where asked the plan measured on real ranks; whatever happens is a record."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
+from shardbench.base.atomic import no_room, whole_file
+from shardbench.base.deadline import given_by, interrupts
 from shardbench.base.errors import Infeasible
 from shardbench.base.wall import Kind, kind
 from shardbench.engine.measure import rank_job, run_on_ranks
 from shardbench.model.calibrated import calibrated_on
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.validate import validate
 from shardbench.processes.failures import TrialFailed, failed, failure_of
 from shardbench.processes.trial_folder import left_hash, next_attempt
@@ -75,7 +77,7 @@ class JobContext:
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
     without ``launch`` will. Ranks run here as ``quiet`` lets them. ``second`` judges plans beside the cost model.
     ``handed`` says that strategies only hand on plans that the caller has: they plan in this process, and no bounds
-    are proven.
+    are proven. Files of the results that cannot be kept before a record is on disk are put off to ``later``.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class JobContext:
         quiet: Quiet | None = None,
         second: SecondJudge | None = None,
         handed: bool = False,
+        later: list[Callable[[], None]] | None = None,
     ) -> None:
         self.job = job
         self.workload = workload
@@ -103,6 +106,8 @@ class JobContext:
         self.quiet = quiet or Quiet()
         self.second = second
         self.handed = handed
+        self.later = later if later is not None else []
+        """Makes the files of the results for which there was no room, once the record is on disk."""
         self.machine = job.load_machine()
         self._attempts: dict[str, Path] = {}
         self._plannings: dict[tuple[type[Strategy], str], PlannedOnce] = {}
@@ -128,7 +133,8 @@ class JobContext:
         """Tell whether any strategy of the job looks at single inputs: a sample is as large as all else together."""
         named = self.job.strategies
         asked = strategies().values() if EVERY in named else [get_strategy(name) for name in named]
-        return any(Sees.INPUTS in strategy.sees for strategy in asked)
+        # Of one that raises here its own trial says so.
+        return any(given_by(lambda: Sees.INPUTS in strategy.sees, otherwise=False) for strategy in asked)  # noqa: B023
 
     @cached_property
     def control(self) -> Plan:
@@ -167,14 +173,28 @@ class JobContext:
     def keep_plan(self, plan: Plan) -> None:
         """Keep a valid plan as ``plans/<hash>.json``, and in ``lookups/`` what a sample asks of its segments."""
         if self.results is not None:
-            keep_plan(self.results, plan)
-            keep_lookups(self.results, plan, self.question.problem, self.workload.fingerprint)
+            problem, fingerprint = self.question.problem, self.workload.fingerprint
+            self._keep(partial(keep_plan, self.results, plan))
+            self._keep(partial(keep_lookups, self.results, plan, problem, fingerprint))
 
     def keep_log(self, key: str, *, ok: bool) -> None:
         """Keep what the processes of a trial printed as ``logs/<key>.log``, unless it ended well."""
         if self.results is not None:
             ran = sorted(self._attempts[key].glob("rank*.log")) if key in self._attempts else []
-            keep_log(self.results, key, () if ok else (self.folder / f"{key}.log", *ran))
+            self._keep(partial(keep_log, self.results, key, () if ok else (self.folder / f"{key}.log", *ran)))
+
+    def _keep(self, keep: Callable[[], None]) -> None:
+        """Keep a file now, so that no record is without it, or later: none is lost for want of room for the file."""
+        try:
+            keep()
+        except OSError:
+            self.later.append(keep)
+
+
+def keep_rest(later: list[Callable[[], None]]) -> None:
+    """Keep what was put off; raises OSError where there is still no room."""
+    while later:
+        later.pop(0)()
 
 
 def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
@@ -184,8 +204,7 @@ def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
     there = [path for path in parts if path.is_file()]
     if not there:
         return
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with kept.open("wb") as file:
+    with whole_file(kept) as file:
         for part in there:
             file.write(f"== {part.name}\n".encode())
             before = max(part.stat().st_size - KEPT_LOG_BYTES, 0)
@@ -207,19 +226,27 @@ def run_trial(
     begun = Record(
         key=spec.key,
         spec=spec,
-        role=strategy.role,
+        role=given_by(lambda: strategy.role, Role.COMPETITOR),
         environment=environment,
         provenance=provenance,
         outcome=NEVER_RAN.outcome,
         failure=NEVER_RAN,
     )
-    failure = _cannot_start(spec, strategy, context)
+    try:
+        failure = _cannot_start(spec, strategy, context)
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        failure = failure_of(error, "start")
     if failure is not None:
         return begun.ended(failure)
     context.make()
     try:
         made = context.planning(spec, strategy)
-    except Exception as error:
+    except BaseException as error:
+        # Without room for what the program itself writes the trial has no outcome.
+        if interrupts(error) or no_room(error):
+            raise
         record = begun.ended(failure_of(error, "harness"))
     else:
         record = _judged_trial(begun.model_copy(update={"planned": made.planned}), made.judged, context)
@@ -301,6 +328,8 @@ def _judged_trial(planned: Record, judged: JudgedPlan | Failure, context: JobCon
     except MachineBusy:
         raise
     except Exception as error:
+        if no_room(error):
+            raise
         return predicted.ended(failure_of(error, "harness"))
     return predicted.ended(None, Simulated(timing=judged.predictions.predicted))
 

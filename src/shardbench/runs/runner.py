@@ -1,7 +1,7 @@
 """A suite as work: lists its trials and runs them, each to its record."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.parallel import SharedJob, run_beside
 from shardbench.runs.planning import may_need_engine
 from shardbench.runs.quiet import BUSY_SHARE, Quiet
-from shardbench.runs.run_trial import JobContext, run_trial
+from shardbench.runs.run_trial import JobContext, keep_rest, run_trial
 from shardbench.runs.second_judge import SecondJudge, StepJudge, second_judge
 from shardbench.runs.session import Listener, Work, run_session
 from shardbench.runs.suite import EVERY, Job, Suite
@@ -81,6 +81,7 @@ class SuiteWork(Work[TrialSpec, Record]):
         self.title = f"suite {suite.name}"
         self.store = trial_store(options.results, suite.name)
         self._suite, self._options, self._quiet = suite, options, quiet
+        self._later: list[Callable[[], None]] = []
         self._jobs = _list_jobs(suite, options)
         self.pieces = [spec for listed in self._jobs for spec in listed.specs]
         self._codes = strategy_codes(spec.strategy for spec in self.pieces)
@@ -113,6 +114,10 @@ class SuiteWork(Work[TrialSpec, Record]):
         """Tell whether the options ask for it."""
         return self._options.force or record.outcome in self._options.retry
 
+    def recorded(self, record: Record) -> None:
+        """Keep the files of trials for which there was no room before."""
+        keep_rest(self._later)
+
     def run(
         self, pieces: Sequence[TrialSpec], environment: str, started: Callable[[str], None]
     ) -> Generator[Record, None, None]:
@@ -127,7 +132,7 @@ class SuiteWork(Work[TrialSpec, Record]):
         with engine, second_judge(self._options.second_judge) as second:
             # Its imports go on beside what this process does first.
             FORK_SERVER.context()
-            context = partial(job_context, options=self._options, quiet=self._quiet, second=second)
+            context = partial(job_context, options=self._options, quiet=self._quiet, second=second, later=self._later)
             yield from self._run(todo, asked, lambda listed: context(listed.job, listed.workload), environment, started)
 
     def _run(
@@ -195,6 +200,9 @@ def run_elsewhere(suite: Suite, options: RunOptions, spec: TrialSpec) -> Record 
         if not pieces:
             return BadInput(f"{spec.text}: where its job runs, data, machine or strategies are other ones")
         (record,) = work.run(pieces, here.hash, lambda _: None)
+        # A record is worth more than the files beside it.
+        with suppress(OSError):
+            work.recorded(record)
     except BadInput as error:
         return error
     here.save(options.results)
@@ -253,6 +261,7 @@ def job_context(
     quiet: Quiet | None = None,
     second: SecondJudge | None = None,
     handed: bool = False,
+    later: list[Callable[[], None]] | None = None,
 ) -> Iterator[JobContext]:
     """Give what the trials of a job share, with a folder where the options say, or one that goes with the context."""
     context = partial(
@@ -264,6 +273,7 @@ def job_context(
         quiet=quiet,
         second=second,
         handed=handed,
+        later=later,
     )
     if options.work is None:
         with temporary_folder() as folder:

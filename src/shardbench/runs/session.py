@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -80,6 +80,9 @@ class Work(ABC, Generic[I, R]):
     def run(self, pieces: Sequence[I], environment: str, started: Callable[[str], None]) -> Generator[R, None, None]:
         """Yield the records of the pieces as they are done, in any order; ``environment`` is a hash."""
 
+    def recorded(self, record: R) -> None:
+        """Keep what belongs to a record that is on disk now; nothing by default."""
+
     def settled(self, known: Mapping[str, R], environment: str) -> list[I]:
         """List the pieces that need not run (again) here: no code, place or wish stands against their record."""
         return [piece for piece in self.pieces if self._is_settled(piece, known.get(self.key(piece)), environment)]
@@ -112,12 +115,28 @@ def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
         if todo:
             environment.save(results)
         # Closed whatever happens, so that what runs side by side ends here and not when Python exits.
-        with closing(work.run(todo, environment.hash, listener.started)) as made:
+        with work.store.room() as hold, closing(work.run(todo, environment.hash, listener.started)) as made:
+            if todo:
+                hold()
             for number, record in enumerate(made, 1):
                 work.store.append(record)
                 known[record.key] = record
+                keep_files(work.recorded, record, work.unit)
                 listener.finished(number, record)
+                if number < len(todo):
+                    hold()
     return [known[key] for key in keys]
+
+
+def keep_files(keep: Callable[[R], None], record: R, unit: str) -> None:
+    """Keep what belongs to a record that is on disk; raises BadInput where that cannot be."""
+    try:
+        keep(record)
+    except OSError as error:
+        raise BadInput(
+            f"{error.filename}: {error.strerror}: the {unit} just done is recorded, this file of it is not; "
+            "make room, and run it again by --force where you need the file"
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +202,9 @@ class _LoggedWorker(Worker):
         after, began = self.spent(), [*marks[BEGUN], before][0]
         log = self._printed.with_name(f"call{number}.log")
         if self._printed.is_file():
-            shutil.copyfile(self._printed, log)
+            # What it printed is worth less than what it gave.
+            with suppress(OSError):
+                shutil.copyfile(self._printed, log)
         spent = {"wall_s": after.at - began.at, "cpu_s": max(after.cpu_s - began.cpu_s, 0.0)}
         return Answered(number=number, value=value, log=log, **spent)
 

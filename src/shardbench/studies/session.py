@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from shardbench.base.code import class_code
+from shardbench.base.deadline import interrupts
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
 from shardbench.processes.failures import failed, failure_of
@@ -73,6 +74,8 @@ class StudyWork(Work[Cell, CellRecord]):
         self._owner = owner
         self._study = study
         self._options = options
+        self._printed = Path()
+        """The file of what the last cell printed."""
 
     def key(self, piece: Cell) -> str:
         """Key a cell by the study, its version and the cell."""
@@ -108,9 +111,14 @@ class StudyWork(Work[Cell, CellRecord]):
         with temporary_folder() as logs:
             for done in side_by_side(run_cell, arguments, workers, timeout_s=timeout_s, logs=logs):
                 record = self._record(pieces[done.number], done, environment)
-                printed = done.log.is_file() and done.log.stat().st_size > 0
-                keep_log(results, record.key, [done.log] if record.failure is not None and printed else [])
+                self._printed = done.log
                 yield record
+
+    def recorded(self, record: CellRecord) -> None:
+        """Keep what a cell that failed printed."""
+        printed = self._printed.is_file() and self._printed.stat().st_size > 0
+        parts = [self._printed] if record.failure is not None and printed else []
+        keep_log(self._options.results, record.key, parts)
 
     def _record(self, cell: Cell, done: Answered[CellRecord], environment: str) -> CellRecord:
         """Record what a worker gave, or why it gave nothing, with the time that it took."""
@@ -153,7 +161,9 @@ def run_cell(
         if not rows:
             raise failed(Outcome.ERROR, "the study gave no rows for this cell", "run")
         return CellRecord.model_validate({**draft, "rows": rows})
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if interrupts(error):
+            raise
         traceback.print_exc()
         return _failed(draft, failure_of(error, "run"))
 

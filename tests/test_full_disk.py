@@ -1,0 +1,110 @@
+"""A full disk: what is done is recorded, nothing begins that could not be, and all is said in one line."""
+
+import errno
+import os
+from pathlib import Path
+
+import misbehaving
+import pytest
+from test_run_trial import context, outcome  # noqa: F401 - a fixture
+from test_session import Told, work  # noqa: F401 - a fixture
+
+from shardbench.base import jsonlines
+from shardbench.base.atomic import whole_file
+from shardbench.base.errors import BadInput
+from shardbench.cli import main as cli
+from shardbench.records.trial import Outcome
+from shardbench.runs import run_trial
+from shardbench.runs.run_trial import keep_rest
+from shardbench.runs.session import run_session
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_is_done_goes_into_the_room_that_is_held_and_nothing_begins_without(work, tmp_path, monkeypatch):  # noqa: F811
+    """The disk is filled by others while the second of three cells runs."""
+    sync = os.fsync
+
+    def only_without(handle):
+        if work.store._held is not None or (len(work.ran) > 1 and os.fstat(handle).st_size == jsonlines.HELD_BYTES):
+            full()
+        sync(handle)
+
+    class FilledMeanwhile(Told):
+        def started(self, piece):
+            if piece == "2":
+                monkeypatch.setattr(jsonlines.os, "fsync", only_without)
+
+    with pytest.raises(BadInput, match="No space left on device: no cell begins without 262144 bytes free") as caught:
+        run_session(work, tmp_path, FilledMeanwhile())
+    assert "\n" not in str(caught.value)
+    assert (work.ran, len(work.store.read())) == ([1, 2], 2)
+    monkeypatch.undo()
+    assert len(run_session(work, tmp_path, Told())) == 3
+    # Nothing is left of the room.
+    assert sorted(path.name for path in work.store.path.parent.iterdir()) == ["squares.jsonl", "squares.jsonl.end"]
+
+
+def test_no_piece_begins_where_there_is_no_room_at_first(work, tmp_path, monkeypatch):  # noqa: F811
+    sync = os.fsync
+    monkeypatch.setattr(
+        jsonlines.os, "fsync", lambda one: full() if os.fstat(one).st_size == jsonlines.HELD_BYTES else sync(one)
+    )
+    with pytest.raises(BadInput, match="no cell begins"):
+        run_session(work, tmp_path, Told())
+    assert work.ran == []
+
+
+def test_a_file_that_does_not_fit_is_said_after_the_record(work, tmp_path):  # noqa: F811
+    def recorded(record):
+        raise OSError(errno.ENOSPC, "No space left on device", "logs/1.log")
+
+    work.recorded = recorded
+    with pytest.raises(BadInput, match=r"logs/1.log: No space left.*the cell just done is recorded, this file of it"):
+        run_session(work, tmp_path, Told())
+    assert len(work.store.read()) == 1
+
+
+def test_a_plan_that_does_not_fit_is_kept_after_its_record(context, tmp_path, monkeypatch):  # noqa: F811
+    context.results = tmp_path / "kept"
+    keep, tries = run_trial.keep_plan, []
+
+    def keep_the_second_time(results, plan):
+        tries.append(plan)
+        if len(tries) == 1:
+            full()
+        keep(results, plan)
+
+    monkeypatch.setattr(run_trial, "keep_plan", keep_the_second_time)
+    assert outcome(context, misbehaving.Honest).outcome is Outcome.OK
+    assert not (context.results / "plans").exists()
+    keep_rest(context.later)
+    assert len(list((context.results / "plans").iterdir())) == 1
+
+
+def test_a_trial_that_the_program_has_no_room_for_has_no_outcome(context, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("shardbench.runs.evaluate.validate", full)
+    with pytest.raises(OSError, match="No space left"):
+        outcome(context, misbehaving.Honest)
+
+
+def test_a_file_that_does_not_fit_is_named(tmp_path):
+    with pytest.raises(OSError, match="No space left") as caught, whole_file(tmp_path / "table.csv"):
+        full()
+    assert caught.value.filename == str(tmp_path / "table.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["--version"], ["run", "--help"], ["plan", "quick", "nosuch"]])
+def test_output_that_is_not_taken_is_one_line_and_no_success(capsys, monkeypatch, arguments):
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    with Path("/dev/full").open("w", encoding="utf-8") as out, monkeypatch.context() as redirected:
+        redirected.setattr("sys.stdout", out)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert arguments[0] == "plan" or "No space left on device: make room where the output" in line
