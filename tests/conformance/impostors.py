@@ -1,5 +1,6 @@
 """Strategies that break one rule each; conformance must reject every one by its check."""
 
+import ctypes
 import os
 import secrets
 import time
@@ -17,6 +18,10 @@ from shardbench.model.table import DenseShape, Table
 from shardbench.workloads.ranking_cache import Survey
 from shardbench.workloads.trace import Bags, Ranking, Split
 from shardbench.workloads.workload import Workload
+
+
+class GotThroughError(Exception):
+    """What no check expects: an impostor got what is not its own."""
 
 
 class Honest(Strategy):
@@ -145,12 +150,14 @@ class Hangs(Honest):
 
 
 class HangsWithChild(Honest):
-    """Leaves a process behind that must die with it, and prints its id."""
+    """Leaves a process behind that must die with it; both go by a name."""
+
+    def __init__(self, name: str) -> None:
+        self.called = name
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        child = os.fork()
-        if child:
-            print(child, flush=True)
+        os.fork()
+        ctypes.CDLL(None).prctl(15, self.called.encode(), 0, 0, 0)
         while True:
             time.sleep(60.0)
 

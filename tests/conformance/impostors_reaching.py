@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from impostors import Honest, OverfullDevice
+from impostors import GotThroughError, Honest, OverfullDevice
 
 import shardbench
 from shardbench.base.errors import Infeasible, InvalidPlan
@@ -140,8 +140,14 @@ class ReadsItsParentsMemory(Reaching):
 
 
 class FollowsItsParentsFiles(Reaching):
+    """Its parent's folders and files are its own: the parent is the first process of its namespace."""
+
     def reach(self, problem: Problem) -> None:
-        Path(f"/proc/{os.getppid()}/cwd").readlink()
+        parent = Path(f"/proc/{os.getppid()}")
+        seen = {path.name for path in (parent / "root").iterdir()} - {path.name for path in Path("/").iterdir()}
+        seen |= {path.name for path in (parent / "cwd").iterdir() if path.name.startswith("shardbench")}
+        if seen:
+            raise GotThroughError(f"its parent sees {seen}")
 
 
 class SignalsItsParent(Reaching):
@@ -155,15 +161,6 @@ class EditsTheHarness(Reaching):
     def reach(self, problem: Problem) -> None:
         with Path(shardbench.__file__).open("r+b"):
             pass
-
-
-class KeepsNotesAtHome(Reaching):
-    """Would know in its second trial what it found in its first."""
-
-    def reach(self, problem: Problem) -> None:
-        path = Path(__file__).parent / ".impostor"
-        path.write_text("seen")
-        path.unlink()
 
 
 class AsksTheNetwork(Reaching):

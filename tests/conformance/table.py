@@ -2,44 +2,67 @@
 
 import csv
 import io
+import os
+import socket
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
+from impostors_at_kernel import UNIX_NAME
 from register import IMPOSTORS, NOT_CAUGHT, NOTHING_THERE, Impostor
 
 from shardbench.base.atomic import write_atomically
-from shardbench.base.errors import BadInput
+from shardbench.base.plugins import collected
 from shardbench.base.wall import kind
-from shardbench.runs import described
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.records.trial import Failure
+from shardbench.runs import described, planning_process
 from shardbench.runs.conformance import ConformanceError, check
 from shardbench.runs.conformance_problems import cases
-from shardbench.runs.described import described_apart
+from shardbench.runs.described import described_apart, strategies_of
+from shardbench.runs.evaluate import RulesOnly, evaluate
 
 TABLE = Path(__file__).parents[2] / "results" / "tables" / "faults" / "impostors.csv"
-described.LOADS_S = 5.0  # type: ignore[attr-defined]
-"""No impostor is waited for longer while it is described."""
-HEADER = ("strategy", "rule", "caught_by")
-PROBLEMS = ("few-tables", "forces-host-memory", "fits-nowhere")
-"""The one that is asked in other words, and those that do not fit one device, or any."""
+described.LOADS_S = 3.0  # type: ignore[attr-defined]
+planning_process.LATE_S = 0.5
+"""No impostor is waited for longer: while it is described, and after its budget."""
+HEADER = ("strategy", "rule", "caught_by", "reason")
 
 
 def caught(impostor: Impostor) -> tuple[str, str]:
-    """The check that rejects an impostor and what it says, on three problems and the one whose lookups are drawn."""
-    problems = [case for case in cases() if case.problem.name in PROBLEMS]
+    """The check that rejects an impostor and what it says, on its problems and the one whose lookups are drawn."""
     module, name = impostor.kind.__module__, impostor.kind.__name__
-    try:
-        (strategy,) = described_apart("impostors", module, f"{module}:{name}")
-        check(strategy, plan_s=impostor.plan_s, fit_s=0.3, problems=problems)
-    except BadInput as error:
+    provider = "impostors", module, partial(described_apart, "impostors", module, f"{module}:{name}")
+    found, broken = collected("strategy name", [provider], strategies_of)
+    if broken:
         # As a package of which nothing is listed.
-        return "declares", f"check 'declares' failed: {error}"
+        return "declares", f"check 'declares' failed: {broken[0]}"
+    (strategy,) = found.values()
+    try:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(f"\0{UNIX_NAME}-{os.getpid()}")
+            listening.listen()
+            if impostor.looks:
+                _ask_twice(strategy.value)
+            else:
+                problems = [case for case in cases() if case.problem.name in impostor.problems]
+                check(strategy.value, plan_s=impostor.plan_s, fit_s=0.15, problems=problems)
     except ConformanceError as error:
         return error.check, str(error)
     return NOT_CAUGHT, ""
 
 
-def lines(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+def _ask_twice(strategy: Strategy) -> None:
+    """Ask in two processes, one after the other; raises ConformanceError."""
+    for _ in range(2):
+        answer = evaluate(RulesOnly(cases()[0].problem), strategy, Budget(plan_s=5.0, fit_s=5.0), 0)
+        if isinstance(answer, Failure):
+            rule = answer.rule or "raises-infeasible-only"
+            raise ConformanceError(rule, f"check '{rule}' failed: {answer.cause}")
+
+
+def lines(rows: Iterable[tuple[str, str, str, str]]) -> list[str]:
     """The table's."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([HEADER, *rows])
@@ -51,13 +74,13 @@ def main() -> None:
     rows, wrong = [], []
     for one in IMPOSTORS:
         found, message = caught(one)
-        name = NOTHING_THERE if found == NOT_CAUGHT and one.caught_by == NOTHING_THERE else found
-        rows.append((one.kind.__name__, one.rule, name))
+        name = NOTHING_THERE if found == NOT_CAUGHT and one.check == NOTHING_THERE else found
+        rows.append((one.kind.__name__, one.rule, name, one.reason))
         if name != one.check:
             wrong.append(f"{one.kind.__name__}: {name}, not {one.check} {message}")
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(TABLE, "\n".join(lines(rows)) + "\n")
-    not_caught = sum(name == NOT_CAUGHT for _, _, name in rows)
+    not_caught = sum(name == NOT_CAUGHT for _, _, name, _ in rows)
     print(f"{len(rows)} impostors, {not_caught} not caught; the wall is of {kind()}: {TABLE}")
     if wrong:
         sys.exit("\n".join(wrong))

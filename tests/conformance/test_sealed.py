@@ -1,9 +1,11 @@
 """A trial's planner: what is not in its process, and where that process cannot go."""
 
+import ctypes
 import errno
 import functools
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from shardbench.runs.conformance_problems import cases
 from shardbench.runs.evaluate import Answer, RulesOnly, evaluate
 
 PROBLEM = cases()[0].problem
+SHOWN = Path(shardbench.__file__).parent / "report"
+"""A folder of the package that no planner needs."""
 ROOT = {
     "bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "nix", "etc", "sys", "proc", "dev", "tmp",
     *(place.parts[1] for place in map(Path, (sys.prefix, sys.base_prefix, shardbench.__file__, __file__))),
@@ -63,13 +67,55 @@ def _tried(call) -> str:
 @pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="this kernel lets users make no namespaces")
 @pytest.mark.parametrize("hidden", [True, False])
 def test_folders_of_others_are_out_of_reach_and_nothing_is_written(tmp_path: Path, hidden: bool) -> None:
-    secret = (Path(__file__).parent / "third_party" if hidden else tmp_path) / "pyproject.toml"
+    secret = SHOWN / "__init__.py" if hidden else tmp_path / "lookups"
     if not hidden:
         secret.write_text("test lookups")
     answer = asked(Reads(secret, tmp_path / "records"), *([secret.parent] if hidden else []))
     assert not isinstance(answer, Failure), answer
     assert answer.plan.notes == {"read": "ENOENT", "written": "ENOENT"}
     assert not (tmp_path / "records").exists()
+
+
+class Uncovers(Honest):
+    """Says in its plan how often it could take off what covers a folder, in namespaces of its own, and what it saw."""
+
+    def __init__(self, covered: Path) -> None:
+        self.covered = covered
+
+    def plan(self, problem: Problem, budget: Budget, seed: int):
+        made = super().plan(problem, budget, seed)
+        child = os.fork()
+        if child == 0:
+            libc = ctypes.CDLL(None)
+            # Of users and mounts; then the mounts are taken off, the last first.
+            code = 16 * (libc.unshare(0x10000000 | 0x20000) == 0)
+            code += libc.umount2(str(self.covered).encode(), 2) == 0
+            os._exit(code + 2 * len(list(self.covered.iterdir())))
+        made.notes["found"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        made.notes["listed"] = len(list(self.covered.iterdir()))
+        return made
+
+
+@pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="this kernel lets users make no namespaces")
+def test_what_is_covered_cannot_be_uncovered() -> None:
+    answer = asked(Uncovers(SHOWN), SHOWN)
+    assert not isinstance(answer, Failure), answer
+    assert answer.plan.notes == {"found": 16, "listed": 0}
+
+
+class Renices(Honest):
+    """Ranks all processes of its user behind where they were."""
+
+    def plan(self, problem: Problem, budget: Budget, seed: int):
+        os.setpriority(os.PRIO_USER, os.getuid(), os.getpriority(os.PRIO_PROCESS, 0) + 1)
+        return super().plan(problem, budget, seed)
+
+
+@pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="this kernel lets users make no namespaces")
+def test_a_users_processes_are_those_behind_the_wall() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    assert not isinstance(asked(Renices()), Failure)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 class Sees(Honest):
@@ -87,10 +133,22 @@ class Sees(Honest):
             capabilities=_status("CapEff:"),
             files=len(list(Path("/proc/self/fd").iterdir())),
             baselines=int(Path(shardbench.__file__).is_file()),
+            room=int(max(map(_bytes, (os.environ["TMPDIR"], "/dev/shm"))) < 0.25 * _memory_bytes()),
+            refused=_tried(lambda: socket.socket(socket.AF_VSOCK)),
+            score=_tried(lambda: Path("/proc/self/oom_score_adj").write_text("0")),
         )
         Path(os.environ["TMPDIR"], "mine").write_text("mine")
         Path("/dev/shm/mine").write_text("mine")
         return made
+
+
+def _bytes(folder: str) -> int:
+    room = os.statvfs(folder)
+    return room.f_blocks * room.f_frsize
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _status(name: str) -> str:
@@ -111,4 +169,6 @@ def test_behind_the_wall_are_a_problem_a_folder_and_python(monkeypatch: pytest.M
         assert notes.pop("processes") == "1 2"
         assert set(str(notes.pop("root")).split()) <= ROOT
         assert int(notes.pop("files")) <= 6
-        assert notes == {"sockets": 0, "shared": 0, "own": 0, "capabilities": "0" * 16, "baselines": 1}
+        assert notes.pop("score") in ("EROFS", "EACCES")
+        assert notes.pop("refused") == "EPERM"
+        assert notes == {"sockets": 0, "shared": 0, "own": 0, "capabilities": "0" * 16, "baselines": 1, "room": 1}

@@ -175,7 +175,9 @@ def places_of(*modules: str) -> list[Path]:
     owners = {PACKAGE, *(f"{PACKAGE}.{name}" for name in _FOLDERS), *(_top(module) for module in modules)}
     found: set[Path] = set()
     for spec in filter(None, map(_spec, owners)):
-        found |= {Path(place) for place in spec.submodule_search_locations or ()}
+        # A folder without code is no package: it may be any that Python looks in.
+        if spec.origin is not None:
+            found |= {Path(place) for place in spec.submodule_search_locations or ()}
         if spec.submodule_search_locations is None and spec.origin and Path(spec.origin).is_file():
             found |= set(Path(spec.origin).parent.glob("*.py"))
     return sorted(found)
@@ -187,10 +189,26 @@ def _top(module: str) -> str:
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(module)
-    except (ModuleNotFoundError, ValueError):  # no such parent; made without a file
+    """Return where a module is, without importing what it is in, as importlib does; None where there is none."""
+    parent = module.rpartition(".")[0]
+    if not all(map(str.isidentifier, module.split("."))):
         return None
+    try:
+        if not parent or module in sys.modules:
+            return importlib.util.find_spec(module)
+    except ValueError:  # made without a file
+        return None
+    package = _spec(parent)
+    if package is None or package.submodule_search_locations is None:
+        return None
+    places = list(package.submodule_search_locations)
+    finders = (finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    return next((spec for find in finders if (spec := find(module, places)) is not None), None)
+
+
+def is_here(module: str) -> bool:
+    """Tell whether a module can be found; nothing is imported."""
+    return _spec(module) is not None
 
 
 def _files(module: str, without: frozenset[str] = frozenset()) -> list[Path]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 _NEW_MOUNTS, _NEW_USER, _NEW_PIDS = 0x20000, 0x10000000, 0x20000000
 _NEW_REST = 0x4000000 | 0x8000000 | 0x40000000 | 0x2000000
@@ -33,6 +34,17 @@ _MOUNT_SETATTR = 442
 _PDEATHSIG, _NO_NEW_PRIVILEGES, _DROP_BOUND = 1, 38, 24
 _CAPABILITIES_3 = 0x20080522
 _BUBBLEWRAP = "bwrap"
+_SET_FILTER, _BY_PROGRAM = 22, 2
+_CALLS = {
+    # The kernel's number of the processor, and its numbers of socket, add_key, request_key, keyctl, io_uring_setup.
+    "x86_64": (0xC000003E, 41, (248, 249, 250, 425)),
+    "aarch64": (0xC00000B7, 198, (217, 218, 219, 425)),
+}
+"""Keyrings are found by number from any namespace; a ring of calls to be made would go by the filter of calls."""
+_FAMILIES = (1, 2, 10, 16)
+"""Sockets that network namespaces divide: Unix, both of the internet, and netlink."""
+_SPACE_SHARE = 0.2
+"""Share of this machine's memory that the files of each of a process's own folders may take."""
 _FILES = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/sys/devices/system",
     "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/passwd", "/etc/group",
@@ -60,8 +72,13 @@ def kind() -> Kind:
     if sys.platform != "linux":
         return Kind.UNCONFINED
     if shutil.which(_BUBBLEWRAP):
-        arguments = [_BUBBLEWRAP, *_arguments(Wall(by=Kind.BUBBLEWRAP)), sys.executable, "-I", "-S", "-c", ""]
-        if subprocess.run(arguments, check=False, capture_output=True).returncode == 0:
+        tried = [sys.executable, "-I", "-S", "-c", ""]
+        if (
+            _bubblewrap(
+                Wall(by=Kind.BUBBLEWRAP), tried, (), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ).wait()
+            == 0
+        ):
             return Kind.BUBBLEWRAP
     works = run(lambda: 0, None, Wall(by=Kind.NAMESPACES), loud=False) == 0
     return Kind.NAMESPACES if works else Kind.UNCONFINED
@@ -119,9 +136,7 @@ def run(
     by = wall.by if wall is not None else Kind.UNCONFINED
     if wall is not None and by is Kind.BUBBLEWRAP:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        arguments = [_BUBBLEWRAP, *_arguments(wall), *command]
-        bubblewrap = subprocess.Popen(arguments, env=environment, pass_fds=kept, stdin=subprocess.DEVNULL)
-        return _watched(bubblewrap.pid, leash, inner=True)
+        return _watched(_bubblewrap(wall, command, kept, env=environment).pid, leash, inner=True)
 
     def above() -> int:
         if wall is not None and by is Kind.NAMESPACES:
@@ -251,7 +266,7 @@ def _build(paths: Sequence[Path], covered: Sequence[Path], kept: Sequence[int]) 
     old = Path("/old")
     for own in (PRIVATE, Path("/dev"), Path("/dev/shm")):  # noqa: S108
         own.mkdir()
-        _mount("tmpfs", str(own), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=1777")
+        _mount("tmpfs", str(own), "tmpfs", _NO_SUID | _NO_DEVICES, f"mode=1777,size={_space_bytes()}")
     Path("/proc").mkdir()
     _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
     for path in (*paths, *(Path("/dev", name) for name in _DEVICES)):
@@ -268,7 +283,12 @@ def _build(paths: Sequence[Path], covered: Sequence[Path], kept: Sequence[int]) 
         # As bubblewrap does: processes behind the wall may talk to each other.
         fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14x", b"lo", 0x41))
     _give_up_capabilities()
+    _refuse_calls()
     _close_all_but(kept)
+
+
+def _space_bytes() -> int:
+    return int(_SPACE_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 def _show(source: Path, target: Path, *, devices: bool) -> None:
@@ -301,11 +321,47 @@ def _give_up_capabilities() -> None:
     _checked(_libc().capset(struct.pack("=II", _CAPABILITIES_3, 0), bytes(24)), "capset")
 
 
+def _refuse_calls() -> None:
+    program = _filter()
+    held = ctypes.create_string_buffer(program, len(program))
+    given = struct.pack("HP", len(program) // 8, ctypes.addressof(held))
+    _checked(_libc().prctl(_SET_FILTER, _BY_PROGRAM, given, 0, 0), "prctl")
+
+
+def _filter() -> bytes:
+    """Return the program by which the kernel refuses calls that reach out of namespaces; one on other processors."""
+    load, equal, give, refuse, allow = 0x20, 0x15, 0x06, 0x50001, 0x7FFF0000
+    lines: list[tuple[int, int, int, int]] = []
+    if platform.machine() in _CALLS:
+        processor, socket_call, refused = _CALLS[platform.machine()]
+        # Of calls for another processor, and those of x86 with short pointers, which have high numbers.
+        lines = [(load, 0, 0, 4), (equal, 1, 0, processor), (give, 0, 0, refuse)]
+        lines += [(load, 0, 0, 0), (0x35, 0, 1, 0x40000000), (give, 0, 0, refuse)]
+        for call in refused:
+            lines += [(equal, 0, 1, call), (give, 0, 0, refuse)]
+        lines += [(equal, 0, len(_FAMILIES) + 2, socket_call), (load, 0, 0, 16)]
+        lines += [(equal, len(_FAMILIES) - number, 0, family) for number, family in enumerate(_FAMILIES)]
+        lines += [(give, 0, 0, refuse)]
+    return b"".join(struct.pack("HBBI", *line) for line in (*lines, (give, 0, 0, allow)))
+
+
 def _close_all_but(kept: Sequence[int]) -> None:
     low = 3
     for descriptor in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
         os.closerange(low, descriptor)
         low = descriptor + 1
+
+
+def _bubblewrap(wall: Wall, command: Sequence[str], kept: Sequence[int], **options: Any) -> "subprocess.Popen[bytes]":
+    """Start a program behind the wall that bubblewrap builds."""
+    calls = os.memfd_create("calls")
+    os.write(calls, _filter())
+    os.lseek(calls, 0, os.SEEK_SET)
+    arguments = [_BUBBLEWRAP, "--seccomp", str(calls), *_arguments(wall), *command]
+    try:
+        return subprocess.Popen(arguments, pass_fds=(*kept, calls), stdin=subprocess.DEVNULL, **options)
+    finally:
+        os.close(calls)
 
 
 def _arguments(wall: Wall) -> list[str]:
@@ -318,11 +374,15 @@ def _arguments(wall: Wall) -> list[str]:
             ("--symlink", str(path.readlink()), str(path)) if path.is_symlink() else ("--ro-bind", str(path), str(path))
         )
     ]
+
+    def own(folder: Path) -> tuple[str, ...]:
+        return "--perms", "1777", "--size", str(_space_bytes()), "--tmpfs", str(folder)
+
     hidden = [part for path in wall.covered() for part in ("--tmpfs", str(path), "--remount-ro", str(path))]
     return [
         "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-        "--tmpfs", str(PRIVATE), "--proc", "/proc", "--dev", "/dev", *shown, *hidden,
-        "--remount-ro", "/", "--chdir", str(PRIVATE), "--",
+        *own(PRIVATE), "--proc", "/proc", "--dev", "/dev", *own(Path("/dev/shm")), *shown, *hidden,  # noqa: S108
+        "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", str(PRIVATE), "--",
     ]  # fmt: skip
 
 

@@ -49,5 +49,7 @@ def _read(pipe: Connection, size: int, deadline: float) -> bytes:
 def _wait(pipe: Connection, event: int, deadline: float) -> None:
     ready = select.poll()
     ready.register(pipe.fileno(), event)
-    if not ready.poll(None if deadline == FOREVER else max(1e3 * (deadline - time.monotonic()), 0.0)):
+    left_s = deadline - time.monotonic()
+    # Who never stops writing is always ready.
+    if left_s <= 0.0 or not ready.poll(None if deadline == FOREVER else 1e3 * left_s):
         raise TimeoutError

@@ -14,11 +14,12 @@ _FIRST_TO_GO = "1000"
 def limit_this_process(memory_bytes: int, file_bytes: int | None) -> None:
     """Refuse this process more than ``memory_bytes`` beyond what it has now, and files larger than ``file_bytes``.
 
-    Processes that it starts have the same limits, each for itself.
+    Processes that it starts have the same limits, each for itself. That of files cannot be lifted again.
     """
     _lower(resource.RLIMIT_DATA, _data_bytes() + memory_bytes)
     if file_bytes is not None:
         _lower(resource.RLIMIT_FSIZE, file_bytes)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[0],) * 2)
 
 
 def be_first_to_go() -> None:

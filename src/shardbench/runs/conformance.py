@@ -120,16 +120,21 @@ def _closed_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _planning(strategy: Strategy, closed: Path, *, elsewhere: bool = False) -> Iterator[PlanningProcess]:
+def _planning(
+    strategy: Strategy, budget: Budget, closed: Path, *, elsewhere: bool = False
+) -> Iterator[PlanningProcess]:
     """Give a process to ask; raises _Broken where the closed folder is another one afterwards."""
     before = _content(closed)
     try:
         with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
+            if ours(strategy):
+                process.load(strategy.requires)
             copy, kind = process.received(), kind_of(strategy)
             if copy != kind:
                 raise _Broken("picklable", f"a pickled copy is a {copy}")
-            if ours(strategy):
-                process.load(strategy.requires)
+            if process.received_s > SLACK * budget.plan_s:
+                took = f"to be made out of its pickle took {process.received_s:.1f} s"
+                raise _Broken("budget", f"{took}, the budget for planning is {budget.plan_s:g} s")
             yield process
     except TrialFailed as error:
         raise _Broken(error.failure.rule or "picklable", error.failure.cause) from error
@@ -154,7 +159,7 @@ def _check(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None
 
 
 def _check_within(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
-    with _planning(strategy, closed) as process:
+    with _planning(strategy, budget, closed) as process:
         first = _Asked(process, strategy, case, budget)
         result = first.plan()
         if first.plan(fitted=True) != result:
@@ -168,7 +173,7 @@ def _check_within(strategy: Strategy, case: Case, budget: Budget, closed: Path) 
 
 
 def _check_held_out(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
-    with _planning(strategy, closed) as process:
+    with _planning(strategy, budget, closed) as process:
         text = _Asked(process, strategy, case, budget).plan()
     # Drawn after it planned: it could not have read them off this process.
     suspicion = too_good(*known_and_held_out_ms(Plan.from_json(text), case.problem)) if text else ""
@@ -177,7 +182,7 @@ def _check_held_out(strategy: Strategy, case: Case, budget: Budget, closed: Path
 
 
 def _elsewhere(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> str:
-    with _planning(strategy, closed, elsewhere=True) as process:
+    with _planning(strategy, budget, closed, elsewhere=True) as process:
         return _Asked(process, strategy, case, budget).plan()
 
 

@@ -147,7 +147,9 @@ def _described(package: str, module: str, value: str, code: str | None) -> tuple
     with temporary_folder() as folder, Worker(folder / "log", wall=Wall(shown=tuple(places_of(module)))) as worker:
         try:
             said = worker.call(_describe, (package, value, LOADS_S), timeout_s=limit_s, phase="start", text=True)
-            return _DESCRIPTIONS.validate_json(said)
+            found = _DESCRIPTIONS.validate_json(said)
+            # Whatever its classes say of where they are from, it is not of this repository.
+            return tuple(one.model_copy(update={"modules": tuple(sorted({*one.modules, module}))}) for one in found)
         except TrialFailed as error:
             return error.failure.cause
         except ValidationError:

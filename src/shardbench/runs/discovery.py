@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from shardbench.base.closest import unknown
-from shardbench.base.code import BASELINES, COMMON, REPRODUCTION, modules_code
+from shardbench.base.code import BASELINES, COMMON, REPRODUCTION, is_here, modules_code
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import Brought, brought, collected, loaded
 from shardbench.model.strategy import Strategy
@@ -76,14 +76,7 @@ def _found() -> tuple[dict[str, Brought[Strategy]], tuple[str, ...]]:
 
 def missing_modules(strategy: Strategy) -> tuple[str, ...]:
     """List those of the strategy's ``requires`` that cannot be imported here."""
-    return tuple(module for module in strategy.requires if not _importable(module))
-
-
-def _importable(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the parent package of a dotted name is missing
-        return False
+    return tuple(module for module in strategy.requires if not is_here(module))
 
 
 def _providers() -> Iterator[tuple[str, str, Callable[[], object]]]:

@@ -59,6 +59,7 @@ class PlanningProcess:
     ) -> None:
         self._strategy, self._hidden, self._log, self._elsewhere = strategy, tuple(hidden), log, elsewhere
         self._is_settled, self._receipt = False, ""
+        self.received_s = 0.0
 
     def __enter__(self) -> "PlanningProcess":
         self._sent = pickled(self._strategy, "plan")
@@ -85,19 +86,24 @@ class PlanningProcess:
     def load(self, modules: Sequence[str], timeout_s: float = START_S) -> None:
         """Import modules, so that this is none of the planning; raises TrialFailed."""
         if modules:
+            self._settled(timeout_s)
             self._call(_load, (tuple(modules),), timeout_s, "start")
 
     def received(self) -> str:
-        """Hand over the strategy before it is asked for anything; return its class, there; raises TrialFailed."""
+        """Hand over the strategy before it is asked for anything; return its class, there; raises TrialFailed.
+
+        ``received_s`` is then what that took.
+        """
         self._settled(START_S)
         self._receipt = self._call(_receive, (self._sent,), START_S, "copy")
+        self.received_s = self._worker.took_s
         return self._receipt
 
     def _settled(self, timeout_s: float) -> None:
         if not self._is_settled:
             FORK_SERVER.context()
             # As the fork server did for processes that are forked from it.
-            self.load(FORK_SERVER.loaded or (), timeout_s)
+            self._call(_load, (FORK_SERVER.loaded or (),), timeout_s, "start")
             self._call(_settle, (self._private, self._elsewhere), timeout_s, "start")
             self._is_settled = True
 
