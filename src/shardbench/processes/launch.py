@@ -27,7 +27,15 @@ from shardbench.base.errors import described
 from shardbench.processes.answers import BEGAN, FAILED, MARK, OBJECT, TEXT, message, read, taken_apart
 from shardbench.processes.blame import OutOfMemory, died, fault, removed, stalled, without_result
 from shardbench.processes.descendants import descendants, kill_all, leave_like, run_above
-from shardbench.processes.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of, not_started
+from shardbench.processes.failures import (
+    LEAST_BYTES,
+    LONGEST_CAUSE,
+    TrialFailed,
+    failed,
+    failure_of,
+    not_started,
+    too_little_memory,
+)
 from shardbench.processes.frames import read_frame, write_frame
 from shardbench.processes.limits import FILE_BYTES, lift_memory_limit, limit_this_process
 from shardbench.processes.server import ANSWERS_S, FORK_SERVER
@@ -326,6 +334,9 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
     Returns when all have written their results. All ranks are killed at the deadline, or as
     soon as one of them ends badly.
     """
+    limited = too_little_memory(LEAST_BYTES)
+    if limited:
+        raise failed(Outcome.OOM, limited, "start")
     context, lifeline, memory = FORK_SERVER.context(), FORK_SERVER.lifeline(), OutOfMemory.now()
     processes = [
         context.Process(target=_rank, args=(body, folder, rank, world_size, lifeline)) for rank in range(world_size)
