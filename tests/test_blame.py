@@ -54,7 +54,7 @@ def test_a_folder_that_is_removed_is_the_cause_and_no_rank_is(tmp_path):
     assert found.cause.startswith("the job folder job was removed while its ranks ran")
 
 
-def test_a_limit_of_memory_that_is_too_low_is_said(monkeypatch):
+def test_a_limit_of_memory_that_is_too_low_is_said(tmp_path, monkeypatch):
     assert not lost_peer(Failure(outcome=Outcome.ERROR, cause="BadInput: set GLOO_SOCKET_IFNAME", phase="start"))
     monkeypatch.setattr(failures, "memory_limit_bytes", lambda: 300 << 20)
     said = "processes of this shell may take 300 MiB each, ranks and planners need about 1024: raise the limit"
@@ -62,6 +62,11 @@ def test_a_limit_of_memory_that_is_too_low_is_said(monkeypatch):
         assert failure.outcome is Outcome.OOM
         assert said in failure.cause
     assert died(3, "build", 0, NOBODY).outcome is Outcome.ERROR
+    # Ranks would hang: none is started.
+    found = run(tmp_path, rank_faults.stops)
+    assert (found.outcome, found.phase) == (Outcome.OOM, "start")
+    assert said in found.cause
+    assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     assert failures.not_started(EOFError(), "start").failure.cause == "no process could be started: EOFError"
 

@@ -196,6 +196,9 @@ def stalled(folder: Path, running: Mapping[int, int | None], timeout_s: float) -
         cause += f"; rank {rank} is stopped"
     elif not stand:
         cause += "; all go on: slow, not stuck"
+    limited = too_little_memory()
+    if limited:
+        cause += f"; {limited}"
     phase = where[rank if rank is not None else min(where)]
     return Failure(outcome=Outcome.TIMEOUT, cause=cause, phase=phase, rank=rank)
 

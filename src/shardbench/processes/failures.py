@@ -29,6 +29,8 @@ _REFUSED = "resource temporarily unavailable"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
 NEEDED_BYTES = 1 << 30
 """About the memory that a process with the engine asks for."""
+LEAST_BYTES = NEEDED_BYTES // 2
+"""With less than this the engine's libraries hang or abort where they get no memory for a thread."""
 LONGEST_CAUSE = 500
 """Characters of an exception's text that a record keeps."""
 
@@ -55,10 +57,10 @@ def not_started(error: OSError | EOFError, phase: str) -> TrialFailed:
     return failed(outcome, cause, phase)
 
 
-def too_little_memory() -> str:
+def too_little_memory(enough_bytes: int = NEEDED_BYTES) -> str:
     """Say in one line that this process may take too little memory for the engine; empty where it may take enough."""
     limited = memory_limit_bytes()
-    if limited is None or limited >= NEEDED_BYTES:
+    if limited is None or limited >= enough_bytes:
         return ""
     return (
         f"processes of this shell may take {limited >> 20} MiB each, ranks and planners need about "

@@ -25,7 +25,15 @@ from shardbench.base.memory import free_memory_bytes
 from shardbench.base.wall import Wall, children, new_keyring, run
 from shardbench.processes.answers import BEGAN, FAILED, MARK, OBJECT, TEXT, message, read, taken_apart
 from shardbench.processes.blame import OutOfMemory, died, fault, removed, stalled, without_result
-from shardbench.processes.failures import LONGEST_CAUSE, TrialFailed, failed, failure_of, not_started
+from shardbench.processes.failures import (
+    LEAST_BYTES,
+    LONGEST_CAUSE,
+    TrialFailed,
+    failed,
+    failure_of,
+    not_started,
+    too_little_memory,
+)
 from shardbench.processes.frames import TooLong, read_frame, write_frame
 from shardbench.processes.limits import FILE_BYTES, MEMORY_SHARE, be_first_to_go, lift_memory_limit, limit_this_process
 from shardbench.processes.server import ANSWERS_S, FORK_SERVER
@@ -331,6 +339,9 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
     Returns when all have written their results. All ranks are killed at the deadline, or as
     soon as one of them ends badly.
     """
+    limited = too_little_memory(LEAST_BYTES)
+    if limited:
+        raise failed(Outcome.OOM, limited, "start")
     context, memory = FORK_SERVER.context(), OutOfMemory.now()
     leash, held = context.Pipe(duplex=False)
     processes = [
