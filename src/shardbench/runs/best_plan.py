@@ -41,13 +41,16 @@ PROFILES_SHARE = 0.6
 """Most of the budget that profiles may take."""
 SURE_SHARE = 0.05
 """Share of that after which the rest is estimated."""
-LEAST_SAMPLES = 64
+LEAST_SAMPLES, MOST_SAMPLES = 64, 4096
+"""Samples of quicker profiles: more of them would take from the strategies, which go through what was counted."""
 SURVEYED = 16
 """Tables, spread over all, that tell how long all take."""
 UNHURRIED_S = 2.0
 """CPU seconds that profiles may take whatever the budget is; what needs less changes nothing, on a busy machine too."""
 STOP_S = 0.5
 """Seconds after the budget at which everything stops where there are many tables."""
+RESERVED = 0.15
+"""Share of the budget for comparing plans and for the bound, where there are many."""
 SPILL, SPILL_S = 0.25, 20.0
 """Share of the budget, and seconds, after it for judging and for who does not mind its share, where there are few."""
 TIE = 0.01
@@ -184,8 +187,10 @@ def best_plan(
     question = kind(kept.applied(problem), DrawnBatches(workload), workload.dense)
     stop_at = start + (budget_s + STOP_S if hurried else (1.0 + SPILL) * budget_s + SPILL_S)
     later_stop_at = stop_at if hurried else math.inf
-    left_s = max(budget_s - phases_s["profiles"], FLOOR_S) if hurried else budget_s
-    asking = Asking(question, constraints, left_s, seed, on_tried, stop_at=stop_at, hurried=hurried)
+    left_s = max(round((1.0 - RESERVED) * budget_s - phases_s["profiles"], 1), FLOOR_S) if hurried else budget_s
+    # Some of it is for comparing plans and for the bound.
+    asked_until = stop_at - RESERVED * budget_s if hurried else stop_at
+    asking = Asking(question, constraints, left_s, seed, on_tried, stop_at=asked_until, hurried=hurried)
     yours = asking.given(against, kept) if against is not None else None
     asking.ask(asked)
     asked_s, answers = time.perf_counter() - asking.begun, asking.answers
@@ -288,7 +293,7 @@ def _profiled(workload: Workload, budget_s: float) -> Workload:
     if not needs_s:
         return workload
     # Some of a profile's time is not of its samples.
-    samples = int(0.5 * limit_s / needs_s * workload.profile_samples)
+    samples = min(int(0.5 * limit_s / needs_s * workload.profile_samples), MOST_SAMPLES)
     for fewer, most_s in ((samples, limit_s), (LEAST_SAMPLES, max(budget_s, limit_s))):
         quicker = workload.quicker(min(max(fewer, LEAST_SAMPLES), workload.profile_samples))
         needs_s = _survey(quicker, most_s)
