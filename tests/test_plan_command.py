@@ -245,12 +245,16 @@ def test_with_many_tables_the_budget_bounds_everything(monkeypatch: pytest.Monke
     whole = best_plan(described(), machine, [one], budget_s=5.0)
     assert (whole.hurried, whole.phases_s.keys()) == ("", {"profiles", "asking", "comparing", "bound"})
     # As if three tables were so many that their profiles take longer than there is time.
-    seconds = iter([9.0, 1.0, 9.0, 9.0, 9.0])
+    seconds = iter([9.0, 0.0, 9.0, 0.0, 9.0, 9.0, 9.0])
     monkeypatch.setattr("shardbench.runs.best_plan._survey", lambda *_: next(seconds))
     monkeypatch.setattr("shardbench.runs.best_plan.UNHURRIED_S", 0.0)
     never = Slow("never", DEVICE_MOVES, 600.0)
-    found = best_plan(described(), machine, [never, one], budget_s=2.0)
+    found = best_plan(described(), machine, [one], budget_s=2.0)
     assert "not on a test batch" in found.hurried
+    assert found.best is not None
+    assert found.best.bound_ms is not None
+    monkeypatch.setattr("shardbench.runs.best_plan.RESERVED", 0.0)
+    found = best_plan(described(), machine, [never, one], budget_s=1.0)
     assert [tried.cause for tried in found.tried] == ["", "timeout: stopped: the time for all is over"]
     assert found.best is not None
     assert (found.best.bound_ms, found.best.band_ms) == (None, None)

@@ -356,4 +356,4 @@ def _count(folder: Path, number: int, table: LoggedTable, train: int) -> tuple[A
 
 def _samples_at_once(samples: int, lookups: int) -> int:
     """Return how many samples have about CHUNK lookups, and are no more than that themselves."""
-    return max(1, CHUNK * samples // max(samples, lookups))
+    return max(1, CHUNK * samples // max(samples, lookups, 1))

@@ -41,14 +41,17 @@ PROFILES_SHARE = 0.6
 """Most of the budget that profiles may take."""
 SURE_SHARE = 0.05
 """Share of that after which the rest is estimated."""
-LEAST_SAMPLES = 64
+LEAST_SAMPLES, MOST_SAMPLES = 64, 4096
+"""Samples of quicker profiles: more of them would take from the strategies, which go through what was counted."""
 SURVEYED = 16
 """Tables, spread over all, that tell how long all take."""
 UNHURRIED_S = 2.0
-"""Seconds that profiles may take whatever the budget is; what needs less changes nothing."""
+"""CPU seconds that profiles may take whatever the budget is; what needs less changes nothing, on a busy machine too."""
 STOP_S = 0.5
 """Seconds after the budget at which everything stops where there are many tables."""
-SPILL, SPILL_S = 0.25, 3.0
+RESERVED = 0.15
+"""Share of the budget for comparing plans and for the bound, where there are many."""
+SPILL, SPILL_S = 0.25, 20.0
 """Share of the budget, and seconds, after it for judging and for who does not mind its share, where there are few."""
 TIE = 0.01
 """A plan may be predicted this much longer and yet be the answer, where it is simpler and not told apart."""
@@ -176,14 +179,18 @@ def best_plan(
     training = {"precision": precision, "optimizer": optimizer, "exchange": exchange, "schedule": schedule}
     phases_s: dict[str, float] = {}
     with _timed(phases_s, "profiles"):
+        began_cpu_s = time.process_time()
         profiled = _profiled(workload, budget_s)
+        hurried = time.process_time() - began_cpu_s > UNHURRIED_S or profiled is not workload
         problem = _problem(workload, profiled, machine, asked, training)
-    hurried = phases_s["profiles"] > UNHURRIED_S
     kind = ExpectedQuestion if profiled is not workload else CountedQuestion
     question = kind(kept.applied(problem), DrawnBatches(workload), workload.dense)
     stop_at = start + (budget_s + STOP_S if hurried else (1.0 + SPILL) * budget_s + SPILL_S)
-    left_s = max(budget_s - phases_s["profiles"], FLOOR_S) if hurried else budget_s
-    asking = Asking(question, constraints, left_s, seed, on_tried, stop_at=stop_at, hurried=hurried)
+    later_stop_at = stop_at if hurried else math.inf
+    left_s = max(round((1.0 - RESERVED) * budget_s - phases_s["profiles"], 1), FLOOR_S) if hurried else budget_s
+    # Some of it is for comparing plans and for the bound.
+    asked_until = stop_at - RESERVED * budget_s if hurried else stop_at
+    asking = Asking(question, constraints, left_s, seed, on_tried, stop_at=asked_until, hurried=hurried)
     yours = asking.given(against, kept) if against is not None else None
     asking.ask(asked)
     asked_s, answers = time.perf_counter() - asking.begun, asking.answers
@@ -194,7 +201,7 @@ def best_plan(
     if yours is not None:
         answers, steps = {YOURS: yours, **answers}, {YOURS: yours.judged.step_ms, **steps}
     with _timed(phases_s, "comparing"):
-        draws = _draws({name: answers[name] for name in compared}, question, stop_at)
+        draws = _draws({name: answers[name] for name in compared}, question, later_stop_at)
     found = PlanSearch(
         problem=problem,
         best=None,
@@ -215,7 +222,7 @@ def best_plan(
     told.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[first]]) if first in draws else None
     with _timed(phases_s, "bound"):
-        bounds = _bounds(answers[first], question, stop_at)
+        bounds = _bounds(answers[first], question, later_stop_at)
     best = replace(_best(answers[first], first, kept, problem, band_ms=band_ms), **bounds)
     if first != ranked[0]:
         best = replace(best, simpler_than=_simpler(answers[first], answers[ranked[0]], ranked[0]))
@@ -283,14 +290,14 @@ def _profiled(workload: Workload, budget_s: float) -> Workload:
     """
     limit_s = max(PROFILES_SHARE * budget_s, UNHURRIED_S)
     needs_s = _survey(workload, limit_s)
-    if needs_s <= limit_s:
+    if not needs_s:
         return workload
     # Some of a profile's time is not of its samples.
-    samples = int(0.5 * limit_s / needs_s * workload.profile_samples)
+    samples = min(int(0.5 * limit_s / needs_s * workload.profile_samples), MOST_SAMPLES)
     for fewer, most_s in ((samples, limit_s), (LEAST_SAMPLES, max(budget_s, limit_s))):
         quicker = workload.quicker(min(max(fewer, LEAST_SAMPLES), workload.profile_samples))
         needs_s = _survey(quicker, most_s)
-        if needs_s <= most_s:
+        if not needs_s:
             return quicker
     would_do = math.ceil(1.5 * needs_s / PROFILES_SHARE)
     raise BadInput(
@@ -299,21 +306,22 @@ def _profiled(workload: Workload, budget_s: float) -> Workload:
 
 
 def _survey(workload: Workload, limit_s: float) -> float:
-    """Profile the tables one by one; return the seconds for all, an estimate once they are too many for the limit."""
+    """Profile the tables one by one; return the seconds that all would take where they are too many, else 0."""
     tables = len(workload.tables)
     first = range(0, tables, max(tables // SURVEYED, 1))
-    begun = time.perf_counter()
+    begun, begun_cpu = time.perf_counter(), time.process_time()
     for done, table in enumerate([*first, *(table for table in range(tables) if table not in first)]):
         workload.profile(table)
-        took_s = time.perf_counter() - begun
-        if done == 0 and took_s < limit_s:
+        took_s, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
+        if done == 0:
             # The first one also pays for what is made once.
-            begun = time.perf_counter()
-        elif took_s > limit_s or (
-            done >= SURVEYED and took_s > SURE_SHARE * limit_s and took_s * tables > limit_s * done
-        ):
-            return took_s * tables / max(done, 1)
-    return time.perf_counter() - begun
+            begun, begun_cpu = time.perf_counter(), time.process_time()
+            continue
+        needs_s, needs_cpu_s = took_s * tables / done, cpu_s * tables / done
+        known = took_s > limit_s or (done >= SURVEYED and took_s > SURE_SHARE * limit_s)
+        if known and needs_s > limit_s and needs_cpu_s > UNHURRIED_S:
+            return needs_s
+    return 0.0
 
 
 def _hurried_words(workload: Workload, profiled: Workload) -> str:
@@ -355,7 +363,7 @@ def _bounds(answer: Answer[Simulation], question: CountedQuestion, stop_at: floa
     late = {"unbounded": "the bound is left out: there was no time left to prove it"}
     if left_s <= 0.0:
         return late
-    if current_thread() is not main_thread():
+    if left_s == math.inf or current_thread() is not main_thread():
         return proven()
     try:
         return within(left_s, proven)
