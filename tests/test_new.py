@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,13 +117,17 @@ def test_from_an_empty_folder_to_a_ranked_row(tmp_path: Path, part: list[str]) -
 
 
 def test_a_new_baseline_is_found_without_an_edit_elsewhere(tmp_path: Path) -> None:
-    new.write_baseline("my-strategy", tmp_path / "my_strategy")
+    ours = tmp_path / "site" / "shardbench"
+    shutil.copytree(ROOT / "src" / "shardbench", ours)
+    for part in (ROOT / "baselines", ROOT / "datasets", *(ROOT / "benchmarks").iterdir()):
+        if part.is_dir():
+            shutil.copytree(part, ours / part.name)
+    new.write_baseline("my-strategy", ours / "baselines" / "my_strategy")
     program = (
-        "import sys; from shardbench import baselines; baselines.__path__.append(sys.argv[1]); "
         "from shardbench.runs.discovery import get_strategy; from shardbench.runs.conformance import check; "
         "check(get_strategy('my-strategy')); print('conforms')"
     )
-    assert command([sys.executable, "-c", program, str(tmp_path)], tmp_path).strip() == "conforms"
+    assert command([sys.executable, "-c", program], tmp_path, ours.parent).strip() == "conforms"
 
 
 @pytest.mark.parametrize(

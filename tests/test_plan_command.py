@@ -224,6 +224,13 @@ class Planner(Slow):
     requires = ("json",)
 
 
+@pytest.fixture
+def asked_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have strategies of these tests asked in the program, as those of the repository are."""
+    monkeypatch.setattr("shardbench.runs.asking.ours", lambda _: True)
+
+
+@pytest.mark.usefixtures("asked_here")
 def test_who_overruns_leaves_the_others_their_time() -> None:
     one, two = frozenset({Move.TABLE}), frozenset({Move.TABLE, Move.UVM})
     late, other, general = Slow("late", one, 0.5), Slow("other", two), Slow("general", DEVICE_MOVES)
@@ -263,6 +270,7 @@ def test_with_many_tables_the_budget_bounds_everything(monkeypatch: pytest.Monke
         best_plan(described(), machine, [one], budget_s=2.0)
 
 
+@pytest.mark.usefixtures("asked_here")
 def test_who_plans_in_a_process_of_its_own_is_killed_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     moves, machine = frozenset({Move.TABLE}), load_machine("a100-40gb-2x8")
     never, other = Planner("never", moves, 600.0), Slow("other", moves)

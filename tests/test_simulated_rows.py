@@ -30,7 +30,7 @@ def test_steps_and_their_bounds():
     ],
 )
 def test_steps_without_a_bound_say_why(changes, backend, cause):
-    frame = throughput([make.ok(backend=backend, changes=changes)])
+    frame = throughput([make.ok(step_ms=(8.0, 10.0), backend=backend, changes=changes)])
     assert frame[["step_bound_ms", "over_step_bound_pct", "own_step_bound_ms"]].isna().all(axis=None)
     assert list(frame.bound_cause) == [cause]
 

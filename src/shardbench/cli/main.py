@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
 from typing import Annotated
@@ -68,6 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _raised_by(error: BaseException) -> str:
+    """Return the name of the package that raised an error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0]
+
+
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit code.
 
@@ -84,6 +91,9 @@ def run_command(arguments: Sequence[str]) -> int:
         if isinstance(error.__context__, BrokenPipeError):
             # The module rich leaves so.
             return _fail(_not_written(error.__context__))
+        if _raised_by(error) == "typer":
+            # It has answered a shell that asked for completions.
+            return int(error.code or 0)
         return _fail(f"a plug-in ended the program by {described(error)}")
     except _USAGE_ERROR as error:
         return _fail(usage_line(error))

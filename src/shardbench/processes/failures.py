@@ -30,7 +30,7 @@ _OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
 NEEDED_BYTES = 1 << 30
 """About the memory that a process with the engine asks for."""
 LEAST_BYTES = NEEDED_BYTES // 2
-"""With less than this the engine's libraries hang or abort where they get no memory for a thread."""
+"""Where there is less, the engine's libraries hang or abort, as they get no memory for a thread."""
 LONGEST_CAUSE = 500
 """Characters of an exception's text that a record keeps."""
 
