@@ -195,9 +195,10 @@ LEAVES, BOOMS = "import sys; sys.exit(0)", "raise RuntimeError('first\\nsecond')
 def test_faults_are_one_line_that_names_the_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, source: str, message: str
 ) -> None:
-    (tmp_path / "faulty.py").write_text(source)
+    faulty = f"faulty_{len(source)}"
+    (tmp_path / f"{faulty}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    _install(monkeypatch, name, "faulty" if source else __name__)
+    _install(monkeypatch, name, faulty if source else __name__)
     (cause,) = broken_packages()
     assert message in cause
     assert "their-package" in cause

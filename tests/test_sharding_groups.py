@@ -37,7 +37,7 @@ from shardbench.model.validate import used_moves, validate
 from shardbench.report.compare.explain import explain
 from shardbench.report.compare.explain_text import sentences
 from shardbench.runs.best_plan import best_plan
-from shardbench.runs.discovery import declaration_fault
+from shardbench.runs.described import declaration_fault
 from shardbench.runs.drift import check_drifting
 from shardbench.runs.evaluate import answer_of
 from shardbench.runs.simulate import CountedQuestion, simulate, totals

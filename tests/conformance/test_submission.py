@@ -161,7 +161,8 @@ def honest(board: None, tmp_path: Path) -> list[CellRecord]:
 
 def rewritten(folder: Path, records: Iterable[CellRecord]) -> None:
     store = cell_store(folder, "leaderboard", "steps")
-    store.path.unlink()
+    for path in store.path.parent.glob(f"{store.path.name}*"):
+        path.unlink()
     for record in records:
         store.append(record)
 

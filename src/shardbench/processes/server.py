@@ -109,8 +109,13 @@ class ForkServer:
             end_server()
             self._context.set_forkserver_preload(list(loads))
             self.loaded = loads
-        with _silent_descriptors():
-            forkserver.ensure_running()
+        # Where this process takes warnings for errors, the engine's own would end the server as it imports it.
+        options, sys.warnoptions[:] = sys.warnoptions[:], []
+        try:
+            with _silent_descriptors():
+                forkserver.ensure_running()
+        finally:
+            sys.warnoptions[:] = options
 
 
 FORK_SERVER: Final = ForkServer()

@@ -26,6 +26,7 @@ from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.table import NAME_PATTERN
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.launch import Worker
+from shardbench.processes.server import FORK_SERVER
 from shardbench.records.trial import Outcome
 from shardbench.runs.planning import StandIn, about, classes_of, gives_several, kind_of, learns
 from shardbench.runs.planning_process import START_S, PlanningProcess
@@ -144,7 +145,12 @@ def _described(package: str, module: str, value: str, code: str | None) -> tuple
     """Return descriptions, or what is wrong, once for the ``code`` that the package has."""
     # Loading, making what it brings and pickling one of them have LOADS_S each.
     limit_s = 3.0 * LOADS_S + START_S
-    with temporary_folder() as folder, Worker(folder / "log", wall=Wall(shown=tuple(places_of(module)))) as worker:
+    shown = tuple(places_of(module))
+    with (
+        FORK_SERVER.without_engine(),
+        temporary_folder() as folder,
+        Worker(folder / "log", wall=Wall(shown=shown)) as worker,
+    ):
         try:
             said = worker.call(_describe, (package, value, LOADS_S), timeout_s=limit_s, phase="start", text=True)
             found = _DESCRIPTIONS.validate_json(said)

@@ -54,7 +54,7 @@ LIMIT_S = 1.0
 """Seconds beside TorchRec's planner after which no further version of a strategy is asked, judging included."""
 TIE = 1e-9
 """Share of a step that TorchRec's plan may be longer and still be taken."""
-_ANY_BYTES = 1 << 60
+_ANY_BYTES = 1 << 50
 Limits: TypeAlias = Mapping[str, ParameterConstraints]
 _PASSED_ON = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
 _LOG = logging.getLogger(__name__)
