@@ -21,3 +21,16 @@ def descendants(of: int) -> list[int]:
         below = {pid for pid, parent in parents.items() if parent in below}
         found += sorted(below)
     return found
+
+
+def seen_from_here(number: int, of: int) -> int | None:
+    """The process below ``of`` that has this number in its own namespace; None where there is none."""
+    for pid in descendants(of):
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        (numbers,) = [line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")]
+        if int(numbers[-1]) == number:
+            return pid
+    return None

@@ -30,7 +30,9 @@ def repeated(
                 "timing": make.timing((step, step), embedding),
                 "predicted": make.timing((drawn_ms[0], drawn_ms[0]), embedding),
                 "planned": make.planned(plan_hash=name * 16),
-                "draws": Draws(step_ms=drawn_ms, embedding_ms=tuple(4.0 * off for off in np.linspace(0.9, 1.1, len(drawn_ms)))),
+                "draws": Draws(
+                    step_ms=drawn_ms, embedding_ms=tuple(4.0 * off for off in np.linspace(0.9, 1.1, len(drawn_ms)))
+                ),
             },
             repeat=i,
             **spec,
@@ -63,7 +65,9 @@ def test_counts_worked_out_by_hand() -> None:
 
 
 def test_an_embedding_time_is_the_slowest_ranks() -> None:
-    records = repeated("a", 10.0, (10.0,) * 3, embedding=(4.3, 2.0)) + repeated("b", 10.0, (10.0,) * 3, embedding=(2.0, 4.5))
+    records = repeated("a", 10.0, (10.0,) * 3, embedding=(4.3, 2.0)) + repeated(
+        "b", 10.0, (10.0,) * 3, embedding=(2.0, 4.5)
+    )
     embedding = trusted(points(records))[1]
     assert (embedding.points, embedding.inside) == (2, 1)
 

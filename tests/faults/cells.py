@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from kept_folders import Silent
+from process_table import seen_from_here
 
 from faults.case import Fault, Seen, expected, soon
 from faults.strategies import HARMS
@@ -92,7 +93,10 @@ def _signalled(number: signal.Signals, folder: Path, rng: random.Random) -> Seen
     def send() -> None:
         if soon(lambda: said.is_file() and said.read_text() != "", 120.0):
             time.sleep(rng.uniform(0.0, 0.5))
-            os.kill(int(said.read_text()), number)
+            # The number is that of a namespace of its own.
+            pid = seen_from_here(int(said.read_text()), os.getpid())
+            if pid is not None:
+                os.kill(pid, number)
 
     threading.Thread(target=send, daemon=True).start()
     return _seen("waits", folder, *SIGNALS[number])

@@ -162,17 +162,20 @@ def _two_runs(folder: Path, rng: random.Random) -> Seen:
 
 
 def _no_room(folder: Path, rng: random.Random) -> Seen:
-    """The file of records cannot grow by a whole line."""
+    """The file of records cannot grow by a whole line: no trial is begun that could not be recorded."""
     path = (results := made_results(folder)) / RECORDS
-    lines = path.read_bytes().splitlines(keepends=True)
-    kept = rng.randrange(2, TRIALS)
-    path.write_bytes(b"".join(lines[:kept]))
+    store, kept = trial_store(results, "tiny"), rng.randrange(2, TRIALS)
+    lines, records = path.read_bytes().splitlines(keepends=True), store.read()
+    for written in path.parent.glob(f"{path.name}*"):
+        written.unlink()
+    for record in records[:kept]:
+        store.append(record)
     before, size = keys_of(path), path.stat().st_size
     with _largest_file(size + rng.randrange(len(lines[kept]))):
         said = _run(results)
     # None of the line, or a part of it, was taken.
     why = "(File too large|No space left on device)"
-    told = re.search(f"{path}: {why}: the trial just done is not recorded, all before it are", said) is not None
+    told = re.search(f"{path.parent}: {why}: no trial begins without .*; all before are recorded", said) is not None
     right = path.stat().st_size == size
     seen = _whole(results, before, said)
     return Seen(seen.said, right and seen.outcome_right, cause_right=told, lost=seen.lost)
