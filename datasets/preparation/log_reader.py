@@ -222,6 +222,9 @@ def one_line(path: Path) -> Iterator[None]:
     """Raise BadInput of one line that names the file where reading it fails."""
     try:
         yield
+    except MemoryError:
+        # Of Arrow as well: the file is not to blame.
+        raise
     except _FAULTS as error:
         raise BadInput(f"{path.name} cannot be read: {' '.join(str(error).split())[:300]}") from error
 

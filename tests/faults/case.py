@@ -4,6 +4,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -81,7 +82,7 @@ def run(fault: Fault, seed: int) -> Seen:
         try:
             with _watched():
                 seen = fault.run(folder, random.Random(f"{fault.kind} {fault.phase} {fault.name} {seed}"))
-        except Hangs:
+        except (Hangs, subprocess.TimeoutExpired):
             seen = Seen("hangs", outcome_right=False, hang=True)
         except Exception as error:
             seen = Seen(f"a traceback: {type(error).__name__}: {error}", outcome_right=False)

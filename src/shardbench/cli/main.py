@@ -36,14 +36,11 @@ from shardbench.cli.run import run_suite_command
 from shardbench.cli.status import status_command
 from shardbench.cli.test import test_command
 from shardbench.cli.usage import usage_line
-from shardbench.processes.failures import memory_limit_bytes
+from shardbench.processes.failures import LEAST_BYTES, memory_limit_bytes, out_of_memory
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
 # of all usage errors can be reached in both only through the one that Typer exports.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
-
-_NOT_MAPPED = "failed to map segment"
-"""What the system's loader says of a library for which there is no memory."""
 
 app = typer.Typer(
     name="shardbench",
@@ -81,6 +78,9 @@ def run_command(arguments: Sequence[str]) -> int:
     0 done, 1 a check failed or a trial ended in ``error``, 2 bad input or usage, 130 interrupted;
     every error is one line on stderr.
     """
+    limited = memory_limit_bytes()
+    if limited is not None and limited < LEAST_BYTES:
+        return _fail(_out_of_memory())
     try:
         result = app(list(arguments) or ["--help"], prog_name="shardbench", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -108,7 +108,7 @@ def run_command(arguments: Sequence[str]) -> int:
     except MemoryError:
         return _fail(_out_of_memory())
     except ImportError as error:
-        if _NOT_MAPPED not in str(error):
+        if not out_of_memory(error):
             raise
         return _fail(_out_of_memory())
     except RecursionError:

@@ -27,10 +27,12 @@ _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
 )
 _REFUSED = "resource temporarily unavailable"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
+_NOT_MAPPED = "failed to map segment"
+"""What the system's loader says of a library for which there is no memory."""
 NEEDED_BYTES = 1 << 30
 """About the memory that a process with the engine asks for."""
 LEAST_BYTES = NEEDED_BYTES // 2
-"""Where there is less, the engine's libraries hang or abort, as they get no memory for a thread."""
+"""Where there is less, libraries of numbers hang or abort, as they get no memory for a thread."""
 LONGEST_CAUSE = 500
 """Characters of an exception's text that a record keeps."""
 
@@ -80,7 +82,15 @@ def out_of_memory(error: BaseException) -> bool:
     text = text_of(error).lower() if isinstance(error, RuntimeError) else ""
     # The system says of a thread's stack that gets no memory what it says of one thread too many.
     refused = _REFUSED in text and at_memory_limit()
-    return refused or any(words in text for words in _OUT_OF_MEMORY) or isinstance(error, MemoryError)
+    return (
+        refused or any(words in text for words in _OUT_OF_MEMORY) or isinstance(error, MemoryError) or _unmapped(error)
+    )
+
+
+def _unmapped(error: BaseException) -> bool:
+    """Tell whether there was no memory for a library; some libraries say something else, and give that as the cause."""
+    chain = (error, error.__cause__, error.__context__)
+    return isinstance(error, ImportError) and any(_NOT_MAPPED in str(one) for one in chain)
 
 
 def failure_of(error: BaseException, phase: str, package: str = "") -> Failure:
@@ -102,6 +112,8 @@ def failure_of(error: BaseException, phase: str, package: str = "") -> Failure:
     if not isinstance(error, ShardBenchError):
         text = why_not_loaded(error) or described(error, LONGEST_CAUSE)
         place = place or (places[-1][1] if places else "")
+    if isinstance(error, ImportError) and outcome is Outcome.OOM and (limited := too_little_memory()):
+        text += f"; {limited}"
     # A strategy that declines has nothing to mend.
     text += f" ({place})" if place and outcome is not Outcome.INFEASIBLE else ""
     return Failure(outcome=outcome, cause=text or outcome.value, phase=phase, rule=rule)

@@ -84,6 +84,9 @@ def read_table_list(path: Path) -> tuple[ListedTable, ...]:
                 f"and may have {', '.join(others)}"
             )
         found = table.to_pylist()
+    except MemoryError:
+        # Of Arrow as well: the file is not to blame.
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path.name} cannot be read: {error}") from error
     return checked((_listed(cells, f"{path.name} table {number}") for number, cells in enumerate(found, 1)), path.name)
