@@ -247,7 +247,7 @@ def tables(session: nox.Session) -> None:
         out = str(made / "torchrec" / "support.csv")
         run(session, *(options or ["python"]), "-m", "torchrec_cells", out, PYTHONPATH=str(scripts))
     else:
-        found = os.pathsep.join(map(str, (scripts, scripts / "fuzz")))
+        found = os.pathsep.join(map(str, (scripts, scripts / "fuzz", ROOT / "tools")))
         out = made / "faults" / "fuzz.csv"
         run(session, "python", str(scripts / "fuzz"), *(options or ["100000"]), str(out), PYTHONPATH=found)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from impostors_at_kernel import AsksForAll
 
 import shardbench
+from shardbench.datasets.trace_file import BUILTIN
 
 _CHECKOUT = Path(shardbench.__file__).parents[2]
 
@@ -25,6 +26,13 @@ def home() -> Path:
 class ReadsOthersRecords(AsksForAll):
     def asked(self) -> tuple[Callable[[], object], ...]:
         return listed(_CHECKOUT / "results" / "records", Path.cwd() / "results" / "records")
+
+
+class ReadsShippedLookups(AsksForAll):
+    """Recorded lookups lie in the package: the second half of them is what some problems test on."""
+
+    def asked(self) -> tuple[Callable[[], object], ...]:
+        return listed(_CHECKOUT / "datasets" / "data" / ".") + tuple(BUILTIN[name].stat for name in sorted(BUILTIN))
 
 
 class ReadsOthersPlans(AsksForAll):

@@ -290,6 +290,7 @@ IMPOSTORS = (
         files,
         OUTSIDE,
         "ReadsOthersRecords",
+        "ReadsShippedLookups",
         "ReadsOthersPlans",
         "ReadsTheHistory",
         "ReadsKeys",

@@ -183,6 +183,12 @@ def places_of(*modules: str) -> list[Path]:
     return sorted(found)
 
 
+def shipped_data() -> list[Path]:
+    """List the folders of the data that this package ships: recorded lookups are among it."""
+    spec = _spec(DATASETS)
+    return [Path(place, "data") for place in (spec.submodule_search_locations or ())] if spec is not None else []
+
+
 def _top(module: str) -> str:
     """Return the package that a module is imported with: the first that is no namespace."""
     return PACKAGE if module.partition(".")[0] == PACKAGE else owner_of(module)

@@ -1,4 +1,4 @@
-"""Processes in namespaces: what they do not need is not there, and nothing that they start outlives them.
+"""Processes in namespaces: what they do not need is not there, and what they start ends with them where the kernel can.
 
 Bubblewrap builds the wall around somebody else's code where it is installed, else the same calls made here.
 """
@@ -127,9 +127,9 @@ def run(
 ) -> int:
     """Do ``work`` in a process of its own and return its exit code: 128 more than its number where a signal ended it.
 
-    That process, and all that it started, ends at the latest when this one does or nobody holds the other end of the
-    pipe ``leash``; where that is given, this process is there for nothing else, and closes its other files. Without
-    ``wall`` it sees all that this process does. Behind one it has the standard streams and the files ``kept``, and
+    That process, and all that it started where it has a namespace, ends at the latest when this one does or nobody
+    holds the other end of the pipe ``leash``; where that is given, this process is there for nothing else, and closes
+    its other files. Without ``wall`` it sees all that this process does. Behind one it has the standard streams and the files ``kept``, and
     ``command`` does the same as ``work`` where that takes a program of its own. Unless it is ``loud``, nothing is said
     of a wall that cannot be built.
     """
@@ -329,7 +329,7 @@ def _refuse_calls() -> None:
 
 
 def _filter() -> bytes:
-    """Return the program by which the kernel refuses calls that reach out of namespaces; one on other processors."""
+    """Return the program by which the kernel refuses calls that reach out of namespaces; it refuses none on others."""
     load, equal, give, refuse, allow = 0x20, 0x15, 0x06, 0x50001, 0x7FFF0000
     lines: list[tuple[int, int, int, int]] = []
     if platform.machine() in _CALLS:

@@ -1,7 +1,7 @@
 """Fresh processes with a hard deadline: planners, counters and process groups of ranks.
 
-Each comes from the fork server and has above it a process of the harness, with which it ends, and all that it started:
-when this process is done with it, and when this process is gone, however it ended.
+Each comes from the fork server and has above it a process of the harness, with which it ends: when this process is done
+with it, and when this process is gone, however it ended. Where it has a namespace, all that it started ends too.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class Mark:
 class Worker:
     """A process of its own that answers calls one after the other, in which what it loaded stays between them.
 
-    Whoever could not answer in time, or died, is ended with all that it started.
+    Whoever could not answer in time, or died, is ended, with all that it started where the kernel can (``base.wall``).
     """
 
     def __init__(self, log: Path, file_bytes: int | None = FILE_BYTES, wall: Wall | None = None) -> None:

@@ -35,9 +35,9 @@ class Planned(FiniteModel):
 
     plan_hash: str
     plan_s: NonNegativeFloat
-    """Wall seconds of ``Strategy.plan``."""
+    """Wall seconds from handing over the strategy, or from asking one that has learned, to the last byte of its answer."""
     fit_s: NonNegativeFloat
-    """Wall seconds of ``Strategy.fit``; 0 where the strategy learns nothing."""
+    """Wall seconds of learning, handing over the strategy included; 0 where it learns nothing."""
     plan_cpu_s: NonNegativeFloat | None = None
     """CPU seconds of the process that planned, as the kernel counts them; these two are None in earlier records."""
     fit_cpu_s: NonNegativeFloat | None = None

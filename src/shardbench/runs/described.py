@@ -1,6 +1,6 @@
 """Strategies as they declare themselves; those of other people's packages do so in a process of their own.
 
-Such a process is behind a wall, where the kernel can build one: nothing of the package runs in this one.
+Such a process is behind a wall, where the kernel can build one: no strategy of the package runs in this one.
 """
 
 import base64
@@ -13,7 +13,7 @@ from importlib import metadata
 
 from pydantic import TypeAdapter, ValidationError
 
-from shardbench.base.code import code_hash, owner_of, places_of
+from shardbench.base.code import code_hash, owner_of, places_of, shipped_data
 from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput, Infeasible, described
 from shardbench.base.plugins import LOADS_S, loaded
@@ -149,7 +149,7 @@ def _described(package: str, module: str, value: str, code: str | None) -> tuple
     with (
         FORK_SERVER.without_engine(),
         temporary_folder() as folder,
-        Worker(folder / "log", wall=Wall(shown=shown)) as worker,
+        Worker(folder / "log", wall=Wall(shown=shown, hidden=tuple(shipped_data()))) as worker,
     ):
         try:
             said = worker.call(_describe, (package, value, LOADS_S), timeout_s=limit_s, phase="start", text=True)

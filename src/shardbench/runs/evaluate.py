@@ -74,7 +74,7 @@ class Question(ABC, Generic[J]):
     """A planning problem, and how a valid plan for it is judged."""
 
     closed: tuple[Path, ...] = ()
-    """Folders that a process of its own that plans does not see, wherever they lie."""
+    """Folders that a process that plans does not see behind a wall, wherever they lie."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from shardbench.base.code import places_of
+from shardbench.base.code import places_of, shipped_data
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
 from shardbench.base.wall import PRIVATE, Kind, Wall
@@ -50,7 +50,7 @@ Held = dict[str, Any]
 class PlanningProcess:
     """Asks one strategy in a process of its own, which ends with the block.
 
-    ``hidden`` are folders that it does not see, wherever they lie; ``log`` gets what it prints. ``elsewhere``: it has
+    Behind a wall it does not see the folders ``hidden``, wherever they lie; ``log`` gets what it prints. ``elsewhere``: it has
     another working folder, home, user and date. Entering raises TrialFailed where the strategy cannot be sent.
     """
 
@@ -65,9 +65,8 @@ class PlanningProcess:
         self._sent = pickled(self._strategy, "plan")
         with ExitStack() as stack:
             folder = stack.enter_context(temporary_folder())
-            wall = Wall(
-                shown=tuple(places_of(*classes_of(self._strategy), *self._strategy.requires)), hidden=self._hidden
-            )
+            shown = tuple(places_of(*classes_of(self._strategy), *self._strategy.requires))
+            wall = Wall(shown=shown, hidden=(*self._hidden, *shipped_data()))
             self._private = str(PRIVATE if wall.by is not Kind.UNCONFINED else folder)
             self._worker = stack.enter_context(Worker(self._log or folder / "log", wall=wall))
             self._open = stack.pop_all()
