@@ -1,5 +1,6 @@
 """Child processes: what crosses to them, what they inherit, and that none outlives its starter."""
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import misbehaving
 import pytest
 
+from shardbench.base.wall import Kind, kind
 from shardbench.processes import launch, server
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.frames import write_frame
@@ -150,12 +152,28 @@ def answer(frame: bytes) -> None:
         (answer, (b"text\nno object",), "an answer that cannot be read: it is of kind text"),
         (answer, (b"object\nno pickle",), "an answer that cannot be read: UnpicklingError"),
         (answer, (b"failed\nno JSON",), "an answer that cannot be read: .*JSON"),
+        (answer, (b'failed\n{"outcome": "ok", "cause": "x", "phase": "plan"}',), "what ended well is no failure"),
     ],
 )
 def test_what_is_no_answer_is_an_error(tmp_path, monkeypatch, call, given, cause):
     monkeypatch.setattr(launch, "ENDS_S", 1.0)
     with pytest.raises(TrialFailed, match=cause):
         call_in_child(call, given, timeout_s=60, phase="plan", log=tmp_path / "log")
+
+
+def take_back() -> None:
+    """Write what one has to take back before it is read."""
+    pipe = misbehaving.answer_pipe().fileno()
+    own = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK)
+    while True:
+        os.write(pipe, b"x")
+        with contextlib.suppress(BlockingIOError):
+            os.read(own, 1)
+
+
+def test_what_is_taken_back_is_not_waited_for(tmp_path):
+    with pytest.raises(TrialFailed, match=r"no result from plan after 2 s|cannot be read"):
+        call_in_child(take_back, (), timeout_s=2.0, phase="plan", log=tmp_path / "log")
 
 
 class PicklesForEver:
@@ -250,3 +268,18 @@ with FORK_SERVER.without_engine():
     finally:
         program.kill()
     assert within(60, lambda: not any(held(lock) for lock in locks))
+
+
+@pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="this kernel lets users make no namespaces")
+def test_trying_the_wall_leaves_children_and_output_alone():
+    program = (
+        "import subprocess, time\n"
+        "from shardbench.base.wall import kind\n"
+        "child = subprocess.Popen(['false']); time.sleep(0.2); print('once', end=' ')\n"
+        "print(kind(), child.wait())"
+    )
+    for searched in ("", "/lib/x86_64-linux-gnu"):
+        environment = {**os.environ, "LD_LIBRARY_PATH": searched}
+        command = [sys.executable, "-c", program]
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert said.stdout.split() == ["once", str(kind()), "1"]

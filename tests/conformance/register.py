@@ -282,8 +282,8 @@ IMPOSTORS = (
         KERNEL,
         ListsInterfaces="its namespace has the loopback alone",
         ConnectsToSockets="no socket is listed in its namespace",
-        MountsInNamespacesOfItsOwn="what was shown to it cannot be taken off, and below it is nothing",
-        OpensByHandleInNamespacesOfItsOwn="handles open what is shown alone",
+        MountsInNamespacesOfItsOwn="it can make no namespaces, and could take off nothing that was shown to it",
+        OpensByHandleInNamespacesOfItsOwn="it can make no namespaces, and handles open what is shown alone",
         ReopensItsDescriptors="it has its pipes, its log and nothing",
     ),
     *_reaching(

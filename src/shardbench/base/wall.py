@@ -50,6 +50,8 @@ _FILES = (
     "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/passwd", "/etc/group",
 )  # fmt: skip
 """What programs need of a system."""
+_PACKAGES = ("site-packages", "dist-packages")
+"""Names of folders of installed packages."""
 _LOOK_MS = 50
 """How often a child is looked at where the system does not tell of its end."""
 _DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -97,11 +99,13 @@ class Wall:
     def paths(self) -> list[Path]:
         """Return all that is shown, parents first, each under every name that it goes by."""
         python = (sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, _search_path("LD_LIBRARY_PATH")))
+        # A user's own packages, and those of a cluster, may lie anywhere.
+        python += tuple(path for path in sys.path if Path(path).name in _PACKAGES)
         named = {Path(path) for path in (*_FILES, *python)} | set(self.shown)
         every = sorted({path for one in named if one.exists() for path in (one.absolute(), one.resolve())})
         kept: list[Path] = []
         for path in every:
-            if not any(above in path.parents for above in kept if not above.is_symlink()):
+            if not any(above in path.parents for above in kept):
                 kept.append(path)
         return kept
 
@@ -129,14 +133,16 @@ def run(
 
     That process, and all that it started where it has a namespace, ends at the latest when this one does or nobody
     holds the other end of the pipe ``leash``; where that is given, this process is there for nothing else, and closes
-    its other files. Without ``wall`` it sees all that this process does. Behind one it has the standard streams and the files ``kept``, and
-    ``command`` does the same as ``work`` where that takes a program of its own. Unless it is ``loud``, nothing is said
-    of a wall that cannot be built.
+    its other files. Without ``wall`` it sees all that this process does. Behind one it has the standard streams and the
+    files ``kept``, and ``command`` does the same as ``work`` where that takes a program of its own. Unless it is
+    ``loud``, nothing is said of a wall that cannot be built.
     """
     by = wall.by if wall is not None else Kind.UNCONFINED
     if wall is not None and by is Kind.BUBBLEWRAP:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        return _watched(_bubblewrap(wall, command, kept, env=environment).pid, leash, inner=True)
+        # Kept, for it would be waited for where it is dropped.
+        started = _bubblewrap(wall, command, kept, env=environment)
+        return _watched(started.pid, leash, inner=True)
 
     def above() -> int:
         if wall is not None and by is Kind.NAMESPACES:
@@ -166,6 +172,9 @@ def _contained() -> Callable[[], None]:
 
 def _forked(work: Callable[[], int | None], *, loud: bool = True) -> int:
     """Fork a process that ends with this one, does the work and exits with the code that it gives; return its id."""
+    for stream in (sys.stdout, sys.stderr):
+        # Else both processes write what waits to be written.
+        stream.flush()
     with warnings.catch_warnings():
         # Of a fork beside threads, whose work the child takes no part in.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -205,7 +214,8 @@ def _watched(child: int, leash: int | None, *, inner: bool = False) -> int:
                 break
         if leash in [descriptor for descriptor, _ in ready]:
             for pid in (*(children(child) if inner else ()), child):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
     return _ended(child)
 
 
@@ -217,14 +227,16 @@ def _first(work: Callable[[], int | None], prepare: Callable[[], None]) -> int:
         return work()
 
     prepare()
-    return _watched(_forked(own), None)
+    child = _forked(own)
+    _close_all_but([])
+    return _ended(child, others=True)
 
 
-def _ended(child: int) -> int:
-    """Wait for a child, and for what else falls to this process; return what to exit with."""
+def _ended(child: int, *, others: bool = False) -> int:
+    """Wait for a child, and for ``others`` that fall to this process meanwhile; return what to exit with."""
     ended = 0
     while ended != child:
-        ended, status = os.wait()
+        ended, status = os.waitpid(-1 if others else child, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -269,6 +281,8 @@ def _build(paths: Sequence[Path], covered: Sequence[Path], kept: Sequence[int]) 
         _mount("tmpfs", str(own), "tmpfs", _NO_SUID | _NO_DEVICES, f"mode=1777,size={_space_bytes()}")
     Path("/proc").mkdir()
     _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+    # Further namespaces would give capabilities again, if over nothing but themselves.
+    Path("/proc/sys/user/max_user_namespaces").write_text("0")
     for path in (*paths, *(Path("/dev", name) for name in _DEVICES)):
         _show(old / path.relative_to("/"), path, devices=path.parent == Path("/dev"))
     for path in covered:
@@ -380,17 +394,19 @@ def _arguments(wall: Wall) -> list[str]:
 
     hidden = [part for path in wall.covered() for part in ("--tmpfs", str(path), "--remount-ro", str(path))]
     return [
-        "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+        "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session",
+        "--cap-drop", "ALL",
         *own(PRIVATE), "--proc", "/proc", "--dev", "/dev", *own(Path("/dev/shm")), *shown, *hidden,  # noqa: S108
-        "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", str(PRIVATE), "--",
+        "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(PRIVATE), "--",
     ]  # fmt: skip
 
 
 def new_keyring() -> None:
     """Leave the keyring of the session, in which processes could leave notes for others."""
     if sys.platform == "linux":
-        number = {"x86_64": 250}.get(platform.machine(), 219)
-        _libc().syscall(number, 1, None)
+        known = _CALLS.get(platform.machine())
+        if known is not None:
+            _libc().syscall(known[2][2], 1, None)
 
 
 def _mount(source: str | None, target: str, kind_of: str | None, flags: int, options: str | None = None) -> None:

@@ -12,7 +12,7 @@ from shardbench.processes.failures import LONGEST_CAUSE, failed
 from shardbench.records.trial import Failure, Outcome
 
 BEGAN, MARK, TEXT, OBJECT, FAILED = "began", "mark", "text", "object", "failed"
-"""Kinds of messages: the process's number, a point that it reached, an answer as text or pickle, why there is none."""
+"""Kinds of messages: it is there, a point that it reached, an answer as text or pickle, why there is none."""
 LONGEST_FAILURE = 1 << 16
 """Bytes of a failure that are read."""
 

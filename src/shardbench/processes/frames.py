@@ -3,6 +3,7 @@
 import os
 import select
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 _LENGTH_BYTES = 8
@@ -24,7 +25,9 @@ def write_frame(pipe: Connection, data: bytes, deadline: float = FOREVER) -> Non
     os.set_blocking(pipe.fileno(), deadline == FOREVER)
     while left:
         _wait(pipe, select.POLLOUT, deadline)
-        left = left[os.write(pipe.fileno(), left) :]
+        # Who has the other end may have filled the pipe itself, or taken back what it wrote.
+        with suppress(BlockingIOError):
+            left = left[os.write(pipe.fileno(), left) :]
 
 
 def read_frame(pipe: Connection, deadline: float = FOREVER) -> bytes:
@@ -37,12 +40,14 @@ def read_frame(pipe: Connection, deadline: float = FOREVER) -> bytes:
 
 def _read(pipe: Connection, size: int, deadline: float) -> bytes:
     data = bytearray()
+    os.set_blocking(pipe.fileno(), deadline == FOREVER)
     while len(data) < size:
         _wait(pipe, select.POLLIN, deadline)
-        some = os.read(pipe.fileno(), min(size - len(data), 1 << 20))
-        if not some:
-            raise EOFError
-        data += some
+        with suppress(BlockingIOError):
+            some = os.read(pipe.fileno(), min(size - len(data), 1 << 20))
+            if not some:
+                raise EOFError
+            data += some
     return bytes(data)
 
 

@@ -117,10 +117,6 @@ class Worker:
             kind, content = self._answer(deadline, timeout_s, marks, grace_s)
             answered = self.spent()
             self.took_s, self.took_cpu_s = answered.at - sent.at, answered.cpu_s - sent.cpu_s
-        except (EOFError, BrokenPipeError) as error:
-            failure = self._died(phase)
-            self.end()
-            raise TrialFailed(failure) from error
         except TooLong as error:
             self.end()
             raise failed(Outcome.ERROR, f"an answer that cannot be read: {error}", phase) from error
@@ -128,6 +124,11 @@ class Worker:
             self.spent()
             self.end()
             raise failed(Outcome.TIMEOUT, f"no result from {phase} after {timeout_s:g} s", phase) from error
+        except (EOFError, OSError) as error:
+            # Another thread may have told the process to end.
+            failure = self._died(phase)
+            self.end()
+            raise TrialFailed(failure) from error
         value: Any = read(kind, content, text=text)
         if kind == FAILED:
             raise TrialFailed(value)

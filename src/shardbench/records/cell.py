@@ -9,7 +9,7 @@ from shardbench.base.serialise import content_hash
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.trial import Outcome
 
-Scalar = str | int | float | bool | None
+Scalar = str | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | float | bool | None
 Cell = dict[str, Scalar]
 """Parameters of one unit of work: small, plain, and complete (a seed among them where one is used)."""
 Row = dict[str, Scalar]

@@ -35,7 +35,7 @@ class Planned(FiniteModel):
 
     plan_hash: str
     plan_s: NonNegativeFloat
-    """Wall seconds from handing over the strategy, or from asking one that has learned, to the last byte of its answer."""
+    """Wall seconds from handing over the strategy, or asking one that has learned, to the last byte of its answer."""
     fit_s: NonNegativeFloat
     """Wall seconds of learning, handing over the strategy included; 0 where it learns nothing."""
     plan_cpu_s: NonNegativeFloat | None = None

@@ -6,7 +6,7 @@ from typing import Annotated
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from shardbench.base.errors import encodable
+from shardbench.base.errors import one_line
 from shardbench.base.serialise import StrictModel, content_hash
 from shardbench.model.table import Exchanged, Name, Optimizer, Precision, Scheduled, StepSchedule
 
@@ -86,23 +86,31 @@ LONGEST_FAILURE = 1_000
 """Characters that a record keeps of a cause, whoever wrote it."""
 
 
-def _shortened(cause: str) -> str:
-    return cause if len(cause) <= LONGEST_FAILURE else f"{cause[: LONGEST_FAILURE - 4]} ..."
+LONGEST_NAME = 100
+"""Characters that a record keeps of a failure's phase and rule."""
 
 
-def _encodable(cause: object) -> object:
-    return encodable(cause) if isinstance(cause, str) else cause
+def _line(longest: int) -> pydantic.BeforeValidator:
+    """Have a text in one line of so many characters, which can be encoded."""
+    return pydantic.BeforeValidator(lambda text: one_line(text, longest) if isinstance(text, str) else text)
+
+
+def _bad(outcome: Outcome) -> Outcome:
+    if outcome is Outcome.OK:
+        raise ValueError("what ended well is no failure")
+    return outcome
+
+
+Word = Annotated[str, _line(LONGEST_NAME)]
 
 
 class Failure(StrictModel):
     """The reason why a trial did not end ``ok``, in one line, and where it failed."""
 
-    outcome: Outcome
-    cause: Annotated[
-        str, pydantic.BeforeValidator(_encodable), Field(min_length=1), pydantic.AfterValidator(_shortened)
-    ]
-    phase: str
+    outcome: Annotated[Outcome, pydantic.AfterValidator(_bad)]
+    cause: Annotated[str, _line(LONGEST_FAILURE), Field(min_length=1)]
+    phase: Word
     """One of start, plan, validate, bound, count, control, build, warmup, time, bytes, reference; harness: its own."""
     rank: int | None = None
-    rule: str | None = None
+    rule: Word | None = None
     """The rule that a strategy or its plan broke, by the names of the conformance checks."""

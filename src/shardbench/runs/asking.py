@@ -1,7 +1,8 @@
 """Strategies asked one question within one budget, so that there is a plan whatever becomes of some of them.
 
 The cheap ones come first; what they leave is for those with all device moves, and at least FIRST_SHARE of the budget.
-Those that require modules, and other people's, plan beside them, in processes of their own. A plan that came late is kept.
+Those that require modules, and other people's, plan beside them, in processes of their own. A plan that came late is
+kept.
 """
 
 import math

@@ -24,7 +24,7 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.table import NAME_PATTERN
-from shardbench.processes.failures import TrialFailed
+from shardbench.processes.failures import TrialFailed, failed
 from shardbench.processes.launch import Worker
 from shardbench.processes.server import FORK_SERVER
 from shardbench.records.trial import Outcome
@@ -102,7 +102,11 @@ class Described(StandIn):
 
     def plans(self, problem: Problem, budget: Budget, seed: int, most: int) -> tuple[Plan, ...]:
         """Give several plans, best first, from a process of its own; raises Infeasible, or TrialFailed."""
-        texts = TypeAdapter(tuple[str, ...]).validate_json(self._made(problem, budget, seed, most))
+        made = self._made(problem, budget, seed, most)
+        try:
+            texts = TypeAdapter(tuple[str, ...]).validate_json(made)
+        except ValidationError as error:
+            raise failed(Outcome.INVALID, "plans() gave no list of plans", "plan", "returns-a-plan") from error
         return tuple(Plan.from_json(text, "plan") for text in texts[:most])
 
     def _made(self, problem: Problem, budget: Budget, seed: int, most: int | None) -> str:

@@ -50,8 +50,8 @@ Held = dict[str, Any]
 class PlanningProcess:
     """Asks one strategy in a process of its own, which ends with the block.
 
-    Behind a wall it does not see the folders ``hidden``, wherever they lie; ``log`` gets what it prints. ``elsewhere``: it has
-    another working folder, home, user and date. Entering raises TrialFailed where the strategy cannot be sent.
+    Behind a wall it does not see the folders ``hidden``, wherever they lie; ``log`` gets what it prints. ``elsewhere``:
+    it has another working folder, home, user and date. Entering raises TrialFailed where the strategy cannot be sent.
     """
 
     def __init__(

@@ -102,7 +102,7 @@ class JobContext:
         self.folder_stays = folder_stays
         self.launch = launch
         self.closed = tuple(filter(None, [folder, data, results]))
-        """Folders that no planner behind a wall sees: the test batches', that of the data behind them, and the results."""
+        """Folders that planners behind a wall do not see: of test batches, of the data behind them, and of results."""
         self.quiet = quiet or Quiet()
         self.second = second
         self.handed = handed

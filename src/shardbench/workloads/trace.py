@@ -19,18 +19,18 @@ class Split(StrEnum):
     TEST = "test"
 
 
-_sealed = False
+_sealed = _for_good = False
 
 
 def seal_test_split() -> None:
     """Keep this process from reading any test split from now on (called before a strategy runs)."""
-    global _sealed
-    _sealed = True
+    global _sealed, _for_good
+    _sealed = _for_good = True
 
 
 def is_sealed() -> bool:
-    """Tell whether this process cannot read test splits, as those of strategies cannot."""
-    return _sealed
+    """Tell whether this process is there for a strategy, and never reads test splits."""
+    return _for_good
 
 
 @contextmanager
