@@ -68,7 +68,7 @@ class Profiled(Note):
     time: str | None
     split_at: int | None
     """Samples before this time train."""
-    tables: tuple[LoggedTable, ...]
+    tables: Annotated[tuple[LoggedTable, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
