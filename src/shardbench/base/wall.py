@@ -54,6 +54,8 @@ _PACKAGES = ("site-packages", "dist-packages")
 """Names of folders of installed packages."""
 _LOOK_MS = 50
 """How often a child is looked at where the system does not tell of its end."""
+_ENDS_MS = 1000
+"""How long a process has to end when those below it are gone."""
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 PRIVATE = Path("/tmp")  # noqa: S108 - of its own
 """The folder that a process behind the wall writes to."""
@@ -82,7 +84,9 @@ def kind() -> Kind:
             == 0
         ):
             return Kind.BUBBLEWRAP
-    works = run(lambda: 0, None, Wall(by=Kind.NAMESPACES), loud=False) == 0
+    # In a program of its own: beside threads a fork may find locks held.
+    tried = [sys.executable, "-I", "-S", __file__]
+    works = subprocess.run(tried, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
     return Kind.NAMESPACES if works else Kind.UNCONFINED
 
 
@@ -126,34 +130,31 @@ def run(
     wall: Wall | None = None,
     command: Sequence[str] = (),
     kept: Sequence[int] = (),
-    *,
-    loud: bool = True,
 ) -> int:
     """Do ``work`` in a process of its own and return its exit code: 128 more than its number where a signal ended it.
 
     That process, and all that it started where it has a namespace, ends at the latest when this one does or nobody
     holds the other end of the pipe ``leash``; where that is given, this process is there for nothing else, and closes
     its other files. Without ``wall`` it sees all that this process does. Behind one it has the standard streams and the
-    files ``kept``, and ``command`` does the same as ``work`` where that takes a program of its own. Unless it is
-    ``loud``, nothing is said of a wall that cannot be built.
+    files ``kept``, and ``command`` does the same as ``work`` where that takes a program of its own.
     """
     by = wall.by if wall is not None else Kind.UNCONFINED
     if wall is not None and by is Kind.BUBBLEWRAP:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # Kept, for it would be waited for where it is dropped.
         started = _bubblewrap(wall, command, kept, env=environment)
-        return _watched(started.pid, leash, inner=True)
+        return _watched(started.pid, leash)
 
     def above() -> int:
         if wall is not None and by is Kind.NAMESPACES:
             paths, covered = wall.paths(), wall.covered()
             _unshare(_NEW_USER | _NEW_MOUNTS | _NEW_PIDS | _NEW_REST)
-            return _watched(_forked(lambda: _first(work, lambda: _build(paths, covered, kept)), loud=loud), leash)
+            return _watched(_forked(lambda: _first(work, lambda: _build(paths, covered, kept))), leash)
         prepare = _contained()
         return _watched(_forked(lambda: _first(work, prepare)), leash)
 
     # Only a process without other threads may leave its namespaces.
-    child = _forked(above, loud=loud)
+    child = _forked(above)
     if leash is not None:
         _close_all_but([leash])
     return _ended(child)
@@ -170,7 +171,7 @@ def _contained() -> Callable[[], None]:
     return lambda: None
 
 
-def _forked(work: Callable[[], int | None], *, loud: bool = True) -> int:
+def _forked(work: Callable[[], int | None]) -> int:
     """Fork a process that ends with this one, does the work and exits with the code that it gives; return its id."""
     for stream in (sys.stdout, sys.stderr):
         # Else both processes write what waits to be written.
@@ -189,18 +190,14 @@ def _forked(work: Callable[[], int | None], *, loud: bool = True) -> int:
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
-        if loud:
-            traceback.print_exc()
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(code)
 
 
-def _watched(child: int, leash: int | None, *, inner: bool = False) -> int:
-    """Wait until a child has ended, which it must when the leash is let go; return what to exit with.
-
-    ``inner``: it is its own child that has to be ended, with which it ends.
-    """
+def _watched(child: int, leash: int | None) -> int:
+    """Wait until a child has ended, which it must when the leash is let go; return what to exit with."""
     # The ends of its pipes are the child's.
     _close_all_but([leash] if leash is not None else [])
     if leash is not None:
@@ -213,9 +210,13 @@ def _watched(child: int, leash: int | None, *, inner: bool = False) -> int:
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 break
         if leash in [descriptor for descriptor, _ in ready]:
-            for pid in (*(children(child) if inner else ()), child):
+            poll.unregister(leash)
+            # What is below it first, which it waits for and ends with: else the kernel forgets what that spent.
+            for pid in children(child):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            if not (told and poll.poll(_ENDS_MS)):
+                os.kill(child, signal.SIGKILL)
     return _ended(child)
 
 
@@ -424,3 +425,7 @@ def _checked(result: int, what: str) -> None:
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run(lambda: 0, None, Wall(by=Kind.NAMESPACES)))

@@ -156,7 +156,7 @@ def _refused(error: BaseException | None) -> OSError | None:
         if isinstance(error, OSError) and error.errno in _OUT_OF_REACH:
             path = Path(os.fsdecode(error.filename)).absolute() if isinstance(error.filename, str | bytes) else None
             # A file that is missing among its own.
-            own = path is not None and path.is_relative_to(PRIVATE) and path.parent.exists()
+            own = path is not None and path.is_relative_to(PRIVATE) and os.access(path.parent, os.W_OK)
             if not (own and error.errno == errno.ENOENT):
                 return error
         error = error.__cause__ or error.__context__
