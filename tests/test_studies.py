@@ -318,9 +318,7 @@ def test_a_cell_that_hangs_or_dies_is_a_record_and_the_next_one_runs(made: Repro
     assert cell_store(tmp_path, "faults", "doubling").read() == records
     by_kind = {record.cell["kind"]: record for record in records}
     assert by_kind["hangs"].wall_s >= 3.0
-    # How long after its deadline it was gone hangs on how busy the machine is.
-    said = r"doubling kind=hangs: failed: timeout: no result from run after 3 s \(\d+\.\d s\)"
-    assert re.match(said, by_kind["hangs"].summary)
+    assert by_kind["hangs"].summary.startswith("doubling kind=hangs: failed: timeout: no result from run after 3 s (3.")
     for kind, record in by_kind.items():
         log = tmp_path / "logs" / f"{record.key}.log"
         assert log.is_file() is (kind != "well")

@@ -148,7 +148,7 @@ def run(
     def above() -> int:
         if wall is not None and by is Kind.NAMESPACES:
             paths, covered = wall.paths(), wall.covered()
-            _unshare(_NEW_USER | _NEW_MOUNTS | _NEW_PIDS | _NEW_REST)
+            _unshare(_NEW_USER | _NEW_PIDS | _NEW_REST)
             return _watched(_forked(lambda: _first(work, lambda: _build(paths, covered, kept))), leash)
         prepare = _contained()
         return _watched(_forked(lambda: _first(work, prepare)), leash)
@@ -164,7 +164,7 @@ def _contained() -> Callable[[], None]:
     """Have the processes that are forked from here on end with the first of them, where the kernel can see to that."""
     # NCCL looks for its peers by the numbers of their processes.
     if sys.platform == "linux" and not Path("/dev/nvidiactl").exists():
-        for flags in (_NEW_PIDS | _NEW_MOUNTS, _NEW_PIDS | _NEW_MOUNTS | _NEW_USER):
+        for flags in (_NEW_PIDS, _NEW_PIDS | _NEW_USER):
             with suppress(OSError):
                 _unshare(flags)
                 return _own_processes
@@ -250,8 +250,14 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def _own_processes() -> None:
+def _own_mounts() -> None:
+    # Not before there is a first process: who watches it must see it in a /proc of its own.
+    _unshare(_NEW_MOUNTS)
     _mount(None, "/", None, _ALL_BELOW | _PRIVATE)
+
+
+def _own_processes() -> None:
+    _own_mounts()
     _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
 
 
@@ -271,7 +277,7 @@ def _unshare(flags: int) -> None:
 
 def _build(paths: Sequence[Path], covered: Sequence[Path], kept: Sequence[int]) -> None:
     """Put the process into a root folder that has only these paths, some of them emptied, and what it writes to."""
-    _mount(None, "/", None, _ALL_BELOW | _PRIVATE)
+    _own_mounts()
     _mount("tmpfs", str(PRIVATE), "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755")
     old = PRIVATE / "old"
     old.mkdir()
