@@ -46,6 +46,7 @@ def given_by(call: Callable[[], T], otherwise: T) -> T:
     try:
         return call()
     except BaseException as error:
+        # It is for text and properties of other people's objects, which may raise whatever they like.
         if interrupts(error):
             raise
         return otherwise
@@ -78,6 +79,7 @@ def _left_alone(seconds: float, call: Callable[[], T]) -> T:
         try:
             done.set_result(call())
         except BaseException as error:
+            # Raised where the result is waited for.
             done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

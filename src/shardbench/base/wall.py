@@ -190,6 +190,7 @@ def _forked(work: Callable[[], int | None]) -> int:
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
+        # It is in the log, and in the exit code: a forked process must not go on where its parent does.
         traceback.print_exc()
     finally:
         sys.stdout.flush()

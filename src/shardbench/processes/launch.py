@@ -244,6 +244,7 @@ def pickled(value: object, phase: str) -> bytes:
     try:
         return within(PICKLING_S, lambda: bytes(ForkingPickler.dumps(value)))
     except BaseException as error:
+        # Of a strategy's own code; it ends the trial, not the program.
         if interrupts(error):
             raise
         outcome = Outcome.TIMEOUT if isinstance(error, TimeoutError) else Outcome.ERROR
@@ -301,6 +302,7 @@ def _serve(requests: Connection, answers: Connection, file_bytes: int | None) ->
                 given["mark"] = partial(_mark, answers, frozenset(marks))
             answer = message(TEXT if text else OBJECT, function(*args, **given))
         except BaseException as error:
+            # Whatever a call raises is its answer, which who asked raises again.
             lift_memory_limit()
             traceback.print_exc()
             answer = message(FAILED, failure_of(error, phase))
