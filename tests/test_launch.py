@@ -3,7 +3,9 @@
 import contextlib
 import fcntl
 import functools
+import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import misbehaving
 import pytest
 
 from shardbench.base.wall import Kind, kind
-from shardbench.processes import launch, server
+from shardbench.processes import frames, launch, server
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.frames import write_frame
 from shardbench.processes.launch import call_in_child
@@ -161,19 +163,40 @@ def test_what_is_no_answer_is_an_error(tmp_path, monkeypatch, call, given, cause
         call_in_child(call, given, timeout_s=60, phase="plan", log=tmp_path / "log")
 
 
-def take_back() -> None:
-    """Write what one has to take back before it is read."""
-    pipe = misbehaving.answer_pipe().fileno()
-    own = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK)
-    while True:
-        os.write(pipe, b"x")
+def test_what_was_taken_back_is_not_waited_for(monkeypatch):
+    wait, looks = frames._wait, []
+
+    def there_at_first(pipe, event, deadline):
+        """Something is there, which whoever wrote it takes back before it is read."""
+        looks.append(event)
+        if len(looks) > 1:
+            wait(pipe, event, deadline)
+
+    monkeypatch.setattr(frames, "_wait", there_at_first)
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    with reader, writer, pytest.raises(TimeoutError):
+        frames.read_frame(reader, time.monotonic() + 0.2)
+    assert looks == [select.POLLIN] * 2
+
+
+def test_who_fills_the_pipe_is_not_waited_for(monkeypatch):
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    wait, looks = frames._wait, []
+
+    def room_at_first(pipe, event, deadline):
+        looks.append(event)
+        if len(looks) > 1:
+            wait(pipe, event, deadline)
+
+    with reader, writer:
+        os.set_blocking(writer.fileno(), False)
         with contextlib.suppress(BlockingIOError):
-            os.read(own, 1)
-
-
-def test_what_is_taken_back_is_not_waited_for(tmp_path):
-    with pytest.raises(TrialFailed, match=r"no result from plan after 2 s|cannot be read"):
-        call_in_child(take_back, (), timeout_s=2.0, phase="plan", log=tmp_path / "log")
+            while True:
+                os.write(writer.fileno(), bytes(1 << 12))
+        monkeypatch.setattr(frames, "_wait", room_at_first)
+        with pytest.raises(TimeoutError):
+            write_frame(writer, b"more", time.monotonic() + 0.2)
+    assert looks == [select.POLLOUT] * 2
 
 
 class PicklesForEver:

@@ -17,6 +17,7 @@ from faults.case import Fault, Seen
 from faults.stores import RECORDS, made_results
 from faults.suites import MEASURED, TRIALS, suite_file
 from shardbench.base.errors import BadInput
+from shardbench.processes.failures import LEAST_BYTES
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome
 from shardbench.runs.runner import RunOptions, run_suite
@@ -171,7 +172,7 @@ def _little_memory(kind: str, limit: int, folder: Path, rng: random.Random) -> S
     said = failure.get("cause") or " ".join(errors)
     right = failure.get("outcome") == "oom" if failure else code == 2 and len(errors) == 1
     told = any(word in said for word in words.split("|")) and "raise" in said
-    if code == 0 and not failure:
+    if code == 0 and not failure and limit << 10 >= LEAST_BYTES:
         return Seen("done", outcome_right=True)
     return Seen(f"exit {code}: {said}", right, cause_right=told)
 

@@ -76,13 +76,8 @@ def kind() -> Kind:
     if sys.platform != "linux":
         return Kind.UNCONFINED
     if shutil.which(_BUBBLEWRAP):
-        tried = [sys.executable, "-I", "-S", "-c", ""]
-        if (
-            _bubblewrap(
-                Wall(by=Kind.BUBBLEWRAP), tried, (), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            ).wait()
-            == 0
-        ):
+        program, quiet = [sys.executable, "-I", "-S", "-c", ""], subprocess.DEVNULL
+        if _bubblewrap(Wall(by=Kind.BUBBLEWRAP), program, (), stdout=quiet, stderr=quiet).wait() == 0:
             return Kind.BUBBLEWRAP
     # In a program of its own: beside threads a fork may find locks held.
     tried = [sys.executable, "-I", "-S", __file__]
@@ -102,7 +97,8 @@ class Wall:
 
     def paths(self) -> list[Path]:
         """Return all that is shown, parents first, each under every name that it goes by."""
-        python = (sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, _search_path("LD_LIBRARY_PATH")))
+        libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+        python = (sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, libraries))
         # A user's own packages, and those of a cluster, may lie anywhere.
         python += tuple(path for path in sys.path if Path(path).name in _PACKAGES)
         named = {Path(path) for path in (*_FILES, *python)} | set(self.shown)
@@ -118,10 +114,6 @@ class Wall:
         shown = set(self.paths())
         named = sorted({path for one in self.hidden if one.is_dir() for path in (one.absolute(), one.resolve())})
         return [path for path in named if path in shown or shown & set(path.parents)]
-
-
-def _search_path(variable: str) -> list[str]:
-    return os.environ.get(variable, "").split(os.pathsep)
 
 
 def run(

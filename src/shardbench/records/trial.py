@@ -84,8 +84,6 @@ class TrialSpec(StrictModel):
 
 LONGEST_FAILURE = 1_000
 """Characters that a record keeps of a cause, whoever wrote it."""
-
-
 LONGEST_NAME = 100
 """Characters that a record keeps of a failure's phase and rule."""
 
@@ -95,19 +93,20 @@ def _line(longest: int) -> pydantic.BeforeValidator:
     return pydantic.BeforeValidator(lambda text: one_line(text, longest) if isinstance(text, str) else text)
 
 
-def _bad(outcome: Outcome) -> Outcome:
+def _not_ok(outcome: Outcome) -> Outcome:
     if outcome is Outcome.OK:
         raise ValueError("what ended well is no failure")
     return outcome
 
 
 Word = Annotated[str, _line(LONGEST_NAME)]
+"""The name of a phase or a rule."""
 
 
 class Failure(StrictModel):
     """The reason why a trial did not end ``ok``, in one line, and where it failed."""
 
-    outcome: Annotated[Outcome, pydantic.AfterValidator(_bad)]
+    outcome: Annotated[Outcome, pydantic.AfterValidator(_not_ok)]
     cause: Annotated[str, _line(LONGEST_FAILURE), Field(min_length=1)]
     phase: Word
     """One of start, plan, validate, bound, count, control, build, warmup, time, bytes, reference; harness: its own."""
