@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardbench.base.arrays import Floats
 from shardbench.learning.checkpoint import adam_tensors, put_adam
 from shardbench.learning.training import Training
-from shardbench.tasks.features import FEATURES
+from shardbench.tasks.features import FEATURES, SCALARS, Scaling
 from shardbench.tasks.oracle import Oracle
 from shardbench.tasks.task import Task
 
@@ -63,6 +64,10 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
     def adam(self) -> torch.optim.Adam:
         """Give one Adam for all, as published; what has no gradient in an update is left as it is."""
         return torch.optim.Adam(self.networks.parameters(), lr=self.settings.learning_rate, fused=True)
+
+    def scaling_of(self, features: Floats) -> Scaling:
+        """Z-score the scalars; a table's GiB as the settings say."""
+        return Scaling.fit(features, SCALARS if self.settings.size_scored else SCALARS[:-1])
 
     def draw(self, seed: int) -> AutoShardNetworks:
         """Draw encoder, cost network, policy and value function."""

@@ -18,11 +18,13 @@ from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.contests.training_study import TrainingStudy
 from shardbench.studies.contests.transfer_study import TransferStudy
 from shardbench.studies.study import Cell, Plot, Row, Study
-from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, machine_of
+from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, join, machine_of
 from shardbench.tasks.task import Task
 
 from .names import COST_GREEDY, DREAMSHARD, GREEDIES, LOOKUP, OURS, RANDOM, SEARCH, UNTRAINED
 from .region import AutoShardRegion
+from .rows import JUDGED, ROWS, WIDTHS
+from .size_feature import SizeFeature
 from .unroll import Unroll
 
 if TYPE_CHECKING:
@@ -31,19 +33,8 @@ if TYPE_CHECKING:
 STRATEGIES = (RANDOM, *GREEDIES, OURS, UNTRAINED, COST_GREEDY, DREAMSHARD, SEARCH, BEST_FOUND)
 DRAWN = (*GREEDIES[1:], OURS, COST_GREEDY, DREAMSHARD, SEARCH, BEST_FOUND)
 """Plots show these; a strategy far below random would flatten all others."""
-CAP_BYTES = 7 * 2**30  # deviation 11
 ROOMY_BYTES = 40 << 30
 """Memory of a device that holds its share of all 856 tables."""
-WIDTHS = (16, 32)
-ROWS = {
-    row.name: row
-    for row in (
-        TaskRow(name=f"Auto-{tables} ({devices})", tables=tables, devices=devices, widths=WIDTHS, cap_bytes=CAP_BYTES)
-        for tables, devices in ((40, 4), (80, 8), (120, 8), (40, 2))
-    )
-}
-"""The repository's tasks are 80 tables of widths 16 and 32 on 8 devices of 7 GB; the others test transfer."""
-JUDGED = ("Auto-40 (4)", "Auto-80 (8)")
 
 
 class KernelContest(ContestStudy):
@@ -221,6 +212,7 @@ def studies() -> Iterable[Study]:
         AutoShardTransfer(),
         AutoShardCurve(),
         Unroll(),
+        SizeFeature(),
         AutoShardRegion(),
         PlacingSeconds(),
     )
