@@ -11,12 +11,12 @@ from shardbench.studies.contests.contest_tasks import best_of, ratios
 
 from .names import GREEDIES, OURS, UNTRAINED
 
-HUNDREDS = 400
+HUNDREDS = 200
 OWN_ROW = "Auto-80 (8)"
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """Give one number a task, a row of tasks, a pair of rows or a size."""
+    """Give one number a task, a row of tasks, a trained policy or a size."""
     found: dict[str, list[float]] = {}
     own = evidence.tables.get("table_tasks")
     contests = [table for name in ("table", "equal") if (table := evidence.tables.get(name)) is not None]
@@ -29,8 +29,10 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     transfer = evidence.tables.get("transfer")
     if transfer is not None:
         tests, own_row = transfer["task_set"] == "test", transfer["used_on"] == transfer["trained_on"]
-        found["transfers"] = _numbers(_ratios(transfer[tests & ~own_row]))
-        found["unseen-tables"] = _numbers(_ratios(transfer[~tests & (transfer["unseen_tables_pct"] > 0.0)]))
+        sizes, shares = tests & ~own_row, ~tests & (transfer["unseen_tables_pct"] > 0.0)
+        found["transfers"] = _by_policy(transfer[sizes | shares])
+        found["transfers-other-sizes"] = _by_policy(transfer[sizes])
+        found["transfers-unseen-tables"] = _by_policy(transfer[shares])
     placing = evidence.tables.get("placing")
     if placing is not None:
         found["seconds"] = placing[placing["tables"] >= HUNDREDS]["plan_cpu_s_median"].tolist()
@@ -54,10 +56,11 @@ def _rows_over_best(table: pd.DataFrame) -> list[float]:
     return _numbers(means[known].min(axis=1) / means[OURS]) if known and OURS in means else []
 
 
-def _ratios(transfer: pd.DataFrame) -> "pd.Series[float]":
-    """Divide the best greedy by AutoShard, means over seeds: one number a pair of rows and share of unseen tables."""
-    means = transfer.groupby(["trained_on", "used_on", "unseen_tables_pct"])[["best_greedy_ms", "kernel_ms"]].mean()
-    return means["best_greedy_ms"] / means["kernel_ms"]
+def _by_policy(transfer: pd.DataFrame) -> list[float]:
+    """Divide the best greedy by AutoShard, geometric means over uses: one number a trained policy."""
+    ratios = np.log(transfer["best_greedy_ms"] / transfer["kernel_ms"])
+    means = ratios.groupby([transfer["trained_on"], transfer["seed"]], sort=False).mean()
+    return [float(ratio) for ratio in np.exp(means).dropna()]
 
 
 def _numbers(ratios: "pd.Series[float]") -> list[float]:

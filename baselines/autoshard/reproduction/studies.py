@@ -158,7 +158,7 @@ class AutoShardCurve(TrainingStudy):
 
 
 class PlacingSeconds(Study):
-    """CPU seconds to place 80, 400 and 856 tables on 8 devices with a trained policy, beside the lookup heuristic's."""
+    """CPU seconds to place 80 to 856 tables on 8 devices with a trained policy, beside the lookup heuristic's."""
 
     name = "placing"
     version = 2
@@ -169,7 +169,9 @@ class PlacingSeconds(Study):
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         """Give one cell a number of tables."""
-        return [{"strategy": OURS, "tables": n, "devices": 8} for n in ((80,) if quick else (80, 400, 856))]
+        return [
+            {"strategy": OURS, "tables": n, "devices": 8} for n in ((80,) if quick else (80, 200, 300, 400, 600, 856))
+        ]
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         """Train briefly (placing costs the same whatever was learned), place a few times, each after the heuristic.

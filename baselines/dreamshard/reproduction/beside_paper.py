@@ -4,15 +4,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.stats import kendalltau
 
 from shardbench.studies.contests.contest_tasks import best_of, gain_pct, ratios
 from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 
-from .names import BASELINES, LOOKUP, OURS, RANDOM, RNN
+from .names import BASELINES, GREEDIES, LOOKUP, OURS, RANDOM, RNN
 from .paper_table import published_as, published_ms
 
 DEVICES = {row.name: row.devices for row in (*DLRM_ROWS, *MIXED_ROWS)}
 SPLIT = "test"
+HEURISTICS = (RANDOM, *GREEDIES)
 COMPARED = ("strongest", RANDOM, RNN)
 """What DreamShard's gain is over: the strongest baseline of each row, and two by name."""
 
@@ -86,6 +88,33 @@ def agreement_table(rows: pd.DataFrame) -> pd.DataFrame:
             line |= {"ours_over_paper_least": None, "ours_over_paper_most": None}
         else:
             line |= {"ours_ahead_pct": None, "paper_ahead_pct": None}
+    return pd.DataFrame(made)
+
+
+def order_table(tasks: pd.DataFrame) -> pd.DataFrame:
+    """Make one row a set of test tasks: our order of the five heuristics by mean cost, and the paper's measured one.
+
+    They learn nothing, so that their plans are the rule's on both sides, of other tables; ``tau`` is Kendall's tau-b.
+    """
+    made = []
+    for name, part in tasks.groupby("task", sort=False):
+        task = str(name)
+        paper = {each: ms for each in HEURISTICS if (ms := published_ms(task, SPLIT, each)) is not None}
+        ours = {each: float(part[each].mean()) for each in paper if each in part and part[each].notna().any()}
+        if len(ours) < 2:
+            continue
+        made.append(
+            {
+                "task": task,
+                "published_as": published_as(task),
+                "devices": DEVICES[task],
+                "backend": "simulated",
+                "heuristics": len(ours),
+                "tau": float(kendalltau([ours[each] for each in ours], [paper[each] for each in ours]).statistic),
+                "ours": " ".join(sorted(ours, key=ours.__getitem__)),
+                "paper": " ".join(sorted(ours, key=paper.__getitem__)),
+            }
+        )
     return pd.DataFrame(made)
 
 

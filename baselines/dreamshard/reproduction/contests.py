@@ -11,7 +11,7 @@ from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.study import Plot
 from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 
-from .beside_paper import agreement_table, row_table
+from .beside_paper import agreement_table, order_table, row_table
 from .names import AUTOSHARD, COST_GREEDY, GREEDIES, OURS, RANDOM, RNN, UNTRAINED
 from .paper_table import published_as, published_ms
 
@@ -54,12 +54,14 @@ class PaperContest(ContestStudy):
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         """Make tables of means, of every task, and of rows beside the paper's and how they agree."""
         of_tasks = task_table(rows)
-        beside = row_table(of_tasks[of_tasks["split"] == JUDGED_SPLIT])
+        tests = of_tasks[of_tasks["split"] == JUDGED_SPLIT]
+        beside = row_table(tests)
         return {
             self.name: self.means(rows),
             f"{self.name}_tasks": of_tasks,
             f"{self.name}_rows": beside,
             f"{self.name}_agreement": agreement_table(beside),
+            f"{self.name}_order": order_table(tests),
         }
 
     def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:

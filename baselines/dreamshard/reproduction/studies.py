@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Floats, Ints
@@ -73,7 +74,16 @@ class DreamShardTransfer(TransferStudy):
                     "infeasible": int(part["infeasible"].max()),
                 }
             )
-        return {self.name: pd.DataFrame(made)}
+        return {self.name: pd.DataFrame(made), f"{self.name}_policies": _policies(rows, own_ms)}
+
+
+def _policies(rows: pd.DataFrame, own_ms: Mapping[object, float]) -> pd.DataFrame:
+    """Make one row a trained policy: what those of the row itself cost over its cost, where it was not trained."""
+    used = rows[(rows["task_set"] == "test") & (rows["trained_on"] != rows["used_on"])]
+    ratios = used["used_on"].map(own_ms) / used["cost_ms"]
+    grouped = np.log(ratios).groupby([used["trained_on"], used["seed"]], sort=False)
+    found = np.exp(grouped.mean()).rename("trained_there_over_ours").reset_index()
+    return found.assign(rows=grouped.count().to_numpy(), backend="simulated")
 
 
 class DreamShardCurve(TrainingStudy):

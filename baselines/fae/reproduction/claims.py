@@ -25,8 +25,8 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     results = evidence.tables.get("accuracy_seeds")
     if results is not None and not results.empty:
         fae = results[(results["order"] == FAE) & (results["clicks"] == TEACHER)]
-        found["auc"] = fae["auc_difference"].tolist()
-        found["log-loss"] = fae["log_loss_difference"].tolist()
+        found["accuracy-stand-in-auc"] = fae["auc_difference"].tolist()
+        found["accuracy-stand-in-log-loss"] = fae["log_loss_difference"].tolist()
     skew = evidence.tables.get("skew")
     if skew is not None and not skew.empty:
         everyone = skew["table"] == "all"
@@ -34,7 +34,7 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
         found["top-rows"] = skew.loc[everyone, "top_rows_accesses_pct"].tolist()
     tutorial = evidence.tables.get("tutorial")
     if tutorial is not None and not tutorial.empty:
-        found["hot-inputs"] = tutorial.loc[tutorial["column_dependence"] == 1.0, "hot_inputs_pct"].tolist()
+        found["hot-inputs"] = tutorial.loc[tutorial["column_dependence"] == 0.0, "hot_inputs_pct"].tolist()
     return found
 
 

@@ -11,18 +11,21 @@ from .conditions import BASE_NODES, HISTORY_SCALE, LOCAL_BATCH
 
 TABLE = "gains"
 BY_DRAW = {
-    "traffic": "traffic_x",
-    "traffic-vs-best": "traffic_vs_best_x",
-    "traffic-all-links": "traffic_all_links_x",
-    "traffic-all-links-vs-best": "traffic_all_links_vs_best_x",
+    "traffic-stand-in": "traffic_x",
+    "traffic-stand-in-vs-best": "traffic_vs_best_x",
+    "traffic-stand-in-all-links": "traffic_all_links_x",
+    "traffic-stand-in-all-links-vs-best": "traffic_all_links_vs_best_x",
     "traffic-with-copies": "traffic_with_copies_x",
-    "latency": "latency_x",
-    "latency-vs-best": "latency_vs_best_x",
-    "memory-vs-row-wise": "memory_vs_row_wise_x",
-    "memory-vs-torchrec": "memory_vs_torchrec_x",
+    "latency-stand-in": "latency_x",
+    "latency-stand-in-vs-best": "latency_vs_best_x",
+    "memory-stand-in-vs-row-wise": "memory_vs_row_wise_x",
+    "memory-stand-in-vs-torchrec": "memory_vs_torchrec_x",
 }
 """Claims of one number a draw, at the base condition, and their columns."""
-BY_NODES = ("traffic", "latency", "latency-vs-best", "memory-vs-row-wise", "memory-vs-torchrec")
+BY_NODES = (
+    "traffic-stand-in", "latency-stand-in", "latency-stand-in-vs-best", "memory-stand-in-vs-row-wise",
+    "memory-stand-in-vs-torchrec",
+)  # fmt: skip
 """Claims that have also one number for each number of nodes, as ``NAME-by-nodes``."""
 CONTROLS = {"taobao-traffic": "traffic_x", "taobao-latency-vs-best": "latency_vs_best_x"}
 

@@ -4,20 +4,18 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from shardbench.base.statistics import log_mean
 from shardbench.studies.claim import Evidence
 from shardbench.studies.contests.contest_tasks import ratios
 
 from .comparison import strongest
-from .names import COST_GREEDY, OTHERS, OURS, UNTRAINED, WHOLE
+from .names import COST_GREEDY, OURS, UNTRAINED, WHOLE
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
-    """Give ratios theirs / NeuroShard's: one a task that both placed, or one a strategy."""
+    """Give ratios theirs / NeuroShard's, one a task that both placed."""
     found: dict[str, Sequence[float]] = {}
     if (tasks := evidence.tables.get("table_tasks")) is not None:
         found["largest-margin"] = _over_strongest(tasks)
-        found["every-other"] = [log_mean(each.tolist()).value for n in OTHERS if len(each := ratios(tasks, n, OURS))]
         for name, theirs in (
             ("pre-training-helps", UNTRAINED),
             ("halving-helps", WHOLE),
@@ -25,7 +23,7 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
         ):
             found[name] = ratios(tasks, theirs, OURS).tolist()
     if (tasks := evidence.tables.get("production_tasks")) is not None:
-        found["production-cost"] = _over_strongest(tasks)
+        found["production-cost-stand-in"] = _over_strongest(tasks)
     return {name: numbers for name, numbers in found.items() if len(numbers)}
 
 

@@ -39,6 +39,8 @@ SMALL_SAMPLES = 1_048_576
 """A hundredth of the samples."""
 QUARTER = 4
 """Parts of which a quarter of a model has one, of the features and of the devices: 100 tables on 4 devices."""
+DEVICES = 16
+"""Devices of the machine, which hold whole models."""
 WEIGHT_BYTES = 4
 """Bytes of a weight in fp32."""
 RECSHARD = "recshard"

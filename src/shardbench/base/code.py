@@ -44,6 +44,8 @@ _JUDGES = (
 _NOT_CODE = frozenset({".md", ".rst", ".pyc"})
 _NOT_RUN = frozenset({"claims.toml", "defined.toml", "numbers.toml"})
 """They say how results are judged and shown, not how they are made."""
+_OBSERVES = "claims.py"
+"""The module of a reproduction that reads numbers out of tables that its studies have made."""
 _MAIN = "__main__"
 
 
@@ -234,11 +236,12 @@ def _walk(folder: Path, without: frozenset[str]) -> Iterator[Path]:
     for place, folders, names in os.walk(folder, followlinks=True):
         left_out = {"__pycache__", *(without if Path(place) == folder else ())}
         folders[:] = [name for name in folders if name[0] != "." and name not in left_out]
-        yield from (Path(place) / name for name in names if _is_code(name))
+        judging = _NOT_RUN | ({_OBSERVES} if Path(place) == folder / REPRODUCTION else set())
+        yield from (Path(place) / name for name in names if _is_code(name) and name not in judging)
 
 
 def _is_code(name: str) -> bool:
-    return name[0] != "." and Path(name).suffix not in _NOT_CODE and name not in _NOT_RUN
+    return name[0] != "." and Path(name).suffix not in _NOT_CODE
 
 
 def _source(module: str, root: Path) -> Path | None:

@@ -57,6 +57,25 @@ class NumberKind(StrEnum):
         return number
 
 
+class Kind(StrEnum):
+    """What a row of claims.toml is to the paper's statements, which alone have verdicts that are counted as theirs."""
+
+    STATEMENT = "statement"
+    """The paper says it: one row a sentence, or a number of one."""
+    READING = "reading"
+    """Another way to read a statement, or one of its conditions."""
+    STAND_IN = "stand-in"
+    """What data of ours show beside a statement about data that nobody has."""
+    SECOND_HAND = "second-hand"
+    """Others say that the paper says it, or its limit is ours."""
+    CONTROL = "control"
+    """A question of our own."""
+
+
+BELOW = frozenset({Kind.READING, Kind.STAND_IN})
+"""Kinds that stand below a statement."""
+
+
 class Strength(StrEnum):
     """Where numbers come from."""
 
@@ -80,6 +99,9 @@ class Claim(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Name
+    kind: Kind
+    of: Name | Literal[""] = ""
+    """The statement that a reading or a stand-in stands below."""
     statement: Sentence
     """The statement in our words."""
     quote: str = ""
@@ -102,8 +124,8 @@ class Claim(pydantic.BaseModel):
     unit: str
     """The unit of print, such as ``x`` or ``%``."""
     scale: NumberKind
-    neutral: float
-    """No effect, in the unit of print."""
+    neutral: float | None = None
+    """No effect, in the unit of print; None where no number could point the other way."""
     n_unit: str
     """The unit that n counts: ``draw of features``, ``task``, ``seed``, ``machine``."""
     sample: bool
@@ -133,6 +155,12 @@ class Claim(pydantic.BaseModel):
             raise ValueError("either 'judged_by' names the evidence, or 'not_testable' says why there is none")
         if self.part and self.evidence is Strength.SIMULATED and not self.machine:
             raise ValueError("numbers of a simulated part need the name of their 'machine', whose model error is said")
+        if (self.kind in BELOW) != bool(self.of):
+            raise ValueError("'of' names the statement that a reading or a stand-in stands below, and only theirs")
+        if self.sourced != (self.kind is Kind.STATEMENT) and self.kind not in BELOW:
+            raise ValueError("a statement is sourced, and what is second-hand or our own is not")
+        if self.neutral is None and self.relation is Relation.DIRECTION and not self.not_testable:
+            raise ValueError("a direction needs 'neutral', which is no effect")
         if self.sourced and self.quote == "" and self.paper is not None:
             raise ValueError("a sourced number needs the paper's words in 'quote'")
         return self
@@ -145,17 +173,19 @@ class Claim(pydantic.BaseModel):
     @property
     def has_direction(self) -> bool:
         """Tell whether the statement says more than that nothing is lost."""
-        return self.relation is not Relation.NOT_WORSE and self.paper != self.neutral
+        return self.relation is not Relation.NOT_WORSE and self.neutral not in (None, self.paper)
 
     @property
     def up(self) -> bool:
         """Tell whether more than ``neutral`` is the claimed direction."""
-        if self.paper is None or self.paper == self.neutral:
+        if self.paper is None or self.neutral is None or self.paper == self.neutral:
             return self.better == "higher"
         return self.paper > self.neutral
 
     def directed(self, shown: float) -> bool:
         """Tell whether a number in the unit of print lies on the claimed side of no effect."""
+        if self.neutral is None:
+            return False
         return shown > self.neutral if self.up else shown < self.neutral
 
     def limits(self) -> tuple[float, float]:
@@ -190,6 +220,10 @@ def parse_claims(text: str, what: str) -> tuple[Claim, ...]:
     names = [claim.name for claim in claims]
     if len(set(names)) < len(names):
         raise BadInput(f"{what}: two claims have one name")
+    statements = {claim.name for claim in claims if claim.kind is Kind.STATEMENT}
+    for claim in claims:
+        if claim.of and claim.of not in statements:
+            raise BadInput(f"{what}: claim {claim.name} stands below '{claim.of}', which is no statement there")
     return claims
 
 

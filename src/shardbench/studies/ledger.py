@@ -17,16 +17,18 @@ from shardbench.report.page.svg.picture import picture_file
 from shardbench.report.prediction.model_error import model_error
 from shardbench.report.tables.files import frame_csv
 from shardbench.runs.discovery import reproduction_names
-from shardbench.studies.claim import SUITE, Claim, Evidence, Strength
+from shardbench.studies.claim import BELOW, SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition
 from shardbench.studies.regions.region_picture import region_drawing
 from shardbench.studies.reproduction import Reproduction, find_reproduction
+from shardbench.studies.rules import COLUMNS as RULE_COLUMNS
+from shardbench.studies.rules import rule_row
 from shardbench.studies.study_tables import recorded_cells, study_tables
 from shardbench.studies.verdict import judge
 
 COLUMNS = (
-    "paper", "claim", "statement", "paper_value", "ours", "low", "high", "unit", "direction", "magnitude",
-    "region_share", "strength", "n", "n_unit", "conditions", "defined_in", "judged_in",
+    "paper", "claim", "kind", "of", "statement", "paper_value", "ours", "low", "high", "unit", "direction", "magnitude",
+    "region_share", "strength", "n", "n_unit", "conditions", "defined_in", "judged_in", "defined_first",
     "relation", "sourced", "definition_of", "definition", "source",
 )  # fmt: skip
 REGION_COLUMNS = (
@@ -45,7 +47,12 @@ class Ledger:
     """The statements' table, the regions' table, and drawings of regions by the names of their files."""
 
     claims: pd.DataFrame
+    """What papers state, one verdict each; and, counted apart, what is second-hand, and our own controls."""
+    readings: pd.DataFrame
+    """What stands below a statement: other readings, and what stand-ins for data that nobody has show."""
     regions: pd.DataFrame
+    rules: pd.DataFrame
+    """The false-positive rate of the rule behind every verdict."""
     pictures: Mapping[str, str]
 
 
@@ -57,6 +64,7 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
     found = [only] if only is not None else [find_reproduction(name) for name in reproduction_names()]
     claims: list[dict[str, object]] = []
     regions: list[dict[str, object]] = []
+    rules: list[dict[str, object]] = []
     pictures: dict[str, str] = {}
     for reproduction in found:
         records = tuple(current(trial_store(results, reproduction.owner).read()))
@@ -74,13 +82,19 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
             share = None if region is None else region["share_magnitude"]
             row = _row(claim, numbers.get(claim.name, ()), behind, reproduction.defined.get(claim.name))
             claims.append({"paper": reproduction.owner, **row, "region_share": share})
+            if not claim.not_testable:
+                rules.append({"paper": reproduction.owner, **rule_row(claim, numbers.get(claim.name, ()))})
             if region is not None and claim.region is not None:
                 regions.append(region)
                 points, knobs = tables[claim.region.table], tables[f"{claim.region.table}_knobs"]
                 if len(knobs):  # too few points, as of a quick run, tell nothing of any knob
                     pictures[f"{reproduction.owner}-{claim.name}.svg"] = region_drawing(claim, points, knobs)
+    everything = pd.DataFrame(claims, columns=list(COLUMNS))
+    below = everything["kind"].isin(list(BELOW))
     return Ledger(
-        claims=pd.DataFrame(claims, columns=list(COLUMNS)),
+        claims=everything[~below].drop(columns="of"),
+        readings=everything[below],
+        rules=pd.DataFrame(rules, columns=list(RULE_COLUMNS)),
         regions=pd.DataFrame(regions, columns=list(REGION_COLUMNS)),
         pictures=pictures,
     )
@@ -105,6 +119,8 @@ def _row(
     quoted = f'{claim.statement.rstrip(".")} ("{claim.quote}")' if claim.quote else claim.statement
     return {
         "claim": claim.name,
+        "kind": claim.kind.value,
+        "of": claim.of,
         "statement": quoted,
         "paper_value": claim.paper if claim.sourced else None,
         "ours": verdict.ours,
@@ -119,6 +135,7 @@ def _row(
         "conditions": claim.not_testable or claim.conditions,
         "defined_in": stamp.commit[:_SHORT] if stamp is not None and stamp.digest == claim.digest else "not committed",
         "judged_in": _judged_in(behind),
+        "defined_first": None if claim.not_testable else _defined_first(claim, behind, stamp),
         "relation": claim.relation.value,
         "sourced": claim.sourced,
         "definition_of": claim.definition_of,
@@ -133,10 +150,21 @@ def _strength(claim: Claim, behind: Sequence[BaseRecord], stamp: Definition | No
         parts[0] += f" (constants of {claim.machine}: {model_error(claim.machine, claim.part)})"
     if claim.data:
         parts.append(f"{claim.data} data" if claim.data != "made up" else "made-up workload")
-    begun = [record.provenance.started for record in behind if record.provenance is not None]
-    if stamp is not None and (len(begun) < len(behind) or (begun and min(begun) < stamp.at)):
+    if behind and stamp is not None and not _defined_first(claim, behind, stamp):
         parts.append("run before this definition was committed")
     return "; ".join(parts)
+
+
+def _defined_first(claim: Claim, behind: Sequence[BaseRecord], stamp: Definition | None) -> bool | None:
+    """Tell whether the definition was committed before the first record was begun; None without a record.
+
+    Clocks say it here; that the commit is an ancestor of the records' is for git to say, which a test asks.
+    """
+    if not behind:
+        return None
+    begun = [record.provenance.started for record in behind if record.provenance is not None]
+    stamped = stamp is not None and stamp.digest == claim.digest
+    return stamped and len(begun) == len(behind) and stamp is not None and min(begun) >= stamp.at
 
 
 def _judged_in(behind: Sequence[BaseRecord]) -> str:
@@ -193,13 +221,13 @@ def _deciding(knobs: pd.DataFrame) -> str:
 def expected_files(results: Path) -> dict[Path, str]:
     """Make the text of every file that ``shardbench claims`` writes."""
     made = ledger(results)
-    tables = {"claims": made.claims, "regions": made.regions}
+    tables = {"claims": made.claims, "readings": made.readings, "regions": made.regions, "claims_rules": made.rules}
     files = {results / "tables" / f"{name}.csv": frame_csv(frame) for name, frame in tables.items()}
     return files | {results / PICTURES / name: picture_file(drawing) for name, drawing in made.pictures.items()}
 
 
 def write_ledger(results: Path) -> list[Path]:
-    """Write ``tables/claims.csv``, ``tables/regions.csv`` and the pictures; gives their paths."""
+    """Write the four tables (``tables/claims.csv`` and those beside it) and the pictures; gives their paths."""
     return write_files(expected_files(results))
 
 
