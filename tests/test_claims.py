@@ -1,5 +1,6 @@
 """Claims: what numbers of ours say beside a statement of a paper, and files that must be refused."""
 
+import json
 import math
 
 import numpy as np
@@ -11,10 +12,12 @@ from scipy import stats
 from shardbench.base.errors import BadInput
 from shardbench.report.tables.claim_text import claim_text, ledger_cells
 from shardbench.studies.claim import Claim, NumberKind, parse_claims
+from shardbench.studies.rules import rule_row
 from shardbench.studies.verdict import Finding, judge
 
 FACTS = {
     "name": "speed",
+    "kind": "statement",
     "statement": "throughput over the best baseline",
     "quote": "over 6 times",
     "sourced": True,
@@ -63,9 +66,10 @@ def test_a_sample_is_judged_by_its_whole_interval(numbers: list[float], expected
 @pytest.mark.parametrize(
     ("numbers", "expected"),
     [
-        ([7.0, 8.0], ("consistent", "consistent")),
+        ([7.0, 8.0] * 2, ("inconclusive", "inconclusive")),  # four of four happen in 6 % of cases without any effect
+        ([7.0, 8.0] * 3, ("consistent", "consistent")),
         ([7.0] * 9, ("consistent", "consistent")),  # chosen conditions are no sample, however many
-        ([7.0, 2.0], ("consistent", "partly")),
+        ([7.0, 2.0] * 3, ("consistent", "partly")),
         ([0.5, 2.0], ("partly", "not reproduced")),
         ([0.5], ("not reproduced", "not reproduced")),
     ],
@@ -141,7 +145,7 @@ def test_what_cannot_be_tested_here_says_why() -> None:
     [
         ("claims = []", "claims"),
         ("x = ", "not TOML"),
-        ('[[claims]]\nname = "a"', "statement"),
+        ('[[claims]]\nname = "a"', "kind"),
     ],
 )
 def test_malformed_claims_are_refused(text: str, says: str) -> None:
@@ -160,6 +164,11 @@ def test_malformed_claims_are_refused(text: str, says: str) -> None:
         ({"judged_by": None}, "either 'judged_by'"),
         ({"not_testable": "no data"}, "either 'judged_by'"),
         ({"quote": ""}, "the paper's words"),
+        ({"of": "speed"}, "'of' names"),
+        ({"kind": "reading"}, "'of' names"),
+        ({"kind": "control"}, "a statement is sourced"),
+        ({"sourced": False}, "a statement is sourced"),
+        ({"relation": "direction", "paper": None, "neutral": None}, "a direction needs 'neutral'"),
     ],
 )
 def test_a_claim_that_contradicts_itself_is_refused(changes: dict[str, object], says: str) -> None:
@@ -185,3 +194,56 @@ def test_a_row_in_words_keeps_an_unsourced_number_back() -> None:
     assert "no number of the paper was seen; ours 4.17 x (n = 1 draw); simulated" in claim_text(unsourced)
     untested = {**ROW, "direction": "not testable here", "magnitude": "not testable here", "conditions": "not public"}
     assert claim_text(untested) == "`speed`: **not testable here**: It is faster. not public"
+
+
+def test_a_statement_without_no_effect_has_no_direction() -> None:
+    assert answers(claim(neutral=None), [6.5, 7.0, 7.2, 6.9, 6.8]) == ("not stated", "reproduced")
+
+
+def test_what_stands_below_a_statement_names_one_of_its_file() -> None:
+    def text(of: str) -> str:
+        facts = {**FACTS, "name": "each", "kind": "reading", "of": of}
+        lines = [f"{name} = {json.dumps(value)}" for name, value in FACTS.items()]
+        below = [f"{name} = {json.dumps(value)}" for name, value in facts.items()]
+        return "\n".join(["[[claims]]", *lines, "[[claims]]", *below])
+
+    assert [made.of for made in parse_claims(text("speed"), "claims.toml")] == ["", "speed"]
+    with pytest.raises(BadInput, match="claim each stands below 'nothing', which is no statement there"):
+        parse_claims(text("nothing"), "claims.toml")
+
+
+def test_the_false_positive_rate_of_a_rule_is_that_of_judging_draws_without_an_effect() -> None:
+    """Against the rule itself, judge(), on draws of the same law."""
+    rng = np.random.default_rng(3)
+    for made, numbers in (
+        (claim(), [5.0, 7.0, 7.2, 6.9, 6.8]),
+        (claim(sample=False), [1.1, 1.4, 0.9, 1.2, 1.3]),
+        (claim(scale="saving", unit="%", neutral=0.0, paper=1.0), [1.1, 1.2, 1.3, 0.9, 1.0, 1.2]),
+        (
+            claim(relation="not worse", paper=None, margin=0.2, scale="difference", neutral=0.0),
+            [0.1, 0.2, 0.0, 0.3, 0.1],
+        ),
+    ):
+        row = rule_row(made, numbers)
+        logs = made.scale is not NumberKind.DIFFERENCE
+        spread = np.std(np.log(numbers) if logs else numbers, ddof=1)
+        noise = rng.normal(0.0, spread, (2000, len(numbers)))
+        yes = (Finding.REPRODUCED, Finding.CONSISTENT)
+        null = judge(made, [1.0] * 5).direction is not Finding.NOT_STATED
+        drawn = np.exp(noise) if logs else noise
+        if null:
+            found = np.mean([judge(made, each.tolist()).direction in yes for each in drawn])
+            assert row["false_direction"] == pytest.approx(found, abs=0.015)
+        if made.margin is not None:
+            found = np.mean([judge(made, (each - made.margin).tolist()).magnitude in yes for each in drawn])
+            assert row["false_magnitude"] == pytest.approx(found, abs=0.015)
+    # The largest of three equals is above no effect far too often, which is why no claim is about one.
+    largest = np.exp(rng.normal(0.0, 0.02, (2000, 5, 3)).max(axis=2))
+    assert np.mean([judge(claim(), each.tolist()).direction is Finding.REPRODUCED for each in largest]) > 0.25
+
+
+def test_a_rule_is_asked_where_its_statement_begins_if_no_number_is_without_effect() -> None:
+    row = rule_row(claim(neutral=None), [6.5, 7.0, 7.2, 6.9, 6.8])
+    assert row["false_direction"] is None
+    assert row["false_magnitude"] == pytest.approx(0.025, abs=0.005)
+    assert rule_row(claim(), [6.0])["draws"] == 0, "one number is never called reproduced"

@@ -2,6 +2,8 @@
 
 import hashlib
 import math
+from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +15,19 @@ from shardbench.base.serialise import content_hash
 from shardbench.leaderboard import problems
 from shardbench.leaderboard.studies import Steps
 from shardbench.model.machine_file import load_machine
+from shardbench.model.table import Precision, StepSchedule
 from shardbench.report.standing import by_problem, disagreement, table_standings
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
 from shardbench.runs.discovery import strategies
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_code
 
-DIGESTS = {1: "cdfa56c6f20dabdfcb8aa8aaa50922435e1ee2ed3275826d34c1776d7baa0e8c"}
+DIGESTS = {
+    1: "cdfa56c6f20dabdfcb8aa8aaa50922435e1ee2ed3275826d34c1776d7baa0e8c",
+    2: "6f73c414b05f6a1f441f316ede97bbbb7acd6021a04b4b48b8591139c7c797ab",
+}
 """A version is never changed: what is to be otherwise becomes the next one."""
-POSED = {1: "05ba3e3929f1067a"}
+POSED = {1: "05ba3e3929f1067a", 2: "f88d4e3b3a1ce02c"}
 """Hashes of the workloads and the machines, as they are drawn and loaded. A machine has the constants known of it:
 they have changed since the committed board was made, which its records' code says as well."""
 DRAWS = tuple(np.linspace(0.9, 1.1, 20).tolist())
@@ -75,7 +81,13 @@ def test_problems_have_known_machines_and_workloads_of_all_sizes() -> None:
     listed = list(problems.load().problems())
     assert len({(posed.name, machine) for posed, machine in listed}) == len(listed)
     devices = {load_machine(machine).topology.world_size for _, machine in listed}
-    assert devices == {8, 16, 128, 1024}
+    assert devices == {8, 16, 32, 128, 1024}
+    families = Counter(posed.family for posed, _ in listed)
+    assert set(families.values()) == {6} and len(families) == 5, "families weigh alike"
+    assert {machine.split("-")[0] for _, machine in listed} == {"a100", "h100", "b200"}
+    assert {(posed.schedule, posed.precision) for posed, _ in listed} == set(
+        product(StepSchedule, (Precision.FP32, Precision.FP16))
+    )
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     assert f"Every strategy plans {len(listed)} problems" in readme
     for posed, _ in listed:
@@ -173,6 +185,40 @@ def test_scores_by_hand() -> None:
     assert (ours.within_1, ours["within_1.2"]) == pytest.approx((2 / 3, 1.0))
     assert (theirs.within_1, theirs.within_2) == pytest.approx((1 / 3, 2 / 3)), "what failed is outside every factor"
     assert list(found.index) == ["ours", "theirs"]
+
+
+def test_scores_expect_over_the_draws_and_families_weigh_alike() -> None:
+    """Ten of twenty draws have the other plan first; by hand."""
+    one, other = tuple([1.0] * 10 + [2.0] * 10), tuple([2.0] * 10 + [1.0] * 10)
+    sure, near = (1.0,) * 20, (1.04,) * 20
+    table = board(
+        bound(1.0, 1.0), row("ours", 1.4, draws_ms=one), row("theirs", 1.5, draws_ms=other),
+        bound(1.0, 1.0, "x"), row("ours", 1.0, "x", draws_ms=sure), row("theirs", 1.04, "x", draws_ms=near),
+        bound(1.0, 1.0, "y"), row("ours", 1.0, "y", draws_ms=sure), row("theirs", None, "y"),
+    )  # fmt: skip
+    table = table.assign(family=table["workload"].map({"w": "a", "x": "b", "y": "b"}))
+    first = table[table.workload == "w"].set_index("strategy")
+    assert first["p_best"].tolist() == [0.5, 0.5]
+    assert first["expected_over_best_pct"].tolist() == pytest.approx([100 * (math.sqrt(2) - 1)] * 2)
+    found = scores(table).set_index("strategy")
+    ours, theirs = found.loc["ours"], found.loc["theirs"]
+    assert (ours["expected_within_1.05"], theirs["expected_within_1.05"]) == pytest.approx((0.75, 0.5))
+    assert (ours.expected_best, ours.surely_best, theirs.expected_best) == pytest.approx((0.75, 2, 0.25))
+    assert (ours.common, theirs.common) == (2, 2), "both solve half of the problems, and two of them both"
+    assert ours.common_over_best == pytest.approx(2**0.25)
+    assert theirs.common_over_best == pytest.approx(2**0.25 * 1.04**0.5)
+    assert (ours["rank"], theirs["rank"]) == (1, 2)
+    equal = scores(board(bound(1.0, 1.0), row("a", 2.0), row("b", 2.0), row("c", 3.0))).set_index("strategy")
+    assert equal["rank"].to_dict() == {"a": 1, "b": 1, "c": 3}, "ties are ties"
+
+
+def test_scores_have_both_judges_side_by_side() -> None:
+    table = board(
+        bound(8.0, 8.0), row("ours", 10.0, torchrec_estimate_ms=3.0), row("theirs", 12.0, torchrec_estimate_ms=2.9),
+        bound(8.0, 8.0, "x"), row("ours", 10.0, "x", torchrec_estimate_ms=3.0), row("theirs", 9.0, "x"),
+    )  # fmt: skip
+    found = scores(table).set_index("strategy")
+    assert (found.loc["ours", "torchrec_within_1.05"], found.loc["theirs", "torchrec_within_1.05"]) == (1.0, 0.5)
 
 
 def test_unlike_budgets_have_scores_of_their_own() -> None:

@@ -91,17 +91,19 @@ def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_again
     ]
     seen = observe(Evidence(records=(), tables={"draws": pd.DataFrame(rows)}))
     # Draw 0: rm2 gives 12 / 4 and rm3 12 / 2; draw 1 has rm2 alone, 12 / 1; rm1 fits and does not count.
-    assert seen["throughput"] == pytest.approx([18**0.5, 12.0])
-    assert seen["throughput-each"] == pytest.approx([(10 * 3 * 5 * 20 * 6 * 10) ** (1 / 6), (40 * 12 * 20) ** (1 / 3)])
-    assert seen["balance"] == seen["balance-cv"] == pytest.approx([3.0, 3.0])
+    assert seen["throughput-stand-in"] == pytest.approx([18**0.5, 12.0])
+    assert seen["throughput-stand-in-each"] == pytest.approx(
+        [(10 * 3 * 5 * 20 * 6 * 10) ** (1 / 6), (40 * 12 * 20) ** (1 / 3)]
+    )
+    assert seen["balance-stand-in"] == seen["balance-stand-in-cv"] == pytest.approx([3.0, 3.0])
     # One lookup more for all: 50 to 5 and 50 to 1, and no ratio to nothing.
-    assert seen["slow-accesses"] == pytest.approx([(10 * 50) ** 0.5, 50.0])
-    assert seen["slow-accesses-each"] == pytest.approx(
+    assert seen["slow-accesses-stand-in"] == pytest.approx([(10 * 50) ** 0.5, 50.0])
+    assert seen["slow-accesses-stand-in-each"] == pytest.approx(
         [(100 * 10 * 20 * 500 * 50 * 100) ** (1 / 6), (500 * 50 * 100) ** (1 / 3)]
     )
-    assert seen["throughput-quarter"] == pytest.approx([4.0])
-    assert seen["slow-accesses-quarter"] == pytest.approx([1.0])
-    assert seen["hash-under-use"] == [80.0, 80.0]
+    assert seen["throughput-stand-in-quarter"] == pytest.approx([4.0])
+    assert seen["slow-accesses-stand-in-quarter"] == pytest.approx([1.0])
+    assert seen["hash-under-use-stand-in"] == [80.0, 80.0]
 
 
 def task_rows(task: str, split: str, **costs: tuple[float, ...]) -> list[dict[str, object]]:
@@ -145,28 +147,40 @@ def test_dreamshard_is_held_against_the_strongest_baseline_task_by_task() -> Non
     )
     mixed = pd.DataFrame(task_rows("Mixed-80 (8)", "test", **{"dreamshard": (10.0, 10.0), "rnn-rl": (12.0, 5.0)}))
     seen = dreamshards_numbers(table, mixed)
-    assert seen["margin-open-tables"] == pytest.approx([(1.1 * 0.8) ** 0.5, (1.2 * 0.8) ** 0.5])
-    assert seen["over-random"] == pytest.approx([(3.0 * 0.8) ** 0.5, (1.1 * 0.8) ** 0.5])
+    # By row, over the paper's own margins: 18.3 over 17.6 and 33.0 over 32.4, and over random 23.0 and 41.1.
+    own = [18.3 / 17.6 - 1.0, 33.0 / 32.4 - 1.0]
+    assert seen["margin-open-tables"] == pytest.approx([((1.1 * 1.2) ** 0.5 - 1.0) / own[0], -0.2 / own[1]])
+    random = [23.0 / 17.6 - 1.0, 41.1 / 32.4 - 1.0]
+    assert seen["over-random"] == pytest.approx([((3.0 * 1.1) ** 0.5 - 1.0) / random[0], -0.2 / random[1]])
     assert seen["unseen-tables"] == pytest.approx([(3.0 * 0.8) ** 0.5 / 2.0, (1.1 * 0.8) ** 0.5 / 2.0])
-    assert seen["every-row-ahead"] == pytest.approx([(1.1 * 1.2) ** 0.5, 0.8])
-    assert seen["largest-margin"] == seen["margin-production"] == pytest.approx([1.2, 0.5])
+    assert seen["margin-open-tables-region"] == pytest.approx([(1.1 * 1.2) ** 0.5, 0.8])
+    assert seen["largest-margin-stand-in"] == seen["margin-production-stand-in"] == pytest.approx([1.2, 0.5])
     # Two rows: the paper's margins fall from the first to the second, as ours do.
-    assert seen["order-of-margins"] == pytest.approx([1.0])
+    assert seen["margin-open-tables-order"] == pytest.approx([1.0])
     assert "over-rnn" not in seen
     assert "learning-helps" not in seen
 
 
 def test_dreamshard_trained_elsewhere_is_held_against_itself_trained_there() -> None:
     observe = importlib.import_module("shardbench.baselines.dreamshard.reproduction.claims").observations
-    transfer = pd.DataFrame(
+    studies = importlib.import_module("shardbench.baselines.dreamshard.reproduction.studies")
+    rows = pd.DataFrame(
         {
-            "trained_on": ["a", "a", "b", "b", "a"],
-            "used_on": ["a", "b", "a", "b", "a"],
-            "task_set": ["test", "test", "test", "test", "shares"],
-            "over_trained_there_pct": [0.0, 25.0, -20.0, 0.0, 7.0],
+            "trained_on": ["a", "a", "a", "b", "b", "b", "a"],
+            "seed": [0, 1, 0, 0, 0, 1, 0],
+            "used_on": ["a", "a", "b", "a", "b", "b", "a"],
+            "task_set": ["test"] * 6 + ["shares"],
+            "unseen_tables_pct": 100.0,
+            "cost_ms": [9.0, 11.0, 25.0, 8.0, 20.0, 20.0, 1.0],
+            "bound_ms": 1.0,
+            "best_greedy": "g",
+            "best_greedy_ms": 1.0,
+            "infeasible": 0,
         }
     )
-    assert observe(Evidence(records=(), tables={"transfer": transfer})) == {"other-sizes": pytest.approx([0.8, 1.25])}
+    tables = studies.DreamShardTransfer().tables(rows)
+    # A policy that is used on its own row alone tells nothing of other rows.
+    assert observe(Evidence(records=(), tables=tables)) == {"other-sizes": pytest.approx([20.0 / 25.0, 10.0 / 8.0])}
 
 
 def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> None:
@@ -183,11 +197,13 @@ def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> 
     few = dreamshards_numbers(table[table["task"].isin(contests.RNN_ROWS)], table[mixed])
     assert len(contests.RNN_ROWS) == 3
     seen = {**seen, "over-rnn": few["over-rnn"]}
-    for name in ("margin-open-tables", "margin-production", "largest-margin", "over-random", "over-rnn"):
-        (number,) = [log_mean(seen[name]).value]
+    for name in ("margin-open-tables", "over-random", "over-rnn"):
+        assert seen[name] == pytest.approx([1.0] * len(seen[name])), name
+    for name in ("margin-production", "largest-margin"):
+        number = log_mean(seen[f"{name}-stand-in"]).value
         assert claims[name].paper == pytest.approx(claims[name].scale.shown(number), abs=0.06), name
-    assert seen["order-of-margins"] == pytest.approx([1.0])
-    assert min(seen["every-row-ahead"]) > 1.01
+    assert seen["margin-open-tables-order"] == pytest.approx([1.0])
+    assert min(seen["margin-open-tables-region"]) > 1.01
     assert published.published_as("Mixed-80 (8)") == "Prod-80 (8)"
     assert published.published_as("DLRM-20 (4)") == "DLRM-20 (4)"
 
@@ -256,6 +272,7 @@ def test_autoshard_is_held_against_the_best_greedy_task_by_task() -> None:
     transfer = pd.DataFrame(
         {
             "trained_on": ["a"] * 6,
+            "seed": [0, 1, 0, 0, 0, 1],
             "used_on": ["b", "b", "a", "a", "a", "a"],
             "task_set": ["test", "test", "test", "shares", "shares", "shares"],
             "unseen_tables_pct": [100.0, 100.0, 100.0, 50.0, 100.0, 0.0],
@@ -264,9 +281,10 @@ def test_autoshard_is_held_against_the_best_greedy_task_by_task() -> None:
         }
     )
     seen = observe(Evidence(records=(), tables={"transfer": transfer}))
-    # Two seeds of one pair are one number; of shares only tasks with a table that was not seen in training count.
-    assert seen["transfers"] == pytest.approx([1.1])
-    assert seen["unseen-tables"] == pytest.approx([5.0, 0.9])
+    # A seed is a policy; of shares only tasks with a table that was not seen in training count.
+    assert seen["transfers-other-sizes"] == pytest.approx([11.0 / 9.0, 1.0])
+    assert seen["transfers-unseen-tables"] == pytest.approx([(5.0 * 0.9) ** 0.5])
+    assert seen["transfers"] == pytest.approx([(11.0 / 9.0 * 5.0 * 0.9) ** (1 / 3), 1.0])
 
 
 def test_the_rnn_is_held_against_random_its_order_and_chance() -> None:

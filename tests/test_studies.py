@@ -30,6 +30,7 @@ from shardbench.studies.study import Cell, Plot, Row, Study
 CLAIMS = """
 [[claims]]
 name = "doubles"
+kind = "statement"
 statement = "twice is twice as much"
 quote = "twice"
 paper = 2.0

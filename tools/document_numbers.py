@@ -22,7 +22,14 @@ from shardbench.model.table import Name
 from shardbench.records.trial import Backend
 from shardbench.report.page.profile_picture import profile_picture
 from shardbench.report.tables.answer import answers_of_table, lines
-from shardbench.report.tables.claim_text import NOT_STATED, VERDICTS, claim_text, ledger_cells
+from shardbench.report.tables.claim_text import (
+    NOT_STATED,
+    VERDICTS,
+    below_statements,
+    claim_text,
+    ledger_cells,
+    summary,
+)
 from shardbench.report.tables.text import significant
 
 FOLDERS = ("baselines", "benchmarks", "docs")
@@ -84,8 +91,9 @@ class Block(pydantic.BaseModel):
     name: Name
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files below ``results/tables``, one after the other."""
-    form: Literal["table", "claims", "ledger", "verdicts", "answer", "support", "session"] = "table"
-    """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper;
+    form: Literal["table", "claims", "ledger", "verdicts", "summary", "answer", "support", "session"] = "table"
+    """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper or
+    by another column that ``rows`` names; ``summary``: the same in sentences, with when definitions were committed;
     ``answer``: what a run prints of a throughput table; ``support``: what works with TorchRec; ``session``: what a
     terminal showed, a text as it is."""
     where: str = ""
@@ -235,10 +243,19 @@ def _line(cells: Sequence[str]) -> str:
 def _claims(block: Block, frame: pd.DataFrame) -> str:
     """Write a list: each statement, what became of it, and on which evidence."""
     lines = []
-    for row in frame.to_dict("records"):
-        text = claim_text({str(name): value for name, value in row.items()})
-        lines += textwrap.wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    for row, below in below_statements(_rows(frame)):
+        indents = {"initial_indent": "  - " if below else "- ", "subsequent_indent": "    " if below else "  "}
+        lines += textwrap.wrap(claim_text(row), WIDTH, break_on_hyphens=False, **indents)
     return "\n".join(lines)
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _summary(block: Block, frame: pd.DataFrame) -> str:
+    files = " and ".join(f"`{TABLES}/{name}`" for name in block.tables)
+    return "\n".join(textwrap.wrap(f"{summary(_rows(frame))} {files}.", WIDTH, break_on_hyphens=False))
 
 
 def _ledger(block: Block, frame: pd.DataFrame) -> str:
@@ -246,9 +263,10 @@ def _ledger(block: Block, frame: pd.DataFrame) -> str:
     parts = []
     for paper, rows in frame.groupby("paper", sort=False):
         heads = (str(paper), "direction", "magnitude", "the paper says", "ours", "region")
-        cells = [ledger_cells({str(name): value for name, value in row.items()}) for row in rows.to_dict("records")]
+        told = [(ledger_cells(row), below) for row, below in below_statements(_rows(rows))]
+        cells = [(f"&ensp;{cell[0]}" if below else f"**{cell[0]}**", *cell[1:]) for cell, below in told]
         parts += [_line(row) for row in (heads, ["---"] * len(heads), *cells)] + [""]
-    return "\n".join([*parts, f"`{TABLES}/{block.tables[0]}`."])
+    return "\n".join([*parts, f"{' and '.join(f'`{TABLES}/{name}`' for name in block.tables)}."])
 
 
 def _verdicts(block: Block, frame: pd.DataFrame) -> str:
@@ -258,15 +276,16 @@ def _verdicts(block: Block, frame: pd.DataFrame) -> str:
     if strange:
         raise BadInput(f"the ledger has verdicts that none knows: {', '.join(sorted(strange))}")
     verdicts = [verdict for verdict in VERDICTS if verdict in found]
-    heads = ("paper", "statements", *verdicts)
+    by, head = next(iter(block.rows.items()), ("paper", "paper"))
+    heads = (head, "statements" if by == "paper" else "rows", *verdicts)
     lines = [_line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
-    for paper, rows in frame.groupby("paper", sort=False):
+    for name, rows in frame.groupby(by, sort=False):
         counts = [
             [int((rows[answer] == verdict).sum()) for answer in ("direction", "magnitude")] for verdict in verdicts
         ]
         cells = [f"{direction} / {magnitude}" if direction + magnitude else "-" for direction, magnitude in counts]
-        lines.append(_line([str(paper), str(len(rows)), *cells]))
-    return "\n".join([*lines, "", f"`{TABLES}/{block.tables[0]}`."])
+        lines.append(_line([str(name), str(len(rows)), *cells]))
+    return "\n".join([*lines, "", f"{' and '.join(f'`{TABLES}/{name}`' for name in block.tables)}."])
 
 
 def _answer(block: Block, frame: pd.DataFrame) -> str:
@@ -318,6 +337,7 @@ _FORMS = {
     "claims": _claims,
     "ledger": _ledger,
     "verdicts": _verdicts,
+    "summary": _summary,
     "answer": _answer,
     "support": _support,
 }

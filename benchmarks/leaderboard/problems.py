@@ -16,13 +16,13 @@ from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
-from shardbench.model.table import Name
+from shardbench.model.table import Name, Precision, StepSchedule
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload
 
-VERSION = 1
+VERSION = 2
 
 
 class Posed(pydantic.BaseModel):
@@ -33,6 +33,13 @@ class Posed(pydantic.BaseModel):
     name: Name
     machines: Annotated[tuple[str, ...], Field(min_length=1)]
     parameters: dict[str, Any]
+    family: str = ""
+    """Families weigh alike in scores, however many problems they have."""
+    fills: PositiveFloat | None = None
+    """Share of the devices' HBM that the tables take, which says how much HBM there is; None: the machine's own."""
+    schedule: StepSchedule = StepSchedule.SEQUENTIAL
+    precision: Precision = Precision.FP32
+    """That of weights, and of what ranks exchange."""
     samples_a_device: PositiveInt | None = None
     """The batch grows with the machine, up to ``most_samples``; None: it is stated with the parameters."""
     most_samples: PositiveInt | None = None
@@ -49,6 +56,10 @@ class Version(pydantic.BaseModel):
     efforts: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
     """Seconds for learning and planning together."""
     published_s: PositiveFloat
+    shortens: tuple[Name, ...] = ()
+    """Strategies that make short the formula that judges."""
+    learns_from: tuple[Name, ...] = ()
+    """Strategies that learn from what it gives."""
     workloads: Annotated[tuple[Posed, ...], Field(min_length=1)]
 
     def problems(self) -> Iterator[tuple[Posed, str]]:
@@ -115,13 +126,23 @@ def drawn(version: int, posed: Posed, machine: Machine) -> tuple[Workload, Drawn
     return _drawn(version, posed.name, size)
 
 
+def filled(problem: Problem, share: float) -> Problem:
+    """Return the problem on devices with as much HBM that its tables take ``share`` of all of it."""
+    total = sum(map(problem.weight_bytes, problem.tables))
+    topology = replace(problem.topology, hbm_bytes=round(total / share / problem.world_size))
+    return replace(problem, machine=replace(problem.machine, topology=topology), topology=topology)
+
+
 @lru_cache(maxsize=2)
 def question(version: int, name: str, machine_name: str, *, inputs: bool) -> CountedQuestion:
     """Return a problem with the test batches that plans are judged on, and a sample of train inputs if ``inputs``."""
     machine = load_machine(machine_name)
     workload, batches = drawn(version, load(version).posed(name), machine)
+    posed = load(version).posed(name)
     problem = Problem.of(
-        name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
-        inputs=workload.input_sample if inputs else None,
+        name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size, precision=posed.precision,
+        exchange=posed.precision, schedule=posed.schedule, inputs=workload.input_sample if inputs else None,
     )  # fmt: skip
+    if posed.fills is not None:
+        problem = filled(problem, posed.fills)
     return JudgedOnce(problem, workload, batches, _known(version, name, machine_name))

@@ -34,7 +34,7 @@ LEARNING_SHARE = 5.0 / 6.0
 """A strategy that learns may learn for this share of an effort."""
 DRAWN = 64
 """Draws of the model's constants that a row keeps."""
-QUICK = (("synthetic-40", "a100-40gb-1x8"), ("meta-traces", "a100-40gb-2x8"))
+QUICK = (("equal-200", "a100-40gb-1x8"), ("meta-traces", "h100-1x8"))
 
 
 class Steps(Study):
@@ -109,11 +109,11 @@ class Steps(Study):
         """Return both tables, with the measured rows of the suite that has them."""
         stored = trial_store(results, MEASURED_SUITE).read()
         measured = [record for record in stored if not unusual(record.spec.exchange, record.spec.schedule)]
-        found = steps(rows, VERSION)
+        found = _described(steps(rows, VERSION))
         if measured:
             devices = {name: load_machine(name).topology.world_size for name in {r.spec.machine for r in measured}}
             found = pd.concat([found, measured_steps(measured, VERSION, devices, _sees())], ignore_index=True)
-        return {"steps": found, "scores": scores(found)}
+        return {"steps": found, "scores": _marked(scores(found))}
 
 
 def _asked(posed: Posed, machine: str, quick: bool) -> list[tuple[str | None, str]]:
@@ -129,6 +129,21 @@ def _asked(posed: Posed, machine: str, quick: bool) -> list[tuple[str | None, st
 def _competing() -> dict[str, bool]:
     """All strategies but those that run only where named, and whether they learn."""
     return {name: learns(each) for name, each in strategies().items() if not each.role.named_only}
+
+
+def _described(table: pd.DataFrame) -> pd.DataFrame:
+    """Say of every row of which family its problem is, and what is particular about it."""
+    posed = {each.name: each for each in load().workloads}
+    columns = {"family": "family", "fills": "fills", "schedule": "schedule", "precision": "precision"}
+    told = {name: [getattr(posed[each], field) for each in table["workload"]] for name, field in columns.items()}
+    return table.assign(**told)
+
+
+def _marked(table: pd.DataFrame) -> pd.DataFrame:
+    """Mark in the scores who makes the formula short that judges, and who learns from what it gives."""
+    board = load()
+    marks = dict.fromkeys(board.learns_from, "learns from it") | dict.fromkeys(board.shortens, "makes it short")
+    return table.assign(judge=[marks.get(name, "") for name in table["strategy"]])
 
 
 @cache
@@ -161,7 +176,7 @@ def _head(asked: CountedQuestion) -> dict[str, Scalar]:
     problem = asked.problem
     return {
         "backend": "simulated", "devices": problem.world_size, "batch_size": problem.batch_size,
-        "machine_hash": content_hash(problem.machine),
+        "machine_hash": content_hash(load_machine(problem.machine.name)),
     }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def claims_command(
     results: shared.ResultsOption = shared.DEFAULT_RESULTS,
     as_json: shared.JsonOption = False,
 ) -> int:
-    """Judge the claims of all papers. It reads a results folder and writes tables/claims.csv and pictures."""
+    """Judge the claims of all papers. It reads a results folder and writes tables and pictures."""
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
     from shardbench.studies.ledger import check_ledger, ledger, write_ledger  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
@@ -48,7 +48,7 @@ def claims_command(
     if as_json:
         shared.print_json({"claims": json_rows(found.claims), "files": list(map(str, written))})
         return shared.EXIT_OK
-    print_claims(found.claims)
+    print_claims(found.rows)
     for path in written:
         say(f"written: {path}")
     return shared.EXIT_OK
@@ -56,7 +56,7 @@ def claims_command(
 
 def print_claims(frame: "pd.DataFrame") -> None:
     """Print the ledger's rows as ASCII lines, paper by paper."""
-    from shardbench.report.tables.claim_text import claim_text  # noqa: PLC0415
+    from shardbench.report.tables.claim_text import below_statements, claim_text  # noqa: PLC0415
 
     if not len(frame):
         return
@@ -64,10 +64,11 @@ def print_claims(frame: "pd.DataFrame") -> None:
     say("Claims: direction and magnitude of what each paper states, our number, and the evidence")
     for paper, rows in frame.groupby("paper", sort=False):
         say(f"{paper}:")
-        for row in rows.to_dict("records"):
-            text = ascii_text(claim_text({str(name): value for name, value in row.items()}).replace("**", ""))
-            filled = textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-            say(filled)
+        told = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
+        for row, below in below_statements(told):
+            text = ascii_text(claim_text(row).replace("**", ""))
+            at = "    " if below else "  "
+            say(textwrap.fill(text, width, initial_indent=at, subsequent_indent=f"{at}  ", break_on_hyphens=False))
 
 
 def print_claims_of(reproduction: "Reproduction", results: Path) -> None:
@@ -75,7 +76,7 @@ def print_claims_of(reproduction: "Reproduction", results: Path) -> None:
     from shardbench.studies.files import study_code  # noqa: PLC0415
     from shardbench.studies.ledger import ledger  # noqa: PLC0415
 
-    print_claims(ledger(results, reproduction).claims)
+    print_claims(ledger(results, reproduction).rows)
     for line in study_code(reproduction, results).lines():
         say(line)
 

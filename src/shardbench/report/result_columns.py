@@ -96,6 +96,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "claims": {
         "paper": "the baseline's folder",
         "claim": "short name of the statement",
+        "kind": "`statement` of the paper, `second-hand`, or `control` of our own",
         "backend": "what it was tested on: `simulated`, `measured` or `counted`; empty where it is not testable here",
         "statement": "what the paper says",
         "paper_value": "the paper's number, in `unit`; none where none was seen in it",
@@ -112,6 +113,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "conditions": "under which it was tested",
         "defined_in": "commit in which the definition was first stated",
         "judged_in": "commits of the code that made the evidence",
+        "defined_first": "whether the definition was committed before the first record of the evidence was begun",
         "relation": "how `paper_value` is meant",
         "sourced": "whether the statement was read in the paper itself",
         "definition_of": "whose definition it is",

@@ -21,10 +21,13 @@ from shardbench.report.result_columns import COLUMNS
 
 PARTS = ("records", "studies", "tables")
 """A results folder has at least one of these folders."""
-CLAIMS = "claims"
+CLAIMS, READINGS = "claims", "readings"
+OF = "of"
+"""The column of a reading that names its statement."""
 NOT_STATED = "not stated"
 _BOTH = "predicted and measured"
 _BACKENDS = {
+    "claims_rules": "simulated",
     "faults/fuzz": "measured",
     "faults/impostors": "measured",
     "faults/summary": "measured",
@@ -270,10 +273,11 @@ def _cells(records: Iterable[CellRecord]) -> pd.DataFrame:
 def _tables(folder: Path, cells: Mapping[tuple[str, str], list[CellRecord]]) -> dict[str, pd.DataFrame]:
     root = folder / "tables"
     found = {path.relative_to(root).with_suffix("").as_posix(): _read(path) for path in sorted(root.rglob("*.csv"))}
-    if CLAIMS in found:
-        found[CLAIMS] = _claims(found[CLAIMS], root / "claims.csv")
+    for name in set(found) & {CLAIMS, READINGS}:
+        found[name] = _claims(found[name], root / f"{name}.csv", name)
     if "regions" in found and CLAIMS in found:
-        backends = found[CLAIMS][["paper", "claim", "backend"]]
+        both = [found[name] for name in (CLAIMS, READINGS) if name in found]
+        backends = pd.concat(both)[["paper", "claim", "backend"]]
         found["regions"] = found["regions"].merge(backends, on=["paper", "claim"], how="left", validate="one_to_one")
     for name, frame in list(found.items()):
         if "backend" not in frame.columns:
@@ -299,13 +303,14 @@ def _read(path: Path) -> pd.DataFrame:
         raise BadInput(f"{path}: no table: {text}; make the tables again: shardbench report") from error
 
 
-def _claims(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+def _claims(frame: pd.DataFrame, path: Path, name: str = CLAIMS) -> pd.DataFrame:
     """Add to the ledger the backend of each statement's evidence, the first word of its strength."""
-    missing = [column for column in COLUMNS[CLAIMS] if column not in {*frame.columns, "backend"}]
+    columns = [*COLUMNS[CLAIMS], *([OF] if name == READINGS else [])]
+    missing = [column for column in columns if column not in {*frame.columns, "backend"}]
     if missing:
         raise BadInput(f"{path} has no column '{missing[0]}'; make it again: shardbench report NAME")
     backend = frame["strength"].fillna("").astype(str).str.extract(r"^(\w*)", expand=False)
-    return frame.assign(backend=backend)[list(COLUMNS[CLAIMS])]
+    return frame.assign(backend=backend)[columns]
 
 
 def _backend_of(

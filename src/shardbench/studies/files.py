@@ -12,7 +12,7 @@ from shardbench.report.page.chart import Chart
 from shardbench.report.page.study_chart import plot_chart
 from shardbench.report.page.write import Extra, write_page
 from shardbench.report.standing import states_standings
-from shardbench.report.tables.claim_text import claim_row
+from shardbench.report.tables.claim_text import below_statements, claim_row
 from shardbench.report.tables.files import frame_csv, suite_paths, suite_records
 from shardbench.report.tables.text import readable_cell
 from shardbench.studies.ledger import Ledger, check_ledger, ledger, write_ledger
@@ -27,8 +27,9 @@ SHOWN_ROWS = 100
 
 def frames(reproduction: Reproduction, results: Path) -> dict[str, pd.DataFrame]:
     """Tables of studies, and the paper's part of the ledger, by name."""
-    claims = ledger(results, reproduction).claims
-    return study_tables(reproduction, results) | ({"claims": claims} if len(claims) else {})
+    found = ledger(results, reproduction)
+    told = {"claims": found.claims, "readings": found.readings}
+    return study_tables(reproduction, results) | {name: frame for name, frame in told.items() if len(frame)}
 
 
 def expected_files(reproduction: Reproduction, results: Path) -> dict[Path, str]:
@@ -115,12 +116,13 @@ def claims_sections(found: Ledger) -> list[Extra]:
         return []
     note = (
         "What papers state, and what was found. Direction and magnitude are judged each by itself: 'reproduced' needs "
-        "five independent units and a whole 95 % interval, 'consistent' is all of fewer units or of chosen conditions "
-        "(whose range is the least and the most). Region: the share of a design over all knobs that no source fixes "
-        "in which the statement holds. '-' under 'the paper says': it gives no number, or none was seen in it."
+        "five independent units and a whole 95 % interval, 'consistent' is the interval of fewer units, or all of "
+        "five or more chosen conditions (whose range is the least and the most). Readings, stand-ins, what is "
+        "second-hand and controls are no statements of a paper. Region: the share of a design over all knobs that no "
+        "source fixes in which the statement holds. '-' under 'the paper says': it gives no number, or none was seen."
     )
-    rows = [{str(name): value for name, value in row.items()} for row in found.claims.to_dict("records")]
-    shown = pd.DataFrame([claim_row(row) for row in rows])
+    rows = [{str(name): value for name, value in row.items()} for row in found.rows.to_dict("records")]
+    shown = pd.DataFrame([claim_row(row) for row, _ in below_statements(rows)])
     made = [replace(_extra("Claims", note, shown, "claims"), csv="tables/claims.csv", command="shardbench claims")]
     if found.pictures:
         titles = tuple(name.removesuffix(".svg") for name in found.pictures)

@@ -55,6 +55,11 @@ class Ledger:
     """The false-positive rate of the rule behind every verdict."""
     pictures: Mapping[str, str]
 
+    @property
+    def rows(self) -> pd.DataFrame:
+        """Statements and what stands below them, in one frame."""
+        return pd.concat([self.claims, self.readings], ignore_index=True)
+
 
 def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
     """Make the ledger of all papers that have a record in a results folder, with statements that need none.

@@ -58,8 +58,9 @@ def rule_row(claim: Claim, numbers: Sequence[float]) -> dict[str, object]:
     if claim.relation is Relation.NOT_WORSE and claim.margin is not None:
         at_shown = -claim.margin if claim.better == "higher" else claim.margin
     if claim.relation is not Relation.DIRECTION:
-        allowed = tuple(_place(claim, end) for end in claim.limits())
-        row["false_magnitude"] = float(_yes(_place(claim, at_shown) + noise, allowed, sample=claim.sample).mean())
+        least, most = (_place(claim, end) for end in claim.limits())
+        drawn = _place(claim, at_shown) + noise
+        row["false_magnitude"] = float(_yes(drawn, (least, most), sample=claim.sample).mean())
     return row
 
 

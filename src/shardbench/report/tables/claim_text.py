@@ -1,6 +1,6 @@
 """Rows of the ledger in words, for documents and terminals."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardbench.report.tables.text import significant, unknown
@@ -8,6 +8,51 @@ from shardbench.report.tables.text import significant, unknown
 VERDICTS = ("reproduced", "consistent", "partly", "inconclusive", "not reproduced", "not testable here", "not run")
 """The ledger's verdicts, in the order of their columns."""
 NOT_STATED = "not stated"
+STATEMENT = "statement"
+_KINDS = {
+    "reading": ("other reading of a statement", "other readings of a statement"),
+    "stand-in": ("row of what stand-ins show", "rows of what stand-ins show"),
+    "second-hand": ("second-hand statement", "second-hand statements"),
+    "control": ("control of our own", "controls of our own"),
+}
+
+
+def below_statements(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], bool]]:
+    """Put every reading and stand-in below its statement; tells of each row whether it stands below one."""
+
+    def under(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        return [each for each in rows if (each["paper"], _of(each)) == (row["paper"], row["claim"])]
+
+    return [pair for row in rows if not _of(row) for pair in [(row, False), *((each, True) for each in under(row))]]
+
+
+def _of(row: Mapping[str, Any]) -> str:
+    return "" if unknown(row.get("of")) else str(row["of"])
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say in sentences how many statements there are, what came of them, and when they were defined."""
+    stated = [row for row in rows if row["kind"] == STATEMENT]
+    tested = [row for row in stated if row["direction"] != "not testable here"]
+    words = [
+        f"The ledger has {len(stated)} statements of papers. {len(stated) - len(tested)} are not testable here: "
+        "they are about data, models or hardware that we do not have."
+    ]
+    for answer in ("direction", "magnitude"):
+        asked = [row for row in tested if row[answer] != NOT_STATED]
+        counts = {verdict: sum(row[answer] == verdict for row in asked) for verdict in VERDICTS}
+        said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        words.append(f"Of the other {len(tested)}, {len(asked)} state a {answer}: {said}.")
+    apart = {kind: [row for row in rows if row["kind"] == kind] for kind in _KINDS}
+    counted = [f"{len(of)} {_KINDS[kind][len(of) != 1]}" for kind, of in apart.items() if of]
+    words.append(f"Counted apart are {', '.join(counted[:-1])} and {counted[-1]}.")
+    judged = [row for row in rows if not unknown(row["defined_first"])]
+    first = sum(str(row["defined_first"]).lower() == "true" for row in judged)
+    words.append(
+        f"In {first} of {len(judged)} judged rows the definition was committed before the first run of the evidence "
+        "began."
+    )
+    return " ".join(words)
 
 
 def claim_text(row: Mapping[str, Any]) -> str:
@@ -51,6 +96,7 @@ def claim_row(row: Mapping[str, Any]) -> dict[str, str]:
     return {
         "paper": row["paper"],
         "claim": row["claim"],
+        "kind": row["kind"] if not _of(row) else f"{row['kind']} of {row['of']}",
         "statement": row["statement"],
         "direction": direction,
         "magnitude": magnitude,

@@ -20,18 +20,26 @@ from shardbench.report.page.profiles import geometric_mean
 from shardbench.report.standing import RANKS, UNSHARDED, over_pct, ranks_by_judge, table_standings
 
 STEPS = (
-    "version", "workload", "machine", "devices", "backend", "strategy", "budget", "outcome", "step_ms",
-    "over_bound_pct", "over_best_pct", "tie", "plan_s", "fit_s", "effort_cpu_s", "headroom_pct", "step_ms_low",
+    "version", "family", "workload", "machine", "devices", "fills", "schedule", "precision", "backend", "strategy",
+    "budget", "outcome", "step_ms", "over_bound_pct", "over_best_pct", "tie", "p_best", "p_within_1.05",
+    "expected_over_best_pct", "plan_s", "fit_s", "effort_cpu_s", "headroom_pct", "step_ms_low",
     "step_ms_high", "bound_ms", "bounded_by", "predicted_step_ms", "torchrec_estimate_ms", *RANKS, "n", "role", "sees",
     "moves", "batch_size", "plan_hash", "cause",
 )  # fmt: skip
 BOUND, ANY_PLAN, ORDERED = "bound", "any plan", "plans in order"
 FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
 """Profiles are tabulated at these factors: the share of problems whose step is within the factor of the best."""
+NEAR = 1.05
+"""Expectations are of being within this factor of the best."""
+SURE_BEST = 0.95
+"""Share of draws in which a plan has to be the best, alone or with its equals, to be called so."""
 SCORES = (
-    "version", "backend", "budget", "strategy", "role", "problems", "ok", "best", "bounded", "over_bound_geomean",
-    "over_best_geomean", *(f"within_{factor:g}" for factor in FACTORS),
+    "version", "backend", "budget", "rank", "strategy", "role", "judge", "problems", "ok", "expected_within_1.05",
+    "torchrec_within_1.05", "common", "common_over_best", "expected_best", "surely_best", "best", "bounded",
+    "over_bound_geomean", "over_best_geomean", "plan_s", *(f"within_{factor:g}" for factor in FACTORS),
 )  # fmt: skip
+COMMON_FROM = 0.5
+"""Quality is compared on the problems that all solve who solve at least this share of all."""
 
 
 def steps(rows: pd.DataFrame, version: int) -> pd.DataFrame:
@@ -69,7 +77,27 @@ def _problem(part: pd.DataFrame) -> pd.DataFrame:
     )
     ok = asked[asked["outcome"] == Outcome.OK.value]
     best = ok.iloc[0] if len(ok) else None
-    return pd.DataFrame([{**row, **_cells(row, best, bounds)} for row in asked.to_dict("records")])
+    expected = {at: each for _, of in ok.groupby("budget") for at, each in _expected(of).items()}
+    rows = zip(asked.index, asked.to_dict("records"), strict=True)
+    return pd.DataFrame([{**row, **_cells(row, best, bounds), **expected.get(at, {})} for at, row in rows])
+
+
+def _expected(ok: pd.DataFrame) -> dict[Any, dict[str, float]]:
+    """Return what is expected of each of a budget's rows over the draws of the model; {} where a row has no draws.
+
+    A draw of the constants is the same for all rows of a problem, so that each draw has a best, and equals share it.
+    """
+    if not len(ok) or not all(map(_drawn, (row for _, row in ok.iterrows()))):
+        return {}
+    drawn = np.array(ok["draws_ms"].tolist(), dtype=np.float64)
+    ratios = drawn / drawn.min(axis=0)
+    # Equal plans err alike: rounding alone may tell them apart.
+    shares = [(ratios <= factor * (1.0 + SAME)).mean(axis=1) for factor in (1.0, NEAR)]
+    over = 100.0 * (np.exp(np.log(ratios).mean(axis=1)) - 1.0)
+    return {
+        at: {"p_best": best, "p_within_1.05": near, "expected_over_best_pct": mean}
+        for at, best, near, mean in zip(ok.index, *(each.tolist() for each in (*shares, over)), strict=True)
+    }
 
 
 def _cells(row: Mapping[Any, Any], best: "pd.Series[Any] | None", bounds: Mapping[str, float]) -> dict[str, Any]:
@@ -149,25 +177,97 @@ def _over_best(group: Group, row: Row, best: Row) -> dict[str, Any]:
 
 
 def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a backend, budget and strategy, from the table of ``steps`` alone.
+    """Return one row a backend, budget and strategy, from the table of ``steps`` alone; families weigh alike.
 
-    Strategies that are within 5 % of the best most often come first.
-
-    A problem that a strategy did not end well is outside every factor of the best; it has no ratio, so that geometric
-    means are of the ``ok`` problems (over the bound: of the ``bounded`` ones).
+    ``rank`` is the place by ``expected_within_1.05``, equal ones share theirs: the share of problems on which a
+    strategy is expected, over the draws of the model, to be at most 5 % over the best; measured, and of older boards,
+    by ``within_1.05``. A problem that a strategy did not end well is outside every factor. ``torchrec_within_1.05`` is
+    the share of the problems that TorchRec's own estimator has it so near the best that it rates.
+    ``common_over_best`` is the quality of plans apart from who ends in time: the geometric mean of expected steps over
+    the best's on the ``common`` problems, which all solve who solve half of them. ``over_bound_geomean`` and
+    ``over_best_geomean`` are of the problems that the strategy solved; ``plan_s`` is the median of planning.
     """
-    rows = []
-    keys = ["backend", "budget", "strategy", "role"]
-    for (backend, budget, strategy, role), part in steps_table.groupby(keys, sort=True):
-        ok = part[part["outcome"] == Outcome.OK.value]
-        over_best = 1.0 + ok["over_best_pct"].to_numpy(dtype=np.float64) / 100.0
-        over_bound = 1.0 + ok["over_bound_pct"].dropna().to_numpy(dtype=np.float64) / 100.0
-        within = [float((over_best <= factor * (1.0 + SAME)).sum()) / len(part) for factor in FACTORS]
-        rows.append([
-            part["version"].iloc[0], backend, budget, strategy, role, len(part), len(ok),
-            int((over_best <= 1.0 + SAME).sum()), len(over_bound),
-            *(geometric_mean(ratios) if len(ratios) else None for ratios in (over_bound, over_best)), *within,
-        ])  # fmt: skip
-    table = pd.DataFrame(rows, columns=list(SCORES))
-    order = ["backend", "budget", "within_1.05", "over_best_geomean", "strategy"]
-    return table.sort_values(order, ascending=[True, True, False, True, True], ignore_index=True)
+    rows: list[dict[str, object]] = []
+    for (backend, budget), part in steps_table.groupby(["backend", "budget"], sort=True):
+        rows += _ordered([_score(own, part) | {"backend": backend, "budget": budget} for own in _by_strategy(part)])
+    return pd.DataFrame(rows, columns=list(SCORES))
+
+
+def _by_strategy(part: pd.DataFrame) -> list[pd.DataFrame]:
+    return [own for _, own in part.groupby(["strategy", "role"], sort=True)]
+
+
+def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
+    ok = own[own["outcome"] == Outcome.OK.value]
+    over_best = 1.0 + ok["over_best_pct"].astype(float) / 100.0
+    over_bound = 1.0 + ok["over_bound_pct"].dropna().to_numpy(dtype=np.float64) / 100.0
+    weights = _weights(own)
+    held = {f"within_{factor:g}": over_best <= factor * (1.0 + SAME) for factor in FACTORS}
+    expects = bool(part["p_best"].notna().any())
+    shared = _common(part)
+    common = ok[[key in shared for key in _problems(ok)]]
+    mean_over = common["expected_over_best_pct"] if expects else common["over_best_pct"]
+    return {
+        "version": own["version"].iloc[0],
+        "strategy": own["strategy"].iloc[0],
+        "role": own["role"].iloc[0],
+        "problems": len(own),
+        "ok": len(ok),
+        "expected_within_1.05": float((weights * own["p_within_1.05"].fillna(0.0)).sum()) if expects else None,
+        "torchrec_within_1.05": _torchrec_near(own, part, weights),
+        "common": len(common),
+        "common_over_best": _weighted_geomean(1.0 + mean_over.astype(float) / 100.0, _weights(common)),
+        "expected_best": float((weights * own["p_best"].fillna(0.0)).sum()) if expects else None,
+        "surely_best": int((own["p_best"] >= SURE_BEST).sum()) if expects else None,
+        "best": int((over_best <= 1.0 + SAME).sum()),
+        "bounded": len(over_bound),
+        "over_bound_geomean": geometric_mean(over_bound) if len(over_bound) else None,
+        "over_best_geomean": geometric_mean(over_best.to_numpy()) if len(over_best) else None,
+        "plan_s": float((ok["plan_s"].fillna(0.0) + ok["fit_s"].fillna(0.0)).median()) if len(ok) else None,
+        **{name: float(weights[ok.index][inside].sum()) for name, inside in held.items()},
+    }
+
+
+def _ordered(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Put rows in order, with their ranks: equal shares have one."""
+
+    def share(row: Mapping[str, Any]) -> float:
+        expected = row["expected_within_1.05"]
+        return -float(row["within_1.05"] if expected is None else expected)
+
+    ordered = sorted(rows, key=lambda row: (share(row), row["over_best_geomean"] or np.inf, row["strategy"]))
+    shares = [share(row) for row in ordered]
+    return [{**row, "rank": 1 + sum(other < own - SAME for other in shares)} for row, own in zip(ordered, shares)]
+
+
+def _problems(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    return list(zip(rows["workload"], rows["machine"], strict=True))
+
+
+def _weights(rows: pd.DataFrame) -> "pd.Series[float]":
+    """Weigh problems so that families weigh alike, and all together 1; a row without a family is in one with such."""
+    family = rows["family"].map(lambda name: name if isinstance(name, str) else "")
+    sizes = family.map(family.value_counts())
+    return 1.0 / (sizes * family.nunique()) if len(rows) else pd.Series(dtype=float)
+
+
+def _weighted_geomean(ratios: "pd.Series[float]", weights: "pd.Series[float]") -> float | None:
+    return float(np.exp((weights * np.log(ratios)).sum())) if len(ratios) else None
+
+
+def _common(part: pd.DataFrame) -> set[tuple[str, str]]:
+    """Return the problems that all solve who solve COMMON_FROM of all problems of the board."""
+    everything = set(_problems(part))
+    solved = [set(_problems(own[own["outcome"] == Outcome.OK.value])) for own in _by_strategy(part)]
+    return everything.intersection(*(each for each in solved if len(each) >= COMMON_FROM * len(everything)))
+
+
+def _torchrec_near(own: pd.DataFrame, part: pd.DataFrame, weights: "pd.Series[float]") -> float | None:
+    """Return the share of problems on which TorchRec's estimator has the plan within NEAR of the best that it rates."""
+    rated = part.dropna(subset=["torchrec_estimate_ms"])
+    if not len(rated):
+        return None
+    least = rated.groupby(["workload", "machine"])["torchrec_estimate_ms"].min()
+    best = np.array([least.get(key, np.nan) for key in _problems(own)])
+    near = own["torchrec_estimate_ms"].to_numpy(dtype=np.float64) <= best * NEAR * (1.0 + SAME)
+    return float(weights.to_numpy()[near].sum())
