@@ -177,22 +177,39 @@ def publish(session: nox.Session) -> None:
 
     The old records go first; git has them. `--strategy NAME` makes those of one strategy of a suite again, or for the
     first time. The suite `measured` is run twice: its orders are to hold in a second run (results/again/).
+
+    `-- all` makes every suite, study and page again that is not of the code here, in hours: what was interrupted goes
+    on. What is simulated runs on all cores, or on other hosts (`--parallel N`, `--cluster slurm`); what is timed runs
+    alone. `nox -s tables` makes the tables that no suite has.
     """
     name, *options = session.posargs or [DEFAULT_SUITE]
     if is_paper(name) and options:
         session.error(f"{name} is a paper: all of it is made again, so it takes no options, not {' '.join(options)}")
     install(session)
-    if is_paper(name):
-        run(session, "shardbench", "reproduce", name, "--results", "results", "--fresh")
-    else:
-        run(session, "shardbench", "run", name, "--results", "results", "--fresh", *options)
-        if name == REPEATED_SUITE:
-            run(session, "shardbench", "run", name, "--results", "results/again", "--fresh", *options)
-            run(session, "shardbench", "compare", "results", "--with", "results/again", "--order", name)
-        run(session, "shardbench", "report", "prediction", "--results", "results")
-        for tool in ("agreement", "held_out", "chart"):
-            run(session, "python", f"tools/published_{tool}.py", PYTHONPATH=str(ROOT / "tools"))
+    if name == EVERYTHING:
+        spread = options if {"--parallel", "--cluster"} & set(options) else ["--parallel", "0", *options]
+        for each in everything():
+            make_again(session, each, "--outdated", *spread)
+        make_again(session, REPEATED_SUITE, "--outdated")
+        run(session, "python", "tools/document_numbers.py")
+        docs(session)
+        return
+    make_again(session, name, "--fresh", *options)
     run(session, "python", "tools/document_numbers.py")
+
+
+def make_again(session: nox.Session, name: str, *options: str) -> None:
+    """Make the committed records and tables of a suite or a paper again."""
+    if is_paper(name):
+        run(session, "shardbench", "reproduce", name, "--results", "results", *options)
+        return
+    run(session, "shardbench", "run", name, "--results", "results", *options)
+    if name == REPEATED_SUITE:
+        run(session, "shardbench", "run", name, "--results", "results/again", *options)
+        run(session, "shardbench", "compare", "results", "--with", "results/again", "--order", name)
+    run(session, "shardbench", "report", "prediction", "--results", "results")
+    for tool in ("agreement", "held_out", "chart"):
+        run(session, "python", f"tools/published_{tool}.py", PYTHONPATH=str(ROOT / "tools"))
 
 
 @nox.session

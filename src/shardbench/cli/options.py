@@ -74,6 +74,9 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Run again what is se
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Delete the records of all that is chosen first, then make them again.")
 ]
+OutdatedOption = Annotated[
+    bool, typer.Option("--outdated", help="Delete first what other code made; an interrupted run so goes on.")
+]
 RetryOption = Annotated[
     str,
     typer.Option(
@@ -104,7 +107,7 @@ ParallelOption = Annotated[
     ),
 ]
 ClusterOption = Annotated[
-    Engine | None, typer.Option("--cluster", help="Run simulated trials as jobs, --parallel of them at once.")
+    Engine | None, typer.Option("--cluster", help="Run simulated trials and cells as jobs, --parallel of them at once.")
 ]
 ClusterOptions = Annotated[
     list[str] | None,

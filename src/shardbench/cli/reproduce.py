@@ -14,12 +14,13 @@ from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
 from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
 from shardbench.cli.names import completing, outcomes, papers, refuse_no_paper, strategy_names, suites
-from shardbench.cli.run import second_judge
+from shardbench.cli.run import cluster_of, second_judge
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
     from shardbench.cli.progress import PlainProgress
     from shardbench.records.base_record import BaseRecord
+    from shardbench.records.cell import CellRecord
     from shardbench.records.record import Record
     from shardbench.studies.beside import Placed
     from shardbench.studies.reproduction import Reproduction
@@ -44,10 +45,20 @@ def reproduce_command(
     ] = None,
     force: shared.ForceOption = False,
     fresh: shared.FreshOption = False,
+    outdated: shared.OutdatedOption = False,
     retry: shared.RetryOption = "",
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, max=shared.MAX_WORKERS, help="Processes for the studies; 0: one a core.")
+    parallel: Annotated[
+        int,
+        typer.Option(
+            "--parallel",
+            "--workers",
+            min=0,
+            max=shared.MAX_WORKERS,
+            help="Simulated trials and cells to run at once; 0: one a core. What is timed runs alone.",
+        ),
     ] = 0,
+    cluster: shared.ClusterOption = None,
+    cluster_option: shared.ClusterOptions = None,
     cell_timeout: Annotated[
         float | None,
         typer.Option(
@@ -84,12 +95,16 @@ def reproduce_command(
     for wanted in strategy or ():
         get_strategy(wanted)
     again = outcomes(retry)
-    if fresh:
+    if fresh or outdated:
         if quick or study or strategy:
             raise BadInput(
-                "--fresh makes all of a paper again: leave out --quick, --study and --strategy, or use --force"
+                "--fresh and --outdated are about all of a paper: leave out --quick, --study and --strategy, or use "
+                "--force"
             )
-        _delete_records(found, results)
+        _delete_records(found, results, outdated_only=not fresh)
+    spread = cluster_of(cluster, parallel, cluster_option or [], results)
+    if spread is not None:  # jobs begin in other folders
+        results, data = results.resolve(), data.resolve()
     chosen = SessionOptions(
         results=results,
         quick=quick,
@@ -98,7 +113,8 @@ def reproduce_command(
         force=force,
         retry=again,
         cell_s=cell_timeout,
-        workers=workers,
+        workers=parallel,
+        cluster=spread,
     )
     if strategy and not any(chosen.cells(each) for each in chosen.chosen(found)):
         _refuse_no_cell(name, strategy)
@@ -110,8 +126,9 @@ def reproduce_command(
         written: list[Path] = []
         if not study and not strategy and name in suites():
             options = RunOptions(
-                results=results, data=data, quick=quick, force=force, retry=again, second_judge=second_judge()
-            )
+                results=results, data=data, quick=quick, force=force, retry=again, second_judge=second_judge(),
+                parallel=parallel, cluster=spread,
+            )  # fmt: skip
             trials = run_suite(load_suite(name), options, listener)
             written = write_tables(results, name) if trials else []
         cells = run_studies(found, chosen, listener)
@@ -123,14 +140,24 @@ def reproduce_command(
     return shared.EXIT_FAILED if errors or any(record.cause for record in cells) else shared.EXIT_OK
 
 
-def _delete_records(found: "Reproduction", results: Path) -> None:
+def _delete_records(found: "Reproduction", results: Path, *, outdated_only: bool) -> None:
     """Delete the records of the paper's suite and of all its studies, also of those that it no longer has."""
     from shardbench.records.store import cell_store, trial_store  # noqa: PLC0415
+    from shardbench.report.compare.code_differences import outdated, trial_code  # noqa: PLC0415
+    from shardbench.studies.session import cell_code  # noqa: PLC0415
+
+    studies = {study.name: study for study in found.studies}
+
+    def is_old(record: "CellRecord") -> bool:
+        study = studies.get(record.study)
+        return study is None or study.version != record.version or outdated(record, cell_code(study, record.cell))
 
     with sole_writer(results):
-        trial_store(results, found.owner).remove(lambda record: True)
+        trial_store(results, found.owner).remove(
+            lambda record: not outdated_only or outdated(record, trial_code(record))
+        )
         for path in sorted((results / "studies" / found.owner).glob("*.jsonl")):
-            cell_store(results, found.owner, path.stem).remove(lambda record: True)
+            cell_store(results, found.owner, path.stem).remove(lambda record: not outdated_only or is_old(record))
 
 
 def _refuse_no_cell(name: str, strategies: list[str]) -> None:

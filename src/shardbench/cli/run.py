@@ -61,6 +61,7 @@ def run_suite_command(
     results: shared.ResultsOption = shared.DEFAULT_RESULTS,
     force: shared.ForceOption = False,
     fresh: shared.FreshOption = False,
+    outdated: shared.OutdatedOption = False,
     retry: shared.RetryOption = "",
     busy_ok: shared.BusyOption = False,
     work: shared.WorkOption = None,
@@ -96,13 +97,13 @@ def run_suite_command(
         work=work,
         launch=not no_launch,
         parallel=parallel,
-        cluster=_cluster(cluster, parallel, cluster_option or [], results),
+        cluster=cluster_of(cluster, parallel, cluster_option or [], results),
         second_judge=second_judge(),
         calibrate=_calibrate,
         busy_ok=busy_ok,
     )
-    if fresh:
-        _delete_records(loaded.name, options)
+    if fresh or outdated:
+        _delete_records(loaded.name, options, outdated_only=not fresh)
     with progress(as_json) as listener:
         records = run_suite(loaded, options, listener)
     if not records:
@@ -166,9 +167,10 @@ def _calibrate(machine: "Machine", out: Path, workloads: "Sequence[Workload]") -
     calibrate(machine.device, machine.topology.world_size, out, quick=False, force=True, models=tuple(models.values()))
 
 
-def _delete_records(suite: str, options: "RunOptions") -> None:
+def _delete_records(suite: str, options: "RunOptions", *, outdated_only: bool) -> None:
     """Delete the suite's records that the options choose, also of trials that the suite no longer has."""
     from shardbench.records.store import trial_store  # noqa: PLC0415
+    from shardbench.report.compare.code_differences import outdated, trial_code  # noqa: PLC0415
     from shardbench.runs.discovery import get_strategy  # noqa: PLC0415
 
     # A mistyped name is refused before anything is deleted.
@@ -181,10 +183,12 @@ def _delete_records(suite: str, options: "RunOptions") -> None:
         return of_backend and of_strategy and (not options.seeds or record.spec.seed in options.seeds)
 
     with sole_writer(options.results):
-        trial_store(options.results, suite).remove(chosen)
+        trial_store(options.results, suite).remove(
+            lambda record: chosen(record) and (not outdated_only or outdated(record, trial_code(record)))
+        )
 
 
-def _cluster(engine: Engine | None, at_once: int, given: list[str], results: Path) -> Cluster | None:
+def cluster_of(engine: Engine | None, at_once: int, given: list[str], results: Path) -> Cluster | None:
     """Make the cluster that the options name, whose files lie under the results; raises BadInput for other options."""
     if engine is None:
         if given:

@@ -1,5 +1,6 @@
 """A study as work: its cells, run side by side where time is not measured."""
 
+import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from shardbench.records.plan_files import keep_plan
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
+from shardbench.runs.cluster import Cluster, submitted
 from shardbench.runs.discovery import strategy_codes
 from shardbench.runs.run_trial import keep_log
 from shardbench.runs.session import BEGUN, Answered, Listener, Work, run_session, side_by_side
@@ -39,6 +41,8 @@ class SessionOptions:
     """Run cells again that failed so; one that does not say how is an error."""
     workers: int = 0
     """Processes; 0 means as many as cores."""
+    cluster: Cluster | None = None
+    """Where cells run as jobs, each its own, but for those that measure time; None: here."""
     cell_s: float | None = None
     """Deadline of a cell; the study's own where None."""
 
@@ -108,6 +112,12 @@ class StudyWork(Work[Cell, CellRecord]):
         plans = results if self._options.strategies else None
         study = partial(_study, find_reproduction, self._owner, self._study.name, plans)
         arguments = [(study, cell, folder, environment) for cell in pieces]
+        if self._options.cluster is not None and not self._study.exclusive:
+            for made in submitted(_cell_elsewhere, arguments, self._options.cluster):
+                failed_job = Answered(number=made.number, value=made.value, log=Path(), wall_s=0.0, cpu_s=0.0)
+                answered = made.value if isinstance(made.value, Answered) else failed_job
+                yield self._record(pieces[made.number], answered, environment)
+            return
         with temporary_folder() as logs:
             for done in side_by_side(run_cell, arguments, workers, timeout_s=timeout_s, logs=logs):
                 record = self._record(pieces[done.number], done, environment)
@@ -166,6 +176,14 @@ def run_cell(
             raise
         traceback.print_exc()
         return _failed(draft, failure_of(error, "run"))
+
+
+def _cell_elsewhere(study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> Answered[CellRecord]:
+    """Run one cell in a job of its own, whose time is measured there; what it prints stays with the job."""
+    begun, cpu = time.perf_counter(), time.process_time()
+    record = run_cell(study, cell, folder, environment)
+    spent = {"wall_s": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
+    return Answered(number=0, value=record, log=Path(), **spent)
 
 
 def _study(find: Callable[[str], Reproduction], owner: str, name: str, plans: Path | None) -> Study:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from shardbench.base.code import checkout
 from shardbench.records.base_record import BaseRecord
@@ -41,10 +42,25 @@ class OtherCode:
 
 def other_code(records: Iterable[Record]) -> OtherCode:
     """Compare the code of trials with that of this process."""
-    looked_at = list(records)
-    codes = strategy_codes(record.about for record in looked_at)
-    given = {record.key: record.planned.plan_hash for record in looked_at if record.of_given_plan and record.planned}
-    return compared((record, given.get(record.key, codes[record.about])) for record in looked_at)
+    return compared((record, trial_code(record)) for record in records)
+
+
+def trial_code(record: Record) -> str | None:
+    """Return the hash of the code that would make a trial now; that of a plan that was given is the plan's."""
+    if record.of_given_plan and record.planned:
+        return record.planned.plan_hash
+    return _strategy_code(record.about)
+
+
+@cache
+def _strategy_code(name: str) -> str | None:
+    return strategy_codes([name])[name]
+
+
+def outdated(record: BaseRecord, code: str | None) -> bool:
+    """Tell whether other code made a record than would make it now, of its own, of the harness or of the data sets."""
+    made = record.provenance
+    return made is None or not record.made_by(code) or made.package_code != checkout().package
 
 
 def compared(records: Iterable[tuple[BaseRecord, str | None]]) -> OtherCode:
