@@ -134,8 +134,10 @@ def _competing() -> dict[str, bool]:
 def _described(table: pd.DataFrame) -> pd.DataFrame:
     """Say of every row of which family its problem is, and what is particular about it."""
     posed = {each.name: each for each in load().workloads}
-    columns = {"family": "family", "fills": "fills", "schedule": "schedule", "precision": "precision"}
-    told = {name: [getattr(posed[each], field) for each in table["workload"]] for name, field in columns.items()}
+    told = {
+        name: [str(getattr(posed[each], name)) for each in table["workload"]]
+        for name in ("family", "schedule", "precision")
+    }
     return table.assign(**told)
 
 
@@ -174,9 +176,10 @@ def _bound(asked: CountedQuestion) -> SeriesRow:
 
 def _head(asked: CountedQuestion) -> dict[str, Scalar]:
     problem = asked.problem
+    needed, hbm = sum(map(problem.weight_bytes, problem.tables)), problem.topology.hbm_bytes
     return {
         "backend": "simulated", "devices": problem.world_size, "batch_size": problem.batch_size,
-        "machine_hash": content_hash(load_machine(problem.machine.name)),
+        "machine_hash": content_hash(load_machine(problem.machine.name)), "fills": needed / hbm / problem.world_size,
     }  # fmt: skip
 
 

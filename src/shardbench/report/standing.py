@@ -25,6 +25,8 @@ COLUMNS = (
 """A study's table with all of these states standings; other columns may be beside them."""
 RANKS = ("model_rank", "torchrec_rank")
 """Columns of a row's place by either judge, among the rows that both rate."""
+TIGHT_FROM = 0.7
+"""Share of all HBM that tables take, from which memory is tight."""
 AS_RUN = "as run"
 """The budget's name where there is only one."""
 
@@ -86,6 +88,12 @@ class Standing:
     bound_ms: float | None = None
     over_bound_pct: float | None = None
     headroom_pct: float | None = None
+    family: str = ""
+    """Problems of a family are alike, and families weigh alike; empty where there are none."""
+    memory: str = ""
+    """Whether all HBM is ample, tight or short for the tables; empty where it is not stated."""
+    p_near: float | None = None
+    """Share of the draws of the model in which the step is within 5 % of the best; None without draws."""
     record: str = ""
     """Key of the record behind the row, the first of several; empty where it is not known."""
 
@@ -263,7 +271,16 @@ def _stated(row: Mapping[Any, Any], **known: Any) -> Standing:
     }
     known["model_ms"] = number(row, "predicted_step_ms") if is_measured(given["backend"]) else known["step_ms"]
     known["torchrec_ms"] = number(row, "torchrec_estimate_ms")
+    known["p_near"], known["family"] = number(row, "p_within_1.05"), text(row, "family")
+    known["memory"] = memory_of(number(row, "fills"))
     return Standing(**given, low_ms=number(row, "step_ms_low"), high_ms=number(row, "step_ms_high"), **known)
+
+
+def memory_of(fills: float | None) -> str:
+    """Say how much HBM there is for tables that take so large a share of it; empty where that is not known."""
+    if fills is None:
+        return ""
+    return "short" if fills > 1.0 else "tight" if fills > TIGHT_FROM else "ample"
 
 
 def number(row: Cells, key: str) -> float | None:
