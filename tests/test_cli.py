@@ -11,11 +11,12 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.cli.progress import finished_line
 from shardbench.model.machine_file import load_machine
+from shardbench.records.provenance import Provenance
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare import code_differences
 from shardbench.runs import runner
-from shardbench.runs.discovery import strategies
+from shardbench.runs.discovery import strategies, strategy_codes
 
 SUITE = """
 name = "tiny"
@@ -394,8 +395,9 @@ def test_a_fresh_reproduction_is_of_all_of_a_paper(capsys, tmp_path, monkeypatch
     path.write_bytes(committed.read_bytes())
     trial_store(tmp_path, "recshard").append(make.ok(suite="recshard"))
     for option in (["--quick"], ["--study", "memory"], ["--strategy", "recshard"]):
-        asked = ("reproduce", "recshard", "--fresh", *option, "--results", str(tmp_path))
-        assert "--fresh makes all of a paper again" in refused(capsys, *asked)
+        for which in ("--fresh", "--outdated"):
+            asked = ("reproduce", "recshard", which, *option, "--results", str(tmp_path))
+            assert "are about all of a paper" in refused(capsys, *asked)
     assert path.exists()
     # What cells and trials give is not the matter here.
     monkeypatch.setattr("shardbench.studies.session.run_studies", lambda *_: [])
@@ -403,6 +405,25 @@ def test_a_fresh_reproduction_is_of_all_of_a_paper(capsys, tmp_path, monkeypatch
     assert cli.run_command(["reproduce", "recshard", "--fresh", "--results", str(tmp_path)]) == 0
     assert not path.exists()
     assert not trial_store(tmp_path, "recshard").path.exists()
+
+
+def test_outdated_records_go_and_those_of_this_code_stay(tmp_path, monkeypatch):
+    here = Provenance.begin(strategy_codes(["greedy-size"])["greedy-size"])
+    kept = make.ok("greedy-size", suite="recshard").model_copy(update={"provenance": here})
+    others = (
+        make.ok("row-wise", suite="recshard"),  # it does not state its code
+        make.ok("greedy-dim", suite="recshard").model_copy(update={"provenance": here}),  # of another strategy's code
+        make.ok("greedy-size", suite="recshard", repeat=1).model_copy(
+            update={"provenance": here.model_copy(update={"package_code": "another harness"})}
+        ),
+    )
+    store = trial_store(tmp_path, "recshard")
+    for record in (kept, *others):
+        store.append(record)
+    monkeypatch.setattr("shardbench.studies.session.run_studies", lambda *_: [])
+    monkeypatch.setattr("shardbench.runs.runner.run_suite", lambda *_: [])
+    assert cli.run_command(["reproduce", "recshard", "--outdated", "--results", str(tmp_path)]) == 0
+    assert [record.key for record in store.read()] == [kept.key]
 
 
 def test_report_page(capsys, results):

@@ -14,6 +14,8 @@ import puppeteer from "puppeteer-core";
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf-8");
 const WIDE = { width: 1280, height: 900 };
 const NARROW = { width: 400, height: 800 };
+/** Pixels that a page takes before its folded parts, at most. */
+const TALLEST = 12000;
 const SEVERE = new Set(["serious", "critical"]);
 
 /** Opens every folded part, so that what is in it is checked, too. */
@@ -203,6 +205,57 @@ function anchors(page) {
   });
 }
 
+/** What is not folded away is short, and begins with the ranked table. */
+async function brief(page) {
+  const height = await page.evaluate(() => document.documentElement.scrollHeight);
+  const faults = height > TALLEST ? [`before the details the page is ${height} px tall`] : [];
+  const first = await page.evaluate(() => {
+    const table = document.querySelector("table");
+    return { id: table?.id, top: table?.getBoundingClientRect().top ?? 0 };
+  });
+  if (first.id !== "ranked" || first.top > WIDE.height) faults.push("the ranked table is not first");
+  return faults;
+}
+
+/** Filters rank anew, hovering isolates a strategy, and a click keeps it. */
+function ranking(page) {
+  return page.evaluate(() => {
+    const faults = [];
+    const rows = () => [...document.querySelectorAll("#ranked tbody tr")];
+    const read = () => rows().map((row) => row.textContent.replace(/\s+/g, " ").trim());
+    if (!rows().length) return ["there is no ranked table"];
+    const before = read();
+    for (const filter of document.querySelectorAll("select[data-filter]")) {
+      filter.selectedIndex = filter.options.length - 1;
+      filter.dispatchEvent(new Event("change"));
+      if (rows().length !== before.length) faults.push(`filter ${filter.dataset.filter} loses rows`);
+      if (!document.getElementById("counted").textContent.includes("Problems")) faults.push("filters do not say what they leave");
+      filter.selectedIndex = 0;
+      filter.dispatchEvent(new Event("change"));
+    }
+    // What the script ranks is what the page had without it, apart from the order of equals.
+    if (document.querySelector("select[data-filter]")) {
+      const after = read();
+      const changed = before.filter((row) => !after.includes(row));
+      for (const row of changed.slice(0, 3)) faults.push(`the script ranks otherwise: ${row}`);
+    }
+    const row = rows()[0];
+    const others = rows().slice(1);
+    const dim = (one) => Number(getComputedStyle(one).opacity) < 1;
+    row.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
+    if (dim(row) || !others.every(dim)) faults.push("hovering does not isolate a strategy");
+    document.body.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
+    if (rows().some(dim)) faults.push("a strategy stays isolated when the pointer leaves");
+    row.querySelector("button.pick").click();
+    if (dim(row) || !others.every(dim)) faults.push("a click does not keep a strategy");
+    row.querySelector("button.pick").click();
+    document.activeElement.blur();
+    document.body.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
+    if (rows().some(dim)) faults.push("a second click does not let go");
+    return faults;
+  });
+}
+
 async function accessible(page) {
   await page.evaluate(AXE);
   const faults = [];
@@ -224,7 +277,7 @@ function escaped(page) {
   return page.evaluate(() => {
     const faults = [];
     if (window.ran) faults.push("markup of a record ran as a script");
-    const made = document.querySelectorAll("img, script").length;
+    const made = document.querySelectorAll('img, script:not([type="application/json"])').length;
     if (made !== 1) faults.push(`${made} elements img or script, not 1`);
     for (const words of ['<img src=x onerror="window.ran = 1">', "</script><script>window.ran = 1</script>"]) {
       if (!document.body.innerText.includes(words)) faults.push(`${words} cannot be read`);
@@ -265,6 +318,7 @@ async function check(browser, path, screenshots) {
   await page.goto(pathToFileURL(path).href, { waitUntil: "load", timeout: 120000 });
   const name = basename(path, ".html");
   if (screenshots) await pictures(page, screenshots, name);
+  faults.push(...(await brief(page)), ...(await ranking(page)));
   faults.push(...(await anchors(page)));
   await unfold(page);
   for (const part of [links, raw, themes, widths, sorting, toggles, keyboard, accessible]) faults.push(...(await part(page)));

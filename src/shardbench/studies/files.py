@@ -21,6 +21,7 @@ from shardbench.studies.session import cell_code
 from shardbench.studies.study_standings import study_standings
 from shardbench.studies.study_tables import recorded_cells, study_tables, tables_by_study
 
+_UNITS = {"_pct": "%", "_ms": "ms", "_cpu_s": "CPU s", "_s": "s", "_bytes": "bytes", "_x": "x"}
 SHOWN_ROWS = 100
 """Rows of a study's table on the page; the file has all."""
 
@@ -94,7 +95,8 @@ def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
     for study, tables in tables_by_study(reproduction, results):
         plots = study.plots(tables)
         for name, frame in tables.items():
-            if states_standings(frame):  # the page shows all of it by problem
+            # The page shows standings by problem, and scores as its ranking.
+            if states_standings(frame) or any(map(states_standings, tables.values())):
                 continue
             note = (study.__doc__ or "").strip()
             if len(frame) > SHOWN_ROWS:
@@ -141,12 +143,20 @@ def claims_sections(found: Ledger) -> list[Extra]:
     return made
 
 
+def _head(column: str) -> str:
+    """Write a column's name for readers: units apart, words for underscores."""
+    for end, unit in _UNITS.items():
+        if column.endswith(end):
+            return f"{_head(column.removesuffix(end))} ({unit})"
+    return column.replace("_", " ")
+
+
 def _extra(title: str, note: str, frame: pd.DataFrame, name: str) -> Extra:
     return Extra(
         id=f"extra-{name}",
         title=title,
         note=note,
-        headers=tuple(map(str, frame.columns)),
+        headers=tuple(_head(str(column)) for column in frame.columns),
         rows=tuple(
             tuple(readable_cell(str(column), value) for column, value in zip(frame.columns, row))
             for row in frame.itertuples(index=False)

@@ -26,13 +26,14 @@ from shardbench.report.page.overview import matrix
 from shardbench.report.page.overview_charts import pareto, profiles
 from shardbench.report.page.palette import DARK, LIGHT, colours_style, strategy_look
 from shardbench.report.page.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMERIC, problem_tables
-from shardbench.report.page.profiles import performance_profiles
+from shardbench.report.page.profiles import PerformanceProfile, performance_profiles
+from shardbench.report.page.ranking import LARGEST_S, longest_first, ranking
 from shardbench.report.page.record_list import made_by, record_rows
 from shardbench.report.page.svg.picture import charts_style
 from shardbench.report.prediction import judges, trust
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import HEADERS, NOTE, NUMERIC, TITLE, cells, summaries
-from shardbench.report.standing import UNSHARDED, Standing
+from shardbench.report.standing import UNSHARDED, Standing, is_measured
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
     NOTES,
@@ -124,7 +125,11 @@ def page(
     standings = suite_standings(grouped) if study is None else list(study.standings)
     named = {row.strategy for group in grouped for row in group.rows} | {one.strategy for one in standings}
     numbers = {name: number for number, name in enumerate(sorted(named))}
-    found = performance_profiles(suite_standings(ordinary(grouped)) if study is None else standings)
+    found = _simulated_first(performance_profiles(suite_standings(ordinary(grouped)) if study is None else standings))
+    # The one plot that is not folded is of what is ranked first.
+    first, rest = dict(list(found.items())[:1]), dict(list(found.items())[1:])
+    profile, plane = profiles(first, numbers), pareto(first, numbers)
+    folded = (profiles(rest, numbers), pareto(found if profile else rest, numbers))
     tabled = {name: sections(name, frame, causes=False) for name, frame in frames.items()}
     plans = max(1, PLANS // max(1, len(grouped)))
     shown = []
@@ -146,11 +151,14 @@ def page(
         script=script,
         policy=_policy(style, script),
         strategies=_strategies(standings, numbers),
+        ranking=ranking(standings, numbers),
+        largest_s=LARGEST_S,
         matrix=matrix(standings),
         section="group" if study is None else "problem",
         answer_csv=f"tables/{suite}/throughput.csv" if study is None else study.csv,
         study=study,
-        overview=[chart for chart in (profiles(found, numbers), pareto(found, numbers)) if chart is not None],
+        first=profile or plane,
+        overview=[chart for chart in folded if chart is not None],
         problems=[] if study is None else problem_tables(standings, numbers),
         keys={record.key for record in current(records)},
         problem_headers=PROBLEM_HEADERS,
@@ -166,6 +174,12 @@ def page(
         made_by=made_by([*current(records), *cells]),
         other_code=[*other_code(current(records)).lines(), *code],
     ))  # fmt: skip
+
+
+def _simulated_first(
+    found: dict[tuple[str, str], list[PerformanceProfile]],
+) -> dict[tuple[str, str], list[PerformanceProfile]]:
+    return dict(sorted(found.items(), key=lambda item: (is_measured(item[0][0]), longest_first(item[0][1]))))
 
 
 def _engine() -> jinja2.Environment:
