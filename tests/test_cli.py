@@ -412,7 +412,7 @@ def test_outdated_records_go_and_those_of_this_code_stay(tmp_path, monkeypatch):
     kept = make.ok("greedy-size", suite="recshard").model_copy(update={"provenance": here})
     others = (
         make.ok("row-wise", suite="recshard"),  # it does not state its code
-        make.ok("greedy-dim", suite="recshard").model_copy(update={"provenance": here}),  # of another strategy's code
+        make.ok("joint", suite="recshard").model_copy(update={"provenance": here}),  # of another strategy's code
         make.ok("greedy-size", suite="recshard", repeat=1).model_copy(
             update={"provenance": here.model_copy(update={"package_code": "another harness"})}
         ),

@@ -91,9 +91,9 @@ def test_every_group_has_its_charts_and_tables(seen):
         assert [chart for chart in charts if chart.endswith(f" of {group}")][:4] == [f"{p} of {group}" for p in parts]
     assert charts[-1] == "Predicted against measured of dlrm20 on cpu-1x2"
     assert len(seen.ids) == len(set(seen.ids))
-    # The answer, three of each group and its records, and what was predicted of the measured one.
-    assert seen.tags.count("table") == 10
-    assert seen.tags.count("caption") == 10
+    # The ranking, the answer, three of each group and its records, and what was predicted of the measured one.
+    assert seen.tags.count("table") == 11
+    assert seen.tags.count("caption") == 11
     assert "Predicted against measured" in seen.text
 
 
@@ -133,7 +133,7 @@ def test_text_of_others_is_text():
     shown = Seen(text)
     assert "img" not in shown.tags
     assert shown.tags.count("script") == 2, "its own, and the data of the ranking, which a browser does not run"
-    assert text.count("</script>") == 1
+    assert text.count("</script>") == 2
     for words in (hostile.MARKUP, hostile.CLOSING):
         assert words in shown.text
         assert words not in text
