@@ -191,11 +191,12 @@ def publish(session: nox.Session) -> None:
         for each in everything():
             make_again(session, each, "--outdated", *spread)
         make_again(session, REPEATED_SUITE, "--outdated")
-        run(session, "python", "tools/document_numbers.py")
+    else:
+        make_again(session, name, "--fresh", *options)
+    for tool in ("making", "document_numbers"):
+        run(session, "python", f"tools/{tool}.py")
+    if name == EVERYTHING:
         docs(session)
-        return
-    make_again(session, name, "--fresh", *options)
-    run(session, "python", "tools/document_numbers.py")
 
 
 def make_again(session: nox.Session, name: str, *options: str) -> None:

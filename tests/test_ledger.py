@@ -12,12 +12,16 @@ from shardbench.base import code
 from shardbench.base.errors import BadInput
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
+from shardbench.records.store import trial_store
 from shardbench.runs.discovery import reproduction_names
 from shardbench.studies import definitions, ledger
-from shardbench.studies.claim import Claim, RegionTable
+from shardbench.studies.claim import SUITE, Claim, RegionTable, parse_claims
 from shardbench.studies.definitions import Definition
 from shardbench.studies.reproduction import find_reproduction
+from shardbench.studies.rules import ALLOWED
+from shardbench.studies.study_tables import recorded_cells
 
+ROOT = Path(__file__).parent.parent
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -122,3 +126,56 @@ def test_every_claim_says_which_commit_defined_it(name: str) -> None:
         if made.name not in found.defined or found.defined[made.name].digest != made.digest
     ]
     assert stale == [], "commit claims.toml, then run: shardbench claims --define"
+
+
+def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+
+
+def test_definitions_stand_in_ancestors_of_the_commits_that_judged_them() -> None:
+    """Clocks may be wrong; the history is not: for every row of the ledger git is asked."""
+    shallow = asked("rev-parse", "--is-shallow-repository").stdout.strip()
+    if shallow != "false":
+        pytest.skip("a shallow clone, or none, has no history to ask: git fetch --unshallow")
+    made = ledger.ledger(ROOT / "results").rows
+    first = made[made["defined_first"] == True].groupby("paper")["claim"].agg(set)  # noqa: E712 - it may be None
+    assert len(first)
+    pairs: set[tuple[str, str]] = set()
+    for name, claims in first.items():
+        found = find_reproduction(str(name))
+        trials = trial_store(ROOT / "results", found.owner).read()
+        cells = recorded_cells(found, ROOT / "results")
+        for judged in (each for each in found.claims if each.name in claims):
+            stamped = found.defined[judged.name]
+            text = asked("show", f"{stamped.commit}:baselines/{found.owner}/reproduction/claims.toml").stdout
+            there = {each.name: each.digest for each in parse_claims(text, f"{found.owner} at {stamped.commit}")}
+            assert there.get(judged.name) == judged.digest, f"{name} {judged.name}: {stamped.commit} has it otherwise"
+            behind = [record for study, record in cells if study.name in judged.judged_by]
+            behind += trials if SUITE in judged.judged_by else []
+            for record in behind:
+                assert record.provenance is not None and record.provenance.commit and not record.provenance.dirty
+                pairs.add((stamped.commit, record.provenance.commit))
+    lost = [pair for pair in pairs if asked("merge-base", "--is-ancestor", *pair).returncode]
+    assert lost == [], "the definition is in no ancestor of the commit that judged it, or a commit is not here"
+
+
+def test_no_rule_says_yes_too_often() -> None:
+    rules = pd.read_csv(ROOT / "results" / "tables" / "claims_rules.csv")
+    assert len(rules) > 40
+    for rate in ("false_direction", "false_magnitude"):
+        assert rules[rate].dropna().max() <= ALLOWED
+    counted = pd.read_csv(ROOT / "results" / "tables" / "claims.csv")
+    counted = pd.concat([counted, pd.read_csv(ROOT / "results" / "tables" / "readings.csv")])
+    judged = counted[counted["direction"] != "not testable here"]
+    assert set(zip(rules["paper"], rules["claim"])) == set(zip(judged["paper"], judged["claim"]))
+
+
+def test_a_sourced_statement_has_one_verdict() -> None:
+    claims = pd.read_csv(ROOT / "results" / "tables" / "claims.csv")
+    readings = pd.read_csv(ROOT / "results" / "tables" / "readings.csv")
+    assert set(claims["kind"]) == {"statement", "second-hand", "control"}
+    assert (claims["sourced"] == (claims["kind"] == "statement")).all()
+    stated = set(zip(claims["paper"], claims["claim"]))
+    assert set(zip(readings["paper"], readings["of"])) <= stated
+    said = claims[claims["kind"] == "statement"]
+    assert not said.duplicated(["paper", "statement"]).any()

@@ -16,7 +16,7 @@ from shardbench.model.problem import Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.records.cell import Cell, CellRecord, Scalar, SeriesRow
 from shardbench.records.store import trial_store
-from shardbench.records.trial import Failure, Outcome, unusual
+from shardbench.records.trial import Backend, Failure, Outcome, unusual
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
 from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.runs.evaluate import Answer, Planner, evaluate
@@ -142,10 +142,16 @@ def _described(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _marked(table: pd.DataFrame) -> pd.DataFrame:
-    """Mark in the scores who makes the formula short that judges, and who learns from what it gives."""
+    """Mark in the scores who makes the formula short that judges, and put what was measured beside what is simulated."""
     board = load()
     marks = dict.fromkeys(board.learns_from, "learns from it") | dict.fromkeys(board.shortens, "makes it short")
-    return table.assign(judge=[marks.get(name, "") for name in table["strategy"]])
+    measured = table[table["backend"] == Backend.MEASURED.value].set_index("strategy")
+    beside = {f"measured_{name}": table["strategy"].map(measured[column]) for name, column in _BESIDE.items()}
+    return table.assign(judge=[marks.get(name, "") for name in table["strategy"]], **beside)
+
+
+_BESIDE = {"rank": "rank", "over_best": "over_best_geomean", "ended": "ok", "problems": "problems"}
+"""What stands in every row of scores of what was measured, and the column that it is of."""
 
 
 @cache

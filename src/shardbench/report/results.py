@@ -31,6 +31,7 @@ _BACKENDS = {
     "faults/fuzz": "measured",
     "faults/impostors": "measured",
     "faults/summary": "measured",
+    "making": "measured",
     "planner/measured": "measured",
     "planner/plans": "simulated",
     "prediction/judges": _BOTH,

@@ -45,7 +45,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
         words.append(f"Of the other {len(tested)}, {len(asked)} state a {answer}: {said}.")
     apart = {kind: [row for row in rows if row["kind"] == kind] for kind in _KINDS}
     counted = [f"{len(of)} {_KINDS[kind][len(of) != 1]}" for kind, of in apart.items() if of]
-    words.append(f"Counted apart are {', '.join(counted[:-1])} and {counted[-1]}.")
+    if counted:
+        words.append(f"Counted apart are {' and '.join(filter(None, (', '.join(counted[:-1]), counted[-1])))}.")
     judged = [row for row in rows if not unknown(row["defined_first"])]
     first = sum(str(row["defined_first"]).lower() == "true" for row in judged)
     words.append(

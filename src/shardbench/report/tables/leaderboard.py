@@ -34,7 +34,7 @@ NEAR = 1.05
 SURE_BEST = 0.95
 """Share of draws in which a plan has to be the best, alone or with its equals, to be called so."""
 SCORES = (
-    "version", "backend", "budget", "rank", "strategy", "role", "judge", "problems", "ok", "expected_within_1.05",
+    "version", "backend", "budget", "rank", "strategy", "role", "problems", "ok", "expected_within_1.05",
     "torchrec_within_1.05", "common", "common_over_best", "expected_best", "surely_best", "best", "bounded",
     "over_bound_geomean", "over_best_geomean", "plan_s", *(f"within_{factor:g}" for factor in FACTORS),
 )  # fmt: skip
