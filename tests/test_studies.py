@@ -15,9 +15,10 @@ import pytest
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
 from shardbench.records.store import cell_store
-from shardbench.records.trial import Outcome
+from shardbench.records.trial import Failure, Outcome
 from shardbench.report.page.study_chart import plot_chart
 from shardbench.runs import discovery
+from shardbench.runs.cluster import Cluster, Done, Engine
 from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims
@@ -445,3 +446,27 @@ def test_cells_run_side_by_side_in_processes(tmp_path: Path) -> None:
     finally:
         study.cells = listed  # type: ignore[method-assign]
     assert [(record.failure, record.cell) for record in records] == [(None, cell) for cell in few]
+
+
+def test_cells_as_jobs_give_the_same_rows_and_one_that_fails_is_its_own_failure(
+    made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process in place of a job, which tests/test_cluster.py starts for trials."""
+    dies = Failure(outcome=Outcome.OOM, cause="its job ended without a result", phase="harness")
+
+    def in_this_process(call, arguments, cluster):
+        for number, given in enumerate(arguments):
+            yield Done(number=number, value=dies if number == 1 else call(*given))
+
+    here = run_studies(made, SessionOptions(results=tmp_path / "here", workers=1), Heard())
+    monkeypatch.setattr(session, "submitted", in_this_process)
+    local = Cluster(engine=Engine.LOCAL, folder=tmp_path / "jobs", at_once=2)
+    there = run_studies(made, SessionOptions(results=tmp_path / "there", cluster=local), Heard())
+    told = {record.key: record for record in there}
+    for number, record in enumerate(here):
+        same = told[record.key]
+        if number == 1:
+            assert (same.outcome, same.failure, same.rows) == (Outcome.OOM, dies.cause, ())
+        else:
+            assert (same.rows, same.outcome) == (record.rows, record.outcome)
+            assert same.wall_s > 0.0
