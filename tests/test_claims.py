@@ -193,7 +193,7 @@ def test_a_row_in_words_keeps_an_unsourced_number_back() -> None:
     unsourced = {**ROW, "paper_value": None, "region_share": None, "low": None, "high": None, "n": 1}
     assert "no number of the paper was seen; ours 4.17 x (n = 1 draw); simulated" in claim_text(unsourced)
     untested = {**ROW, "direction": "not testable here", "magnitude": "not testable here", "conditions": "not public"}
-    assert claim_text(untested) == "`speed`: **not testable here**: It is faster. not public"
+    assert claim_text(untested) == "`speed`: **not testable here**: It is faster; not public."
 
 
 def test_a_statement_without_no_effect_has_no_direction() -> None:

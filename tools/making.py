@@ -47,7 +47,7 @@ def line(name: str, records: Iterable[BaseRecord]) -> tuple[object, ...]:
 
 
 def main() -> None:
-    """Write the table."""
+    """Write the table of all parts."""
     lines = [line(name, records) for name, records in parts(RESULTS) if records]
     write_atomically(RESULTS / "tables" / "making.csv", csv_text(COLUMNS, lines))
 

@@ -39,7 +39,7 @@ class Posed(pydantic.BaseModel):
     """Share of the devices' HBM that the tables take, which says how much HBM there is; None: the machine's own."""
     schedule: StepSchedule = StepSchedule.SEQUENTIAL
     precision: Precision = Precision.FP32
-    """That of weights, and of what ranks exchange."""
+    """The number format of weights, and of what ranks exchange."""
     samples_a_device: PositiveInt | None = None
     """The batch grows with the machine, up to ``most_samples``; None: it is stated with the parameters."""
     most_samples: PositiveInt | None = None

@@ -44,11 +44,11 @@ class Ranked:
     name: str
     look: str
     rank: int | None
-    """None of what does not compete, or was not asked."""
+    """The place among those that compete; None of what does not, or was not asked."""
     reference: bool
     """Whether it does not compete."""
     shares: Mapping[str, Share | None]
-    """By backend, in the order of the columns; None where it has no rows."""
+    """The shares by backend, in the order of the columns; None where it has no rows."""
     seconds: float | None
 
     @property
@@ -63,7 +63,7 @@ class Ranking:
 
     backends: tuple[str, ...]
     budgets: tuple[str, ...]
-    """Those of simulated rows, the longest first; one where there is no choice."""
+    """The budgets of simulated rows, the longest first; one where there is no choice."""
     devices: tuple[int, ...]
     memories: tuple[str, ...]
     rows: tuple[Ranked, ...]

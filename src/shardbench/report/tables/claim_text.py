@@ -60,7 +60,8 @@ def claim_text(row: Mapping[str, Any]) -> str:
     """Return a statement, both answers, the numbers behind them and the evidence; numbers not sourced are left out."""
     statement = str(row["statement"]).rstrip(".")
     if row["direction"] == row["magnitude"] == "not testable here":
-        return f"`{row['claim']}`: **not testable here**: {statement}. {row['conditions']}"
+        reason = str(row["conditions"]).rstrip(".")
+        return f"`{row['claim']}`: **not testable here**: {statement}; {reason[:1].lower()}{reason[1:]}."
     answers = [f"direction {row['direction']}"] if row["direction"] != NOT_STATED else []
     answers += [f"magnitude {row['magnitude']}"] if row["magnitude"] != NOT_STATED else []
     words = [f"**{', '.join(answers)}**", statement]
@@ -88,7 +89,9 @@ def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         # A line of a document has 120 columns.
         ours = _ours({**row, "n_unit": row["n_unit"].partition(" (")[0].removesuffix(" of features")})
         ours = ours.removeprefix("ours ").replace("n = ", "")
-    return (row["claim"], row["direction"], row["magnitude"], paper, ours, region)
+    # What stands below a statement needs not repeat its name.
+    claim = str(row["claim"]).removeprefix(f"{_of(row)}-") if _of(row) else row["claim"]
+    return (claim, row["direction"], row["magnitude"], paper, ours, region)
 
 
 def claim_row(row: Mapping[str, Any]) -> dict[str, str]:
