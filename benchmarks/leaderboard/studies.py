@@ -142,7 +142,7 @@ def _described(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _marked(table: pd.DataFrame) -> pd.DataFrame:
-    """Mark in the scores who makes the formula short that judges, and put what was measured beside what is simulated."""
+    """Mark who makes the formula short that judges, and put what was measured beside what is simulated."""
     board = load()
     marks = dict.fromkeys(board.learns_from, "learns from it") | dict.fromkeys(board.shortens, "makes it short")
     measured = table[table["backend"] == Backend.MEASURED.value].set_index("strategy")

@@ -87,7 +87,8 @@ def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     ours = "-"
     if row["n"]:
         # A line of a document has 120 columns.
-        ours = _ours({**row, "n_unit": row["n_unit"].partition(" (")[0].removesuffix(" of features")})
+        counted = row["n_unit"].partition(" (")[0].removeprefix("number of ").partition(" of ")[0]
+        ours = _ours({**row, "n_unit": counted, "unit": row["unit"].partition(" the ")[0]})
         ours = ours.removeprefix("ours ").replace("n = ", "")
     # What stands below a statement needs not repeat its name.
     claim = str(row["claim"]).removeprefix(f"{_of(row)}-") if _of(row) else row["claim"]

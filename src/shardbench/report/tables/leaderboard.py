@@ -39,8 +39,10 @@ SCORES = (
     "over_bound_geomean", "over_best_geomean", "plan_s", *(f"within_{factor:g}" for factor in FACTORS),
 )  # fmt: skip
 COMMON_FROM = 0.75
-"""Quality is compared on the problems that all solve who solve at least this share of all: below, a plan of another kind
-(batch schedules, tables on hosts) would take away every problem that it cannot be asked."""
+"""Quality is compared on the problems that all solve who solve at least this share of all.
+
+Otherwise plans of another kind (batch schedules, tables on hosts) would take away every problem that they cannot have.
+"""
 
 
 def steps(rows: pd.DataFrame, version: int) -> pd.DataFrame:
