@@ -264,7 +264,7 @@ def _ledger(block: Block, frame: pd.DataFrame) -> str:
     for paper, rows in frame.groupby("paper", sort=False):
         heads = (str(paper), "direction", "magnitude", "the paper says", "ours", "region")
         told = [(ledger_cells(row), below) for row, below in below_statements(_rows(rows))]
-        cells = [(f"_{cell[0]}_" if below else f"**{cell[0]}**", *cell[1:]) for cell, below in told]
+        cells = [(cell[0] if below else f"**{cell[0]}**", *cell[1:]) for cell, below in told]
         parts += [_line(row) for row in (heads, ["---"] * len(heads), *cells)] + [""]
     return "\n".join([*parts, f"{' and '.join(f'`{TABLES}/{name}`' for name in block.tables)}."])
 

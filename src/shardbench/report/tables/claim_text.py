@@ -82,13 +82,14 @@ def claim_text(row: Mapping[str, Any]) -> str:
 
 def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of a line: claim, both answers, the paper's number, ours, share of the region."""
-    paper = f"{row['relation']} {_number(row['paper_value'])} {row['unit']}" if not unknown(row["paper_value"]) else "-"
+    unit = row["unit"].partition(" the ")[0]
+    paper = f"{row['relation']} {_number(row['paper_value'])} {unit}" if not unknown(row["paper_value"]) else "-"
     region = f"{100 * row['region_share']:.0f} %" if not unknown(row["region_share"]) else "-"
     ours = "-"
     if row["n"]:
         # A line of a document has 120 columns.
         counted = row["n_unit"].partition(" (")[0].removeprefix("number of ").partition(" of ")[0]
-        ours = _ours({**row, "n_unit": counted, "unit": row["unit"].partition(" the ")[0]})
+        ours = _ours({**row, "n_unit": counted, "unit": unit})
         ours = ours.removeprefix("ours ").replace("n = ", "")
     # What stands below a statement needs not repeat its name.
     claim = str(row["claim"]).removeprefix(f"{_of(row)}-") if _of(row) else row["claim"]
