@@ -11,7 +11,7 @@ from shardbench.report.paper.files import commits
 from shardbench.report.paper.latex import LatexTable, slug, table_tex
 from shardbench.report.paper.profiles import profiles_paper
 from shardbench.report.standing import states_standings, table_standings
-from shardbench.report.tables.claim_text import ledger_cells
+from shardbench.report.tables.claim_text import below_statements, ledger_cells
 from shardbench.studies.ledger import ledger
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.study_tables import recorded_cells, tables_by_study
@@ -29,7 +29,7 @@ def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, b
     cells = recorded_cells(reproduction, results)
     trials = current(trial_store(results, owner).read())
     files: dict[str, bytes] = {}
-    rows = ledger(results, reproduction).claims.to_dict("records")
+    rows = ledger(results, reproduction).rows.to_dict("records")
     if rows:
         behind_all = commits([*trials, *(record for _, record in cells)])
         files[f"{slug(owner)}-claims.tex"] = _claims(owner, rows, behind_all).encode()
@@ -52,10 +52,11 @@ def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, b
 
 def _claims(owner: str, rows: Sequence[dict[Any, Any]], made_by: str) -> str:
     cells = []
-    for row in rows:
-        _, direction, magnitude, paper, ours, _ = ledger_cells(row)
+    for row, below in below_statements(rows):
+        name, direction, magnitude, paper, ours, _ = ledger_cells(row)
         evidence = str(row["strength"] or "").partition(";")[0].partition(" (")[0]
-        cells.append((str(row["statement"]), paper, ours, direction, magnitude, evidence or "-"))
+        stated = f"{row['kind']} of {row['of']}: {name}" if below else str(row["statement"])
+        cells.append((stated, paper, ours, direction, magnitude, evidence or "-"))
     return table_tex(
         LatexTable(
             caption=(
