@@ -114,8 +114,9 @@ class StudyWork(Work[Cell, CellRecord]):
         arguments = [(study, cell, folder, environment) for cell in pieces]
         if self._options.cluster is not None and not self._study.exclusive:
             for made in submitted(_cell_elsewhere, arguments, self._options.cluster):
-                failed_job = Answered(number=made.number, value=made.value, log=Path(), wall_s=0.0, cpu_s=0.0)
-                answered = made.value if isinstance(made.value, Answered) else failed_job
+                answered = made.value
+                if isinstance(answered, Failure):
+                    answered = Answered(number=made.number, value=answered, log=Path(), wall_s=0.0, cpu_s=0.0)
                 yield self._record(pieces[made.number], answered, environment)
             return
         with temporary_folder() as logs:
