@@ -17,7 +17,7 @@ RESULTS = Path("results")
 COLUMNS = ("part", "records", "hours", "first_begun", "last_begun", "commits", "of_this_harness")
 PAUSE = timedelta(minutes=30)
 """Records that begin further apart are of two runs: what lies between took no time."""
-_SHORT = 10
+_SHORT = 7
 """Digits of a commit in print."""
 
 
