@@ -162,7 +162,7 @@ function rank(board, chosen) {
   const value = (one) => one.shares[by]?.value ?? -1;
   found.sort((a, b) => value(b) - value(a));
   for (const one of found) {
-    const better = found.filter((other) => other.competes && value(other) > value(one) + 1e-9).length;
+    const better = found.filter((other) => other.competes && value(other) > value(one) + 1e-6).length;
     const cells = [...one.row.cells];
     cells[0].textContent = one.competes && one.shares[by] ? String(1 + better) : "-";
     one.shares.forEach((share, i) => {

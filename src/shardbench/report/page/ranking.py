@@ -160,7 +160,7 @@ def _data(standings: Sequence[Standing], numbers: Mapping[str, int], competing: 
             )  # fmt: skip
         share = near(one)
         spent = round((one.plan_s or 0.0) + (one.fit_s or 0.0), 6)
-        rows.append([numbers[one.strategy], problems[key], None if share is None else round(share, 4), spent])
+        rows.append([numbers[one.strategy], problems[key], None if share is None else round(share, 6), spent])
     names = {str(numbers[name]): name in competing for name in {one.strategy for one in standings}}
     text = json.dumps({"problems": listed, "rows": rows, "competing": names}, separators=(",", ":"))
     # It stands in a script element: no text may end that.
