@@ -260,7 +260,7 @@ def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> 
     assert "consistent" in text
     claims, study = extras(made, tmp_path)
     assert study.rows == (("1", "counted", "2"), ("2", "counted", "4"), ("4", "counted", "8"))
-    assert claims.rows[0][3:7] == ("consistent", "consistent", "about 2 x", "2.00 x (2.00 to 2.00, 3 number)")
+    assert claims.rows[0][4:8] == ("consistent", "consistent", "about 2 x", "2.00 x (2.00 to 2.00, 3 number)")
 
 
 def test_a_region_has_a_picture_once_enough_points_ran(

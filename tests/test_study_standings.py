@@ -115,7 +115,7 @@ def test_its_page_has_the_answer_and_every_problem(made: Reproduction, tmp_path:
     assert {link.removeprefix("#") for link in seen.links if link.startswith("#")} <= set(seen.ids)
     charts = [given["aria-label"] for tag, given in seen.given if tag == "svg"]
     assert [chart for chart in charts if chart.startswith("Performance profiles")] == [
-        "Performance profiles, simulated, 1 s", "Performance profiles, simulated, 60 s"
+        "Performance profiles, simulated, 60 s", "Performance profiles, simulated, 1 s"
     ]  # fmt: skip
     assert [chart for chart in charts if chart.startswith("Steps of")] == [
         "Steps of u on m", "Steps of v on m", "Steps of mixed on cpu-1x2"

@@ -61,7 +61,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> None:
         Posed(name=name, machines=("small",), parameters=parameters)
         for name, parameters in (("drawn", DRAWN), ("recorded", RECORDED))
     )
-    version = Version(version=1, efforts=(30.0, 20.0), published_s=1.0, workloads=posed)
+    version = Version(version=problems.VERSION, efforts=(30.0, 20.0), published_s=1.0, workloads=posed)
     machine = round_machine(2, hbm=int(HBM_SHARE * TABLES * ROWS * DIM * 4 / 2))
 
     own: dict[str, Strategy] = {one.name: one for one in (KnowsTheLeaderboard(), Honest())}
@@ -86,7 +86,13 @@ def submitted(folder: Path, strategy: str, *workloads: str) -> list[CellRecord]:
     telling = Steps().telling(lambda answer: keep_plan(folder, answer.plan))
     for workload in workloads:
         for name, effort in ((None, "bound"), (strategy, "timed")):
-            cell = {"version": 1, "workload": workload, "machine": "small", "strategy": name, "effort": effort}
+            cell = {
+                "version": problems.VERSION,
+                "workload": workload,
+                "machine": "small",
+                "strategy": name,
+                "effort": effort,
+            }
             record = run_cell(lambda: telling, cell, folder, "e")
             assert record.failure is None
             clean = record.provenance.model_copy(update={"commit": "0" * 40, "dirty": False})
