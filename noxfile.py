@@ -187,7 +187,7 @@ def publish(session: nox.Session) -> None:
         session.error(f"{name} is a paper: all of it is made again, so it takes no options, not {' '.join(options)}")
     install(session)
     if name == EVERYTHING:
-        spread = options if {"--parallel", "--cluster"} & set(options) else ["--parallel", "0", *options]
+        spread = options if "--parallel" in options else ["--parallel", "0", *options]
         for each in everything():
             make_again(session, each, "--outdated", *spread)
         make_again(session, REPEATED_SUITE, "--outdated")

@@ -137,8 +137,8 @@ def filled(problem: Problem, share: float) -> Problem:
 def question(version: int, name: str, machine_name: str, *, inputs: bool) -> CountedQuestion:
     """Return a problem with the test batches that plans are judged on, and a sample of train inputs if ``inputs``."""
     machine = load_machine(machine_name)
-    workload, batches = drawn(version, load(version).posed(name), machine)
     posed = load(version).posed(name)
+    workload, batches = drawn(version, posed, machine)
     problem = Problem.of(
         name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size, precision=posed.precision,
         exchange=posed.precision, schedule=posed.schedule, inputs=workload.input_sample if inputs else None,

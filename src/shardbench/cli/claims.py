@@ -46,7 +46,8 @@ def claims_command(
         raise BadInput(f"{results} has no records of any paper; run: shardbench reproduce NAME --results {results}")
     written = write_ledger(results)
     if as_json:
-        shared.print_json({"claims": json_rows(found.claims), "files": list(map(str, written))})
+        told = {"claims": json_rows(found.claims), "readings": json_rows(found.readings)}
+        shared.print_json({**told, "files": list(map(str, written))})
         return shared.EXIT_OK
     print_claims(found.rows)
     for path in written:

@@ -182,12 +182,13 @@ def _over_best(group: Group, row: Row, best: Row) -> dict[str, Any]:
 def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
     """Return one row a backend, budget and strategy, from the table of ``steps`` alone; families weigh alike.
 
-    ``rank`` is the place by ``expected_within_1.05``, equal ones share theirs: the share of problems on which a
+    ``rank`` is the place among competitors by ``expected_within_1.05``, equal ones share theirs: the share of problems on which a
     strategy is expected, over the draws of the model, to be at most 5 % over the best; measured, and of older boards,
     by ``within_1.05``. A problem that a strategy did not end well is outside every factor. ``torchrec_within_1.05`` is
     the share of the problems that TorchRec's own estimator has it so near the best that it rates.
     ``common_over_best`` is the quality of plans apart from who ends in time: the geometric mean of expected steps over
-    the best's on the ``common`` problems, which all solve who solve three quarters of all. ``over_bound_geomean`` and
+    the best's on the ``common`` problems, which all solve who solve three quarters of all; None of who does not solve
+    them all. ``over_bound_geomean`` and
     ``over_best_geomean`` are of the problems that the strategy solved; ``plan_s`` is the median of planning.
     """
     rows: list[dict[str, object]] = []
@@ -209,7 +210,8 @@ def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
     expects = bool(part["p_best"].notna().any())
     shared = _common(part)
     common = ok[[key in shared for key in _problems(ok)]]
-    mean_over = common["expected_over_best_pct"] if expects else common["over_best_pct"]
+    mean_over = common["expected_over_best_pct" if expects else "over_best_pct"].astype(float)
+    compared = len(common) == len(shared) > 0  # a mean over some of them is not comparable
     return {
         "version": own["version"].iloc[0],
         "strategy": own["strategy"].iloc[0],
@@ -218,8 +220,8 @@ def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
         "ok": len(ok),
         "expected_within_1.05": float((weights * own["p_within_1.05"].fillna(0.0)).sum()) if expects else None,
         "torchrec_within_1.05": _torchrec_near(own, part, weights),
-        "common": len(common),
-        "common_over_best": _weighted_geomean(1.0 + mean_over.astype(float) / 100.0, _weights(common)),
+        "common": len(shared),
+        "common_over_best": _weighted_geomean(1.0 + mean_over / 100.0, _weights(common)) if compared else None,
         "expected_best": float((weights * own["p_best"].fillna(0.0)).sum()) if expects else None,
         "surely_best": int((own["p_best"] >= SURE_BEST).sum()) if expects else None,
         "best": int((over_best <= 1.0 + SAME).sum()),
@@ -232,15 +234,18 @@ def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
 
 
 def _ordered(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Put rows in order, with their ranks: equal shares have one."""
+    """Put rows in order, with the ranks of those that compete: equal shares have one."""
 
     def share(row: Mapping[str, Any]) -> float:
         expected = row["expected_within_1.05"]
         return -float(row["within_1.05"] if expected is None else expected)
 
     ordered = sorted(rows, key=lambda row: (share(row), row["over_best_geomean"] or np.inf, row["strategy"]))
-    shares = [share(row) for row in ordered]
-    return [{**row, "rank": 1 + sum(other < own - SAME for other in shares)} for row, own in zip(ordered, shares)]
+    competing = [row for row in ordered if row["role"] == Role.COMPETITOR.value]
+    ranks = {
+        str(row["strategy"]): 1 + sum(share(other) < share(row) - SAME for other in competing) for row in competing
+    }
+    return [{**row, "rank": ranks.get(str(row["strategy"]))} for row in ordered]
 
 
 def _problems(rows: pd.DataFrame) -> list[tuple[str, str]]:
@@ -254,8 +259,8 @@ def _weights(rows: pd.DataFrame) -> "pd.Series[float]":
     return 1.0 / (sizes * family.nunique()) if len(rows) else pd.Series(dtype=float)
 
 
-def _weighted_geomean(ratios: "pd.Series[float]", weights: "pd.Series[float]") -> float | None:
-    return float(np.exp((weights * np.log(ratios)).sum())) if len(ratios) else None
+def _weighted_geomean(ratios: "pd.Series[float]", weights: "pd.Series[float]") -> float:
+    return float(np.exp((weights * np.log(ratios)).sum()))
 
 
 def _common(part: pd.DataFrame) -> set[tuple[str, str]]:
