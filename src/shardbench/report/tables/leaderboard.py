@@ -182,14 +182,14 @@ def _over_best(group: Group, row: Row, best: Row) -> dict[str, Any]:
 def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
     """Return one row a backend, budget and strategy, from the table of ``steps`` alone; families weigh alike.
 
-    ``rank`` is the place among competitors by ``expected_within_1.05``, equal ones share theirs: the share of problems on which a
-    strategy is expected, over the draws of the model, to be at most 5 % over the best; measured, and of older boards,
-    by ``within_1.05``. A problem that a strategy did not end well is outside every factor. ``torchrec_within_1.05`` is
-    the share of the problems that TorchRec's own estimator has it so near the best that it rates.
-    ``common_over_best`` is the quality of plans apart from who ends in time: the geometric mean of expected steps over
-    the best's on the ``common`` problems, which all solve who solve three quarters of all; None of who does not solve
-    them all. ``over_bound_geomean`` and
-    ``over_best_geomean`` are of the problems that the strategy solved; ``plan_s`` is the median of planning.
+    ``rank`` is the place among competitors by ``expected_within_1.05``, equal ones share theirs: the share of problems
+    on which a strategy is expected, over the draws of the model, to be at most 5 % over the best; measured, and of
+    older boards, by ``within_1.05``. A problem that a strategy did not end well is outside every factor.
+    ``torchrec_within_1.05`` is the share of the problems that TorchRec's own estimator has it so near the best that it
+    rates. ``common_over_best`` is the quality of plans apart from who ends in time: the geometric mean of expected
+    steps over the best's on the ``common`` problems, which all solve who solve three quarters of all; None of who does
+    not solve them all. ``over_bound_geomean`` and ``over_best_geomean`` are of the problems that the strategy solved;
+    ``plan_s`` is the median of planning.
     """
     rows: list[dict[str, object]] = []
     for (backend, budget), part in steps_table.groupby(["backend", "budget"], sort=True):
