@@ -244,8 +244,10 @@ def _claims(block: Block, frame: pd.DataFrame) -> str:
     """Write a list: each statement, what became of it, and on which evidence."""
     lines = []
     for row, below in below_statements(_rows(frame)):
-        indents = {"initial_indent": "  - " if below else "- ", "subsequent_indent": "    " if below else "  "}
-        lines += textwrap.wrap(claim_text(row), WIDTH, break_on_hyphens=False, **indents)
+        first, next_ = ("  - ", "    ") if below else ("- ", "  ")
+        lines += textwrap.wrap(
+            claim_text(row), WIDTH, break_on_hyphens=False, initial_indent=first, subsequent_indent=next_
+        )
     return "\n".join(lines)
 
 
