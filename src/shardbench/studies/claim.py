@@ -101,7 +101,7 @@ class Claim(pydantic.BaseModel):
     name: Name
     kind: Kind
     of: Name | Literal[""] = ""
-    """The statement that a reading or a stand-in stands below."""
+    """The statement, of the paper or second-hand, that a reading or a stand-in stands below."""
     statement: Sentence
     """The statement in our words."""
     quote: str = ""
@@ -220,7 +220,7 @@ def parse_claims(text: str, what: str) -> tuple[Claim, ...]:
     names = [claim.name for claim in claims]
     if len(set(names)) < len(names):
         raise BadInput(f"{what}: two claims have one name")
-    statements = {claim.name for claim in claims if claim.kind is Kind.STATEMENT}
+    statements = {claim.name for claim in claims if claim.kind in (Kind.STATEMENT, Kind.SECOND_HAND)}
     for claim in claims:
         if claim.of and claim.of not in statements:
             raise BadInput(f"{what}: claim {claim.name} stands below '{claim.of}', which is no statement there")
