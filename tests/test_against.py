@@ -12,6 +12,7 @@ from shardbench.cli import main as cli
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
 from shardbench.model.sharding_plan import plan_of, read_sharding_plan
 from shardbench.model.table import Table
+from shardbench.report.tables.text import significant
 from shardbench.torchrec import Exported, export, sharding_plan, sharding_plan_json
 
 ROWS = {"a": 1000, "b": 2000, "c": 3000}
@@ -68,8 +69,8 @@ def test_it_is_judged_with_the_others_in_each_of_its_forms(
     assert yours["step_ms"] == rows["yours"] > best
     assert yours["less_pct"] == pytest.approx(100 * (1 - best / rows["yours"]))
     code, text = asked(capsys, tables, written)
-    trust = "sure" if yours["sure"] else "not told apart"
-    said = f"yours: {rows['yours']:.4g} ms, best {best:.4g} ms ({yours['less_pct']:.2g} % less; {trust})"
+    trust, less = "sure" if yours["sure"] else "not told apart", significant(yours["less_pct"], digits=2)
+    said = f"yours: {rows['yours']:.4g} ms, best {best:.4g} ms ({less} % less; {trust})"
     assert text.splitlines()[3] == said
     assert all(len(line) <= 80 for line in text.splitlines())
 

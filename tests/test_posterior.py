@@ -254,7 +254,7 @@ def test_a_file_is_written_read_and_corrected_again_but_not_twice_by_one_race(tm
     key = dense_key(question.dense, question.problem.tables, 512, 2)
     assert key in written.dense_steps
     assert mape(raced_plans(question, raced).steps_ms(written)) < 5.0
-    with pytest.raises(BadInput, match="give --force"):
+    with pytest.raises(BadInput, match="name another one for --update"):
         update_file("cpu-1x2", out, question, raced)
     with pytest.raises(BadInput, match="another version of machine mine"):
         update_file(str(out), out, question, raced)

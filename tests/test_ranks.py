@@ -191,7 +191,10 @@ def test_tasks_of_papers_and_no_others_can_be_entered() -> None:
 
 
 def test_a_paper_without_tasks_for_it_says_where_there_are_some(capsys: pytest.CaptureFixture[str]) -> None:
-    for paper, says in (("recshard", "shardbench run recshard --strategy row-wise"), ("embark", "autoshard, dreams")):
+    for paper, says in (
+        ("recshard", "add yours to a copy of benchmarks/suites/recshard.toml"),
+        ("embark", "autoshard, dreams"),
+    ):
         assert run_command(["reproduce", paper, "--strategy", "row-wise"]) == 2
         said = capsys.readouterr()
         assert says in said.err
@@ -266,12 +269,12 @@ def test_a_place_on_the_leaderboard_is_by_problems_that_one_cost_model_judged() 
     ]  # fmt: skip
     head, *row = said_of_board(own, others)
     assert head == "60 s: mine has rank 3 of 3 on 2 problems"
-    assert row[2] == "| mine | 2 | 1 | 0 | 0.00 | 0.00 | 0.50 | 0.50 | 1.25 |"
+    assert row[2] == "| mine | 2 | 1 | - | 0 | 0.00 | 0.00 | 0.50 | 0.50 | 1.25 |"
     moved, head, *row = said_of_board(own, [*others[:4], proven(5.0, "x"), *others[5:]])
     assert moved.startswith("on 1 of 2 problems the rows on record are of another cost model")
-    assert head == "60 s: mine has rank 2 of 3 on 1 problem"
+    assert head == "60 s: mine has rank 1 of 3, shared with 2 others, on 1 problem"
     here = [{**one, OTHER_CODE: False} for one in [proven(7.0), *others[1:4]]]
-    assert said_of_board(own, here)[0].startswith("60 s: mine has rank 2 of 3"), "this code judged them"
+    assert said_of_board(own, here)[0].startswith("60 s: mine has rank 1 of 3"), "this code judged them"
 
 
 def test_rows_of_another_cost_model_are_compared_by_their_own_bounds_alone() -> None:
@@ -280,7 +283,7 @@ def test_rows_of_another_cost_model_are_compared_by_their_own_bounds_alone() -> 
     moved, head, *row, by_bounds = said_of_board(own, others)
     assert moved.startswith("on 1 of 1 problems")
     assert head == "60 s: mine has no rank on 1 problem"
-    assert row[2] == "| mine | 1 | 1 | - | - | - | - | - | 1.25 |"
+    assert row[2] == "| mine | 1 | 1 | - | - | - | - | - | - | 1.25 |"
     assert by_bounds.endswith("on what both solved, it would have rank 2 of 3")
     assert said_of_board(own, [])[0] == "60 s: mine has no rank on 1 problem"
     assert said_of_board([proven(8.0)], others) == ["mine has no rows: all its cells failed"]

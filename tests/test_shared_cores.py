@@ -18,6 +18,7 @@ from shardbench.report.groups import ComparedBy, groups, suite_standings
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.tables.answer import answers, answers_of_table, lines
 from shardbench.report.tables.files import check_tables, write_tables
+from shardbench.report.tables.leaderboard import measured_steps
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.report.tables.text import sections
 from shardbench.runs.calibrating import Drift, Drifts
@@ -96,6 +97,8 @@ def test_nothing_else_compares_their_times(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"record {shared[0].key} is of more ranks than cores"):
         explain(shared[0], shared[2], shared)
     assert points(shared) == []
+    board = measured_steps([*shared, *own], 2, {own[0].spec.machine: 2}, {})
+    assert set(board["workload"]) == {"other"}
     assert {point.condition.workload for point in points([*shared, *own])} == {"other"}
     for folder in ("ours", "theirs"):
         for record in [*shared, *own]:

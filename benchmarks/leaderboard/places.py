@@ -12,7 +12,7 @@ from shardbench.report.tables.leaderboard import BOUND, scores, steps
 from shardbench.studies.places import OTHER_CODE, together
 
 Problem = tuple[str, str]
-HEADS = ("strategy", "problems", "solved", "best found", "within 1 %", "5 %", "20 %", "2x", "step over bound")
+HEADS = ("strategy", "problems", "ended", "expected near", "best", "within 1 %", "5 %", "20 %", "2x", "step over bound")
 _COUNTS = ("problems", "ok")
 _SHARES = ("within_1.01", "within_1.05", "within_1.2", "within_2")
 _KEY = ["workload", "machine", "budget"]
@@ -43,19 +43,28 @@ def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version
         part = board[board["budget"] == budget].reset_index(drop=True)
         competing = list(part[part["role"] == Role.COMPETITOR.value]["strategy"])
         compared = strategy in competing and len(competing) > 1
+        row = part[part["strategy"] == strategy].iloc[0]
         if compared:
-            place = f"rank {competing.index(strategy) + 1} of {len(competing)} on {_counted(held)}"
+            like = int((part["rank"] == row["rank"]).sum()) - 1
+            shared = f", shared with {like} other{'s' * (like > 1)}," if like else ""
+            place = f"rank {row['rank']:.0f} of {len(competing)}{shared} on {_counted(held)}"
         else:
             place = f"no rank on {_counted(asked)}" + ("" if strategy in competing else ", since it does not compete")
         yield f"{budget}: {strategy} has {place}"
-        yield from (f"  {line}" for line in _row(part[part["strategy"] == strategy].iloc[0], compared=compared))
+        yield from (f"  {line}" for line in _row(row, compared=compared))
         if moved and not held:
             yield from _over_bounds(steps(_on(own, asked), version), steps(others, version), strategy, budget)
 
 
 def _row(score: "pd.Series[Any]", *, compared: bool) -> list[str]:
-    """Give the row as the tables of the README have it; what depends on others' steps only where they are known."""
-    best = [f"{score['best']:.0f}", *(f"{score[name]:.2f}" for name in _SHARES)] if compared else ["-"] * 5
+    """Give the row of scores in the words of the README's tables, with what depends on others where it is known."""
+    near = score["expected_within_1.05"]
+    best = [
+        "-" if pd.isna(near) else f"{near:.2f}",
+        f"{score['best']:.0f}",
+        *(f"{score[name]:.2f}" for name in _SHARES),
+    ]
+    best = best if compared else ["-"] * len(best)
     bounded = score["over_bound_geomean"]
     cells = [score["strategy"], *(f"{score[name]:.0f}" for name in _COUNTS), *best]
     cells.append("-" if pd.isna(bounded) else f"{bounded:.2f}")

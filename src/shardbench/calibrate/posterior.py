@@ -58,15 +58,17 @@ def mape(steps: Sequence[tuple[float, float]]) -> float:
     return 100.0 * float(np.mean([abs(predicted / measured - 1.0) for predicted, measured in steps]))
 
 
-def update_file(machine: str, out: Path, question: CountedQuestion, raced: Trials, *, force: bool = False) -> list[str]:
+def update_file(machine: str, out: Path, question: CountedQuestion, raced: Trials) -> list[str]:
     """Correct a machine, by name or path, by a race, write the file ``out`` and say in a few lines what changed.
 
-    ``out`` may be the file itself; another one that exists is written again with ``force`` alone. The trials must have
+    ``out`` may be the file itself; another one that exists is refused. The trials must have
     been measured in this environment and predicted by the machine as it is now: so no trial corrects a machine twice.
     Raises BadInput where that is not so, before anything is written, and where ``corrected`` does.
     """
     in_place = machine.endswith(".toml") and out.exists() and out.resolve() == Path(machine).resolve()
-    refuse_overwriting(out, force=force or in_place)
+    if not in_place and out.exists():
+        raise BadInput(f"{out} exists and is not the machine's own file: name another one for --update")
+    refuse_overwriting(out, force=True)
     base = base_of_file(machine)
     _refuse_others(base.machine, raced)
     found = corrected(base.machine, question, raced)

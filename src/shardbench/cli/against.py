@@ -52,7 +52,9 @@ def yours_line(yours: "Yours", best: "Best | None") -> str:
     """Say how the user's plan and the best one compare, in one line."""
     if best is None or yours.less_pct is None:
         return f"yours: {yours.step_ms:.4g} ms a step"
+    from shardbench.report.tables.text import significant  # noqa: PLC0415
+
     more = "less" if yours.less_pct >= 0.0 else "more"
     trust = {True: "sure", False: "not told apart", None: "the machine states no errors"}[yours.sure]
-    size = f"{abs(yours.less_pct):.2g} % {more}"
+    size = f"{significant(abs(yours.less_pct), digits=2)} % {more}"
     return f"yours: {yours.step_ms:.4g} ms, best {best.step_ms:.4g} ms ({size}; {trust})"

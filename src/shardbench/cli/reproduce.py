@@ -167,8 +167,9 @@ def _refuse_no_cell(name: str, strategies: list[str]) -> None:
     if name not in suites():
         open_to_all = [each for each in papers() if any(study.strategies for study in find_reproduction(each).studies)]
         raise BadInput(f"{what}; these have tasks for every strategy: {', '.join([*open_to_all, SUBMITTED])}")
-    options = " ".join(f"--strategy {one}" for one in strategies)
-    raise BadInput(f"{what}; its suite does: shardbench run {name} {options}")
+    raise BadInput(
+        f"{what}; its suite compares those that it names: add yours to a copy of benchmarks/suites/{name}.toml"
+    )
 
 
 def _note_reused(found: tuple[int, int], committed: Path, listener: "PlainProgress") -> None:

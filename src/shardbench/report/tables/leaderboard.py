@@ -140,9 +140,10 @@ def measured_steps(
 
     ``devices`` are by machine, what strategies declare to see by their name. ``over_best_pct`` compares what trials
     are compared by (their ratio to the control plan of the same ranks), ``tie`` is ``=`` where that is below the noise
-    of so many trials and ``?`` where the noise is unknown. Nothing is proven about measured steps.
+    of so many trials and ``?`` where the noise is unknown. Nothing is proven about measured steps. Times of ranks that
+    share a core are not compared, and are no rows.
     """
-    ranked = (group for group in groups(records) if group.condition.trains == UNSHARDED)
+    ranked = (group for group in groups(records) if group.compared and group.condition.trains == UNSHARDED)
     rows = [row for group in ranked for row in _measured(group, devices, sees)]
     return _ranked(pd.DataFrame(rows).assign(version=version).reindex(columns=list(STEPS)))
 
