@@ -83,7 +83,6 @@ class KernelsOfEqualWidths(KernelContest):
     """The ten equal-width rows of DreamShard's table, by what AutoShard balances: kernel time; heuristics beside it."""
 
     name = "equal"
-    # Its records have means over tasks alone, which is all that is asked of them: AutoShard has not changed since.
     version = 1
     task_rows = MappingProxyType({row.name: row for row in DLRM_ROWS})
     quick_rows = ("DLRM-20 (4)",)
