@@ -71,5 +71,5 @@ def test_the_public_rule_on_columns_that_depend_and_on_independent_ones():
             },
         )
     )  # fmt: skip
-    assert claimed["hot-inputs"] == [independent["hot_inputs_pct"]], "the dependence was made from this very number"
+    assert claimed["hot-inputs"] == [independent["hot_inputs_pct"]], "the dependence was fitted to shares of hot inputs"
     assert (claimed["skew"], claimed["top-rows"]) == ([5.0], [80.0])

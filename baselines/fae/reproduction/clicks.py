@@ -99,7 +99,7 @@ def logged(tables: tuple[Table, ...], train: ClickInputs, test: ClickInputs, see
 
 def drawn_clicks(seed: int, train: int, test: int) -> tuple[tuple[Table, ...], dict[Split, ClickInputs]]:
     """Return tables and the inputs of both splits, rows by their frequency among all train inputs."""
-    # Columns are independent: few inputs are then hot, and FAE's order differs most from a shuffled one.
+    # Columns are independent: few inputs are then hot.
     workload = CriteoLikeConfig(batch_size=BATCH, seed=seed, profile_samples=train, column_dependence=0.0).build(Path())
     seen = [profile.seen_rows for profile in workload.profiles]
     bags = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.traffic import Traffic, count
-from shardbench.engine.phased.exchange import ROWS_SPLITS, SYNCHRONISE
+from shardbench.engine.phased.exchange import SYNCHRONISE
 from shardbench.engine.phased.ranks import PhasedResult, train_in_phases
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel
 from shardbench.model.machine_file import load_machine
@@ -94,9 +94,8 @@ def counter(model: PhasedModel, data: ClickData, ranks: int, batch_size: int) ->
 
 
 def _sent(results: Sequence[PhasedResult], batch: int) -> float:
-    """Return bytes that all ranks sent in one step, but for what the counter leaves out: 8 bytes a pair of ranks."""
-    left_out = (SYNCHRONISE, ROWS_SPLITS)
-    return sum(b for r in results for name, b in r.sent[batch].items() if name not in left_out)
+    """Return bytes that all ranks sent in one step, but for those of a switch."""
+    return sum(b for r in results for name, b in r.sent[batch].items() if name != SYNCHRONISE)
 
 
 def _row(
