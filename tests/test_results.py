@@ -20,7 +20,7 @@ from shardbench.runs.suite import EVERY, load_suite
 RESULTS = Path(__file__).parent.parent / "results"
 SUITES = sorted(path.stem for path in (RESULTS / "records").glob("*.jsonl"))
 AGAIN = "make them again with: nox -s publish -- {}"
-BEFORE_THE_COPIES = ("fae", "flexshard")
+BEFORE_THE_COPIES = ("flexshard",)
 """Suites whose records are of machines without the cost model's terms for copies; they are made again with the others
 of their papers."""
 SUITES_NOW = [
