@@ -31,7 +31,7 @@ class PaperContest(ContestStudy):
     quick_rows = QUICK_ROWS
     strategies: tuple[str, ...] = STRATEGIES
     seeded = frozenset({RANDOM, RNN, OURS, UNTRAINED, AUTOSHARD})
-    # Their trainings take three to ten times ours. What is compared are tasks, on which seeds are averaged.
+    # Their trainings take several times ours. What is compared are tasks, on which seeds are averaged.
     seeds: Mapping[str, Sequence[int]] = MappingProxyType({RNN: SEEDS[:1], AUTOSHARD: SEEDS[:1]})
 
     random = RANDOM
@@ -85,7 +85,7 @@ class EqualWidths(PaperContest):
     task_rows = MappingProxyType({row.name: row for row in DLRM_ROWS})
     strategies = tuple(name for name in STRATEGIES if name != AUTOSHARD)
     seeds = MappingProxyType(dict.fromkeys((RNN, RANDOM, UNTRAINED), SEEDS[:1]))
-    # With more tables they take as long as all others together. AutoShard stands beside them in its own study `equal`.
+    # They take long with more tables. AutoShard stands beside them in its own study `equal`.
     only = MappingProxyType({RNN: RNN_ROWS, BEST_FOUND: SMALLER_ROWS})
 
 

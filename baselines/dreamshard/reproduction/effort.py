@@ -16,8 +16,8 @@ from .contests import ROWS
 from .names import AUTOSHARD, COST_GREEDY, LOOKUP, OURS, SEARCH
 
 EFFORT_ROWS = ("DLRM-40 (4)", "DLRM-80 (8)", "Mixed-40 (4)")
-"""Rows of either number of devices, in the middle of the paper's numbers of tables, and of mixed widths; few, so
-that all seeds of all contenders take minutes."""
+"""Rows of either number of devices, with few of the paper's numbers of tables, and of mixed widths; three, so that all
+seeds of all contenders take minutes."""
 CALLS = (100, 1000)
 """Calls: as many as DreamShard's published training asks, and ten times as many; AutoShard's asks even more."""
 EFFORT_TASKS = 20
