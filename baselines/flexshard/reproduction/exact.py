@@ -65,7 +65,8 @@ def bound_s(problem: Problem, limit_bytes: int) -> float:
 
     Row numbers are relaxed. Which tiers a table has at all is integer, since a cold or a warm one
     costs a message of lengths; so is which tiers the tables of a width have, since every one costs
-    the latency of its calls. Tables are sequences of at most two widths; raises BadInput otherwise.
+    the latency of its calls. What chunks wait on GPUs is left out, so that the bound is loose there. Tables are
+    sequences of at most two widths; raises BadInput otherwise.
     """
     _check_split(problem)
     widths = {table.dim for table in problem.tables}
