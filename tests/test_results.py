@@ -20,18 +20,6 @@ from shardbench.runs.suite import EVERY, load_suite
 RESULTS = Path(__file__).parent.parent / "results"
 SUITES = sorted(path.stem for path in (RESULTS / "records").glob("*.jsonl"))
 AGAIN = "make them again with: nox -s publish -- {}"
-BEFORE_THE_COPIES = ("flexshard",)
-"""Suites whose records are of machines without the cost model's terms for copies; they are made again with the others
-of their papers."""
-SUITES_NOW = [
-    pytest.param(
-        suite,
-        marks=pytest.mark.xfail(strict=True, reason="its records are of the machines' constants before copies counted")
-        if suite in BEFORE_THE_COPIES
-        else (),
-    )
-    for suite in SUITES
-]
 
 
 class Silent:
@@ -82,7 +70,7 @@ def test_a_second_run_and_its_agreement_are_both_there_and_fit():
         assert check_files(files, f"shardbench compare results --with results/again --order {suite}") == []
 
 
-@pytest.mark.parametrize("suite", SUITES_NOW)
+@pytest.mark.parametrize("suite", SUITES)
 def test_every_trial_of_the_suite_has_a_record(suite):
     known = trial_store(RESULTS, suite).latest()
     loaded = load_suite(suite)

@@ -93,7 +93,7 @@ class _Search:
         return None
 
     def _closed(self, best: TieredPlan) -> TieredPlan:
-        """Take tables, one by one and together, out of one or two of their tiers where that pays and fits (deviation 4).
+        """Take tables, one by one and together, out of one or two tiers where that pays and fits (deviation 4).
 
         A cold tier costs every rank a message of lengths to every other; a tier that no table of a
         width has saves the calls' latencies. No single row shows either.
