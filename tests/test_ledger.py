@@ -139,7 +139,7 @@ def test_definitions_stand_in_ancestors_of_the_commits_that_judged_them() -> Non
         pytest.skip("a shallow clone, or none, has no history to ask: git fetch --unshallow")
     made = ledger.ledger(ROOT / "results").rows
     judged_rows = made[made["defined_first"].notna()]
-    assert [row.claim for row in judged_rows.itertuples() if not row.defined_first] == [], "judged before its definition"
+    assert [row.claim for row in judged_rows.itertuples() if not row.defined_first] == [], "judged before defined"
     first = judged_rows.groupby("paper")["claim"].agg(set)
     assert len(judged_rows) > 50
     pairs: set[tuple[str, str]] = set()
