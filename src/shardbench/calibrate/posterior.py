@@ -61,8 +61,8 @@ def mape(steps: Sequence[tuple[float, float]]) -> float:
 def update_file(machine: str, out: Path, question: CountedQuestion, raced: Trials) -> list[str]:
     """Correct a machine, by name or path, by a race, write the file ``out`` and say in a few lines what changed.
 
-    ``out`` may be the file itself; another one that exists is refused. The trials must have
-    been measured in this environment and predicted by the machine as it is now: so no trial corrects a machine twice.
+    ``out`` may be the file itself; another one that exists is refused. The trials must have been measured in this
+    environment and predicted by the machine as it is now: so no trial corrects a machine twice.
     Raises BadInput where that is not so, before anything is written, and where ``corrected`` does.
     """
     in_place = machine.endswith(".toml") and out.exists() and out.resolve() == Path(machine).resolve()
