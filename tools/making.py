@@ -12,6 +12,7 @@ from shardbench.base.code import checkout
 from shardbench.base.generated import csv_text
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import cell_store, trial_store
+from shardbench.report.groups import current
 
 RESULTS = Path("results")
 COLUMNS = ("part", "records", "hours", "first_begun", "last_begun", "commits", "of_this_harness")
@@ -22,15 +23,15 @@ _SHORT = 7
 
 
 def parts(results: Path) -> Iterator[tuple[str, list[BaseRecord]]]:
-    """Yield the name and the records of every suite, of its second run, and of all studies of a paper."""
+    """Yield the name and the records that count of every suite, of its second run, and of all studies of a paper."""
     for path in sorted(results.glob("records/*.jsonl")):
-        yield f"suite {path.stem}", list(trial_store(results, path.stem).read())
+        yield f"suite {path.stem}", [*current(trial_store(results, path.stem).read())]
     for path in sorted(results.glob("again/records/*.jsonl")):
-        yield f"suite {path.stem}, again", list(trial_store(results / "again", path.stem).read())
+        yield f"suite {path.stem}, again", [*current(trial_store(results / "again", path.stem).read())]
     for folder in sorted((results / "studies").iterdir()):
         records: list[BaseRecord] = []
         for path in sorted(folder.glob("*.jsonl")):
-            records += cell_store(results, folder.name, path.stem).read()
+            records += cell_store(results, folder.name, path.stem).latest().values()
         yield f"studies of {folder.name}", records
 
 

@@ -1,4 +1,4 @@
-"""The greedy whole-table heuristics that RecShard, AutoShard and DreamShard compare against."""
+"""The greedy whole-table heuristics in the public code of AutoShard and DreamShard (RecShard's: from memory)."""
 
 from abc import abstractmethod
 from collections.abc import Iterable

@@ -34,7 +34,7 @@ CODE = (
     "src",
     "baselines",
     "datasets",
-    *(f"benchmarks/{name}" for name in ("machines", "suites", "leaderboard", "cases")),
+    *(f"benchmarks/{name}" for name in ("machines", "suites", "leaderboard", "drift", "cases")),
 )
 
 
