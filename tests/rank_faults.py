@@ -33,6 +33,9 @@ def _number() -> int:
 
 
 def _peer_is_lost(folder: Path, rank: int) -> None:
+    # Nobody loses who has not begun, however slowly a process begins on a busy machine.
+    while not (folder / "rank1.phase").exists():
+        time.sleep(0.01)
     report(folder, rank, LOST)
     sys.exit(1)
 
@@ -72,7 +75,9 @@ def loses_its_folder(folder):
     rank = _number()
     _begin(folder, rank, 3)
     if rank == 1:
-        shutil.rmtree(folder)
+        # In one move, as its peers may still write into it.
+        gone = folder.rename(folder.with_name("gone"))
+        shutil.rmtree(gone, ignore_errors=True)
         folder.mkdir()
         report(folder, rank, "FileNotFoundError: rank1.phase")
         sys.exit(1)

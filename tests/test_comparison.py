@@ -264,5 +264,7 @@ def test_the_committed_second_run_is_a_run_to_compare():
     found = shardbench.compare_results(results / "again", results)
     both = found.measured[found.measured["where"] == "both"]
     assert len(both) > 20
-    assert found.order["measured"][0].pairs > 100
+    assert {one.workload for one in found.order["measured"] if one.pairs > 100} >= {
+        "criteo", "giant", "histories", "mixed"
+    }  # fmt: skip
     assert set(found.simulated["where"]) == {"committed only"}

@@ -37,7 +37,9 @@ def test_the_pages_commands_run_as_they_stand(tmp_path, monkeypatch, capsys):
         (tmp_path / "results" / name).symlink_to(ROOT / "results" / name)
     for command in commands:
         assert run_command(command) == 0, capsys.readouterr().err
-    assert "measured: 100 rows in both" in capsys.readouterr().out
+    rows = re.search(r"measured: (\d+) rows in both", capsys.readouterr().out)
+    assert rows is not None
+    assert int(rows.group(1)) > 100
     assert len(list((tmp_path / "paper").glob("*.pdf"))) >= 10
 
 
