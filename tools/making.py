@@ -42,7 +42,7 @@ class Part(NamedTuple):
     name: str
     records: int
     spent: timedelta
-    """From the first record's begin to the last one's, without pauses."""
+    """Time between the begins of the first record and of the last one, without pauses."""
     span: tuple[datetime, datetime] | None
     """When the first record and the last one were begun; None where no record says."""
     commits: Iterable[str]
