@@ -3,10 +3,10 @@
 ``python tools/making.py`` in the repository's root; results/README.md shows the table.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.code import checkout
@@ -36,54 +36,23 @@ def parts(results: Path) -> Iterator[tuple[str, list[BaseRecord]]]:
         yield f"studies of {folder.name}", records
 
 
-class Part(NamedTuple):
-    """What the table says of a part, or of the whole."""
-
-    name: str
-    records: int
-    spent: timedelta
-    """Time between the begins of the first record and of the last one, without pauses."""
-    span: tuple[datetime, datetime] | None
-    """When the first record and the last one were begun; None where no record says."""
-    commits: Iterable[str]
-    of_this_harness: int
-
-    def cells(self) -> tuple[object, ...]:
-        """Return the line of the table."""
-        span = ("", "") if self.span is None else tuple(f"{begun:%Y-%m-%d %H:%M}" for begun in self.span)
-        hours = f"{self.spent / timedelta(hours=1):.2f}"
-        return self.name, self.records, hours, *span, " ".join(self.commits), self.of_this_harness
-
-
-def part(name: str, records: Iterable[BaseRecord]) -> Part:
-    """Return a part by its records."""
+def line(name: str, records: Iterable[BaseRecord]) -> tuple[object, ...]:
+    """Return a part's line; hours are from the first record's begin to the last one's, without pauses."""
     listed = list(records)
     known = [record.provenance for record in listed if record.provenance is not None]
     begun = sorted(each.started for each in known)
-    spent = sum(((b - a) for a, b in zip(begun, begun[1:]) if b - a <= PAUSE), timedelta())
+    hours = sum(((b - a) for a, b in zip(begun, begun[1:]) if b - a <= PAUSE), timedelta()) / timedelta(hours=1)
     commits = dict.fromkeys(each.commit[:_SHORT] for each in sorted(known, key=lambda of: of.started) if each.commit)
     here = sum(each.package_code == checkout().package for each in known)
-    span = (begun[0], begun[-1]) if begun else None
-    return Part(name, len(listed), spent, span, commits, here)
-
-
-def whole(listed: Sequence[Part]) -> Part:
-    """Return what all parts come to, one after another."""
-    spans = [each.span for each in listed if each.span is not None]
-    return Part(
-        "all",
-        sum(each.records for each in listed),
-        sum((each.spent for each in listed), timedelta()),
-        (min(begin for begin, _ in spans), max(end for _, end in spans)) if spans else None,
-        dict.fromkeys(commit for each in listed for commit in each.commits),
-        sum(each.of_this_harness for each in listed),
-    )
+    span = (f"{begun[0]:%Y-%m-%d %H:%M}", f"{begun[-1]:%Y-%m-%d %H:%M}") if begun else ("", "")
+    return name, len(listed), f"{hours:.2f}", *span, " ".join(commits), here
 
 
 def main() -> None:
     """Write the table of all parts, and of the whole."""
-    listed = [part(name, records) for name, records in parts(RESULTS) if records]
-    lines = [each.cells() for each in (*listed, whole(listed))]
+    listed = [(name, records) for name, records in parts(RESULTS) if records]
+    listed.append(("all", list(chain.from_iterable(records for _, records in listed))))
+    lines = [line(name, records) for name, records in listed]
     write_atomically(RESULTS / "tables" / "making.csv", csv_text(COLUMNS, lines))
 
 

@@ -1,4 +1,4 @@
-"""The greedy whole-table heuristics in the public code of AutoShard and DreamShard (RecShard's: from memory)."""
+"""The greedy whole-table heuristics of AutoShard's and DreamShard's public code; RecShard's are a reconstruction."""
 
 from abc import abstractmethod
 from collections.abc import Iterable

@@ -46,7 +46,7 @@ WEIGHT_BYTES = 4
 RECSHARD = "recshard"
 UNSEEN = "recshard-unseen"
 GREEDIES = ("greedy-size", "greedy-lookup", "greedy-size-lookup")
-"""Whole-table heuristics by size, lookups and both; that the paper compares with them is known from memory only."""
+"""Whole-table heuristics by size, lookups and both; that the paper compares with them is a reconstruction."""
 _RATES = (
     "hbm_bytes_per_s", "cache_bytes_per_s", "cache_bytes", "uvm_bytes_per_s", "host_bytes_per_s",
     "intra_bytes_per_s", "inter_bytes_per_s", "dense_flop_per_s", "vector_copy_bytes_per_s", "activation_bytes_per_s",
