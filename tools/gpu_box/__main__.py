@@ -1,0 +1,188 @@
+"""Measure in minutes what one GPU says of the cost model: `python tools/gpu_box --minutes 8 --out FOLDER`.
+
+Nothing is installed: it runs with the torch, FBGEMM and TorchRec of this Python, on one GPU without a network. `--cpu`
+rehearses every part on CPUs. The parts run in the order below, each with its share of the minutes; every number is in
+FOLDER before the next is measured, in at most eight files that need no packing. What measures is a process of its own:
+where it ends, or a part hangs, the next part begins in another one.
+"""
+
+import argparse
+import json
+import os
+import platform
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from importable import ROOT, make_importable
+from worker import BEGINS
+
+PARTS = {"smoke": 20, "card": 30, "tiers": 105, "fae": 75, "kernels": 90, "slide": 90, "distinct": 30}
+"""The parts in their order, with their seconds of eight minutes, of which imports and warm-up leave about so many."""
+GRACE_S = 20.0
+"""How long after its end a part may take for what it has begun."""
+SMALL_MINUTES = 0.5
+"""With fewer minutes every part takes its smallest sizes: a trial of the code."""
+PACKAGES = ("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "fbgemm_gpu_cpu", "numpy", "tensordict")
+
+
+class Interrupted(Exception):
+    """A signal asked for the end."""
+
+
+def main() -> int:
+    """Run the programme; 0 where every part had its turn."""
+    parser = argparse.ArgumentParser(prog="python tools/gpu_box", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--cpu", action="store_true", help="rehearse on CPUs")
+    parser.add_argument("--only", action="append", choices=PARTS, help="run this part alone (may be repeated)")
+    parser.add_argument("--commit", help="the commit of this checkout, where git cannot tell it")
+    given = parser.parse_args()
+    if not 0.0 < given.minutes <= 60.0:
+        parser.error(f"--minutes takes a number above 0 and at most 60, not {given.minutes:g}")
+    if given.out.exists() and any(given.out.iterdir()):
+        parser.error(f"{given.out} is not empty: name a new folder")
+    until = time.monotonic() + 60.0 * given.minutes
+    given.out.mkdir(parents=True, exist_ok=True)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    parts = [name for name in PARTS if not given.only or name in given.only]
+    facts = _facts(given, parts)
+    _write(given.out, facts)
+    with tempfile.TemporaryDirectory() as scratch, (given.out / "printed.log").open("w") as printed:
+        site = Path(scratch) / "site"
+        make_importable(site)
+        try:
+            _run(given, parts, until, (site, Path(scratch)), printed)
+            facts["ended"] = "all parts had their turn"
+        except Interrupted as error:
+            facts["ended"] = str(error)
+        facts["finished_at"] = _now()
+        _write(given.out, facts)
+    print(f"{facts['ended']}: {given.out}", flush=True)
+    return 0 if facts["ended"].startswith("all") else 1
+
+
+def _run(given: argparse.Namespace, parts: list[str], until: float, places: tuple[Path, Path], printed: Any) -> None:
+    """Run the parts in processes, a new one after each that was lost."""
+    site, scratch = places
+    data = scratch / "data"
+    data.mkdir()
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")]))
+    ours = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
+    if given.cpu:
+        ours["CUDA_VISIBLE_DEVICES"] = ""
+    options = ["--out", str(given.out), "--data", str(data), "--until", str(until)]
+    options += ["--cpu"] * given.cpu + ["--small"] * (given.minutes < SMALL_MINUTES)
+    left = list(parts)
+    while left:
+        weights = [f"{name}={PARTS[name]}" for name in left]
+        command = [sys.executable, str(Path(__file__).with_name("worker.py")), *weights, *options]
+        done = _watched(command, os.environ | ours, until, printed)
+        if not done:
+            raise Interrupted("the measuring process ended before its first part began: see printed.log")
+        left = left[len(done) :]
+
+
+def _watched(command: list[str], environment: dict[str, str], until: float, printed: Any) -> list[str]:
+    """Run a process of parts, killed where one overruns; return the parts that had their turn."""
+    done: list[str] = []
+    lines: queue.Queue[str | None] = queue.Queue()
+    # A group of its own, so that what it starts ends with it.
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+        # Imports come before the first part.
+        ends = time.monotonic() + max(60.0, until - time.monotonic())
+        try:
+            while True:
+                try:
+                    line = lines.get(timeout=max(0.0, ends - time.monotonic()))
+                except queue.Empty:
+                    _say(f"killed: {done[-1] if done else 'the start'} did not end in its time", printed)
+                    return done
+                if line is None:
+                    return done
+                _say(line, printed)
+                if line.startswith(BEGINS):
+                    name, seconds = line.removeprefix(BEGINS).split()
+                    done.append(name)
+                    ends = time.monotonic() + float(seconds) + GRACE_S
+        finally:
+            _kill(process)
+
+
+def _kill(process: "subprocess.Popen[str]") -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(stream: Any, lines: "queue.Queue[str | None]") -> None:
+    for line in stream:
+        lines.put(line.rstrip("\n"))
+    lines.put(None)
+
+
+def _say(line: str, printed: Any) -> None:
+    print(line, flush=True)
+    printed.write(line + "\n")
+    printed.flush()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(f"ended by {signal.Signals(number).name}")
+
+
+def _facts(given: argparse.Namespace, parts: list[str]) -> dict[str, Any]:
+    return {
+        "commit": given.commit or _git("rev-parse", "HEAD"),
+        "dirty": None if _git("rev-parse", "HEAD") is None else bool(_git("status", "--porcelain")),
+        "backend": "measured",
+        "cpu": given.cpu,
+        "minutes": given.minutes,
+        "parts": parts,
+        "started_at": _now(),
+        "python": platform.python_version(),
+        "versions": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "cores": len(os.sched_getaffinity(0)),
+        "ended": "not yet",
+    }
+
+
+def _write(folder: Path, facts: dict[str, Any]) -> None:
+    fresh = folder / ".about"
+    fresh.write_text(json.dumps(facts, indent=1) + "\n")
+    fresh.replace(folder / "about.json")
+
+
+def _now() -> str:
+    return datetime.now(UTC).replace(microsecond=0).isoformat()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

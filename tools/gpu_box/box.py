@@ -1,0 +1,223 @@
+"""What every part of the programme measures with: the device, its clock, the log, and the guard over managed memory.
+
+A part is a module with ``measure(box)``. It adds each number to the log as soon as it has it, and stops when
+``box.over()`` says so: the file is flushed before the next number is measured, so that an end at any moment loses none.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shardbench.engine.clock import Clock, clock_of
+from shardbench.model.machine import Machine, Topology
+from shardbench.model.machine_file import load_machine
+
+LARGEST_BYTES = 15 * 2**20
+"""A file of numbers is no larger; the next number begins another one."""
+MOST_FILES = 6
+"""Files of numbers: with what is known of the run and what was printed there are eight."""
+CPU_MACHINE = "cpu-1x2"
+CARDS = {"H100": "h100-1x8", "H200": "h200-1x8"}
+"""The committed machine file of a card, by a part of the name that the driver gives it."""
+
+
+class CardLost(Exception):
+    """The device fails whatever it is asked: this process can measure nothing more."""
+
+
+class Refused(Exception):
+    """An allocation that the device, or the host, has no room for."""
+
+
+class Log:
+    """Numbers as JSON lines, one a number, on disk before the next one is measured."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._began = folder, time.monotonic()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._number = max([int(path.stem.rpartition("-")[2]) for path in folder.glob("numbers-*.jsonl")], default=1)
+        self._file = self._open()
+
+    def _open(self) -> int:
+        path = self._folder / f"numbers-{self._number}.jsonl"
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Append a row; raises Refused where the files that may come back are full."""
+        line = (json.dumps(row, allow_nan=False) + "\n").encode()
+        if os.fstat(self._file).st_size + len(line) > LARGEST_BYTES:
+            if self._number == MOST_FILES:
+                raise Refused(f"{MOST_FILES} files of {LARGEST_BYTES} bytes are full")
+            os.close(self._file)
+            self._number += 1
+            self._file = self._open()
+        os.write(self._file, line)
+        os.fsync(self._file)
+
+
+class Box:
+    """The machine that a part measures on, and the time that it has."""
+
+    def __init__(self, log: Log, *, cpu: bool, small: bool, data: Path) -> None:
+        """``small`` asks for the smallest sizes that touch all code; ``data`` is a folder for what is drawn."""
+        self.cpu, self.small, self.data = cpu, small, data
+        self.device = torch.device("cpu") if cpu else torch.device("cuda", 0)
+        self.clock: Clock = clock_of(self.device)
+        self.part, self.deadline = "", time.monotonic()
+        self._log = log
+        name = "" if cpu else torch.cuda.get_device_name(0)
+        found = [file for card, file in CARDS.items() if card in name]
+        self.machine_name = CPU_MACHINE if cpu else (found or ["h100-1x8"])[0]
+        self.whole_machine = load_machine(self.machine_name)
+
+    def begin(self, part: str, seconds: float) -> None:
+        """Give a part its time from now on."""
+        self.part, self.deadline = part, time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        """Return the seconds that the part has left."""
+        return self.deadline - time.monotonic()
+
+    def over(self, needed_s: float = 0.0) -> bool:
+        """Say whether the part has no time for what takes ``needed_s`` seconds."""
+        return self.left_s() <= needed_s
+
+    def machine(self, *, hbm_bytes: int, uvm_bytes: int, host_bytes: int | None = None) -> Machine:
+        """Return one device of the committed machine file, with so much memory for tables: it makes predictions."""
+        host = uvm_bytes if host_bytes is None else host_bytes
+        topology = Topology(nodes=1, devices_per_node=1, hbm_bytes=hbm_bytes, uvm_bytes=uvm_bytes, host_bytes=host)
+        return replace(self.whole_machine, topology=topology)
+
+    def add(
+        self, table: str, measured: Sequence[float], predicted: float | None, *, unit: str = "ms", **what: object
+    ) -> None:
+        """Keep a number: all its repeats, what the committed machine file predicts (or None), and what it is of.
+
+        ``table`` is one of kernels, tiers, fae, slide, host, dedup. The values of ``what`` are strings and numbers.
+        """
+        repeats = [float(f"{one:.6g}") for one in measured]
+        own = None if predicted is None else float(f"{predicted:.6g}")
+        row = {"part": self.part, "table": table, "what": what, "unit": unit, "measured": repeats, "predicted": own}
+        self._log.add(row)
+        text = " ".join(f"{name}={_short(value)}" for name, value in what.items())
+        beside = "no prediction" if own is None else f"predicted {own:.4g} {unit}"
+        if repeats:
+            print(f"{table}: {text}: {np.median(repeats):.4g} {unit} (n = {len(repeats)}), {beside}", flush=True)
+        else:
+            print(f"{table}: {text}: {beside}", flush=True)
+
+    def note(self, **facts: object) -> None:
+        """Keep something that is no time: clocks, versions, counts."""
+        self._log.add({"part": self.part, "note": facts})
+        print(f"{self.part}: " + " ".join(f"{name}={_short(value)}" for name, value in facts.items()), flush=True)
+
+    def skip(self, what: str, why: object) -> None:
+        """Keep what could not be measured, and why."""
+        reason = " ".join(str(why).split())[:400] or type(why).__name__
+        self._log.add({"part": self.part, "skipped": what, "why": reason})
+        print(f"{self.part}: skipped {what}: {reason}", flush=True)
+
+    @contextmanager
+    def attempt(self, what: str) -> Iterator[None]:
+        """Run a measurement whose failure is kept as its reason; raises CardLost where the device is lost with it."""
+        try:
+            yield
+        except Exception as error:
+            self.skip(what, f"{type(error).__name__}: {error}")
+            del error
+            self.check_device()
+            self.free()
+
+    def check_device(self) -> None:
+        """Raise CardLost where the device does not do the simplest thing any more."""
+        if self.cpu:
+            return
+        try:
+            torch.ones(1, device=self.device).add_(1.0)
+            torch.cuda.synchronize()
+        except Exception as error:
+            raise CardLost(f"the device is lost: {error}") from error
+
+    def free(self) -> None:
+        """Give memory that is not in use back to the device."""
+        if not self.cpu:
+            torch.cuda.empty_cache()
+
+    def times(self, work: Callable[[], object], *, warmups: int, runs: int) -> list[float]:
+        """Return the milliseconds of single runs by the device's clock, after ``warmups`` that do not count."""
+        found = []
+        for number in range(warmups + runs):
+            self.clock.settle()
+            start = self.clock.now()
+            work()
+            stop = self.clock.now()
+            self.clock.settle()
+            if number >= warmups:
+                found.append(self.clock.ms(start, stop))
+        return found
+
+    def host_times(self, work: Callable[[], object], *, warmups: int, runs: int) -> list[float]:
+        """Return the milliseconds a call of ``runs`` calls without a wait between them, in ten groups, by wall time."""
+        for _ in range(warmups):
+            work()
+        found, group = [], max(1, runs // 10)
+        for _ in range(10):
+            self.clock.settle()
+            start = time.perf_counter()
+            for _ in range(group):
+                work()
+            self.clock.settle()
+            found.append(1e3 * (time.perf_counter() - start) / group)
+        return found
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+class ManagedMemory:
+    """Refuses managed memory beyond what the card has free, and makes FBGEMM's host tables host-mapped instead.
+
+    A program that asks for more managed memory than the card has free can hang it. FBGEMM makes the memory of host
+    tables by three operators; the one with a flag is told to map host memory, which is no managed memory.
+    """
+
+    def __init__(self, free_bytes: Callable[[], int], host_bytes: Callable[[], int]) -> None:
+        """``free_bytes`` and ``host_bytes`` say what the card and the host have free."""
+        self._free_bytes, self._host_bytes = free_bytes, host_bytes
+        self.managed_bytes = 0
+
+    def guard(self, operators: Any) -> None:
+        """Put the guard before FBGEMM's operators (``torch.ops.fbgemm``)."""
+        for name in ("new_managed_tensor", "new_vanilla_managed_tensor"):
+            if hasattr(operators, name):
+                setattr(operators, name, self._managed(getattr(operators, name)))
+        operators.new_unified_tensor = self._mapped(operators.new_unified_tensor)
+
+    def _managed(self, operator: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(like: torch.Tensor, sizes: Sequence[int]) -> Any:
+            asked = int(np.prod(sizes, dtype=np.int64)) * like.element_size()
+            # What was asked for before counts, whether it was freed or not.
+            if self.managed_bytes + asked > self._free_bytes():
+                raise Refused(f"{self.managed_bytes} + {asked} bytes of managed memory, {self._free_bytes()} are free")
+            self.managed_bytes += asked
+            return operator(like, sizes)
+
+        return checked
+
+    def _mapped(self, operator: Callable[..., Any]) -> Callable[..., Any]:
+        def mapped(like: torch.Tensor, sizes: Sequence[int], is_host_mapped: bool = False) -> Any:
+            asked = int(np.prod(sizes, dtype=np.int64)) * like.element_size()
+            if 2 * asked > self._host_bytes():
+                raise Refused(f"{asked} bytes of host memory, {self._host_bytes()} are free")
+            return operator(like, sizes, True)
+
+        return mapped

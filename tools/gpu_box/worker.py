@@ -1,0 +1,65 @@
+"""Runs parts of the programme one after the other, in a process that the programme watches.
+
+It says on standard output which part begins. A part that raises is skipped with its reason; a device that is lost ends
+the process, and the programme goes on with the next part in another one.
+"""
+
+import argparse
+import importlib
+import sys
+import time
+import traceback
+from pathlib import Path
+
+LOST = 3
+"""The exit code of a process whose device is lost."""
+BEGINS = "== part"
+"""Begins a line that names the part whose turn it is, and the seconds that it has."""
+
+
+def main() -> int:
+    """Run the parts that the command line names; each gets its share of the time that is left."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="+", help="NAME=WEIGHT")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--until", type=float, required=True, help="the end, by the system's monotonic clock")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--small", action="store_true")
+    given = parser.parse_args()
+
+    from box import Box, CardLost, Log, ManagedMemory  # noqa: PLC0415 - torch is imported with them
+
+    log = Log(given.out)
+    box = Box(log, cpu=given.cpu, small=given.small, data=given.data)
+    if not given.cpu:
+        import fbgemm_gpu  # noqa: F401, PLC0415 - makes the operators
+        import torch  # noqa: PLC0415
+
+        ManagedMemory(lambda: torch.cuda.mem_get_info()[0], _free_host_bytes).guard(torch.ops.fbgemm)
+    weights = {name: float(weight) for name, _, weight in (part.partition("=") for part in given.parts)}
+    for name in list(weights):
+        seconds = max(0.0, given.until - time.monotonic()) * weights[name] / sum(weights.values())
+        del weights[name]
+        print(f"{BEGINS} {name} {seconds:.1f}", flush=True)
+        box.begin(name, seconds)
+        try:
+            importlib.import_module(name).measure(box)
+        except CardLost as error:
+            box.skip("the rest of the part", error)
+            return LOST
+        except Exception as error:  # a part that fails does not keep the next one from its turn
+            traceback.print_exc()
+            box.skip("the rest of the part", f"{type(error).__name__}: {error}")
+        box.free()
+    return 0
+
+
+def _free_host_bytes() -> int:
+    import psutil  # noqa: PLC0415
+
+    return int(psutil.virtual_memory().available)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
