@@ -36,7 +36,9 @@ def main() -> int:
         import fbgemm_gpu  # noqa: F401, PLC0415 - makes the operators
         import torch  # noqa: PLC0415
 
-        ManagedMemory(lambda: torch.cuda.mem_get_info()[0], _free_host_bytes).guard(torch.ops.fbgemm)
+        from shardbench.base.memory import free_memory_bytes  # noqa: PLC0415
+
+        ManagedMemory(lambda: torch.cuda.mem_get_info()[0], free_memory_bytes).guard(torch.ops.fbgemm)
     weights = {name: float(weight) for name, _, weight in (part.partition("=") for part in given.parts)}
     for name in list(weights):
         seconds = max(0.0, given.until - time.monotonic()) * weights[name] / sum(weights.values())
@@ -53,12 +55,6 @@ def main() -> int:
             box.skip("the rest of the part", f"{type(error).__name__}: {error}")
         box.free()
     return 0
-
-
-def _free_host_bytes() -> int:
-    import psutil  # noqa: PLC0415
-
-    return int(psutil.virtual_memory().available)
 
 
 if __name__ == "__main__":

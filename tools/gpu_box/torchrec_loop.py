@@ -1,0 +1,69 @@
+"""The loop that a user of TorchRec writes: pooled tables, a dense layer, a fused optimizer, one rank."""
+
+import torch
+import torch.distributed as dist
+from box import Box
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+
+from shardbench.engine.join import join_group
+from shardbench.model.machine import Topology as Ranks
+
+WIDTH = 16
+ALONE = Ranks(nodes=1, devices_per_node=1, hbm_bytes=1, uvm_bytes=1, host_bytes=1)
+
+
+def join_alone(box: Box) -> None:
+    """Make the process group of this one rank, unless it is there."""
+    if not dist.is_initialized():
+        meeting = (box.data / "rendezvous").resolve()
+        join_group(box.device.type, 0, ALONE, f"file://{meeting}", 120.0)
+
+
+class TorchRecLoop:
+    """A small model on one rank, sharded by TorchRec's planner; a step is forward, backward and update."""
+
+    def __init__(self, box: Box, *, tables: int, rows: int, batch: int) -> None:
+        join_alone(box)
+        names = [f"t{number}" for number in range(tables)]
+        configs = [
+            EmbeddingBagConfig(name=name, embedding_dim=WIDTH, num_embeddings=rows, feature_names=[name])
+            for name in names
+        ]
+        self._labels = torch.zeros(batch, device=box.device)
+        draw = torch.Generator(device=box.device).manual_seed(tables)
+        values = torch.randint(0, rows, (tables * batch,), device=box.device, generator=draw)
+        lengths = torch.ones(tables * batch, dtype=torch.int32, device=box.device)
+        self._lookups = KeyedJaggedTensor(keys=names, values=values, lengths=lengths)
+        model = _Model(configs)
+        apply_optimizer_in_backward(torch.optim.SGD, model.embeddings.parameters(), {"lr": 0.01})
+        sharders = [EmbeddingBagCollectionSharder()]
+        topology = Topology(world_size=1, compute_device=box.device.type)
+        planner = EmbeddingShardingPlanner(topology=topology)
+        plan = planner.collective_plan(model, sharders, dist.group.WORLD)
+        self.model = DistributedModelParallel(model, device=box.device, plan=plan, sharders=sharders)
+        self._optimizer = torch.optim.SGD(self.model.module.dense.parameters(), lr=0.01)
+        self._loss = torch.nn.BCEWithLogitsLoss()
+
+    def step(self) -> torch.Tensor:
+        """Train on the batch; return the loss."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss: torch.Tensor = self._loss(self.model(self._lookups), self._labels)
+        loss.backward()
+        self._optimizer.step()
+        return loss.detach()
+
+
+class _Model(torch.nn.Module):
+    def __init__(self, configs: list[EmbeddingBagConfig]) -> None:
+        super().__init__()
+        self.embeddings = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+        self.dense = torch.nn.Linear(WIDTH * len(configs), 1)
+
+    def forward(self, lookups: KeyedJaggedTensor) -> torch.Tensor:
+        """Return the logits [batch]."""
+        logits: torch.Tensor = self.dense(self.embeddings(lookups).values()).squeeze(1)
+        return logits
