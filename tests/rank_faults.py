@@ -36,9 +36,6 @@ def _peer_is_lost(folder: Path, rank: int) -> None:
     # Nobody loses who has not begun, however slowly a process begins on a busy machine.
     while not (folder / "rank1.phase").exists():
         time.sleep(0.01)
-    if rank == 2:
-        # Somebody runs until rank 1 has ended: launch looks twice at who runs, and may miss whoever ends last between.
-        time.sleep(2.0)
     report(folder, rank, LOST)
     sys.exit(1)
 

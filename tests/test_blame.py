@@ -42,6 +42,23 @@ def test_the_rank_that_began_it_is_named(tmp_path, kind, outcome, cause):
     assert found.cause.startswith(cause)
 
 
+class EndsBetweenLooks:
+    """A process that runs at the first look at its exit code, and has ended at the second."""
+
+    def __init__(self, *codes):
+        self.codes = list(codes)
+
+    @property
+    def exitcode(self):
+        return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+
+
+def test_who_ends_silently_between_two_looks_is_named_and_its_peer_is_not(tmp_path):
+    report(tmp_path, 0, LOST)
+    found = launch._fault(tmp_path, [EndsBetweenLooks(1), EndsBetweenLooks(None, 3)], NOBODY)
+    assert (found.rank, found.cause) == (1, "rank 1 exited with 3 in phase start")
+
+
 def test_who_found_what_a_peer_had_left_is_not_named(tmp_path):
     found = run(tmp_path, rank_faults.finds_what_was_left)
     assert (found.rank, found.cause) == (1, LOST)

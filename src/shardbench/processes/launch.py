@@ -409,7 +409,9 @@ def _fault(folder: Path, processes: list[Any], memory: OutOfMemory) -> Failure:
     until = time.monotonic() + SAYS_MORE_S
     time.sleep(0.2)
     while True:
-        found, sure = fault(folder, {rank: code_of(process.exitcode) for rank, process in enumerate(processes)}, memory)
-        if sure or time.monotonic() > until or all(process.exitcode is not None for process in processes):
+        # They are read once: whoever ends between two looks would be counted as ended, and not be asked.
+        codes = {rank: code_of(process.exitcode) for rank, process in enumerate(processes)}
+        found, sure = fault(folder, codes, memory)
+        if sure or time.monotonic() > until or None not in codes.values():
             return found
         time.sleep(0.1)
