@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any
 
 from importable import ROOT, make_importable
+from trips import COMMIT, TRIPS
 from worker import BEGINS
 
 PARTS = {"smoke": 20, "card": 30, "tiers": 105, "fae": 75, "kernels": 90, "slide": 90, "distinct": 30}
@@ -46,7 +47,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--cpu", action="store_true", help="rehearse on CPUs")
     parser.add_argument("--only", action="append", choices=PARTS, help="run this part alone (may be repeated)")
-    parser.add_argument("--commit", help="the commit of this checkout, where git cannot tell it")
     given = parser.parse_args()
     if not 0.0 < given.minutes <= 60.0:
         parser.error(f"--minutes takes a number above 0 and at most 60, not {given.minutes:g}")
@@ -148,7 +148,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _facts(given: argparse.Namespace, parts: list[str]) -> dict[str, Any]:
     return {
-        "commit": given.commit or _git("rev-parse", "HEAD"),
+        "commit": _commit(),
         "dirty": None if _git("rev-parse", "HEAD") is None else bool(_git("status", "--porcelain")),
         "backend": "measured",
         "cpu": given.cpu,
@@ -177,6 +177,11 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _commit() -> str | None:
+    carried = ROOT / TRIPS[0] / COMMIT
+    return _git("rev-parse", "HEAD") or (carried.read_text().strip() if carried.is_file() else None)
 
 
 def _git(*arguments: str) -> str | None:

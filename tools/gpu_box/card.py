@@ -93,7 +93,7 @@ def _host_of_steps(box: Box, *, captured: bool) -> None:
             box.add("host", box.host_times(loop.step, warmups=10, runs=runs), floor_ms, how="eager", **what)
 
 
-def _captured(box: Box, work: Callable[[], object], predicted_ms: float | None, runs: int, **what: object) -> None:
+def _captured(box: Box, work: Callable[[], object], predicted_ms: float | None, runs: int, **what: Any) -> None:
     """Time the replay of a captured call."""
     label = f"{what['of']}, {what['tables']} tables, captured"
     if box.cpu:
@@ -103,7 +103,8 @@ def _captured(box: Box, work: Callable[[], object], predicted_ms: float | None, 
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            for _ in range(3):
+            # DDP looks at its first steps before it settles.
+            for _ in range(11):
                 work()
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()

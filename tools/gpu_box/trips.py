@@ -30,7 +30,9 @@ from pathlib import Path
 from importable import ROOT
 
 TRIPS = (".gpu-trip-1", ".gpu-trip-2")
-"""The wheels and the first part of FBGEMM; the other parts. Named apart: a folder that travels replaces its namesake."""
+"""Wheels and the first part of FBGEMM; its other parts. A folder that travels replaces its namesake: hence two."""
+COMMIT = "commit"
+"""The file of the first trip that names the commit."""
 TRIP_BYTES = 64 * 2**20
 """What may travel at once, the tracked files of the checkout among it."""
 PART_BYTES = 17 * 2**20
@@ -116,15 +118,21 @@ def pack(root: Path) -> None:
     for folder in (first, second):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-    with tempfile.TemporaryDirectory(dir=root) as scratch:
+    with tempfile.TemporaryDirectory(dir=first) as scratch:
         place = Path(scratch)
         platforms = [word for name in PLATFORMS for word in ("--platform", name)]
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes"]
-            + ["--python-version", PYTHON, "--implementation", "cp", *platforms]
-            + ["--dest", str(place), "--requirement", str(WHEELS)],
-            check=True,
+        pip = (
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--require-hashes",
         )
+        there = ("--python-version", PYTHON, "--implementation", "cp", *platforms)
+        subprocess.run([*pip, *there, "--dest", str(place), "--requirement", str(WHEELS)], check=True)
         (large,) = place.glob("fbgemm_gpu-*.whl")
         packed = _packed(large, place)
         large.unlink()
@@ -135,9 +143,11 @@ def pack(root: Path) -> None:
             for number in range(parts):
                 part = (second if number else first) / f"fbgemm.tar.xz.{number:02d}-of-{parts:02d}"
                 part.write_bytes(file.read(PART_BYTES))
+    # Git's own files do not travel.
     commit = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    (first / "commit").write_text(commit.stdout)
-    if not all([_fits(root, folder) for folder in (first, second)]):
+    (first / COMMIT).write_text(commit.stdout)
+    fit = [_fits(root, folder) for folder in (first, second)]
+    if not all(fit):
         sys.exit(f"a trip is larger than {TRIP_BYTES / 2**20:g} MiB")
 
 

@@ -1,0 +1,225 @@
+"""The programme for a lent GPU (tools/gpu_box), rehearsed on CPUs: nothing that was measured is ever lost."""
+
+import importlib.util
+import json
+import lzma
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from shardbench.base.errors import BadInput
+from shardbench.base.generated import check_files
+
+ROOT = Path(__file__).parents[1]
+TOOL = ROOT / "tools" / "gpu_box"
+PARTS = ("smoke", "card", "tiers", "fae", "kernels", "slide", "distinct")
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    """Import a module of the programme, whose modules import each other by bare names."""
+    monkeypatch.syspath_prepend(TOOL)
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(TOOL)):
+            del sys.modules[name]
+
+
+def started(out, *options):
+    command = [sys.executable, str(TOOL), "--cpu", "--minutes", "0.2", "--out", str(out), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=out.parent)
+
+
+def numbers(out):
+    """Read all entries that are on disk; the last line may be cut by a kill, and then is no entry."""
+    lines = "".join(path.read_text() for path in sorted(out.glob("numbers-*.jsonl"))).split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_every_part_runs_on_cpus_and_its_numbers_make_tables(tmp_path, tool):
+    out = tmp_path / "results" / "gpu" / "card-2026-11-27"
+    out.parent.mkdir(parents=True)
+    with started(out) as process:
+        printed = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, printed
+    entries = numbers(out)
+    assert {entry["part"] for entry in entries} == set(PARTS), printed
+    broken = [entry for entry in entries if entry.get("skipped") == "the rest of the part"]
+    assert broken == [], printed
+    assert {entry["table"] for entry in entries if "table" in entry} == set(tool("tables").NAMES)
+    assert len(list(out.iterdir())) <= 8
+    with pytest.raises(BadInput, match="rehearsal"):
+        tool("tables").tables(tmp_path / "results")
+    about = json.loads((out / "about.json").read_text())
+    (out / "about.json").write_text(json.dumps(about | {"cpu": False}))
+    texts = tool("tables").tables(tmp_path / "results")
+    assert len(texts) == 7
+    for path, text in texts.items():
+        assert len(text.splitlines()) > 1, path
+
+
+def killed_after(out, lines):
+    """Start the programme, kill all of it after so many printed lines, and return how many numbers it had printed."""
+    with started(out, "--only", "smoke", "--only", "card") as process:
+        printed = []
+        for line in process.stdout:
+            printed.append(line)
+            if len(printed) == lines:
+                break
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for pid in (process.pid, *map(int, children)):
+            os.kill(pid, signal.SIGKILL)
+    return sum(line.startswith(("host:", "smoke:", "card:")) for line in printed)
+
+
+@pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.slow) for turn in range(1, 5))])
+def test_what_was_measured_is_on_disk_whenever_all_is_killed(tmp_path, turn):
+    out = tmp_path / "out"
+    printed = killed_after(out, random.randint(2, 12))
+    assert len(numbers(out)) >= printed
+    assert json.loads((out / "about.json").read_text())["ended"] == "not yet"
+
+
+def test_a_signal_ends_it_and_says_so(tmp_path):
+    out = tmp_path / "out"
+    with started(out, "--only", "card") as process:
+        while not process.stdout.readline().startswith("== part"):
+            pass
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert json.loads((out / "about.json").read_text())["ended"] == "ended by SIGTERM"
+
+
+def test_a_folder_with_files_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with started(tmp_path) as process:
+        printed = process.communicate(timeout=30)[0]
+    assert process.returncode == 2
+    assert "is not empty" in printed
+
+
+WORKER = """
+import sys, time
+print("== part one 0.2", flush=True)
+if "one=1" in sys.argv: time.sleep(600)
+print("== part two 0.2", flush=True)
+"""
+
+
+def test_a_part_that_hangs_is_ended_and_the_next_one_begins(tmp_path, tool, monkeypatch):
+    spec = importlib.util.spec_from_file_location("gpu_box_main", TOOL / "__main__.py")
+    main = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(main)
+    monkeypatch.setattr(main, "GRACE_S", 0.3)
+    with (tmp_path / "printed").open("w") as printed:
+        command = [sys.executable, "-c", WORKER, "one=1", "two=1"]
+        assert main._watched(command, dict(os.environ), time.monotonic(), printed) == ["one"]
+        command = [sys.executable, "-c", WORKER, "two=1"]
+        assert main._watched(command, dict(os.environ), time.monotonic(), printed) == ["one", "two"]
+    assert "one did not end in its time" in (tmp_path / "printed").read_text()
+
+
+def test_numbers_go_to_a_next_file_before_one_is_too_large(tmp_path, tool, monkeypatch):
+    box = tool("box")
+    monkeypatch.setattr(box, "LARGEST_BYTES", 140)
+    monkeypatch.setattr(box, "MOST_FILES", 2)
+    log = box.Log(tmp_path)
+    for number in range(4):
+        log.add({"part": "x", "note": {"text": "a" * 20, "number": number}})
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["numbers-1.jsonl", "numbers-2.jsonl"]
+    assert [entry["note"]["number"] for entry in numbers(tmp_path)] == [0, 1, 2, 3]
+    with pytest.raises(box.Refused):
+        log.add({"part": "x", "note": {"text": "a" * 20, "number": 4}})
+    box.Log(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2, "another process goes on where the last one was"
+
+
+def test_managed_memory_beyond_what_is_free_is_refused_and_host_tables_are_mapped(tool):
+    box, calls = tool("box"), []
+    operators = SimpleNamespace(
+        new_managed_tensor=lambda like, sizes: calls.append(("managed", sizes)),
+        new_unified_tensor=lambda like, sizes, is_host_mapped: calls.append((is_host_mapped, sizes)),
+    )
+    box.ManagedMemory(lambda: 1000, lambda: 10_000).guard(operators)
+    like = torch.zeros(1)
+    operators.new_managed_tensor(like, [100])
+    with pytest.raises(box.Refused, match="400 \\+ 800 bytes"):
+        operators.new_managed_tensor(like, [10, 20])
+    operators.new_unified_tensor(like, [1000])
+    with pytest.raises(box.Refused, match="8000 bytes"):
+        operators.new_unified_tensor(like, [2000], False)
+    assert calls == [("managed", [100]), (True, [1000])]
+
+
+def test_a_failed_measurement_is_kept_with_its_reason(tmp_path, tool):
+    module = tool("box")
+    box = module.Box(module.Log(tmp_path), cpu=True, small=True, data=tmp_path)
+    box.begin("card", 1.0)
+    with box.attempt("this"):
+        raise ValueError("no\nroom")
+    assert numbers(tmp_path) == [{"part": "card", "skipped": "this", "why": "ValueError: no room"}]
+
+
+def test_tables_of_a_run_by_hand(tmp_path, tool):
+    run = tmp_path / "gpu" / "h100-2026-12-01"
+    run.mkdir(parents=True)
+    (run / "about.json").write_text(json.dumps({"cpu": False, "backend": "measured"}))
+    host, slide = {"part": "card", "table": "host"}, {"part": "slide", "table": "slide"}
+    rows = [
+        {**host, "what": {"of": "a step"}, "unit": "ms", "measured": [1, 2, 3], "predicted": 4.0},
+        {**host, "what": {"of": "b", "rows": 7}, "unit": "ms", "measured": [3.0], "predicted": None},
+        {"part": "card", "note": {"clock": "1980 MHz"}},
+        {"part": "card", "skipped": "c", "why": "none"},
+        {**slide, "what": {}, "unit": "ms", "measured": [], "predicted": 2.0},
+    ]
+    (run / "numbers-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = {path.name: text for path, text in tool("tables").tables(tmp_path).items()}
+    assert texts.keys() == {"host.csv", "slide.csv", "summary.csv"}
+    assert texts["host.csv"] == (
+        "run,backend,part,of,rows,unit,n,measured,measured_low,measured_high,predicted,measured_over_predicted\n"
+        "h100-2026-12-01,measured,card,a step,,ms,3,2.0,1.0,3.0,4.0,0.5\n"
+        "h100-2026-12-01,measured,card,b,7,ms,1,3.0,3.0,3.0,,\n"
+    )
+    assert texts["summary.csv"] == (
+        "run,backend,table,rows,compared,median_ratio,median_off_pct,within_1_6_pct,skipped\n"
+        "h100-2026-12-01,measured,slide,1,0,,,,0\n"
+        "h100-2026-12-01,measured,host,2,1,0.5,100.0,0.0,1\n"
+    )
+
+
+def test_committed_tables_are_what_the_runs_give(tool):
+    assert check_files(tool("tables").tables(ROOT / "results"), "nox -s tables -- gpu") == []
+
+
+@pytest.mark.skipif(not list((ROOT / "results" / "gpu").glob("*/about.json")), reason="no run on a card is on record")
+def test_documents_do_not_say_that_nothing_ran():
+    for name in ("README.md", "results/README.md", "docs/templates/start.html"):
+        assert "has run on a GPU yet" not in " ".join((ROOT / name).read_text().split()), name
+
+
+def test_what_travels_comes_back_whole_or_not_at_all(tmp_path, tool):
+    trips = tool("trips")
+    site = tmp_path / "site"
+    (tmp_path / "fbgemm_gpu").mkdir()
+    (tmp_path / "fbgemm_gpu" / "file").write_bytes(os.urandom(1000))
+    with lzma.open(tmp_path / "packed", "wb") as out, tarfile.open(fileobj=out, mode="w|") as archive:
+        archive.add(tmp_path / "fbgemm_gpu", arcname="fbgemm_gpu")
+    packed = (tmp_path / "packed").read_bytes()
+    for name, part, number in ((trips.TRIPS[0], packed[:500], 0), (trips.TRIPS[1], packed[500:], 1)):
+        (tmp_path / name).mkdir()
+        with pytest.raises(SystemExit, match="some are missing"):
+            trips.unpack(tmp_path, site)
+        (tmp_path / name / f"fbgemm.tar.xz.{number:02d}-of-02").write_bytes(part)
+    trips.unpack(tmp_path, site)
+    assert (site / "fbgemm_gpu" / "file").read_bytes() == (tmp_path / "fbgemm_gpu" / "file").read_bytes()
