@@ -41,7 +41,7 @@ COMMON = ("drift", LEADERBOARD)
 """Studies of all strategies, which reproduce no paper."""
 EVERYTHING = "all"
 REPEATED_SUITE = "measured"
-TABLES = ("scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz", "support")
+TABLES = ("scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz", "support", "gpu")
 PLAN_TABLES = {"speed": ".csv", "loaded": ".csv", "session": ".txt"}
 """What `nox -s tables -- plan` makes, and as which kind of file."""
 MARKS = ("slow", "gpu", "latex")
@@ -232,6 +232,7 @@ def tables(session: nox.Session) -> None:
     `--only KIND`, `--every N`) the committed table stays as it is.
     support: what ShardBench supports of TorchRec: two ranks run every cell. `-- support PYTHON` runs them in the
     environment of that Python, which has ShardBench and another release of TorchRec; the table keeps both.
+    gpu: the runs in results/gpu (tools/gpu_box), beside what was predicted.
     fuzz: 100,000 wrong files and options for every parser of what others write (ten minutes), or `-- fuzz N` of them.
     """
     name, *options = session.posargs or [""]
@@ -266,6 +267,8 @@ def tables(session: nox.Session) -> None:
     elif name == "support":
         out = str(made / "torchrec" / "support.csv")
         run(session, *(options or ["python"]), "-m", "torchrec_cells", out, PYTHONPATH=str(scripts))
+    elif name == "gpu":
+        run(session, "python", "tools/gpu_box/tables.py")
     else:
         found = os.pathsep.join(map(str, (scripts, scripts / "fuzz", ROOT / "tools")))
         out = made / "faults" / "fuzz.csv"
@@ -412,7 +415,8 @@ def build(session: nox.Session) -> None:
     """Make wheel and source distribution in dist/, check them, and ask the installed wheel for a plan.
 
     It is installed into a new environment, with the newest versions that it allows and without torch. `-- engines` also
-    installs it beside each engine of src/shardbench/cli/tried.toml, as one who has TorchRec would, and plans there.
+    installs it beside each engine of src/shardbench/cli/tried.toml, as one who has TorchRec would, plans there, and
+    rehearses tools/gpu_box.
     """
     if set(session.posargs) - {"engines"}:
         session.error(f"nox -s build takes engines or nothing, not {' '.join(session.posargs)}")
@@ -446,6 +450,11 @@ def build(session: nox.Session) -> None:
         session.run(python, *PIP[1:], "--no-deps", *beside, external=True)
         session.run(python, *PIP[1:], wheel, external=True)
         session.run(python, str(ROOT / "examples" / "plan_in_torchrec.py"), env=ENVIRONMENT, external=True)
+        rehearsed = str(made / f"gpu-box-{engine['torchrec']}")
+        shutil.rmtree(rehearsed, ignore_errors=True)
+        session.run(
+            python, str(ROOT / "tools" / "gpu_box"), "--cpu", "--minutes", "1", "--out", rehearsed, external=True
+        )
         shutil.rmtree(place)
 
 
@@ -466,6 +475,10 @@ def lint(session: nox.Session) -> None:
     found = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "tools" / "regression", ROOT / "benchmarks")))
     scripts = (*map(str, sorted((ROOT / "tools").glob("*.py"))), "tools/fits", "tools/regression")
     run(session, "mypy", "--config-file", config, "--explicit-package-bases", *scripts, MYPYPATH=found)
+    # By themselves: they have a __main__, too.
+    programme = str(ROOT / "tools" / "gpu_box")
+    found = os.pathsep.join((str(site), programme))
+    run(session, "mypy", "--config-file", config, "--explicit-package-bases", programme, MYPYPATH=found)
 
 
 @nox.session

@@ -217,12 +217,13 @@ def test_the_wheel_is_tried_with_what_is_newest_and_beside_each_engine(jobs, mon
     for engine in tomllib.loads(tried.read_text())["engines"]:
         place = tmp_path / f"torchrec-{engine['torchrec']}"
         ran = [command[1:] for command in session.ran if command[0] == str(place / "bin" / "python")]
-        torch, beside, own, example = ran
+        torch, beside, own, example, programme = ran
         assert f"torch=={engine['torch']}" in torch
         assert {"--no-deps", f"torchrec=={engine['torchrec']}"} <= set(beside)
         assert f"fbgemm-gpu-cpu=={engine['fbgemm-gpu-cpu']}" in beside
         assert own[-1] == wheel
         assert (ROOT / Path(example[0]).relative_to(tmp_path)).is_file()
+        assert (ROOT / Path(programme[0]).relative_to(tmp_path) / "__main__.py").is_file()
         assert not place.exists()
 
 
