@@ -1,0 +1,218 @@
+"""FBGEMM's cache in HBM of rows in host memory: what each batch of a stream meets in it, and the times it takes.
+
+FBGEMM's own counts stand beside those of the project's simulation of the same cache, batch by batch. They come from
+two places: its counters, and its table of which row each slot holds, read before and after the batch. The counters
+(``UVMCacheStatsIndex``) count distinct rows but for requested indices and conflict misses, which are lookups; under
+LFU only the last of them counts, so that there the table of slots alone tells the rest.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from box import Box
+from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, predicted_ms, traffic_of
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import CacheAlgorithm as FbgemmAlgorithm
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import UVMCacheStatsIndex
+from tbe import fused_tables
+
+from shardbench.base.arrays import Ids, Ints
+from shardbench.cost.cache import EMPTY, Cache, CacheAlgorithm, CacheStep, set_of
+from shardbench.cost.caching import CacheCounts
+from shardbench.model.caching import WAYS, slots_of
+
+ALGORITHMS = {CacheAlgorithm.LRU: FbgemmAlgorithm.LRU, CacheAlgorithm.LFU: FbgemmAlgorithm.LFU}
+
+
+@dataclass(frozen=True)
+class CachedCase:
+    """Tables behind a cache, and the rule by which it evicts."""
+
+    case: Case
+    algorithm: CacheAlgorithm
+
+    def what(self) -> dict[str, Any]:
+        """Return what the case is of, as a row of numbers states it."""
+        return self.case.what() | {"algorithm": self.algorithm.value}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of the stream: its lookups, its distinct rows as the cache numbers them, and what it meets."""
+
+    number: int
+    lookups: Lookups
+    rows: Ids
+    """Ascending."""
+    counts: Ints
+    step: CacheStep
+
+
+class Stream:
+    """The batches of a case one after the other, with the simulated cache that they go through."""
+
+    def __init__(self, box: Box, cached: CachedCase) -> None:
+        self.box, self.cached = box, cached
+        self.sets = slots_of(cached.case.tables * cached.case.rows * (cached.case.cache_ratio or 0.0)) // WAYS
+        self.number = 0
+        self.empty()
+
+    def empty(self) -> None:
+        """Begin with an empty cache."""
+        self.simulated = Cache(self.sets, self.cached.algorithm)
+
+    def next(self) -> Batch:
+        """Draw the next batch and let it go through the simulated cache."""
+        number, case = self.number, self.cached.case
+        self.number += 1
+        lookups = draw(self.box, case, number)
+        linear = np.concatenate([bags.values + table * case.rows for table, bags in enumerate(lookups.bags)])
+        rows, counts = np.unique(linear, return_counts=True)
+        return Batch(number, lookups, rows, counts, self.simulated.step(rows, counts))
+
+    def met(self, batch: Batch) -> list[CacheCounts]:
+        """Return what a batch meets in the simulated cache, by table."""
+        case, step = self.cached.case, batch.step
+
+        def by_table(rows: Ids, weights: Ints | None = None) -> Any:
+            return np.bincount(rows // case.rows, weights, minlength=case.tables).astype(np.float64)
+
+        conflict = step.conflict
+        of_tables = zip(
+            by_table(batch.rows[step.inserted]), by_table(batch.rows[conflict]),
+            by_table(batch.rows[conflict], batch.counts[conflict]), by_table(step.evicted),
+        )  # fmt: skip
+        return [CacheCounts(*(np.array([number]) for number in numbers)) for numbers in of_tables]
+
+
+def measure_cached(box: Box, stopwatch: Stopwatch, cached: CachedCase) -> None:
+    """Count a stream batch by batch from an empty cache, then time it on, warm, then batches in an empty cache."""
+    counted_batches, warm, cold = (2, 2, 2) if box.small else (4, 2, 2) if box.cpu else (10, 6, 4)
+    stream, tables = Stream(box, cached), None
+    if box.cpu:
+        box.skip(f"FBGEMM's cache, {_name(cached)}", "FBGEMM has no cache on CPUs: only the simulation runs")
+    else:
+        tables = _tables(box, cached)
+    for _ in range(counted_batches):
+        if box.over(1.0 if not box.small else 0.0):
+            return
+        _compare(box, cached, stream, tables)
+    if tables is not None:
+        # Its counters take time of their own.
+        tables.gather_uvm_cache_stats = False
+        # Two batches whose times do not count: memory is made, and kernels are loaded.
+        for how in (IDLE, BEHIND):
+            stopwatch.forward_and_backward(tables, stream.next().lookups, how=how, apart=how == BEHIND)
+    _time(box, stopwatch, stream, tables, state="warm", batches=warm)
+    _time(box, stopwatch, stream, tables, state="cold", batches=cold)
+
+
+def _tables(box: Box, cached: CachedCase) -> Any:
+    case = cached.case
+    return fused_tables(
+        box, [(case.rows, case.dim)] * case.tables, tier="cached", optimizer=OPTIMIZERS[case.optimizer],
+        pooled=not case.unpooled, cache_algorithm=ALGORITHMS[cached.algorithm],
+        cache_load_factor=case.cache_ratio, gather_uvm_cache_stats=True,
+    )  # fmt: skip
+
+
+def _name(cached: CachedCase) -> str:
+    return f"{cached.algorithm.value} of {cached.case.cache_ratio:g} of the rows"
+
+
+def _compare(box: Box, cached: CachedCase, stream: Stream, tables: Any) -> None:
+    """Keep the counts of the next batch: simulated, and FBGEMM's own."""
+    batch = stream.next()
+    own = {} if tables is None else _own_counts(box, cached, stream, batch, tables)
+    step = batch.step
+    simulated = _numbers(batch, step.hit, step.inserted, len(step.evicted))
+    box.note(
+        counts="of a batch", **cached.what(), number=batch.number, sets=stream.sets,
+        lookups=int(batch.counts.sum()), distinct=len(batch.rows),
+        **{f"simulated_{name}": number for name, number in simulated.items()}, **own,
+    )  # fmt: skip
+
+
+def _own_counts(box: Box, cached: CachedCase, stream: Stream, batch: Batch, tables: Any) -> dict[str, float]:
+    """Look a batch up, and return what FBGEMM's cache says of it; what it does not say is skipped."""
+    own: dict[str, float] = {}
+    before = None
+    with box.attempt(f"FBGEMM's slots before a batch, {_name(cached)}"):
+        before = _held(tables)
+    with torch.no_grad():
+        tables(batch.lookups.ids, batch.lookups.offsets)
+    with box.attempt(f"FBGEMM's counters, {_name(cached)}"):
+        own |= {f"counter_{name}": number for name, number in _counters_say(tables)}
+    if before is not None:
+        with box.attempt(f"FBGEMM's slots after a batch, {_name(cached)}"):
+            after = _held(tables)
+            own |= _slots_say(batch, before, after) | {f"alike_{name}": share for name, share in _alike(stream, after)}
+    return own
+
+
+def _held(tables: Any) -> Ids:
+    """Return the row that each slot of FBGEMM's cache holds, int64 [sets, ways]; EMPTY where none."""
+    return np.asarray(tables.lxu_cache_state.cpu().numpy())
+
+
+def _counters_say(tables: Any) -> Iterator[tuple[str, int]]:
+    numbers = tables.get_uvm_cache_stats(use_local_cache=True).tolist()
+    for index in UVMCacheStatsIndex:
+        yield index.name, int(numbers[index.value])
+
+
+def _slots_say(batch: Batch, before: Ids, after: Ids) -> dict[str, float]:
+    was, stays = np.isin(batch.rows, before), np.isin(batch.rows, after)
+    left = np.setdiff1d(before[before != EMPTY], after[after != EMPTY], assume_unique=True)
+    numbers = _numbers(batch, was & stays, ~was & stays, len(left))
+    return {f"fbgemm_{name}": number for name, number in numbers.items()}
+
+
+def _numbers(batch: Batch, hit: Any, inserted: Any, evicted: int) -> dict[str, float]:
+    conflict = ~(hit | inserted)
+    return {
+        "hit": int(hit.sum()), "inserted": int(inserted.sum()), "conflict": int(conflict.sum()),
+        "conflict_lookups": int(batch.counts[conflict].sum()), "evicted": evicted,
+    }  # fmt: skip
+
+
+def _alike(stream: Stream, after: Ids) -> Iterator[tuple[str, float]]:
+    """Say which share of FBGEMM's rows the simulated cache holds, and which share is in the set that it computes."""
+    held = after[after != EMPTY]
+    simulated = stream.simulated.rows
+    yield "rows", float(np.isin(held, simulated[simulated != EMPTY]).mean()) if len(held) else 1.0
+    sets = np.nonzero(after != EMPTY)[0]
+    yield "sets", float((set_of(held, len(after)) == sets).mean()) if len(held) else 1.0
+
+
+def _time(box: Box, stopwatch: Stopwatch, stream: Stream, tables: Any, *, state: str, batches: int) -> None:
+    """Time batches: every other one whole and from idle, the others behind other work, the cache filled apart."""
+    measured: dict[tuple[str, str], list[float]] = {}
+    predictions: dict[tuple[str, str], list[float]] = {}
+    counts: list[dict[str, Any]] = []
+    for turn in range(batches):
+        if state == "cold":
+            stream.empty()
+            if tables is not None:
+                tables.flush()
+                tables.reset_cache_states()
+        batch = stream.next()
+        traffic = traffic_of(stream.cached.case, box.whole_machine, batch.lookups, stream.met(batch))
+        how = BEHIND if turn % 2 else IDLE
+        predicted = predicted_ms(traffic, box.whole_machine)
+        phases = ("populate", "lookup", "backward") if turn % 2 else ("forward", "backward")
+        for phase in phases:
+            predictions.setdefault((phase, how), []).append(predicted[phase, how])
+        counts.append(counted(traffic))
+        if tables is not None:
+            times = stopwatch.forward_and_backward(tables, batch.lookups, how=how, apart=how == BEHIND)
+            for phase, ms in times.items():
+                measured.setdefault((phase, how), []).append(ms)
+    mean: dict[str, Any] = {name: float(np.mean([one[name] for one in counts])) for name in counts[0]}
+    for (phase, how), several in predictions.items():
+        box.add(
+            "kernels", measured.get((phase, how), []), float(np.mean(several)), phase=phase, how=how, state=state,
+            first_batch=stream.number - batches, **stream.cached.what(), **mean,
+        )  # fmt: skip
