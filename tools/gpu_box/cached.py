@@ -123,21 +123,23 @@ def _name(cached: CachedCase) -> str:
 
 
 def _compare(box: Box, cached: CachedCase, stream: Stream, tables: Any) -> None:
-    """Keep the counts of the next batch: simulated, and FBGEMM's own."""
+    """Keep the counts of the next batch: simulated ones as the prediction, FBGEMM's own as what is measured."""
     batch = stream.next()
     own = {} if tables is None else _own_counts(box, cached, stream, batch, tables)
     step = batch.step
     simulated = _numbers(batch, step.hit, step.inserted, len(step.evicted))
-    box.note(
-        counts="of a batch", **cached.what(), number=batch.number, sets=stream.sets,
+    missed = [own["fbgemm_inserted"] + own["fbgemm_conflict"]] if "fbgemm_inserted" in own else []
+    box.add(
+        "kernels", missed, simulated["inserted"] + simulated["conflict"], unit="rows", phase="counts of a batch",
+        of="distinct rows that the cache lacks", number=batch.number, sets=stream.sets, **cached.what(),
         lookups=int(batch.counts.sum()), distinct=len(batch.rows),
         **{f"simulated_{name}": number for name, number in simulated.items()}, **own,
     )  # fmt: skip
 
 
-def _own_counts(box: Box, cached: CachedCase, stream: Stream, batch: Batch, tables: Any) -> dict[str, float]:
+def _own_counts(box: Box, cached: CachedCase, stream: Stream, batch: Batch, tables: Any) -> dict[str, Any]:
     """Look a batch up, and return what FBGEMM's cache says of it; what it does not say is skipped."""
-    own: dict[str, float] = {}
+    own: dict[str, Any] = {}
     before = None
     with box.attempt(f"FBGEMM's slots before a batch, {_name(cached)}"):
         before = _held(tables)
