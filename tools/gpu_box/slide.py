@@ -1,7 +1,306 @@
-"""Whether the engine runs here at all: each optimizer forward and backward in each tier, and one TorchRec step."""
+"""DreamShard's result table on real kernels: what every device of a placement takes, one after the other on one GPU.
 
-from box import Box
+As the papers measured computation: the fused kernels of a device's tables on the whole batch, fp16 weights, plain SGD.
+The tasks are the first test tasks of the table's ten rows of open tables, the placements those of placements.json
+(place.py made it). A task is measured whole, with all its strategies in a drawn order; the rows' first tasks come in a
+drawn order, then their second ones. Where there is no time left for a task, there may be for a smaller one.
+
+Of every device there are forward and backward, of every placement its slowest device's forward and backward
+(``slowest device``, from medians) and both exchanges of the device that they take longest (``exchange``), which are
+predicted and never measured. AutoShard's premise is that a fused set costs less than its tables: of one device a task
+each table is measured alone as well (``table alone``), and the medians are added up (``tables alone, summed``).
+
+All predictions are of the cost model on loads that are counted from the very lookups that are measured.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from box import Box, Refused
+from fbgemm_gpu.split_embedding_configs import SparseType
+from pool_lookups import NO_LIMIT, WIDTH, Drawn, draw, draw_all, drawing_processes, processes_here, tables_of_pool
+from tbe import fused_tables
+
+from shardbench.base.arrays import Ints
+from shardbench.calibrate.kernels import time_backward
+from shardbench.cost.costmodel import backward_s, forward_s
+from shardbench.tasks.oracle import costs_of, device_loads
+from shardbench.tasks.pools import BATCH, Pool, machine_of
+
+PLACEMENTS = Path(__file__).with_name("placements.json")
+SEED = 0
+ALONE = "shuffle"
+"""The strategy whose fullest device has its tables measured alone: a random set of them."""
+LOOKUP_BYTES = 64
+"""Bytes of device memory that a lookup may take in a backward pass: its id and copies of it, sorted and not."""
+SET_S = 0.5
+"""With so little time left no other placement is begun."""
+
+
+class Sizes(NamedTuple):
+    """What is measured, and how often."""
+
+    batch: int
+    most_rows: int
+    warmups: int
+    runs: int
+    evicted_bytes: int
+    processes: int
+    """Processes that draw lookups."""
+    table_s: float
+    """Seconds that one table of one placement is expected to take before any was measured."""
+
+    @classmethod
+    def of(cls, box: Box) -> "Sizes":
+        """Return the papers' sizes on a GPU; small batches of small tables on a CPU, which is much slower."""
+        if not box.cpu:
+            return cls(BATCH, NO_LIMIT, 3, 10, 64 * 2**20, processes_here(), 0.006)
+        if box.small:
+            return cls(64, 1000, 1, 1, 2**16, 0, 0.0)
+        return cls(512, 1 << 16, 1, 3, 2**24, min(2, processes_here()), 0.006)
+
+
+class SlideTask(NamedTuple):
+    """Tables to be placed, and who places them where."""
+
+    row: str
+    number: int
+    devices: int
+    tables: Ints
+    """Numbers of the test pool's tables, int64 [tables]."""
+    placements: dict[str, Ints]
+    """Device of every table by strategy, int64 [tables]."""
+
+    @property
+    def label(self) -> str:
+        """Name the task in the log."""
+        return f"{self.row}, task {self.number}"
+
+    @property
+    def work(self) -> int:
+        """Count the tables of all placements, by which the time of a task is estimated."""
+        return len(self.tables) * len(self.placements)
+
+
+class Times(NamedTuple):
+    """Milliseconds of each run."""
+
+    forward: list[float]
+    backward: list[float]
+
+    def median(self, phase: str) -> float:
+        """Return the median of a phase."""
+        return float(np.median(getattr(self, phase)))
+
+    @property
+    def both(self) -> float:
+        """Add up the medians of both phases."""
+        return self.median("forward") + self.median("backward")
 
 
 def measure(box: Box) -> None:
-    """To be written."""
+    """Measure task by task, as many as there is time for."""
+    sizes, data = Sizes.of(box), json.loads(PLACEMENTS.read_text())
+    slide = Slide(box, sizes, data["counts"])
+    tasks = ordered_tasks(data["rows"])
+    left_s, table_s, work = box.left_s(), sizes.table_s, 0
+    with drawing_processes(sizes.processes) as processes:
+        for task in [_cut(tasks[0])] if box.small else tasks:
+            if box.over(SET_S):
+                break
+            if box.over(table_s * task.work):
+                box.skip(task.label, "no time is left for all of it")
+                continue
+            with box.attempt(task.label):
+                slide.draw(processes, task.tables)
+                slide.measure_task(task)
+            work += task.work
+            table_s = (left_s - box.left_s()) / work
+        slide.compare_counts()
+
+
+def ordered_tasks(rows: Mapping[str, Any]) -> list[SlideTask]:
+    """Return all tasks: the first ones of all rows in a drawn order, then the second ones."""
+    rng, names, tasks = np.random.default_rng(SEED), list(rows), []
+    for number in range(max(len(row["tasks"]) for row in rows.values())):
+        for name in rng.permutation(len(names)):
+            row = rows[names[name]]
+            task = row["tasks"][number]
+            placements = {
+                strategy: np.array([int(device) for device in digits], dtype=np.int64)
+                for strategy, digits in task["placements"].items()
+            }
+            tables = np.array(task["tables"], dtype=np.int64)
+            tasks.append(SlideTask(names[name], number, row["devices"], tables, placements))
+    return tasks
+
+
+def _cut(task: SlideTask) -> SlideTask:
+    """Leave two tables a device of one placement."""
+    placement = task.placements[ALONE]
+    kept = np.concatenate([np.flatnonzero(placement == device)[:2] for device in range(task.devices)])
+    return task._replace(tables=task.tables[kept], placements={ALONE: placement[kept]})
+
+
+class Slide:
+    """The tables of the test pool, of which those of the tasks so far have their lookups on the device."""
+
+    def __init__(self, box: Box, sizes: Sizes, counts: Sequence[Sequence[int]]) -> None:
+        """``counts`` are the lookups, distinct rows and longest bags that placements.json has of all tables."""
+        self._box, self._sizes, self._counts = box, sizes, counts
+        drawn = tables_of_pool(sizes.batch)
+        tables = tuple(replace(table, rows=min(table.rows, sizes.most_rows)) for table in drawn.tables)
+        unknown = np.full((3, len(tables)), np.nan)
+        self._pool = Pool(
+            name="test", tables=tables, profiles=(), batch_size=sizes.batch,
+            lookups=unknown[0], distinct=unknown[1], longest_bag=unknown[2],
+        )  # fmt: skip
+        self._bags: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._compared, self._different = 0, 0
+        self._evicted = torch.zeros(sizes.evicted_bytes // 4, device=box.device)
+
+    def draw(self, processes: Executor | None, tables: Ints) -> None:
+        """Draw the lookups of those tables that have none yet, the longest first."""
+        missing = sorted(set(tables.tolist()) - self._bags.keys(), key=lambda table: -self._counts[table][0])
+        sizes = self._sizes
+        for drawn in draw_all(processes, missing, sizes.batch, sizes.most_rows, self._box.left_s()):
+            # Both travel as int32 and are widened on the device.
+            ids, lengths = (
+                torch.from_numpy(array).to(self._box.device).to(torch.int64) for array in (drawn.ids, drawn.lengths)
+            )
+            for values, count in zip((self._pool.lookups, self._pool.distinct, self._pool.longest_bag), drawn.counts):
+                values[drawn.table] = count
+            self._bags[drawn.table] = ids, lengths
+            if (sizes.batch, sizes.most_rows) == (BATCH, NO_LIMIT):
+                self._compare(drawn)
+
+    def compare_counts(self) -> None:
+        """Note whether lookups are the same here as where the placements were made; without any, draw one table's."""
+        if not self._compared:
+            self._compare(
+                draw(min(range(len(self._counts)), key=lambda table: self._counts[table][0]), BATCH, NO_LIMIT)
+            )
+        self._box.note(compared_tables=self._compared, with_other_counts=self._different)
+
+    def _compare(self, drawn: Drawn) -> None:
+        self._compared += 1
+        self._different += list(drawn.counts) != self._counts[drawn.table]
+
+    def measure_task(self, task: SlideTask) -> None:
+        """Measure every device of every placement, strategies in a drawn order; then single tables."""
+        names = sorted(task.placements)
+        for name in np.random.default_rng([SEED, task.number, task.devices, len(task.tables)]).permutation(names):
+            if self._box.over(SET_S):
+                self._box.skip(f"the rest of {task.label}", "no time is left")
+                return
+            with self._box.attempt(f"{task.label}, {name}"):
+                self._measure_placement(task, str(name))
+        with self._box.attempt(f"{task.label}, tables alone"):
+            self._measure_alone(task)
+
+    def _measure_placement(self, task: SlideTask, strategy: str) -> None:
+        machine = machine_of(self._box.machine_name, task.devices)
+        placement = task.placements[strategy]
+        load = device_loads(self._pool.counted(task.tables), placement[None], task.devices)
+        costs = costs_of(load, machine)
+        predicted = {"forward": costs.forward_ms[0], "backward": costs.backward_ms[0]}
+        slowest = 0.0
+        for device in range(task.devices):
+            held = task.tables[placement == device]
+            if len(held):  # an empty device runs no kernel
+                times = self._time(held)
+                slowest = max(slowest, times.both)
+                for phase, of_devices in predicted.items():
+                    what = self._what(task, strategy, device, held)
+                    self._add(getattr(times, phase), of_devices[device], of="device", phase=phase, **what)
+        of_placement: dict[str, Any] = {
+            "row": task.row,
+            "task": task.number,
+            "strategy": strategy,
+            "devices": task.devices,
+        }
+        modelled = float((costs.forward_ms + costs.backward_ms).max())
+        exchange = float((costs.forward_comm_ms + costs.backward_comm_ms).max())
+        self._add([slowest], modelled, of="placement", phase="slowest device", **of_placement)
+        self._add([], exchange, of="placement", phase="exchange", **of_placement)
+
+    def _measure_alone(self, task: SlideTask) -> None:
+        """Measure each table alone of a device whose fused set was measured just before."""
+        placement, constants = task.placements[ALONE], self._box.whole_machine.constants
+        device = int(np.bincount(placement).argmax())
+        held = task.tables[placement == device]
+        loads = self._pool.counted(held)
+        predicted = {"forward": 1e3 * forward_s(loads, constants), "backward": 1e3 * backward_s(loads, constants)}
+        sums = dict.fromkeys(predicted, 0.0)
+        for at in range(len(held)):
+            if self._box.over(SET_S):
+                self._box.skip(f"the rest of {task.label}, tables alone", "no time is left")
+                return
+            times = self._time(held[at : at + 1])
+            what = self._what(task, ALONE, device, held[at : at + 1])
+            for phase, of_tables in predicted.items():
+                sums[phase] += times.median(phase)
+                self._add(getattr(times, phase), of_tables[at], of="table alone", phase=phase, **what)
+        for phase, of_tables in predicted.items():
+            what = self._what(task, ALONE, device, held)
+            self._add([sums[phase]], of_tables.sum(), of="tables alone, summed", phase=phase, **what)
+
+    def _what(self, task: SlideTask, strategy: str, device: int, held: Ints) -> dict[str, Any]:
+        return {
+            "row": task.row, "task": task.number, "strategy": strategy, "device": device, "tables": len(held),
+            "held": " ".join(str(table) for table in held), "lookups": int(self._pool.lookups[held].sum()),
+        }  # fmt: skip
+
+    def _add(self, measured: Sequence[float], predicted: float, **what: Any) -> None:
+        limit = {"most_rows": self._sizes.most_rows} if self._box.cpu else {}
+        same: dict[str, Any] = {
+            "batch": self._sizes.batch,
+            "columns": WIDTH,
+            "weights": "fp16",
+            "optimizer": "sgd",
+            **limit,
+        }
+        self._box.add("slide", measured, float(predicted), **what, **same)
+
+    def _time(self, held: Ints) -> Times:
+        """Time the fused kernels of some tables as ``shardbench.tasks.measured_oracle`` does, and keep every run."""
+        box, sizes, clock = self._box, self._sizes, self._box.clock
+        shapes = [(self._pool.tables[table].rows, WIDTH) for table in held]
+        self._check_room(shapes, int(self._pool.lookups[held].sum()))
+        fused = fused_tables(box, shapes, weights_precision=SparseType.FP16)
+        ids = torch.cat([self._bags[table][0] for table in held.tolist()])
+        lengths = torch.cat([self._bags[table][1] for table in held.tolist()])
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        gradient = torch.randn(sizes.batch, WIDTH * len(held), device=box.device)
+        times = Times([], [])
+        for number in range(sizes.warmups + sizes.runs):
+            self._evicted.add_(1.0)
+            clock.settle()
+            start = clock.now()
+            pooled = fused(ids, offsets)
+            stop = clock.now()
+            self._evicted.add_(1.0)
+            clock.settle()
+            backward = time_backward(pooled, clock)
+            pooled.backward(gradient)
+            clock.settle()
+            if number >= sizes.warmups:
+                times.forward.append(clock.ms(start, stop))
+                times.backward.append(sum(clock.ms(a, b) for a, b in backward))
+        return times
+
+    def _check_room(self, shapes: Sequence[tuple[int, int]], lookups: int) -> None:
+        """Raise Refused where a set may take more than half of what the device has free."""
+        if self._box.cpu:
+            return
+        vectors = 4 * 4 * self._sizes.batch * WIDTH * len(shapes)
+        wanted = 2 * sum(rows * width for rows, width in shapes) + LOOKUP_BYTES * lookups + vectors
+        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        if 2 * wanted > free:
+            raise Refused(f"{wanted} bytes for {len(shapes)} tables, {free} are free")

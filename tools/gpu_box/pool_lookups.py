@@ -1,0 +1,119 @@
+"""Draws the lookups of the papers' test tables in one test batch, table by table, in processes of their own.
+
+Nothing here imports torch, so that a process starts quickly and never touches the device.
+"""
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shardbench.base.arrays import Ints32
+from shardbench.cost.lookups import CountedLookups
+from shardbench.tasks.pools import POOL_TABLES
+from shardbench.workloads.kinds import workload_config
+from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.workload import Workload
+
+WIDTH = 16
+NO_LIMIT = 1 << 40
+"""More rows than any table has."""
+MOST_PROCESSES = 14
+"""Two of a machine's 16 cores stay for the process that measures."""
+
+
+class Drawn(NamedTuple):
+    """A table's lookups in one batch."""
+
+    table: int
+    """Number of the table in the test pool."""
+    ids: Ints32
+    lengths: Ints32
+    counts: tuple[int, int, int]
+    """Lookups, distinct rows and the longest bag."""
+
+
+@lru_cache(maxsize=4)
+def tables_of_pool(batch: int) -> Workload:
+    """Return the test pool of ``shardbench.tasks.pools`` with batches of so many samples."""
+    sizes = {"batch_size": batch, "profile_samples": batch}
+    stated = {"dataset": "synthetic", "name": "pool-test", "pool": "test", "tables": POOL_TABLES, "dim": WIDTH, **sizes}
+    return workload_config(stated, "pool test").build(Path())
+
+
+def draw(table: int, batch: int, most_rows: int) -> Drawn:
+    """Draw and count a table's lookups; rows beyond ``most_rows`` fold back on the first ones, as if it had no more."""
+    pool = tables_of_pool(batch)
+    rows, bags = min(most_rows, pool.tables[table].rows), pool.bags(Split.TEST, 0, table)
+    ids = bags.values if rows == pool.tables[table].rows else bags.values % rows
+    lookups = CountedLookups(Bags(values=ids, offsets=bags.offsets), rows, 1, f"table {table}")
+    counts = (
+        int(lookups.by_source(0, rows).sum()),
+        int(lookups.distinct(0, rows, 1)[0]),
+        int(lookups.longest_bag(0, rows, 1, 1)[0, 0]),
+    )
+    return Drawn(table, ids.astype(np.int32), bags.lengths.astype(np.int32), counts)
+
+
+def draw_all(
+    processes: Executor | None, tables: Sequence[int], batch: int, most_rows: int, seconds: float
+) -> Iterator[Drawn]:
+    """Draw tables in the processes, as they are ready, or here where there are none or they fail.
+
+    Raises TimeoutError where it takes more than ``seconds``.
+    """
+    one, until, left = partial(draw, batch=batch, most_rows=most_rows), time.monotonic() + seconds, set(tables)
+    if processes is not None:
+        try:
+            for future in as_completed([processes.submit(one, table) for table in tables], timeout=seconds):
+                drawn = future.result()
+                left.remove(drawn.table)
+                yield drawn
+        except (OSError, BrokenExecutor) as error:
+            if isinstance(error, TimeoutError):
+                raise
+            print(f"lookups are drawn in this process: {type(error).__name__}: {error}", flush=True)
+    for table in left:
+        if time.monotonic() > until:
+            raise TimeoutError(f"{len(tables)} tables were not drawn in {seconds:.0f} s")
+        yield one(table)
+
+
+@contextmanager
+def drawing_processes(wanted: int) -> Iterator[Executor | None]:
+    """Give so many processes that draw, which end after the block; None for none."""
+    if wanted == 0:
+        yield None
+        return
+    # A copy of this process would have a copy of its device's state, which must not be used.
+    context = multiprocessing.get_context("spawn")
+    processes = ProcessPoolExecutor(wanted, mp_context=context, initializer=_end_with_parent)
+    try:
+        yield processes
+    finally:
+        processes.shutdown(wait=False, cancel_futures=True)
+
+
+def processes_here() -> int:
+    """Return how many processes draw on this machine."""
+    return min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that measures is gone, even where it was killed: it holds a line to its watcher."""
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
