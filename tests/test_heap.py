@@ -3,7 +3,7 @@
 import ctypes
 import resource
 
-from shardbench.engine.heap import keep_freed_memory
+from shardbench.engine.heap import give_freed_memory_back, keep_freed_memory
 from shardbench.processes.launch import call_in_child
 
 SIZE = 6 << 20
@@ -11,7 +11,7 @@ SIZE = 6 << 20
 ROUNDS = 50
 
 
-def faults(keeps: bool) -> int:
+def faults(keeps: bool, gives_back: bool = False) -> int:
     """Page faults of as many rounds of taking two blocks, writing them and giving them back."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
@@ -21,6 +21,8 @@ def faults(keeps: bool) -> int:
     )
     if keeps:
         keep_freed_memory()
+    if gives_back:
+        give_freed_memory_back()
 
     def a_round() -> None:
         blocks = [libc.malloc(SIZE) for _ in range(2)]
@@ -42,3 +44,7 @@ def test_what_is_freed_is_not_asked_of_the_kernel_again(tmp_path) -> None:
     )
     assert given_back > 1000
     assert kept < 100
+
+
+def test_what_is_freed_goes_back_to_the_kernel_again_where_tables_of_another_plan_need_it(tmp_path) -> None:
+    assert call_in_child(faults, (True, True), timeout_s=60, phase="heap", log=tmp_path / "log") > 1000

@@ -180,7 +180,9 @@ class Box:
 
 
 def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    # A plan's JSON is in the log.
+    return text if len(text) <= 80 else f"{text[:76]} ..."
 
 
 class ManagedMemory:

@@ -1,5 +1,7 @@
 """The loop that a user of TorchRec writes: pooled tables, a dense layer, a fused optimizer, one rank."""
 
+import os
+
 import torch
 import torch.distributed as dist
 from box import Box
@@ -19,7 +21,8 @@ ALONE = Ranks(nodes=1, devices_per_node=1, hbm_bytes=1, uvm_bytes=1, host_bytes=
 def join_alone(box: Box) -> None:
     """Make the process group of this one rank, unless it is there."""
     if not dist.is_initialized():
-        meeting = (box.data / "rendezvous").resolve()
+        # A process before this one may have left its file, in which nobody would be met.
+        meeting = (box.data / f"rendezvous-{os.getpid()}").resolve()
         join_group(box.device.type, 0, ALONE, f"file://{meeting}", 120.0)
 
 

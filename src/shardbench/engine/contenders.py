@@ -80,11 +80,13 @@ class OrdinaryPlan(PlanOnRank):
 class PhasedPlan(PlanOnRank):
     """Pure mini-batches of a batch schedule; an iteration is a mean step (see PhasedStep)."""
 
-    def __init__(self, job: RankJob, plan: Plan, schedule: BatchSchedule, inputs: Inputs, clock: Clock) -> None:
+    def __init__(
+        self, job: RankJob, plan: Plan, schedule: BatchSchedule, inputs: Inputs, clock: Clock, *, groups: Groups
+    ) -> None:
         self._schedule = schedule
         batches = packed(job, plan, inputs.store)
         self._kinds = [batch.kind for batch in batches]
-        groups, settings = Groups(job.topology, plan.groups), _settings(job)
+        settings = _settings(job)
         dense = DenseSide(job.tables, settings, inputs.device, groups.dense)
         found: dict[PhaseKind, TrainingStep] = {}
         lowered: dict[PhaseKind, Lowered] = {}
@@ -213,9 +215,12 @@ class IdleStep:
         return torch.empty(0), IdleStamps()
 
 
-def build(job: RankJob, plan: Plan, place: tuple[int, int, torch.device], clock: Clock) -> PlanOnRank:
+def build(
+    job: RankJob, plan: Plan, place: tuple[int, int, torch.device], clock: Clock, *, groups: Groups | None = None
+) -> PlanOnRank:
     """Build a plan of the job on this rank; ``place`` is (rank, ranks in all, device).
 
+    ``groups`` are process groups of the plan that are there already, for whoever builds one plan after another.
     Raises Unsupported for what the engine cannot run.
     """
     rank, world, device = place
@@ -226,10 +231,14 @@ def build(job: RankJob, plan: Plan, place: tuple[int, int, torch.device], clock:
         return HostsPlan(job, plan, rank)
     inputs = Inputs.of(job, rank, world, device)
     if plan.schedule is not None:
-        return PhasedPlan(job, plan, plan.schedule, inputs, clock)
+        made = groups or Groups(job.topology, plan.groups)
+        return PhasedPlan(job, plan, plan.schedule, inputs, clock, groups=made)
     lowered = _lowered(job, plan, device, None)
-    made = PipelinedStep if pipelined else TrainingStep
-    return OrdinaryPlan(made(lowered, _settings(job), device, clock), inputs.mixed(lowered))
+    if pipelined:
+        step: TrainingStep = PipelinedStep(lowered, _settings(job), device, clock)
+    else:
+        step = TrainingStep(lowered, _settings(job), device, clock, groups=groups)
+    return OrdinaryPlan(step, inputs.mixed(lowered))
 
 
 def _refuse_pipeline(plan: Plan) -> None:

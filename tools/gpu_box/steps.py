@@ -1,0 +1,251 @@
+"""Whole training steps of plans on one rank: planned, predicted, built and timed one after another on the same batches.
+
+Each plan is kept as JSON with its workload, so that another version of the model can predict the same steps again; a
+row names its plan by a hash. The model has no term for the phase ``update`` of a step.
+"""
+
+import gc
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from box import Box
+from drawing import KeptWorkload
+from torchrec_loop import ALONE, join_alone
+
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.serialise import content_hash
+from shardbench.cost.lookups import CountedLookups
+from shardbench.cost.phases import StepPhase
+from shardbench.cost.traffic import counted_lookups
+from shardbench.engine.contenders import PlanOnRank, build
+from shardbench.engine.heap import give_freed_memory_back
+from shardbench.engine.measure import rank_job
+from shardbench.engine.modules import Groups
+from shardbench.engine.turns import Contender, take_turns
+from shardbench.model.machine import Machine
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget
+from shardbench.model.validate import validate
+from shardbench.runs.discovery import get_strategy
+from shardbench.runs.planning import plan_here
+from shardbench.runs.simulate import Simulation, simulate
+from shardbench.workloads.materialise import Batches, materialise
+from shardbench.workloads.trace import closed_test_split
+
+DRAWS, FEW_DRAWS = 40, 5
+"""Draws of the constants that a prediction's range is of, and in a trial of the code."""
+_GROUPS: list[Groups] = []
+"""The process groups of this rank, made once: every group has a communicator and threads of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A plan of a problem, what it took to make, and what the model predicts of its steps (None with the reason)."""
+
+    strategy: str
+    plan: Plan
+    problem: Problem
+    plan_s: float
+    predicted: Simulation | None
+    why_not: str
+
+    @property
+    def key(self) -> str:
+        """Return the hash by which rows name the plan."""
+        return plan_key(self.plan)
+
+
+def plan_key(plan: Plan) -> str:
+    """Return the hash of a plan without its notes."""
+    return content_hash(replace(plan, notes={}))
+
+
+class Bench:
+    """The test batches of one workload, on disk, and the plans of it that are measured on them.
+
+    The first ``timed`` batches are those whose steps are predicted; ``everything`` holds the others, too, which fill
+    caches.
+    """
+
+    def __init__(self, box: Box, table: str, workload: KeptWorkload, timed: int) -> None:
+        self.box, self.table, self.workload = box, table, workload
+        self._folder = box.data / f"{table}-{workload.name}-{workload.batch_size}"
+        self.timed = materialise(workload, self._folder / "timed", range(timed))
+        self._counted: dict[tuple[int, int], CountedLookups] = {}
+        self.facts: dict[str, Any] = {"workload": workload.name, "batch": workload.batch_size}
+        box.note(
+            workload=workload.name,
+            batch=workload.batch_size,
+            batches=workload.test_batches,
+            timed=timed,
+            config=workload.config.model_dump_json(),
+            fingerprint=workload.fingerprint,
+        )
+
+    def everything(self) -> Batches:
+        """Return all test batches, written when they are first asked for."""
+        folder = self._folder / "all"
+        if (folder / "batches.json").is_file():
+            return Batches(folder)
+        return materialise(self.workload, folder, range(self.workload.test_batches))
+
+    def problem(self, machine: Machine) -> Problem:
+        """Pose the workload on a machine of one device."""
+        own = self.workload
+        return Problem.of(
+            own.name, own.tables, own.table_profiles, machine, batch_size=own.batch_size, inputs=own.input_sample
+        )
+
+    def plan(self, strategy: str, problem: Problem, plan_s: float) -> tuple[Plan, float]:
+        """Let a strategy plan in this process, seeing what it declares; return its plan and the seconds that it took.
+
+        Raises what its planning raises.
+        """
+        planner = get_strategy(strategy)
+        with closed_test_split():
+            text, spent = plan_here(planner, problem, Budget(plan_s=plan_s), 0, fitted=False)
+        plan = Plan.from_json(text)
+        validate(plan, problem, planner.moves)
+        return plan, spent.plan_s
+
+    def judge(self, name: str, plan: Plan, problem: Problem, plan_s: float) -> Asked:
+        """Predict a plan's steps on the timed batches, and keep the plan with what it is predicted from."""
+        found, why_not, lookups = None, "", partial(self._lookups, problem)
+        dense, batches = self.workload.dense, self.timed
+        try:
+            found = simulate(plan, problem, batches, dense, len(batches.numbers), lookups=lookups)
+        except (BadInput, Unsupported) as error:
+            why_not = str(error)
+        asked = Asked(strategy=name, plan=plan, problem=problem, plan_s=plan_s, predicted=found, why_not=why_not)
+        self._note(asked)
+        return asked
+
+    def _lookups(self, problem: Problem, batch: int, table: int) -> CountedLookups:
+        """Return a table's lookups of a batch, with what several plans ask of them."""
+        key = batch, table
+        if key not in self._counted:
+            self._counted[key] = counted_lookups(self.timed.bags(batch, table), problem, table)
+        return self._counted[key]
+
+    def _note(self, asked: Asked) -> None:
+        facts: dict[str, Any] = {}
+        topology, predicted = asked.problem.topology, asked.predicted
+        if predicted is not None:
+            traffic = predicted.traffic
+            # The numbers that the model's formulas take, so that constants can be fitted without the lookups.
+            facts = {"load": json.dumps(traffic.load.values.tolist()), "host": json.dumps(traffic.host.values.tolist())}
+            facts |= {"totals": predicted.totals.model_dump_json()}
+            if traffic.caching is not None:
+                facts["caching"] = json.dumps(np.stack(traffic.caching).tolist())
+        else:
+            facts = {"unpredicted": asked.why_not}
+        self.box.note(
+            plan=asked.key,
+            strategy=asked.strategy,
+            workload=self.workload.name,
+            batch=self.workload.batch_size,
+            plan_s=asked.plan_s,
+            hbm_bytes=topology.hbm_bytes,
+            uvm_bytes=topology.uvm_bytes,
+            host_bytes=topology.host_bytes,
+            machine=self.box.machine_name,
+            json=asked.plan.to_json(),
+            **facts,
+        )
+
+    def build(self, asked: Asked, batches: Batches, threads: int) -> PlanOnRank:
+        """Build a plan with these batches; CPU kernels of its steps have so many threads.
+
+        Whoever holds the last plan no more has its memory back before.
+        """
+        job = rank_job(
+            asked.plan, asked.problem, self.workload.dense, batches.folder,
+            warmup=0, iterations=len(batches.numbers), seed=0, timeout_s=120.0,
+        )  # fmt: skip
+        groups = groups_of(self.box)
+        with on_threads(threads):
+            held = build(job, asked.plan, (0, 1, self.box.device), self.box.clock, groups=groups)
+        held.contender = Contender(step=OnThreads(held.contender.step, threads), batches=held.contender.batches)
+        self.box.clock.settle()
+        return held
+
+    def add(self, asked: Asked, ms: dict[str, list[float]], **what: object) -> None:
+        """Keep a plan's steps and their phases beside what is predicted of them."""
+        own = self.facts | {"strategy": asked.strategy, "plan": asked.key} | what
+        step_ms, phases_ms, whole = None, {}, dict(own)
+        if asked.predicted is not None:
+            step_ms, totals = asked.predicted.step_ms, asked.predicted.totals
+            phases_ms = asked.predicted.timing(1).phases_ms
+            whole |= {"lookups": totals.lookups, "off_hbm_lookups": totals.off_hbm_lookups}
+            whole |= self._range(asked)
+        self.box.add(self.table, ms["step"], step_ms, phase="step", **whole)
+        for phase in StepPhase:
+            if phase in ms:
+                self.box.add(self.table, ms[phase], phases_ms.get(phase), phase=str(phase), **own)
+
+    def _range(self, asked: Asked) -> dict[str, float]:
+        """Return the 5th and 95th percentile of the predicted step under draws of the constants."""
+        if asked.predicted is None:
+            return {}
+        draws = asked.predicted.draws(asked.problem, self.workload.dense, FEW_DRAWS if self.box.small else DRAWS)
+        if draws is None:
+            return {}
+        low, high = np.percentile(draws.step_ms, [5, 95])
+        return {"predicted_low": float(low), "predicted_high": float(high)}
+
+
+def time_steps(box: Box, held: PlanOnRank, numbers: Sequence[int]) -> dict[str, list[float]]:
+    """Return the milliseconds by phase of one step on each of these batches, in their order."""
+    own = held.contender
+    turns = Contender(step=own.step, batches=[own.batches[number % len(own.batches)] for number in numbers])
+    (times,) = take_turns([turns], len(numbers), box.clock)
+    return times.ms
+
+
+def release(box: Box) -> None:
+    """Give back what plans held that nobody holds any more; what steps free goes back to the kernel again."""
+    gc.collect()
+    box.free()
+    give_freed_memory_back()
+
+
+def groups_of(box: Box) -> Groups:
+    """Return the process groups of this one rank, which joins when they are first asked for."""
+    join_alone(box)
+    if not _GROUPS:
+        # What was imported is looked through no more, whenever memory is given back.
+        gc.collect()
+        gc.freeze()
+        _GROUPS.append(Groups(ALONE))
+    return _GROUPS[0]
+
+
+class OnThreads:
+    """A step whose CPU kernels have so many threads: a rank has one otherwise."""
+
+    def __init__(self, step: Any, threads: int) -> None:
+        self.step, self.threads = step, threads
+
+    def __call__(self, batch: Any) -> tuple[torch.Tensor, Any]:
+        """Train on a batch; return what the step returns."""
+        with on_threads(self.threads):
+            logits, stamps = self.step(batch)
+        return logits, stamps
+
+
+@contextmanager
+def on_threads(threads: int) -> Iterator[None]:
+    """Let CPU kernels of this thread have so many threads meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
