@@ -108,6 +108,8 @@ class Block(pydantic.BaseModel):
     columns: tuple[Column, ...] = ()
     backend: Literal["", "counted", "measured", "simulated", "predicted and measured", "simulated and counted"] = ""
     """The backend to print where the rows' own does not say it (seconds spent on a simulated row)."""
+    empty: str = ""
+    """The sentence to print where no row is left, which is an error otherwise."""
     summary: tuple[Literal["mean", "min", "max"], ...] = ()
     """Rows that are added below the others and summarise what these print."""
 
@@ -170,6 +172,8 @@ def block_text(block: Block, tables: Path) -> str:
             return _session(block, tables)
         frame = pd.concat([pd.read_csv(tables / name) for name in block.tables], ignore_index=True)
         frame = frame.query(block.where) if block.where else frame
+        if frame.empty and block.empty:
+            return f"{block.empty} `{TABLES}/{block.tables[0]}`."
         if frame.empty:
             raise BadInput("no row of the table is left")
         return _FORMS[block.form](block, frame)
