@@ -32,7 +32,7 @@ PARTS = {"smoke": 20, "card": 30, "tiers": 105, "fae": 75, "kernels": 90, "slide
 GRACE_S = 20.0
 """How long after its end a part may take for what it has begun."""
 SMALL_MINUTES = 0.5
-"""With fewer minutes every part takes its smallest sizes: a trial of the code."""
+"""Every part takes its smallest sizes where there are fewer: a trial of the code."""
 PACKAGES = ("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "fbgemm_gpu_cpu", "numpy", "tensordict")
 
 

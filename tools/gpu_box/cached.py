@@ -45,7 +45,7 @@ class Batch:
     number: int
     lookups: Lookups
     rows: Ids
-    """Ascending."""
+    """The rows, in ascending order."""
     counts: Ints
     step: CacheStep
 

@@ -33,7 +33,7 @@ PAPER = {"cpu-only": 2.3, "hybrid": 1.52}
 SETTLING = 3
 """Steps of a plan that do not count; one more is left out of every block, in which caches held another plan's rows."""
 WIDTHS = (64, 32, 16)
-"""Of these the widest tables of the Terabyte form that there is time and memory for; FAE's have 64."""
+"""Columns of the Terabyte form: the widest that there is time and memory for; FAE's have 64."""
 TERABYTE, TERABYTE_ROWS = "criteo-terabyte-one-hot-like", 204_184_588
 DRAWING_S, STEPS_S = 5.0, 2.0
 """Seconds to draw it, and of a plan's steps."""

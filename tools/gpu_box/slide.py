@@ -40,7 +40,7 @@ ALONE = "shuffle"
 LOOKUP_BYTES = 64
 """Bytes of device memory that a lookup may take in a backward pass: its id and copies of it, sorted and not."""
 SET_S = 0.5
-"""With so little time left no other placement is begun."""
+"""No other placement is begun where so little time is left."""
 
 
 class Sizes(NamedTuple):
