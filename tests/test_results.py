@@ -1,11 +1,13 @@
 """Committed results fit the code that made them: tables equal records, records equal what the code gives now."""
 
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import records as make
 
 from shardbench.base.generated import check_files
+from shardbench.model.table import Precision
 from shardbench.processes.job import TO_DEVICE, TO_HOST
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
@@ -14,6 +16,8 @@ from shardbench.report.prediction.against_measured import read_measured
 from shardbench.report.prediction.summary import expected_files
 from shardbench.report.tables.files import check_tables, suite_records
 from shardbench.runs.calibrating import as_calibrated
+from shardbench.runs.discovery import get_strategy
+from shardbench.runs.planning import learns
 from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
 from shardbench.runs.suite import EVERY, load_suite
 
@@ -101,6 +105,39 @@ BY_DEFAULT = {("dlrm20", "2080ti-1x4"), ("meta-traces", "a100-40gb-2x8")}
 """One node and two, drawn and real lookups; the others take as long again and are left to the slow tests."""
 
 
+SPREADS = {
+    ("dreamshard", "dlrm20", "2080ti-1x4"): 0.0302,
+    ("dreamshard", "dlrm20", "a100-40gb-2x8"): 0.0,
+    ("dreamshard", "criteo-kaggle-like", "a100-40gb-2x8"): 0.0024,
+    ("dreamshard", "meta-traces", "a100-40gb-2x8"): 0.0,
+}
+"""By how much the mean step of the worst of 20 trainings (seeds 0 to 19, of the same tables) is above the best one's.
+
+A processor that adds in another order trains to another plan, as another seed does: DreamShard on ``dlrm20`` and
+``2080ti-1x4`` has one plan with OpenBLAS's kernels for AVX-512 and another with those for AVX2, 0.26 % apart. So a
+learned plan is as good as the committed one where their steps differ by no more than two of these trainings do (and
+1e-6, for sums). Where the spread is 0, 20 trainings have up to 19 plans and one step.
+
+Of 20 plans by chance (``shuffle``) all are refused on the first three jobs, the best of them by 6.9, 5.0 and 12.8 %,
+and 4 on the last, where most plans have that one step; of 20 untrained policies 18, 19, 15 and 12 are.
+"""
+
+
+def as_good(record, committed):
+    """Whether a strategy that learns has a plan as good as the committed one, on any processor."""
+    spread = SPREADS[committed.spec.strategy, committed.spec.workload, committed.spec.machine]
+    return mean(record.timing.step_ms) == pytest.approx(mean(committed.timing.step_ms), rel=spread + 1e-6)
+
+
+def test_plans_by_chance_are_not_taken_for_learned_ones():
+    records = trial_store(RESULTS, "quick").latest().values()
+    chosen = [r for r in records if (r.spec.backend, r.spec.precision) == (Backend.SIMULATED, Precision.FP32)]
+    jobs = {(r.spec.strategy, r.spec.workload, r.spec.machine): r for r in chosen}
+    assert {job for job in jobs if learns(get_strategy(job[0]))} == SPREADS.keys(), "measure the spread of a new one"
+    told = {job for job in SPREADS if not as_good(jobs["shuffle", *job[1:]], jobs[job])}
+    assert SPREADS.keys() - told == {("dreamshard", "meta-traces", "a100-40gb-2x8")}
+
+
 def job_param(job):
     marks = [] if (job.workload, job.machine) in BY_DEFAULT else [pytest.mark.slow]
     return pytest.param(job, id=f"{job.workload}-{job.machine}", marks=marks)
@@ -118,11 +155,14 @@ def test_simulated_records_are_what_the_code_gives_now(tmp_path, job):
     for record in run_suite(suite, options, Silent()):
         committed, where = known[record.key], f"{record.spec.strategy} on {record.spec.workload}"
         assert record.outcome is committed.outcome is Outcome.OK
-        assert record.planned.plan_hash == committed.planned.plan_hash, (
-            f"{where}: another plan; {AGAIN.format('quick')}"
-        )
-        assert record.timing.step_ms == pytest.approx(committed.timing.step_ms, rel=1e-6), where
-        assert record.traffic == committed.traffic, where
+        if learns(get_strategy(record.spec.strategy)):
+            assert as_good(record, committed), f"{where}: another step, {mean(record.timing.step_ms)} ms"
+        else:
+            assert record.planned.plan_hash == committed.planned.plan_hash, (
+                f"{where}: another plan; {AGAIN.format('quick')}"
+            )
+            assert record.timing.step_ms == pytest.approx(committed.timing.step_ms, rel=1e-6), where
+            assert record.traffic == committed.traffic, where
         bound = committed.bound_ms
         assert record.bound_ms == (None if bound is None else pytest.approx(bound, rel=1e-6)), where
 
