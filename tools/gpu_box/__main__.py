@@ -29,6 +29,13 @@ from worker import BEGINS
 
 PARTS = {"smoke": 20, "card": 30, "tiers": 105, "fae": 75, "kernels": 90, "slide": 90, "distinct": 30}
 """The parts in their order, with their seconds of eight minutes, of which imports and warm-up leave about so many."""
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1",
+    # The one rank talks to itself.
+    "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo",
+    # What trips.py overwrote fails when it is loaded.
+    "CUDA_MODULE_LOADING": "LAZY",
+}  # fmt: skip
 GRACE_S = 20.0
 """How long after its end a part may take for what it has begun."""
 SMALL_MINUTES = 0.5
@@ -79,7 +86,7 @@ def _run(given: argparse.Namespace, parts: list[str], until: float, places: tupl
     data = scratch / "data"
     data.mkdir()
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")]))
-    ours = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
+    ours = ENVIRONMENT | {"PYTHONPATH": path}
     if given.cpu:
         ours["CUDA_VISIBLE_DEVICES"] = ""
     options = ["--out", str(given.out), "--data", str(data), "--until", str(until)]
