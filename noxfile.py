@@ -443,7 +443,8 @@ def build(session: nox.Session) -> None:
 
     for engine in tomllib.loads((ROOT / "src" / "shardbench" / "cli" / "tried.toml").read_text())["engines"]:
         place = made / f"torchrec-{engine['torchrec']}"
-        needs = ("-r", str(REQUIREMENTS / "engine-common.txt"))
+        # TorchRec 1.6 imports iopath, which later releases do without.
+        needs = ("-r", str(REQUIREMENTS / "engine-common.txt"), "iopath")
         python = new_environment(session, place, f"torch=={engine.pop('torch')}", *needs)
         # TorchRec declares the CUDA build of FBGEMM.
         beside = [f"{name}=={version}" for name, version in engine.items()]

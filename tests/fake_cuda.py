@@ -17,6 +17,7 @@ import torchrec.distributed.batched_embedding_kernel as kernels
 import torchrec.distributed.embedding
 import torchrec.distributed.embeddingbag
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed._shard.sharded_tensor.utils import build_metadata_from_local_shards
@@ -90,13 +91,14 @@ def fake_devices(count: int, rank: int, world: int, backends: list[str]) -> Iter
     _let_slices_pass()
     current = [torch.device("cuda", 0)]
     FakeTensorMode.avoid_device_init = property(lambda _: True)
+    fake_tensor.init_gpu_context = lambda _: None
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: count
     torch.cuda.get_device_capability = lambda _: (9, 0)
     torch.cuda.set_device = lambda device: current.__setitem__(0, device)
     torch.cuda.current_device = lambda: current[0]
     # FBGEMM makes a cache no larger than what is free; flushing it is a kernel.
-    torch.cuda.get_device_properties = lambda _: SimpleNamespace(total_memory=1 << 40)
+    torch.cuda.get_device_properties = lambda _: SimpleNamespace(total_memory=1 << 40, warp_size=32)
     torch.cuda.memory_reserved = lambda _: 0
     SplitTableBatchedEmbeddingBagsCodegen.flush = lambda self: None
     # Named otherwise than torch's own fake, for which TorchRec leaves the weights' names out.

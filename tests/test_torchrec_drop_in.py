@@ -53,7 +53,10 @@ def module(rows: list[int], dim: int = 64) -> torch.nn.Module:
 
 
 def topology(hbm: int = 256 * MIB, ddr: int = 1 << 30, **rest: Any) -> TorchRecTopology:
-    return TorchRecTopology(world_size=4, local_world_size=4, compute_device="cuda", hbm_cap=hbm, ddr_cap=ddr, **rest)
+    made = TorchRecTopology(world_size=4, local_world_size=4, compute_device="cuda", hbm_cap=hbm, **rest)
+    for device in made.devices:
+        device.storage.ddr = ddr  # 0 would be the default of older releases
+    return made
 
 
 def test_the_example_plans_every_table(capsys: pytest.CaptureFixture[str]) -> None:

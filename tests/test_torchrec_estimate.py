@@ -27,10 +27,9 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.types import Shard, ShardingOption
-from torchrec.distributed.planner.utils import build_sharder_data
 
 from shardbench.engine.described import describe
-from shardbench.torchrec.estimate import torchrec_estimate_ms
+from shardbench.torchrec.estimate import told_of, torchrec_estimate_ms
 from shardbench.torchrec.profile_batches import even_profile
 
 BATCH = 1024
@@ -65,8 +64,8 @@ def by_torchrec(given: Problem, name: str, kind: str, kernel: str, shards: list[
         batch_size=given.batch_size // given.world_size, sharding_type=kind, partition_by="device",
         compute_kernel=kernel, shards=[Shard(size=list(size), offset=[0, 0]) for size in shards],
     )  # fmt: skip
-    sharders = {option.module_type_key: build_sharder_data(EmbeddingBagCollectionSharder())}
-    EmbeddingPerfEstimator(topology=describe(given)).estimate([option], sharders)
+    estimator = EmbeddingPerfEstimator(topology=describe(given))
+    estimator.estimate([option], {option.module_type_key: told_of(EmbeddingBagCollectionSharder(), estimator)})
     return [shard.perf.total for shard in option.shards]
 
 

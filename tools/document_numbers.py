@@ -319,7 +319,7 @@ def _support(block: Block, frame: pd.DataFrame) -> str:
 
 
 def _supported(cells: pd.DataFrame, releases: int, said: dict[str, int]) -> str:
-    """Return one cell: an outcome with the number of what was said, for each release where they differ."""
+    """Return one cell: the newest release's outcome, with the numbers of what was said and of what others do."""
     if len(cells) != releases:
         raise BadInput(f"{len(cells)} of {releases} releases have the cell {cells['row'].iloc[0]!r}")
     found: dict[str, list[str]] = {}
@@ -328,9 +328,9 @@ def _supported(cells: pd.DataFrame, releases: int, said: dict[str, int]) -> str:
         text = "" if pd.isna(why) else re.sub(r"'[^']*'", "'...'", _KINDS.sub("", why))
         number = f" ({said.setdefault(text, len(said) + 1)})" if text else ""
         found[f"{outcome}{number}"] = list(same["torchrec"])
-    if len(found) == 1:
-        return next(iter(found))
-    return ", ".join(f"{outcome} in {' and '.join(names)}" for outcome, names in found.items())
+    newest, *others = sorted(found, key=lambda outcome: list(cells["torchrec"]).index(found[outcome][-1]), reverse=True)
+    notes = [said.setdefault(f"{one} in {' and '.join(found[one])}", len(said) + 1) for one in others]
+    return newest + "".join(f" ({number})" for number in notes)
 
 
 def _session(block: Block, tables: Path) -> str:

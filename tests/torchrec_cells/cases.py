@@ -230,7 +230,8 @@ def _constraints() -> Iterator[tuple[str, Setup]]:
     kinds = ("data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise")
     for kind in (*kinds, "grid_shard"):
         yield f"sharding_types {kind}", _constrained(_kind("t2", kind), sharding_types=[kind])
-    for name in dict.fromkeys([*(one.value for one in EmbeddingComputeKernel), *NEWER_KERNELS]):
+    older = [one.value for one in EmbeddingComputeKernel if one.value not in NEWER_KERNELS]
+    for name in (*older, *NEWER_KERNELS):
         kernel = _constrained(_kernel("t2", name), compute_kernels=[name])
         if name in STORED:
             # The composite store has none of pooled tables.
@@ -288,8 +289,8 @@ def _constraints() -> Iterator[tuple[str, Setup]]:
     )
 
 
-NEWER_KERNELS = ("unfused_tpu",)
-"""Kernels that only the newer release of TorchRec has a name for: a user of the older one may ask for them as well."""
+NEWER_KERNELS = ("dram_ssd_virtual_table", "fused_triton", "unfused_tpu")
+"""The newest kernels. Not every release has a name for each: a user of an older one may ask for them as well."""
 STORED = ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table")
 """Kernels that keep rows in a store of keys and values."""
 NEEDS_GPU = {

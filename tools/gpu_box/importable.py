@@ -5,12 +5,9 @@ folder of links does.
 """
 
 import tomllib
-from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_IOPATH = "class PathManager: ...\n\n\nclass PathManagerFactory: ...\n"
-"""What TorchRec 1.6 imports of iopath, and uses for data sets of its own alone."""
 
 
 def make_importable(folder: Path) -> None:
@@ -22,8 +19,3 @@ def make_importable(folder: Path) -> None:
         (package / entry.name).symlink_to(entry)
     for name, place in folders.items():
         (package / name.partition(".")[2]).symlink_to(ROOT / place)
-    if find_spec("iopath") is None:
-        stand_in = folder / "iopath" / "common"
-        stand_in.mkdir(parents=True)
-        for name, text in (("../__init__.py", ""), ("__init__.py", ""), ("file_io.py", _IOPATH)):
-            (stand_in / name).write_text(text)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, TopologyFactory, TrainerConfig
+from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, Storage, TopologyFactory, TrainerConfig
 
 from shardbench.model.problem import Problem
 
@@ -14,9 +14,6 @@ def describe(problem: Problem) -> Any:
     """Return the machine as a TorchRec Topology: capacities for embeddings, bandwidths in bytes per millisecond."""
     shape, constants = problem.topology, problem.machine.constants
     hardware = HardwareConfig(
-        hbm_cap_bytes=shape.hbm_bytes,
-        ddr_cap_bytes=shape.uvm_bytes,
-        ssd_cap_bytes=0,
         intra_host_bw=constants.intra_bytes_per_s / 1e3,
         inter_host_bw=constants.inter_bytes_per_s / 1e3,
         hbm_mem_bw=constants.hbm_bytes_per_s / 1e3,
@@ -26,4 +23,8 @@ def describe(problem: Problem) -> Any:
     trainer = TrainerConfig(world_size=shape.world_size, local_world_size=shape.devices_per_node)
     # A CPU machine is described as a CUDA one: for "cpu" the planner refuses row-wise.
     kernel = KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True)
-    return TopologyFactory.create_topology(trainer, hardware, kernel)
+    topology = TopologyFactory.create_topology(trainer, hardware, kernel)
+    for device in topology.devices:
+        # Of a hardware config older releases take a capacity of 0 for one that is not stated.
+        device.storage = Storage(hbm=shape.hbm_bytes, ddr=shape.uvm_bytes, ssd=0)
+    return topology

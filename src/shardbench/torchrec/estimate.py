@@ -5,6 +5,8 @@ the mean bag of each table. It knows nothing of the dense model, of launches, sk
 inputs.
 """
 
+import inspect
+
 import torch
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.perf_models import NoopPerfModel
@@ -85,7 +87,7 @@ def _option(piece: TorchRecTable, table: Table, profile: AccessProfile, problem:
 def _estimate(options: list[ShardingOption], estimator: EmbeddingPerfEstimator, exchange: Precision) -> None:
     """Fill in what every shard takes; of shards of one size, which take as long, the estimator is asked for one."""
     sharder = EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs_registry(exchange))
-    sharders = {f"{type(_OWNER).__module__}.{type(_OWNER).__name__}": build_sharder_data(sharder)}
+    sharders = {f"{type(_OWNER).__module__}.{type(_OWNER).__name__}": told_of(sharder, estimator)}
     for option in options:
         every = option.shards
         option.shards = list({tuple(shard.size): shard for shard in every}.values())
@@ -94,3 +96,9 @@ def _estimate(options: list[ShardingOption], estimator: EmbeddingPerfEstimator, 
         for shard in every:
             shard.perf = found[tuple(shard.size)]
         option.shards = every
+
+
+def told_of(sharder: EmbeddingBagCollectionSharder, estimator: EmbeddingPerfEstimator) -> object:
+    """Return what the estimator asks for of a sharder: data of it, or the sharder itself in older releases."""
+    by_data = "sharder_data_map" in inspect.signature(estimator.estimate).parameters
+    return build_sharder_data(sharder) if by_data else sharder
