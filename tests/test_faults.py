@@ -19,7 +19,6 @@ CHOSEN = (
     "rank result flipped 0",
     "planner plan SIGKILL 0",
     "planner plan daemon and exit 0",
-    "cell run daemon and exit",
     "cell run SIGKILL from outside 0",
     "store next run cut 0",
     "store next run every second line gone 0",

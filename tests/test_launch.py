@@ -16,7 +16,6 @@ from pathlib import Path
 import misbehaving
 import pytest
 
-from shardbench.base.wall import Kind, kind
 from shardbench.processes import frames, launch, server
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.frames import write_frame
@@ -94,10 +93,9 @@ def test_children_hash_text_alike_in_every_run(tmp_path):
 
 
 def leave_behind(lock: str, *, ends: bool) -> None:
-    """Starts a process in a session of its own, whose parent ends."""
+    """Starts a process whose parent ends."""
     middle = os.fork()
     if middle == 0:
-        os.setsid()
         if os.fork() == 0:
             hold(Path(lock))
             time.sleep(1e6)
@@ -109,7 +107,6 @@ def leave_behind(lock: str, *, ends: bool) -> None:
         os._exit(3)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has namespaces of processes")
 @pytest.mark.parametrize("ends", [False, True])
 def test_what_a_call_leaves_behind_ends_with_it(tmp_path, ends):
     lock = tmp_path / "lock"
@@ -119,11 +116,11 @@ def test_what_a_call_leaves_behind_ends_with_it(tmp_path, ends):
             call_in_child(call, (), timeout_s=60, phase="plan", log=tmp_path / "log")
     else:
         call_in_child(call, (), timeout_s=60, phase="plan", log=tmp_path / "log")
-    assert not held(lock)
+    assert within(10, lambda: not held(lock))
 
 
 def leave_a_child(folder: Path) -> int:
-    """A rank that goes, and whose child in a session of its own would not."""
+    """A rank that goes, and whose child would not."""
     leave_behind(str(folder / f"lock{os.environ['RANK']}"), ends=False)
     return 0
 
@@ -133,7 +130,7 @@ def test_what_ranks_leave_behind_ends_with_them(tmp_path):
         launch.run_ranks(leave_a_child, tmp_path, 2, 60.0)
     locks = list(tmp_path.glob("lock?"))
     assert locks
-    assert not any(map(held, locks))
+    assert within(10, lambda: not any(map(held, locks)))
 
 
 def end_answering() -> None:
@@ -166,7 +163,7 @@ def test_what_is_no_answer_is_an_error(tmp_path, monkeypatch, call, given, cause
 def test_what_was_taken_back_is_not_waited_for(monkeypatch):
     wait, looks = frames._wait, []
 
-    def there_at_first(pipe, event, deadline):
+    def there_at_first(pipe, event, deadline, sentinel=None):
         """Something is there, which whoever wrote it takes back before it is read."""
         looks.append(event)
         if len(looks) > 1:
@@ -291,18 +288,3 @@ with FORK_SERVER.without_engine():
     finally:
         program.kill()
     assert within(60, lambda: not any(held(lock) for lock in locks))
-
-
-@pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="this kernel lets users make no namespaces")
-def test_trying_the_wall_leaves_children_and_output_alone():
-    program = (
-        "import subprocess, time\n"
-        "from shardbench.base.wall import kind\n"
-        "child = subprocess.Popen(['false']); time.sleep(0.2); print('once', end=' ')\n"
-        "print(kind(), child.wait())"
-    )
-    for searched in ("", "/lib/x86_64-linux-gnu"):
-        environment = {**os.environ, "LD_LIBRARY_PATH": searched}
-        command = [sys.executable, "-c", program]
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert said.stdout.split() == ["once", str(kind()), "1"]

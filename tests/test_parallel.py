@@ -1,6 +1,5 @@
 """Simulated trials side by side: the same records, whatever the number, the order and what others do."""
 
-import functools
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from kept_folders import Silent
 from test_launch import held, hold, within
 from toy_machine import MADE_UP, machine_file
 
-from shardbench.base.wall import Kind, Wall
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.runs import planning_process
@@ -132,7 +130,7 @@ def test_an_interrupt_ends_what_runs_and_keeps_what_is_done(tiny, monkeypatch):
     suite, options = tiny
     long = tuple(job.model_copy(update={"plan_s": 100_000}) for job in suite.jobs)
     # Its planners say by files that they began.
-    monkeypatch.setattr(planning_process, "Wall", functools.partial(Wall, by=Kind.UNCONFINED))
+    monkeypatch.setattr(planning_process, "wall_around", lambda shown, hidden: None)
     instead_of_shuffle(monkeypatch, Hangs(options.work))
     options.work.mkdir()
 

@@ -1,6 +1,5 @@
 """Trials end in records, whatever goes wrong."""
 
-import functools
 import json
 import re
 from dataclasses import replace
@@ -15,7 +14,7 @@ from toy_machine import machine_file
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, from_json
-from shardbench.base.wall import Kind, Wall, kind
+from shardbench.base.wall import Kind, kind
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.model.calibrated import chip_of
 from shardbench.model.plan import Plan, RowWise, whole_table
@@ -23,7 +22,7 @@ from shardbench.processes.job import RankJob, RankResult
 from shardbench.processes.trial_folder import read_job, result_text, write_job
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
-from shardbench.runs import planning_process
+from shardbench.runs import planning, planning_process
 from shardbench.runs import run_trial as run_trial_module
 from shardbench.runs.run_trial import KEPT_LOG_BYTES, JobContext, keep_log, run_trial
 from shardbench.runs.suite import Job
@@ -225,7 +224,7 @@ def test_what_a_planner_may_do(context, kind):
     assert outcome(context, kind).outcome is Outcome.OK
 
 
-@pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="this kernel lets users make no namespaces")
+@pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="bubblewrap builds no wall here")
 @pytest.mark.parametrize("kind", [misbehaving.FindsBatches, misbehaving.ChangesBatches])
 def test_the_test_batches_are_out_of_a_planners_reach(context, kind):
     context.make()
@@ -239,8 +238,8 @@ def test_the_test_batches_are_out_of_a_planners_reach(context, kind):
 
 
 def test_without_a_wall_the_test_batches_are_sealed_and_a_change_is_seen(context, monkeypatch):
-    monkeypatch.setattr(planning_process, "Wall", functools.partial(Wall, by=Kind.UNCONFINED))
-    monkeypatch.setattr(run_trial_module, "kind", lambda: Kind.UNCONFINED)
+    monkeypatch.setattr(planning_process, "wall_around", lambda shown, hidden: None)
+    monkeypatch.setattr(planning, "kind", lambda: Kind.UNCONFINED)
     found = outcome(context, lambda: misbehaving.FindsBatches(context.folder))
     assert (found.outcome, found.failure.phase) == (Outcome.INVALID, "plan")
     assert "test trace" in found.failure.cause

@@ -8,7 +8,7 @@ import pandas as pd
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import content_hash
-from shardbench.base.wall import Kind, kind
+from shardbench.base.wall import Kind
 from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.cost.bounds.step import in_order
 from shardbench.model.machine_file import load_machine
@@ -20,7 +20,7 @@ from shardbench.records.trial import Backend, Failure, Outcome, unusual
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
 from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.runs.evaluate import Answer, Planner, evaluate
-from shardbench.runs.planning import learns, ours
+from shardbench.runs.planning import learns, ours, wall_kind
 from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Study
 
@@ -74,9 +74,9 @@ class Steps(Study):
         workload, machine = str(cell["workload"]), str(cell["machine"])
         if cell["strategy"] is None:
             return [_bound(question(VERSION, workload, machine, inputs=False))]
-        if kind() is Kind.UNCONFINED:
-            raise Unsupported("the leaderboard takes no plans of unconfined processes: this kernel makes no namespaces")
         strategy = get_strategy(str(cell["strategy"]))
+        if wall_kind(strategy) is Kind.UNCONFINED:
+            raise Unsupported("the leaderboard takes no plans of unconfined processes: install bubblewrap")
         asked = question(VERSION, workload, machine, inputs=Sees.INPUTS in strategy.sees)
         board = load()
         if cell["effort"] == PUBLISHED:

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import secrets
+import signal
 import time
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,8 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import DenseShape, Table
+from shardbench.processes.failures import failed
+from shardbench.records.trial import Outcome
 from shardbench.workloads.ranking_cache import Survey
 from shardbench.workloads.trace import Bags, Ranking, Split
 from shardbench.workloads.workload import Workload
@@ -50,13 +53,6 @@ class MissingRows(Honest):
         return Plan(world_size=problem.world_size, segments=(cut, *rest))
 
 
-class OverlappingRows(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        first, *rest = super().plan(problem, budget, seed).segments
-        halves = (replace(first, row_stop=first.row_stop // 2 + 1), replace(first, row_start=first.row_stop // 2))
-        return Plan(world_size=problem.world_size, segments=(*halves, *rest))
-
-
 class OverfullDevice(Honest):
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         segments = tuple(whole_table(t, OnRank(rank=0)) for t in problem.tables)
@@ -82,12 +78,6 @@ class PeeksAtProfile(Honest):
         return super().plan(problem, budget, seed)
 
 
-class PeeksAtMachine(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        assert problem.machine.constants.launch_s >= 0
-        return super().plan(problem, budget, seed)
-
-
 class TinyWorkload(Workload):
     name = "tiny"
     tables = (Table(name="t0", rows=10, dim=16),)
@@ -110,20 +100,6 @@ class PeeksAtTestTrace(Honest):
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         TinyWorkload().bags(Split.TEST, 0, 0)
         return super().plan(problem, budget, seed)
-
-
-class ReplacesTable(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        made = super().plan(problem, budget, seed)
-        object.__setattr__(problem.tables[0], "dim", 4)
-        return made
-
-
-class ReplacesField(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        made = super().plan(problem, budget, seed)
-        object.__setattr__(problem, "batch_size", problem.batch_size * 2)
-        return made
 
 
 class OverwritesArrays(Honest):
@@ -188,19 +164,8 @@ class NotAPlan(Honest):
         return [s.placement for s in super().plan(problem, budget, seed).segments]
 
 
-class NoRoundTrip(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        made = super().plan(problem, budget, seed)
-        made.notes["ratio"] = float("nan")
-        return made
-
-
 class NoMoves(Honest):
     moves = frozenset()
-
-
-class NeedsTheMoon(Honest):
-    requires = ("no_such_module_anywhere",)
 
 
 class HoldsALambda(Honest):
@@ -224,24 +189,6 @@ class FitsFirst(Honest):
         return super().plan(problem, budget, seed)
 
 
-class LeavesATableOut(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        _, *rest = super().plan(problem, budget, seed).segments
-        return Plan(world_size=problem.world_size, segments=tuple(rest))
-
-
-class PlacesATableTwice(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        segments = super().plan(problem, budget, seed).segments
-        return Plan(world_size=problem.world_size, segments=(*segments, segments[0]))
-
-
-class PlacesWhatIsNotThere(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        first, *rest = super().plan(problem, budget, seed).segments
-        return Plan(world_size=problem.world_size, segments=(replace(first, table="t-none"), first, *rest))
-
-
 class ForgesAPlan(Honest):
     """A Plan that its own checks would not let pass."""
 
@@ -251,18 +198,25 @@ class ForgesAPlan(Honest):
         return made
 
 
-class SubclassesPlan(Honest):
-    """A plan whose JSON is another plan's."""
+class Overruns(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        time.sleep(1.3 * budget.plan_s)
+        return super().plan(problem, budget, seed)
+
+
+class OverrunsWhileItLearns(Honest):
+    def fit(self, problems: Any, budget: Budget, seed: int) -> None:
+        time.sleep(2.3 * budget.fit_s)
+
+
+class IsKilled(Honest):
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().plan(problem, budget, seed)
+
+
+class SpeaksForTheHarness(Honest):
+    """Raises what only the harness raises."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        made = super().plan(problem, budget, seed)
-        segments = tuple(replace(segment, placement=OnRank(rank=0)) for segment in made.segments)
-        object.__setattr__(made, "to_json", Plan(world_size=made.world_size, segments=segments).to_json)
-        return made
-
-
-class BecomesAnother(Honest):
-    """Pickles, but is read back as a number."""
-
-    def __reduce__(self) -> Any:
-        return int, ("7",)
+        raise failed(Outcome.SKIPPED, "no such device", "start")

@@ -1,14 +1,8 @@
 """Strategies whose plans hang on what is none of their business: chance, names, order, place and time."""
 
-import hashlib
 import os
-import random
-import time
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
-import torch
 from impostors import Honest
 
 from shardbench.model.plan import Plan, whole_tables
@@ -37,62 +31,9 @@ class Dealt(Honest):
         return replace(dealt(problem, first), notes={"first": first})
 
 
-class DrawsFromTheModuleRandom(Dealt):
-    def first(self, problem: Problem, seed: int) -> int:
-        return random.randrange(1 << 30)
-
-
-class DrawsFromNumpysGenerator(Dealt):
-    def first(self, problem: Problem, seed: int) -> int:
-        return int(np.random.randint(1 << 30))
-
-
-class DrawsFromTorchsGenerator(Dealt):
-    def first(self, problem: Problem, seed: int) -> int:
-        return int(torch.randint(1 << 30, ()))
-
-
-class AddsTheSeedToTheClock(Dealt):
-    def first(self, problem: Problem, seed: int) -> int:
-        return seed + time.perf_counter_ns() // 1000
-
-
-class PlansByTheMonth(Dealt):
-    def first(self, problem: Problem, seed: int) -> int:
-        return int(time.time() // (20 * 86400.0))
-
-
-class PlansByTheProcess(Dealt):
-    def first(self, problem: Problem, seed: int) -> int:
-        return os.getpid()
-
-
 class PlansByTheHome(Dealt):
     def first(self, problem: Problem, seed: int) -> int:
         return int("elsewhere" in os.environ["HOME"])
-
-
-class PlansByTheFolder(Dealt):
-    def first(self, problem: Problem, seed: int) -> int:
-        return int("elsewhere" in str(Path.cwd()))
-
-
-class PlansByAddresses(Dealt):
-    """Keeps what it was given: a problem that is gone leaves its place to the next."""
-
-    kept: tuple[Problem, ...] = ()
-
-    def first(self, problem: Problem, seed: int) -> int:
-        self.kept = (*self.kept, problem)
-        return int(hashlib.sha256(str(id(problem)).encode()).hexdigest()[:8], 16)
-
-
-class CountsItsCalls(Dealt):
-    calls = 0
-
-    def first(self, problem: Problem, seed: int) -> int:
-        self.calls += 1
-        return self.calls
 
 
 class CountsForItsClass(Dealt):
@@ -106,30 +47,6 @@ class CountsForItsClass(Dealt):
 class FailsForOtherSeeds(Dealt):
     def first(self, problem: Problem, seed: int) -> int:
         return [0] * 100 and [0][seed > 100]
-
-
-class OverfillsForOtherSeeds(Dealt):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        made = super().plan(problem, budget, seed)
-        return made if seed <= 100 else Plan(world_size=made.world_size, segments=made.segments[1:])
-
-
-class KnowsTheProblem(Dealt):
-    def first(self, problem: Problem, seed: int) -> int:
-        return {"few-tables": 1}.get(problem.name, 0)
-
-
-class KnowsTheTables(Dealt):
-    def first(self, problem: Problem, seed: int) -> int:
-        return int(any(table.name == "t0" for table in problem.tables))
-
-
-class HashesNames(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        super().plan(problem, budget, seed)
-        digests = [hashlib.sha256(table.name.encode()).digest()[0] for table in problem.tables]
-        ranks = [digest % problem.world_size for digest in digests]
-        return Plan(world_size=problem.world_size, segments=whole_tables(problem.tables, ranks))
 
 
 class SortsByName(Honest):
@@ -147,11 +64,6 @@ class DealsByPosition(Honest):
         return Plan(world_size=problem.world_size, segments=whole_tables(problem.tables, ranks))
 
 
-class PlansWellInOneOrder(Dealt):
-    def first(self, problem: Problem, seed: int) -> int:
-        return int(problem.tables[0].rows > problem.tables[1].rows)
-
-
 class PretendsToDraw(Honest):
     """Deals by position, but from a rank that the seed says: the order may matter to who draws."""
 
@@ -159,13 +71,6 @@ class PretendsToDraw(Honest):
         super().plan(problem, budget, seed)
         ranks = [(i + seed) % problem.world_size for i in range(len(problem.tables))]
         return Plan(world_size=problem.world_size, segments=whole_tables(problem.tables, ranks))
-
-
-class KnowsTheShapes(Dealt):
-    """Has one problem's answer ready, and knows the problem by the sizes of its tables."""
-
-    def first(self, problem: Problem, seed: int) -> int:
-        return int(sum(table.rows for table in problem.tables) == 8304)
 
 
 class KnowsThatItIsTested(Dealt):

@@ -1,20 +1,20 @@
-"""Strategies that say one thing and then another, or do something where they are only looked at."""
+"""Strategies that say one thing and then another, speak for the process that asks, or work where nobody looks."""
 
 import os
 import sys
+import time
 from typing import Any
 
-from impostors import Honest, OverfullDevice, PeeksAtProfile, UndeclaredMove
-from impostors_in_answers import said
+from impostors import Honest, OverfullDevice, PeeksAtProfile
 
-from shardbench.base.errors import InvalidPlan
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
-from shardbench.runs import conformance, described, evaluate
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.runs import evaluate, planning_process
 from shardbench.workloads.trace import is_sealed
 
 _looks: dict[str, int] = {}
+_LATE = 1.3
 
 
 def looks(name: str) -> int:
@@ -23,50 +23,10 @@ def looks(name: str) -> int:
     return _looks[name]
 
 
-class ChangesItsMoves(UndeclaredMove):
-    """Declares all where it plans."""
-
-    @property
-    def moves(self) -> Any:
-        return frozenset(Move) if is_sealed() else frozenset({Move.TABLE})
-
-
 class ChangesWhatItSees(PeeksAtProfile):
     @property
     def sees(self) -> Any:
         return frozenset(Sees) if is_sealed() else frozenset({Sees.TABLES})
-
-
-class ChangesItsName(Honest):
-    """Has a good one at the first looks."""
-
-    @property
-    def name(self) -> Any:
-        return "honest" if looks("name") < 2 else "../../records/honest"
-
-
-class ChangesItsRole(Honest):
-    @property
-    def role(self) -> Any:
-        return Strategy.role if looks("role") < 3 else "winner"
-
-
-class ChangesWhatItRequires(Honest):
-    @property
-    def requires(self) -> Any:
-        return () if looks("requires") < 2 else ("no_such_module",) * looks("requires")
-
-
-class RequiresAFolder(Honest):
-    """A folder without code, of a name that leads elsewhere."""
-
-    requires = ("..results",)
-
-
-class RequiresCode(Honest):
-    """A module in a package that fails where it is imported."""
-
-    requires = ("lure.part",)
 
 
 class ClaimsToBeOurs(Strategy):
@@ -90,24 +50,6 @@ def _claiming() -> Strategy:
     return ClaimsToBeOurs()
 
 
-class TwoOfOneName(Honest):
-    """Brings two."""
-
-    def __new__(cls) -> Any:
-        return [Honest(), Honest()]
-
-
-class PatchesWhatDescribesIt(OverfullDevice):
-    """Makes the process that describes it take everything for good."""
-
-    def __getstate__(self) -> Any:
-        evaluate.validate = lambda *_: None  # type: ignore[assignment]
-        conformance.check = lambda *_: None  # type: ignore[assignment]
-        described.declaration_fault = lambda *_: ""
-        InvalidPlan.__init__ = lambda *_: None  # type: ignore[assignment,method-assign]
-        return {}
-
-
 class PatchesWhoeverImportsIt(OverfullDevice):
     def __init_subclass__(cls) -> None:
         evaluate._planned = lambda *_: None  # type: ignore[assignment]
@@ -124,35 +66,9 @@ class ForgesItsDescription(Honest):
         )
 
 
-class AnswersWithAPickleWhileItIsDescribed(Honest):
-    def __init__(self) -> None:
-        said(b"cposix\nabort\n(tR.", b"object")
-
-
-class ExitsWhileItIsMade(Honest):
-    def __init__(self) -> None:
-        raise SystemExit(0)
-
-
-class InterruptsWhileItIsMade(Honest):
-    def __init__(self) -> None:
-        raise KeyboardInterrupt
-
-
-class RecursesWhileItIsMade(Honest):
-    def __init__(self) -> None:
-        self.__init__()  # type: ignore[misc]
-
-
 class DiesWhileItIsMade(Honest):
     def __init__(self) -> None:
         os._exit(0)
-
-
-class ExitsWhenItIsLookedAt(Honest):
-    @property
-    def sees(self) -> Any:
-        raise SystemExit(0)
 
 
 class InterruptsWhileItIsPickled(Honest):
@@ -160,35 +76,58 @@ class InterruptsWhileItIsPickled(Honest):
         raise KeyboardInterrupt
 
 
-class RecursesWhileItIsPickled(Honest):
-    def __getstate__(self) -> Any:
-        return self.__getstate__()
-
-
-class ExitsWhileItIsMadeAgain(Honest):
-    def __getstate__(self) -> Any:
-        return {"state": 1}
-
-    def __setstate__(self, state: Any) -> None:
-        raise SystemExit(0)
-
-
-class RecursesWhileItPlans(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        return self.plan(problem, budget, seed)
-
-
-class RaisesTheBaseWhileItPlans(Honest):
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        raise BaseException("of no kind")
-
-
-class InterruptsWhileItLearns(Honest):
-    def fit(self, problems: Any, budget: Budget, seed: int) -> None:
-        raise KeyboardInterrupt
-
-
 if sys.modules.get("register") is None:
     # Where it is described or plans; whoever lists impostors does not want it patched.
     class _Child(PatchesWhoeverImportsIt):
         pass
+
+
+def said(content: bytes, kind: bytes = b"text") -> None:
+    """Write a message of that kind to every pipe that the process has."""
+    message = kind + b"\n" + content
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, len(message).to_bytes(8, "big") + message)
+        except OSError:
+            continue
+
+
+def slow(function: Any, seconds: float) -> Any:
+    """The function, so many seconds later."""
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        time.sleep(seconds)
+        return function(*arguments, **named)
+
+    return called
+
+
+class Patches(Honest):
+    """Has what runs after it take the time."""
+
+    def patch(self, seconds: float) -> None:
+        """Replace a function of its process."""
+
+    patched = False
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        if not self.patched:
+            type(self).patched = True
+            self.patch(_LATE * budget.plan_s)
+        return super().plan(problem, budget, seed)
+
+
+class PatchesTheWriter(Patches):
+    def patch(self, seconds: float) -> None:
+        planning_process.written = slow(planning_process.written, seconds)
+
+
+class AnswersBeforeItPlanned(Honest):
+    """Says its plan, and that it was found to be good, and goes on."""
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        made = super().plan(problem, budget, seed)
+        said(made.to_json().encode())
+        said(b"")
+        time.sleep(_LATE * budget.plan_s)
+        return made

@@ -1,4 +1,5 @@
-"""Strategies that reach for what is not theirs: other people's files and processes, test lookups, the judge.
+"""Strategies that reach for what is not theirs: files and processes of others, test lookups, the judge, the kernel;
+and those that leave something for their next process, and look for what an earlier one left.
 
 They look, or open for writing and write nothing; where the kernel closes nothing, they do no harm.
 """
@@ -8,19 +9,22 @@ import ctypes
 import errno
 import gc
 import os
+import pwd
 import socket
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from impostors import GotThroughError, Honest, OverfullDevice
 
 import shardbench
 from shardbench.base.errors import Infeasible, InvalidPlan
+from shardbench.datasets.trace_file import BUILTIN
 from shardbench.model.plan import OnRank, Plan, Segment, Tier, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
@@ -28,10 +32,15 @@ from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import Table
 from shardbench.runs import evaluate as judging
 from shardbench.runs.conformance_draws import PublicDraws
-from shardbench.workloads import trace
 from shardbench.workloads.materialise import Batches
-from shardbench.workloads.trace import Bags, Ranking, Split
+from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import Workload
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_NUMBERS = range(2, 1 << 15)
+_NEW_MOUNTS, _NEW_USER, _DETACH = 0x20000, 0x10000000, 2
+_LEFT: set[str] = set()
+"""Those that left something in this process."""
 
 
 def closed_folder() -> Path:
@@ -59,100 +68,16 @@ class ReadsTestBatches(Reaching):
         np.fromfile(closed_folder() / "batches" / "0.values", dtype=np.int32)
 
 
-class ListsTheFolderOfBatches(Reaching):
-    def reach(self, problem: Problem) -> None:
-        list((closed_folder() / "batches").iterdir())
-
-
-class ListsWhereTemporaryFoldersAre(Reaching):
-    def reach(self, problem: Problem) -> None:
-        found = [path.name for path in Path("/tmp").iterdir() if path.name.startswith(("shardbench", "pytest"))]
-        if not found:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/var/tmp")
-
-
-class ReadsRecords(Reaching):
-    def reach(self, problem: Problem) -> None:
-        (closed_folder() / "results" / "records" / "suite.jsonl").read_text()
-
-
 class WritesRecords(Reaching):
     def reach(self, problem: Problem) -> None:
         with (closed_folder() / "results" / "records" / "suite.jsonl").open("a") as file:
             file.write('{"outcome":"ok"}\n')
 
 
-class WritesRecordsAndSaysNothing(Reaching):
-    """Its plan is good; only what it tried to leave behind is not."""
-
-    def reach(self, problem: Problem) -> None:
-        try:
-            with (closed_folder() / "results" / "records" / "suite.jsonl").open("a") as file:
-                file.write('{"outcome":"ok"}\n')
-        except OSError:
-            pass
-
-
-class ChangesTestBatches(Reaching):
-    def reach(self, problem: Problem) -> None:
-        path = closed_folder() / "batches" / "0.values"
-        path.write_bytes(bytes(path.stat().st_size))
-
-
-class RemovesTestBatches(Reaching):
-    def reach(self, problem: Problem) -> None:
-        (closed_folder() / "batches" / "batches.json").unlink()
-
-
-class LinksTestBatches(Reaching):
-    """A link from its own folder is no way there."""
-
-    def reach(self, problem: Problem) -> None:
-        link = Path(os.environ["TMPDIR"]) / "mine"
-        link.unlink(missing_ok=True)
-        link.symlink_to(closed_folder() / "batches" / "batches.json")
-        link.read_text()
-
-
-class ReadsThroughAChild(Reaching):
-    """A process of its own is confined as it is."""
-
-    def reach(self, problem: Problem) -> None:
-        path = closed_folder() / "batches" / "batches.json"
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if os.access(path, os.R_OK) and _readable(path) else 1)
-        if os.waitpid(child, 0)[1] != 0:
-            raise PermissionError("not by a child either")
-
-
-def _readable(path: Path) -> bool:
-    try:
-        return bool(path.read_bytes())
-    except PermissionError:
-        return False
-
-
 class ReadsItsParentsMemory(Reaching):
     def reach(self, problem: Problem) -> None:
         with Path(f"/proc/{os.getppid()}/mem").open("rb"):
             pass
-
-
-class FollowsItsParentsFiles(Reaching):
-    """Its parent's folders and files are its own: the parent is the first process of its namespace."""
-
-    def reach(self, problem: Problem) -> None:
-        parent = Path(f"/proc/{os.getppid()}")
-        seen = {path.name for path in (parent / "root").iterdir()} - {path.name for path in Path("/").iterdir()}
-        seen |= {path.name for path in (parent / "cwd").iterdir() if path.name.startswith("shardbench")}
-        if seen:
-            raise GotThroughError(f"its parent sees {seen}")
-
-
-class SignalsItsParent(Reaching):
-    def reach(self, problem: Problem) -> None:
-        os.kill(os.getppid(), 0)
 
 
 class EditsTheHarness(Reaching):
@@ -169,34 +94,6 @@ class AsksTheNetwork(Reaching):
             connection.settimeout(0.2)
             with contextlib.suppress(ConnectionRefusedError):
                 connection.connect(("192.0.2.1", 9))
-
-
-class MountsAnotherFolder(Reaching):
-    """A file system over the one that is closed."""
-
-    def reach(self, problem: Problem) -> None:
-        call = ctypes.CDLL(None, use_errno=True)
-        if call.mount(b"none", os.environ["TMPDIR"].encode(), b"tmpfs", 0, None) != 0:
-            raise OSError(ctypes.get_errno(), "mount")
-        call.umount(os.environ["TMPDIR"].encode())
-
-
-class ReadsWhileItIsPickled(Honest):
-    def __getstate__(self) -> Any:
-        Batches(closed_folder() / "batches")
-        return {}
-
-
-class ReadsWhileItIsUnpickled(Honest):
-    """Does it where it is made again out of its pickle."""
-
-    def __reduce__(self) -> Any:
-        return _read_again, ()
-
-
-def _read_again() -> Honest:
-    list(closed_folder().iterdir())
-    return ReadsWhileItIsUnpickled()
 
 
 class PatchesTheJudge(OverfullDevice):
@@ -227,26 +124,6 @@ class AnswersWithAPickle(AnswersForItself):
     """That would run in whoever unpickles it."""
 
     answer = b"cposix\nabort\n(tR."
-
-
-class AnswersWithAPlan(AnswersForItself):
-    """That is no plan for the problem."""
-
-    answer = b'text\n{"world_size":1,"segments":[]}'
-
-
-class AnswersWithoutEnd(AnswersForItself):
-    """Says that more will come than there is memory."""
-
-    answer = b""
-
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        for descriptor in range(3, 64):
-            try:
-                os.write(descriptor, (1 << 60).to_bytes(8, "big"))
-            except OSError:
-                continue
-        return super().plan(problem, budget, seed)
 
 
 class LooksThroughFrames(Honest):
@@ -333,34 +210,11 @@ class AsksForTheTestSplit(Foresees):
         return self.workload.bags(Split.TEST, 0, table).values
 
 
-class OpensTheSeal(AsksForTheTestSplit):
-    """Makes its process forget that the test split is sealed."""
-
-    def test_rows(self, table: int) -> np.ndarray:
-        trace._sealed = False
-        return super().test_rows(table)
-
-
 class AsksBehindTheSeal(AsksForTheTestSplit):
     """Calls what the sealed method calls."""
 
     def test_rows(self, table: int) -> np.ndarray:
         return self.workload._bags(Split.TEST, 0, table).values
-
-
-class DrawsItsOwn(Foresees):
-    """Has its own code for the draws, and the seed that everyone can read."""
-
-    def test_rows(self, table: int) -> np.ndarray:
-        rows, draws = PublicDraws.tables[table].rows, 4 * PublicDraws.batch_size
-
-        def drawn(split: int, batch: int) -> np.ndarray:
-            seeds = np.random.SeedSequence(entropy=2024, spawn_key=(split, batch, table))
-            shares = np.random.default_rng(seeds).random(draws)
-            return np.minimum(rows * shares**5.0, rows - 1).astype(np.int64)
-
-        ranks = Ranking(np.concatenate([drawn(0, batch) for batch in range(8)]), rows)
-        return ranks(drawn(1, 0))
 
 
 class ForeseesALittle(AsksBehindTheSeal):
@@ -369,3 +223,146 @@ class ForeseesALittle(AsksBehindTheSeal):
     def test_rows(self, table: int) -> np.ndarray:
         known = super().test_rows(table)
         return known if table == 0 else np.arange(int(0.29 * PublicDraws.tables[table].rows))
+
+
+class ReadsShippedLookups(Reaching):
+    """Recorded lookups lie in the package: the second half of them is what some problems test on."""
+
+    def reach(self, problem: Problem) -> None:
+        for name in sorted(BUILTIN):
+            BUILTIN[name].stat()
+            raise GotThroughError(f"{name} is there")
+
+
+def own() -> set[int]:
+    """Numbers of this process, its threads, its parent and the first process."""
+    return {0, 1, os.getpid(), os.getppid(), *(int(path.name) for path in Path("/proc/self/task").iterdir())}
+
+
+class ReachesOthers(Reaching):
+    """Does something to every process there is but its own."""
+
+    def touch(self, pid: int) -> object:
+        """Raise OSError where that is not possible."""
+        raise NotImplementedError
+
+    def reach(self, problem: Problem) -> None:
+        known = own()
+        for pid in _NUMBERS:
+            if pid not in known:
+                with contextlib.suppress(ProcessLookupError):
+                    self.touch(pid)
+                    raise GotThroughError(f"process {pid} is not its own")
+
+
+class SignalsOthers(ReachesOthers):
+    def touch(self, pid: int) -> object:
+        os.kill(pid, 0)
+
+
+class WritesAHugeFile(Reaching):
+    def reach(self, problem: Problem) -> None:
+        path = Path(os.environ["TMPDIR"], "huge")
+        path.touch()
+        try:
+            os.truncate(path, 1 << 31)
+        finally:
+            path.unlink()
+
+
+class Keeps(Reaching):
+    """Knows in its next process that it was there before."""
+
+    def found(self) -> bool:
+        """Tell whether something is there; it is taken away."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Leave it; raises OSError."""
+        raise NotImplementedError
+
+    def reach(self, problem: Problem) -> None:
+        if type(self).__name__ in _LEFT:
+            return
+        if self.found():
+            raise GotThroughError("it was here before")
+        _LEFT.add(type(self).__name__)
+        self.leave()
+
+
+def checked(result: int) -> int:
+    """What a call of the C library gave, where that is no error; raises OSError."""
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+class KeepsAFile(Keeps):
+    def place(self) -> Path:
+        """Say where."""
+        return Path(tempfile.gettempdir(), "impostor")
+
+    def found(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            self.place().unlink()
+            return True
+        return False
+
+    def leave(self) -> None:
+        self.place().write_text("seen")
+
+
+class KeepsAFileAtTheUsersHome(KeepsAFile):
+    def place(self) -> Path:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir, ".impostor")
+
+
+class KeepsAProcess(Keeps):
+    """Leaves one of a session of its own, which would end by itself after a while."""
+
+    many = 1
+
+    def found(self) -> bool:
+        return any(_name(folder) == b"impostor" for folder in Path("/proc").glob("[0-9]*"))
+
+    def leave(self) -> None:
+        for _ in range(self.many):
+            if os.fork() == 0:
+                os.setsid()
+                _LIBC.prctl(15, b"impostor", 0, 0, 0)
+                self.stay()
+                os._exit(0)
+
+    def stay(self) -> None:
+        time.sleep(30.0)
+
+
+def _name(folder: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return (folder / "comm").read_bytes().strip()
+    return b""
+
+
+class MountsInNamespacesOfItsOwn(Reaching):
+    """May do there what it likes; what is below its folders is not there either."""
+
+    def reach(self, problem: Problem) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                code = self.beyond()
+            except OSError:
+                code = 0
+            finally:
+                os._exit(code)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+            raise GotThroughError("there is something below its folders")
+
+    def beyond(self) -> int:
+        checked(_LIBC.unshare(_NEW_USER | _NEW_MOUNTS))
+        folders = (Path("/tmp"), Path("/var/tmp"), Path("/"))
+        before = [set(folder.iterdir()) for folder in folders if folder.exists()]
+        for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
+            _LIBC.umount2(line.split()[4].encode(), _DETACH)
+        after = [set(folder.iterdir()) for folder in folders if folder.exists()]
+        return int(any(later - earlier for earlier, later in zip(before, after)))

@@ -27,7 +27,7 @@ def test_an_honest_strategy_passes(strategy: Strategy) -> None:
 @pytest.mark.parametrize("impostor", IMPOSTORS, ids=lambda one: one.kind.__name__)
 def test_impostor_is_rejected_by_its_check(impostor: Impostor) -> None:
     if impostor.walled and kind() is Kind.UNCONFINED:
-        pytest.skip("this kernel lets users make no namespaces")
+        pytest.skip("bubblewrap builds no wall here")
     name, message = caught(impostor)
     assert name == (NOT_CAUGHT if impostor.check == NOTHING_THERE else impostor.check), message
     if name != NOT_CAUGHT:

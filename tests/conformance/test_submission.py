@@ -299,7 +299,7 @@ def test_a_file_of_another_plan_is_a_fault(honest: list[CellRecord], tmp_path: P
 
 
 def test_records_are_of_this_code_of_a_clean_checkout_and_of_cells_of_the_leaderboard(
-    honest: list[CellRecord], tmp_path: Path
+    honest: list[CellRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def faults(**changes: object) -> list[str]:
         *others, record = honest
@@ -308,7 +308,11 @@ def test_records_are_of_this_code_of_a_clean_checkout_and_of_cells_of_the_leader
         return [fault.rpartition(": ")[2] for fault in check_submission(tmp_path).faults]
 
     assert faults(dirty=True) == ["commit what was changed and make it again"]
-    assert faults(wall=Kind.UNCONFINED) == ["make it again where the kernel lets users make namespaces"]
+    assert faults(wall=Kind.UNCONFINED) == [], "reviewed code needs no wall"
+    with monkeypatch.context() as patch:
+        patch.setattr(submission, "ours", lambda strategy: False)
+        assert faults(wall=Kind.UNCONFINED) == ["make it again where bubblewrap is installed"]
+        assert faults(wall=Kind.BUBBLEWRAP) == []
     assert faults(strategy_code="x") == ["made by other code than what is installed here"]
     assert faults(package_code="x") == ["judged by other code than what is installed here"]
     failure = {"rows": (), "failure": "broke"}

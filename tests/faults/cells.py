@@ -35,7 +35,6 @@ ENDS = {
     "half an answer": (Outcome.TIMEOUT, "no result from run after 4 s"),
     "what is no Exception": (Outcome.ERROR, "Ends: for all"),
     "what is no text": (Outcome.ERROR, r"ValueError: byte \\udc80 of a name"),
-    "daemon and exit": (Outcome.ERROR, "the process exited with 4 in phase run"),
 }
 """How a cell ends, by what it does."""
 SIGNALS = {

@@ -67,8 +67,8 @@ class Strategy(ABC):
 
     Planning runs in a process of its own in which the test split is sealed; only what
     ``sees`` declares can be read off the problem; a plan that uses an undeclared move is
-    recorded as ``invalid``. Where the kernel has namespaces for users that process is behind a wall: it sees Python and
-    the packages that it needs, and leaves nothing; docs/rules.md says what nothing stops.
+    recorded as ``invalid``. Other packages' strategies plan behind a wall, where bubblewrap is installed; docs/rules.md
+    says what nothing stops.
     """
 
     name: str

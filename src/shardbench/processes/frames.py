@@ -30,19 +30,22 @@ def write_frame(pipe: Connection, data: bytes, deadline: float = FOREVER) -> Non
             left = left[os.write(pipe.fileno(), left) :]
 
 
-def read_frame(pipe: Connection, deadline: float = FOREVER) -> bytes:
-    """Read one message; raises TimeoutError where it is not whole at ``deadline``, EOFError or TooLong."""
-    size = int.from_bytes(_read(pipe, _LENGTH_BYTES, deadline), "big")
+def read_frame(pipe: Connection, deadline: float = FOREVER, sentinel: int | None = None) -> bytes:
+    """Read one message; raises TimeoutError where it is not whole at ``deadline``, EOFError or TooLong.
+
+    ``sentinel`` is that of the process that writes: whatever it started may hold the pipe open when it has ended.
+    """
+    size = int.from_bytes(_read(pipe, _LENGTH_BYTES, deadline, sentinel), "big")
     if size > LONGEST:
         raise TooLong(f"a message of {size} bytes; the longest has {LONGEST}")
-    return _read(pipe, size, deadline)
+    return _read(pipe, size, deadline, sentinel)
 
 
-def _read(pipe: Connection, size: int, deadline: float) -> bytes:
+def _read(pipe: Connection, size: int, deadline: float, sentinel: int | None) -> bytes:
     data = bytearray()
     os.set_blocking(pipe.fileno(), deadline == FOREVER)
     while len(data) < size:
-        _wait(pipe, select.POLLIN, deadline)
+        _wait(pipe, select.POLLIN, deadline, sentinel)
         with suppress(BlockingIOError):
             some = os.read(pipe.fileno(), min(size - len(data), 1 << 20))
             if not some:
@@ -51,10 +54,14 @@ def _read(pipe: Connection, size: int, deadline: float) -> bytes:
     return bytes(data)
 
 
-def _wait(pipe: Connection, event: int, deadline: float) -> None:
+def _wait(pipe: Connection, event: int, deadline: float, sentinel: int | None = None) -> None:
     ready = select.poll()
     ready.register(pipe.fileno(), event)
+    if sentinel is not None:
+        ready.register(sentinel, select.POLLIN)
     left_s = deadline - time.monotonic()
     # Who never stops writing is always ready.
-    if left_s <= 0.0 or not ready.poll(None if deadline == FOREVER else 1e3 * left_s):
+    if left_s <= 0.0 or not (events := ready.poll(None if deadline == FOREVER else 1e3 * left_s)):
         raise TimeoutError
+    if pipe.fileno() not in dict(events):
+        raise EOFError

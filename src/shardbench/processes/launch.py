@@ -1,13 +1,16 @@
 """Fresh processes with a hard deadline: planners, counters and process groups of ranks.
 
-Each comes from the fork server and has above it a process of the harness, with which it ends: when this process is done
-with it, and when this process is gone, however it ended. Where it has a namespace, all that it started ends too.
+Each comes from the fork server, leads a process group of its own, and ends with it when this process is done with it,
+or gone, however it ended. What runs other people's code is a new Python behind a wall (``base.wall``).
 """
 
 import contextlib
+import fcntl
 import os
 import pickle
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -22,7 +25,7 @@ from typing import Any, TypeVar
 from shardbench.base.deadline import interrupts, within
 from shardbench.base.errors import described
 from shardbench.base.memory import free_memory_bytes
-from shardbench.base.wall import Wall, children, new_keyring, run
+from shardbench.base.wall import Wall
 from shardbench.processes.answers import BEGAN, FAILED, MARK, OBJECT, TEXT, message, read, taken_apart
 from shardbench.processes.blame import OutOfMemory, died, fault, removed, stalled, without_result
 from shardbench.processes.failures import (
@@ -47,6 +50,10 @@ PICKLING_S = 60.0
 """How long a call's function and arguments may take to be pickled: they may be somebody else's objects."""
 ENDS_S = 10.0
 """How long a process may take to end when it is told to."""
+REQUESTS, ANSWERS = 3, 4
+"""The files of a program behind a wall."""
+_FILE_BYTES = "SHARDBENCH_FILE_BYTES"
+"""The variable that tells such a program its limit of files."""
 MarkPoint = Callable[[str], None]
 """Tells who waits for a call that it reached a point, by whose clock the time is taken."""
 
@@ -65,7 +72,7 @@ class Mark:
 class Worker:
     """A process of its own that answers calls one after the other, in which what it loaded stays between them.
 
-    Whoever could not answer in time, or died, is ended, with all that it started where the kernel can (``base.wall``).
+    Whoever could not answer in time, or died, is ended, with its process group; behind a wall, with all it started.
     """
 
     def __init__(self, log: Path, file_bytes: int | None = FILE_BYTES, wall: Wall | None = None) -> None:
@@ -144,11 +151,9 @@ class Worker:
         return Mark(name, time.perf_counter(), self._cpu_s)
 
     def end(self) -> None:
-        """End the process with all that it started; the next call begins another."""
+        """End the process and its group; the next call begins another."""
         self.let_go()
-        if self._process is not None and self._code() is None:
-            # Stopped; what is below it ends with it.
-            self._process.kill()
+        if self._process is not None:
             self._code()
         self._process, self._pid = None, 0
         with FORK_SERVER.starting:
@@ -160,6 +165,8 @@ class Worker:
             if self._leash is not None:
                 for pipe in (self._requests, self._leash):
                     pipe.close()
+            if self._process is not None and self._process.pid is not None:
+                kill_group(self._process)
 
     def _begin(self, phase: str) -> None:
         context, self._memory = FORK_SERVER.context(), OutOfMemory.now()
@@ -168,7 +175,11 @@ class Worker:
         leash, self._leash = context.Pipe(duplex=False)
         # No daemon: a strategy may start processes of its own.
         pipes = (requests, answers, leash)
-        process = context.Process(target=_above, args=(pipes, self._log, self._file_bytes, self._wall))
+        command = None
+        if self._wall is not None:
+            # The files that the program is to use are put in when it starts.
+            command = self._wall.around([sys.executable, "-P", "-c", f"from {__name__} import serve_on; serve_on()"])
+        process = context.Process(target=_work, args=(pipes, self._log, self._file_bytes, command))
         try:
             with FORK_SERVER.starting:
                 FORK_SERVER.start(process)
@@ -199,7 +210,7 @@ class Worker:
             marks[name].append(self.spent(name))
 
     def _message(self, deadline: float) -> tuple[str, bytes]:
-        return taken_apart(read_frame(self._answers, deadline))
+        return taken_apart(read_frame(self._answers, deadline, self._process.sentinel))
 
     def _died(self, phase: str) -> Failure:
         """Return the failure of a process that closed its end of the pipe."""
@@ -216,7 +227,8 @@ class Worker:
         with FORK_SERVER.starting:
             self._process.join(0)
             code: int | None = self._process.exitcode
-        return code_of(code)
+        # Bubblewrap exits with 128 more than the number of the signal that ended what is behind it.
+        return 128 - code if self._wall is not None and code is not None and code > 128 else code
 
 
 def call_in_child(
@@ -253,34 +265,64 @@ def pickled(value: object, phase: str) -> bytes:
         ) from error
 
 
-def _above(
-    pipes: tuple[Connection, Connection, Connection], log: Path, file_bytes: int | None, wall: Wall | None
+def _work(
+    pipes: tuple[Connection, Connection, Connection], log: Path, file_bytes: int | None, command: list[str] | None
 ) -> None:
-    """Run the worker below this fresh process, which ends when nobody holds the other end of its leash any more."""
+    """Answer requests in this fresh process, or become the ``command`` that does so, until the leash is let go."""
     requests, answers, leash = pipes
     _print_to(log)
     be_first_to_go()
-    new_keyring()
-    ends = requests.fileno(), answers.fileno()
-    command = sys.executable, "-c", f"from {__name__} import serve_on; serve_on({ends}, {file_bytes})"
-    os._exit(run(lambda: _serve(requests, answers, file_bytes), leash.fileno(), wall, command, ends))
+    os.setsid()
+    if command is None:
+        end_with(leash)
+        _serve(requests, answers, file_bytes)
+        return
+    # Bubblewrap ends with the fork server, and that with this program.
+    ends = [fcntl.fcntl(pipe.fileno(), fcntl.F_DUPFD, ANSWERS + 1) for pipe in (requests, answers)]
+    for number, end in zip((REQUESTS, ANSWERS), ends):
+        os.dup2(end, number)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), _FILE_BYTES: str(file_bytes)}
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.closerange(ANSWERS + 1, os.sysconf("SC_OPEN_MAX"))
+    os.execvpe(command[0], command, environment)  # noqa: S606 - no shell is wanted
+
+
+def serve_on() -> None:
+    """Answer requests in a program of its own, started by ``_work``."""
+    file_bytes = os.environ.pop(_FILE_BYTES)
+    _serve(Connection(REQUESTS), Connection(ANSWERS), int(file_bytes) if file_bytes.isdecimal() else None)
+
+
+def end_with(leash: Connection) -> None:
+    """Have this process's group end when nobody holds the other end of the leash any more."""
+
+    def wait_for_the_end() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            leash.recv_bytes()
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+
+
+def kill_group(process: Any) -> None:
+    """Kill a process with its group; one that has no group yet, alone."""
+    try:
+        # What a process started is there after it, too.
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        if process.exitcode is None:
+            process.kill()
 
 
 def lowest(pid: int) -> int:
     """Return the lowest of a process's line of first children, which does its work."""
-    below = children(pid)
-    return lowest(below[0]) if below else pid
-
-
-def code_of(exit_code: int | None) -> int | None:
-    """Return the exit code of what was below a process that ended so: minus the number of the signal that killed it."""
-    return 128 - exit_code if exit_code is not None and exit_code > 128 else exit_code
-
-
-def serve_on(ends: tuple[int, int], file_bytes: int | None) -> None:
-    """Answer the requests that come in by the first of two files, on the second, in a program of its own."""
-    requests, answers = ends
-    _serve(Connection(requests), Connection(answers), file_bytes)
+    below = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        first = below.read_text().split()[:1]
+    except (FileNotFoundError, ProcessLookupError):
+        first = []
+    return lowest(int(first[0])) if first else pid
 
 
 def _serve(requests: Connection, answers: Connection, file_bytes: int | None) -> None:
@@ -328,11 +370,13 @@ def _print_to(log: Path) -> None:
 
 def _rank(body: Callable[[Path], int], folder: Path, rank: int, world: int, leash: Connection) -> None:
     _print_to(folder / f"rank{rank}.log")
+    os.setsid()
+    end_with(leash)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
     # A file rendezvous needs no free port; these would send it elsewhere.
     for name in ("MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name, None)
-    os._exit(run(lambda: body(folder), leash.fileno()))
+    sys.exit(body(folder))
 
 
 def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeout_s: float) -> None:
@@ -371,9 +415,8 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
         started = [process for process in processes if process.pid is not None]
         until = time.monotonic() + ENDS_S
         for process in started:
+            kill_group(process)
             process.join(max(until - time.monotonic(), 0.0))
-            process.kill()
-            process.join(ENDS_S)
 
 
 def _is_there(folder: Path, opened: int) -> bool:
@@ -388,7 +431,7 @@ def _watch(folder: Path, opened: int, processes: list[Any], timeout_s: float, me
     while running:
         left = deadline - time.monotonic()
         if left <= 0:
-            pids = {rank: lowest(process.pid) for rank, process in running.items()}
+            pids = {rank: process.pid for rank, process in running.items()}
             raise TrialFailed(stalled(folder, pids, timeout_s))
         wait([process.sentinel for process in running.values()], timeout=min(left, 1.0))
         if not _is_there(folder, opened):
@@ -410,7 +453,7 @@ def _fault(folder: Path, processes: list[Any], memory: OutOfMemory) -> Failure:
     time.sleep(0.2)
     while True:
         # They are read once: whoever ends between two looks would be counted as ended, and not be asked.
-        codes = {rank: code_of(process.exitcode) for rank, process in enumerate(processes)}
+        codes = {rank: process.exitcode for rank, process in enumerate(processes)}
         found, sure = fault(folder, codes, memory)
         if sure or time.monotonic() > until or None not in codes.values():
             return found

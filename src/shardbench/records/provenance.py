@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat
 
 from shardbench.base.code import checkout
 from shardbench.base.serialise import FiniteModel
-from shardbench.base.wall import Kind, kind
+from shardbench.base.wall import Kind
 
 
 class Provenance(FiniteModel):
@@ -31,10 +31,10 @@ class Provenance(FiniteModel):
     """Processes that ran or waited to, mean over the minute before."""
     load_at_end: NonNegativeFloat
     wall: Kind | None = Field(default=None, exclude_if=lambda wall: wall is None)
-    """What kept planners from what is not theirs; None in earlier records."""
+    """What kept the planner of other people's code from what is not its own; None for reviewed code."""
 
     @classmethod
-    def begin(cls, strategy_code: str | None) -> "Provenance":
+    def begin(cls, strategy_code: str | None, wall: Kind | None = None) -> "Provenance":
         """Return the provenance of what begins now; ``ended`` completes it."""
         code, load = checkout(), _load()
         return cls(
@@ -45,7 +45,7 @@ class Provenance(FiniteModel):
             started=datetime.now(UTC).replace(microsecond=0),
             load_at_start=load,
             load_at_end=load,
-            wall=kind(),
+            wall=wall,
         )
 
     def ended(self) -> "Provenance":

@@ -19,7 +19,7 @@ from shardbench.model.strategy import Budget, Strategy
 from shardbench.processes.failures import TrialFailed, failed
 from shardbench.processes.server import FORK_SERVER
 from shardbench.records.trial import Outcome
-from shardbench.runs.planning import Spent, learns, ours
+from shardbench.runs.planning import Spent, learns
 from shardbench.runs.planning_process import PlanningProcess
 
 STARTS_S = 5.0
@@ -113,9 +113,8 @@ class Apart:
             self._at_work.add(process)
             try:
                 process.take(self._problem.restricted_to(strategy.sees), timeout_s=share_s)
-                if ours(strategy):
-                    # What our strategies need of others is none of their planning.
-                    process.load(strategy.requires, max(until - time.monotonic(), 0.0))
+                # What strategies need of others is none of their planning.
+                process.load(strategy.requires, max(until - time.monotonic(), 0.0))
                 left_s = max(until - time.monotonic(), 1e-3)
                 return process.made(
                     Budget(plan_s=left_s / (2 if learns(strategy) else 1), fit_s=left_s / 2), self._seed

@@ -22,7 +22,7 @@ from shardbench.runs.described import declaration_fault
 from shardbench.runs.discovery import missing_modules
 from shardbench.runs.evaluate import RulesOnly, evaluate
 from shardbench.runs.held_out import too_good
-from shardbench.runs.planning import Spent, kind_of, learns, ours
+from shardbench.runs.planning import Spent, kind_of, learns
 from shardbench.runs.planning_process import PlanningProcess
 
 CHECKS = {
@@ -127,8 +127,7 @@ def _planning(
     before = _content(closed)
     try:
         with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
-            if ours(strategy):
-                process.load(strategy.requires)
+            process.load(strategy.requires)
             copy, kind = process.received(), kind_of(strategy)
             if copy != kind:
                 raise _Broken("picklable", f"a pickled copy is a {copy}")

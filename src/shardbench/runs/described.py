@@ -1,6 +1,6 @@
 """Strategies as they declare themselves; those of other people's packages do so in a process of their own.
 
-Such a process is behind a wall, where the kernel can build one: no strategy of the package runs in this one.
+Such a process is behind a wall, where bubblewrap can build one: no strategy of the package runs in this one.
 """
 
 import base64
@@ -19,7 +19,7 @@ from shardbench.base.errors import BadInput, Infeasible, described
 from shardbench.base.plugins import LOADS_S, loaded
 from shardbench.base.serialise import FiniteModel
 from shardbench.base.temporary import temporary_folder
-from shardbench.base.wall import Wall
+from shardbench.base.wall import wall_around
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
@@ -149,11 +149,11 @@ def _described(package: str, module: str, value: str, code: str | None) -> tuple
     """Return descriptions, or what is wrong, once for the ``code`` that the package has."""
     # Loading, making what it brings and pickling one of them have LOADS_S each.
     limit_s = 3.0 * LOADS_S + START_S
-    shown = tuple(places_of(module))
+    wall = wall_around(tuple(places_of(module)), tuple(shipped_data()))
     with (
         FORK_SERVER.without_engine(),
         temporary_folder() as folder,
-        Worker(folder / "log", wall=Wall(shown=shown, hidden=tuple(shipped_data()))) as worker,
+        Worker(folder / "log", wall=wall) as worker,
     ):
         try:
             said = worker.call(_describe, (package, value, LOADS_S), timeout_s=limit_s, phase="start", text=True)

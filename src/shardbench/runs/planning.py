@@ -10,7 +10,7 @@ from pathlib import Path
 from shardbench.base.code import PACKAGE, owner_of
 from shardbench.base.deadline import interrupts
 from shardbench.base.errors import BadInput, InvalidPlan
-from shardbench.base.wall import PRIVATE
+from shardbench.base.wall import PRIVATE, Kind, kind
 from shardbench.model.plan import MAX_SEGMENTS, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
@@ -90,13 +90,18 @@ def kind_of(strategy: Strategy) -> str:
 
 
 def may_need_engine(strategy: Strategy) -> bool:
-    """Tell whether fitting or planning may import torch: of ours those do that learn or state what they require."""
-    return not ours(strategy) or learns(strategy) or bool(strategy.requires)
+    """Tell whether fitting or planning in a fork may import torch: of ours those that learn or require something do."""
+    return ours(strategy) and (learns(strategy) or bool(strategy.requires))
 
 
 def ours(strategy: Strategy) -> bool:
     """Tell whether the strategy is of this repository."""
     return all(module.partition(".")[0] == PACKAGE for module in classes_of(strategy))
+
+
+def wall_kind(strategy: Strategy) -> Kind | None:
+    """Return what keeps a strategy that plans from what is not its own; None for reviewed code of this repository."""
+    return None if ours(strategy) else kind()
 
 
 def classes_of(strategy: Strategy) -> tuple[str, ...]:

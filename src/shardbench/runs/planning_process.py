@@ -1,4 +1,4 @@
-"""Strategies at work in processes of their own, behind a wall where the kernel can build one.
+"""Strategies at work in processes of their own: those of this repository in plain ones, others behind a wall.
 
 What such a process says is text, of which nothing runs here. It is handed the problem first, and then the strategy:
 from there to the last byte of its answer the time is the strategy's, by this process's clock.
@@ -27,14 +27,13 @@ import numpy as np
 from shardbench.base.code import places_of, shipped_data
 from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
-from shardbench.base.wall import PRIVATE, Kind, Wall
+from shardbench.base.wall import PRIVATE, wall_around
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.processes.failures import TrialFailed, failed
 from shardbench.processes.launch import Worker, pickled
-from shardbench.processes.server import FORK_SERVER
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.planning import CHANGED, Spent, checked, classes_of, learns, planning_failure, written
+from shardbench.runs.planning import CHANGED, Spent, checked, classes_of, learns, ours, planning_failure, written
 from shardbench.workloads.trace import seal_test_split
 
 START_S = 60.0
@@ -65,9 +64,11 @@ class PlanningProcess:
         self._sent = pickled(self._strategy, "plan")
         with ExitStack() as stack:
             folder = stack.enter_context(temporary_folder())
-            shown = tuple(places_of(*classes_of(self._strategy), *self._strategy.requires))
-            wall = Wall(shown=shown, hidden=(*self._hidden, *shipped_data()))
-            self._private = str(PRIVATE if wall.by is not Kind.UNCONFINED else folder)
+            wall = None
+            if not ours(self._strategy):
+                shown = tuple(places_of(*classes_of(self._strategy), *self._strategy.requires))
+                wall = wall_around(shown, (*self._hidden, *shipped_data()))
+            self._private = str(PRIVATE if wall is not None else folder)
             self._worker = stack.enter_context(Worker(self._log or folder / "log", wall=wall))
             self._open = stack.pop_all()
         return self
@@ -100,9 +101,6 @@ class PlanningProcess:
 
     def _settled(self, timeout_s: float) -> None:
         if not self._is_settled:
-            FORK_SERVER.context()
-            # As the fork server did for processes that are forked from it.
-            self._call(_load, (FORK_SERVER.loaded or (),), timeout_s, "start")
             self._call(_settle, (self._private, self._elsewhere), timeout_s, "start")
             self._is_settled = True
 

@@ -25,7 +25,7 @@ from shardbench.runs.cluster import Cluster, submitted
 from shardbench.runs.discovery import get_strategy, strategies, strategy_codes
 from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.parallel import SharedJob, run_beside
-from shardbench.runs.planning import may_need_engine
+from shardbench.runs.planning import may_need_engine, wall_kind
 from shardbench.runs.quiet import BUSY_SHARE, Quiet
 from shardbench.runs.run_trial import JobContext, keep_rest, run_trial
 from shardbench.runs.second_judge import SecondJudge, StepJudge, second_judge
@@ -144,7 +144,7 @@ class SuiteWork(Work[TrialSpec, Record]):
         started: Callable[[str], None],
     ) -> Generator[Record, None, None]:
         def run_one(spec: TrialSpec, context: JobContext) -> Record:
-            begun = Provenance.begin(self._codes[spec.strategy])
+            begun = Provenance.begin(self._codes[spec.strategy], wall_kind(asked[spec.strategy]))
             made = run_trial(spec, asked[spec.strategy], context, environment, begun)
             return made.model_copy(update={"provenance": begun.ended()})
 
@@ -180,7 +180,7 @@ class SuiteWork(Work[TrialSpec, Record]):
                 spec=spec,
                 role=get_strategy(spec.strategy).role,
                 environment=environment,
-                provenance=Provenance.begin(self._codes[spec.strategy]),
+                provenance=Provenance.begin(self._codes[spec.strategy], wall_kind(get_strategy(spec.strategy))),
                 outcome=done.value.outcome,
                 failure=done.value,
             )

@@ -20,7 +20,8 @@ from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.cluster import Cluster, submitted
-from shardbench.runs.discovery import strategy_codes
+from shardbench.runs.discovery import strategies, strategy_codes
+from shardbench.runs.planning import wall_kind
 from shardbench.runs.run_trial import keep_log
 from shardbench.runs.session import BEGUN, Answered, Listener, Work, run_session, side_by_side
 from shardbench.studies.reproduction import Reproduction, find_reproduction
@@ -135,7 +136,7 @@ class StudyWork(Work[Cell, CellRecord]):
         """Record what a worker gave, or why it gave nothing, with the time that it took."""
         record = done.value
         if isinstance(record, Failure):
-            begun = Provenance.begin(cell_code(self._study, cell))
+            begun = _begun(self._study, cell)
             started = begun.started - timedelta(seconds=round(done.wall_s))
             draft = _draft(self._study, cell, environment, begun.model_copy(update={"started": started}))
             record = _failed(draft, record)
@@ -161,7 +162,7 @@ def run_cell(
     """Run one cell in this process to its record; whatever it raises is its failure. What it took is not in it."""
     found = study()
     # The code that runs is the one that was loaded, whatever becomes of its files meanwhile.
-    draft = _draft(found, cell, environment, Provenance.begin(cell_code(found, cell)))
+    draft = _draft(found, cell, environment, _begun(found, cell))
     mark(BEGUN)
     try:
         rows = [dict(row) for row in found.run(cell, folder)]
@@ -207,6 +208,13 @@ def _draft(study: Study, cell: Cell, environment: str, begun: Provenance) -> dic
 
 def _failed(draft: dict[str, object], failure: Failure) -> CellRecord:
     return CellRecord.model_validate({**draft, "failure": failure.cause, "outcome": failure.outcome})
+
+
+def _begun(study: Study, cell: Cell) -> Provenance:
+    """Return the provenance of a cell that begins now; strategies of other people plan behind a wall."""
+    known = strategies()
+    walls = {wall_kind(known[name]) for name in study.strategies_of(cell) if name in known}
+    return Provenance.begin(cell_code(study, cell), next(filter(None, walls), None))
 
 
 def cell_code(study: Study, cell: Cell) -> str | None:

@@ -26,10 +26,10 @@ from shardbench.records.store import cell_store
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import same
 from shardbench.report.tables.leaderboard import ANY_PLAN, ORDERED
-from shardbench.runs.discovery import get_strategy
+from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.runs.evaluate import Answer, Planner, Question
 from shardbench.runs.held_out import too_good
-from shardbench.runs.planning import Spent, learns
+from shardbench.runs.planning import Spent, learns, ours
 from shardbench.studies.beside import of_this_code
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_code, run_cell
@@ -194,8 +194,16 @@ def _origin(record: CellRecord) -> Iterator[str]:
     provenance = record.provenance
     if provenance is None or provenance.commit is None or provenance.dirty:
         yield "made in no clean checkout: commit what was changed and make it again"
-    if record.cell.get("strategy") is not None and (provenance is None or provenance.wall in (None, Kind.UNCONFINED)):
-        yield "planned by an unconfined process: make it again where the kernel lets users make namespaces"
+    if _is_unconfined(record):
+        yield "planned by an unconfined process: make it again where bubblewrap is installed"
+
+
+def _is_unconfined(record: CellRecord) -> bool:
+    """Tell whether no wall was around the planner of a strategy that is not of this repository."""
+    name, provenance = record.cell.get("strategy"), record.provenance
+    known = strategies().get(str(name))
+    reviewed = name is None or (known is not None and ours(known))
+    return not reviewed and (provenance is None or provenance.wall in (None, Kind.UNCONFINED))
 
 
 def _other_code(study: Study, record: CellRecord) -> Iterator[str]:
