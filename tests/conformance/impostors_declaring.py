@@ -30,10 +30,9 @@ class ChangesWhatItSees(PeeksAtProfile):
 
 
 class ClaimsToBeOurs(Strategy):
-    """Says that its class is of this repository, and requires what is then imported before it is timed."""
+    """Says that its class is of this repository, so that it would plan without a wall."""
 
     name = "honest"
-    requires = ("lure.part",)
     sees, moves, role = Honest.sees, Honest.moves, Honest.role
 
     def __init__(self) -> None:

@@ -113,8 +113,6 @@ class Apart:
             self._at_work.add(process)
             try:
                 process.take(self._problem.restricted_to(strategy.sees), timeout_s=share_s)
-                # What strategies need of others is none of their planning.
-                process.load(strategy.requires, max(until - time.monotonic(), 0.0))
                 left_s = max(until - time.monotonic(), 1e-3)
                 return process.made(
                     Budget(plan_s=left_s / (2 if learns(strategy) else 1), fit_s=left_s / 2), self._seed

@@ -127,7 +127,6 @@ def _planning(
     before = _content(closed)
     try:
         with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
-            process.load(strategy.requires)
             copy, kind = process.received(), kind_of(strategy)
             if copy != kind:
                 raise _Broken("picklable", f"a pickled copy is a {copy}")

@@ -83,12 +83,6 @@ class PlanningProcess:
         self._settled(timeout_s)
         self._call(_take, (problems,), timeout_s, "start")
 
-    def load(self, modules: Sequence[str], timeout_s: float = START_S) -> None:
-        """Import modules, so that this is none of the planning; raises TrialFailed."""
-        if modules:
-            self._settled(timeout_s)
-            self._call(_load, (tuple(modules),), timeout_s, "start")
-
     def received(self) -> str:
         """Hand over the strategy before it is asked for anything; return its class, there; raises TrialFailed.
 
@@ -102,6 +96,9 @@ class PlanningProcess:
     def _settled(self, timeout_s: float) -> None:
         if not self._is_settled:
             self._call(_settle, (self._private, self._elsewhere), timeout_s, "start")
+            # What a strategy needs of others, and its own modules, are none of its planning.
+            modules = (*self._strategy.requires, *classes_of(self._strategy))
+            self._call(_load, (modules,), timeout_s, "start")
             self._is_settled = True
 
     def let_go(self) -> None:

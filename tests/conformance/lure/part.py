@@ -1,1 +1,0 @@
-"""A module that a strategy requires."""
