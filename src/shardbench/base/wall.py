@@ -34,9 +34,9 @@ class Kind(StrEnum):
 
     BUBBLEWRAP = "bubblewrap"
     NAMESPACES = "namespaces"
-    """Earlier records: the same calls of the kernel, made without bubblewrap."""
+    """Earlier records say so: the same calls of the kernel were made without bubblewrap."""
     UNCONFINED = "unconfined"
-    """Nothing does: bubblewrap is not there, or this kernel lets it make no namespaces."""
+    """Nothing keeps them: bubblewrap is not there, or this kernel lets it make no namespaces."""
 
 
 @cache
