@@ -36,7 +36,7 @@ class Kind(StrEnum):
     NAMESPACES = "namespaces"
     """Earlier records say so: the same calls of the kernel were made without bubblewrap."""
     UNCONFINED = "unconfined"
-    """Nothing keeps them: bubblewrap is not there, or this kernel lets it make no namespaces."""
+    """They are kept from nothing: bubblewrap is not there, or this kernel lets it make no namespaces."""
 
 
 @cache
