@@ -85,7 +85,8 @@ def _run(given: argparse.Namespace, parts: list[str], until: float, places: tupl
     site, scratch = places
     data = scratch / "data"
     data.mkdir()
-    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")]))
+    # The worker's own folder, too: Python may be told to leave that of a script out.
+    path = os.pathsep.join(filter(None, [str(site), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
     ours = ENVIRONMENT | {"PYTHONPATH": path}
     if given.cpu:
         ours["CUDA_VISIBLE_DEVICES"] = ""

@@ -22,6 +22,8 @@ from shardbench.model.machine_file import load_machine
 
 LARGEST_BYTES = 15 * 2**20
 """A file of numbers is no larger; the next number begins another one."""
+TRIAL_S = 10.0
+"""Seconds that a part has left at any time of a trial of the code, which ends by its small sizes."""
 MOST_FILES = 6
 """Files of numbers: with what is known of the run and what was printed there are eight."""
 CPU_MACHINE = "cpu-1x2"
@@ -83,8 +85,9 @@ class Box:
         self.part, self.deadline = part, time.monotonic() + seconds
 
     def left_s(self) -> float:
-        """Return the seconds that the part has left."""
-        return self.deadline - time.monotonic()
+        """Return the seconds that the part has left; a trial of the code always has some, as machines may be busy."""
+        left_s = self.deadline - time.monotonic()
+        return max(left_s, TRIAL_S) if self.small else left_s
 
     def over(self, needed_s: float = 0.0) -> bool:
         """Say whether the part has no time for what takes ``needed_s`` seconds."""
