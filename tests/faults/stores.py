@@ -5,7 +5,7 @@ import random
 import re
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -21,34 +21,6 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome
 from shardbench.runs.runner import RunOptions, run_suite
 
-Lines = list[bytes]
-
-
-def _without_one(lines: Lines, rng: random.Random) -> Lines:
-    gone = rng.randrange(len(lines) - 1)
-    return [*lines[:gone], *lines[gone + 1 :]]
-
-
-def _doubled(lines: Lines, rng: random.Random) -> Lines:
-    twice = rng.randrange(len(lines))
-    return [*lines[: twice + 1], *lines[twice:]]
-
-
-def _exchanged(lines: Lines, rng: random.Random) -> Lines:
-    first, second = sorted(rng.sample(range(len(lines)), 2))
-    return [*lines[:first], lines[second], *lines[first + 1 : second], lines[first], *lines[second + 1 :]]
-
-
-REMOVED: dict[str, Callable[[Lines, random.Random], Lines]] = {
-    "a line gone": _without_one,
-    "every second line gone": lambda lines, rng: lines[rng.randrange(2) :: 2],
-    "the end gone": lambda lines, rng: lines[: rng.randrange(1, len(lines))],
-    "all lines gone": lambda lines, rng: [],
-    "a line twice": _doubled,
-    "lines exchanged": _exchanged,
-    "lines in another order": lambda lines, rng: lines[::-1],
-}
-"""What somebody does to the lines of a file."""
 RECORDS = Path("records") / "tiny.jsonl"
 
 
@@ -61,9 +33,6 @@ def faults() -> Iterator[Fault]:
     for repeat in range(2):
         yield Fault("store", "next run", f"edited {repeat}", _edited)
         yield Fault("store", "run", f"two runs {repeat}", _two_runs)
-    for name in REMOVED:
-        for repeat in range(2):
-            yield Fault("store", "next run", f"{name} {repeat}", partial(_removed, name))
     for repeat in range(10):
         yield Fault("disk", "append", f"no room for a line {repeat}", _no_room)
     for part in ("plans", "lookups", "environments"):
@@ -140,18 +109,6 @@ def _edited(folder: Path, rng: random.Random) -> Seen:
     return Seen(said, said != "", cause_right=f"line {number + 1}: is not what its digest was made of" in said)
 
 
-def _removed(name: str, folder: Path, rng: random.Random) -> Seen:
-    """Whole lines are gone, moved or there twice, each as it was written: it is said, and nothing is changed."""
-    path = (results := made_results(folder)) / RECORDS
-    lines = path.read_bytes().splitlines(keepends=True)
-    left = b"".join(REMOVED[name](lines, rng))
-    path.write_bytes(left)
-    said = _run(results)
-    unchanged = path.read_bytes() == left
-    told = re.search(r"was written as line \d|\d at its end (is|are) gone", said) is not None and "\n" not in said
-    return Seen(said, said != "" and unchanged, cause_right=told, lost=0 if unchanged else 1)
-
-
 def _two_runs(folder: Path, rng: random.Random) -> Seen:
     """A second run begins in the same folder."""
     results = folder / "results"
@@ -162,12 +119,11 @@ def _two_runs(folder: Path, rng: random.Random) -> Seen:
 
 
 def _no_room(folder: Path, rng: random.Random) -> Seen:
-    """The file of records cannot grow by a whole line: no trial is begun that could not be recorded."""
+    """The file of records cannot grow by a whole line: the trial of that line is not recorded, all before it are."""
     path = (results := made_results(folder)) / RECORDS
     store, kept = trial_store(results, "tiny"), rng.randrange(2, TRIALS)
     lines, records = path.read_bytes().splitlines(keepends=True), store.read()
-    for written in path.parent.glob(f"{path.name}*"):
-        written.unlink()
+    path.unlink()
     for record in records[:kept]:
         store.append(record)
     before, size = keys_of(path), path.stat().st_size
@@ -175,7 +131,7 @@ def _no_room(folder: Path, rng: random.Random) -> Seen:
         said = _run(results)
     # None of the line, or a part of it, was taken.
     why = "(File too large|No space left on device)"
-    told = re.search(f"{path.parent}: {why}: no trial begins without .*; all before are recorded", said) is not None
+    told = re.search(f"{path}: {why}: the trial just done is not recorded, all before it are", said) is not None
     right = path.stat().st_size == size
     seen = _whole(results, before, said)
     return Seen(seen.said, right and seen.outcome_right, cause_right=told, lost=seen.lost)

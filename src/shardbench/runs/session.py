@@ -115,16 +115,12 @@ def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
         if todo:
             environment.save(results)
         # Closed whatever happens, so that what runs side by side ends here and not when Python exits.
-        with work.store.room() as hold, closing(work.run(todo, environment.hash, listener.started)) as made:
-            if todo:
-                hold()
+        with closing(work.run(todo, environment.hash, listener.started)) as made:
             for number, record in enumerate(made, 1):
                 work.store.append(record)
                 known[record.key] = record
                 keep_files(work.recorded, record, work.unit)
                 listener.finished(number, record)
-                if number < len(todo):
-                    hold()
     return [known[key] for key in keys]
 
 
