@@ -227,7 +227,7 @@ def tables(session: nox.Session) -> None:
     races: six races, what all plans take afterwards, and what the corrections do for other tables (an hour). What is
     on record in results/races is not run again; with `--draw COMMIT` three table sets are drawn first.
     impostors: which check catches each strategy that breaks a rule; an error where another check does.
-    faults: 301 seeded faults of ranks, planners, cells, the program, its files, the disk, memory and network; those of
+    faults: 286 seeded faults of ranks, planners, cells, the program, its files, the disk, memory and network; those of
     disk and network need unshare (util-linux). With options (`--seed N`,
     `--only KIND`, `--every N`) the committed table stays as it is.
     support: what ShardBench supports of TorchRec: two ranks run every cell. `-- support PYTHON` runs them in the
