@@ -28,11 +28,13 @@ PARTS = ("smoke", "card", "tiers", "fae", "kernels", "slide", "distinct")
 def tool(monkeypatch):
     """Import a module of the programme, whose modules import each other by bare names."""
     monkeypatch.syspath_prepend(TOOL)
-    before = set(sys.modules)
+    names = {path.stem for path in TOOL.glob("*.py")}
+    # Other tools have modules of these names, which other tests may have imported.
+    for name in names & sys.modules.keys():
+        monkeypatch.delitem(sys.modules, name)
     yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(TOOL)):
-            del sys.modules[name]
+    for name in names & sys.modules.keys():
+        del sys.modules[name]
 
 
 def started(out, *options):
