@@ -7,6 +7,7 @@ rule of AutoShard's and DreamShard's code), widths come from the configuration.
 
 import gzip
 import io
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +16,8 @@ import numpy as np
 from pydantic import Field
 
 from shardbench.base.arrays import Ints
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, one_line
 from shardbench.base.serialise import content_hash
-from shardbench.base.torch_files import tensors_in
 from shardbench.model.table import BatchSize, Name, Table
 from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
 from shardbench.workloads.selection import SelectedTablesConfig, Tables
@@ -62,7 +62,15 @@ def load_triple(path: Path, tables: int) -> tuple[Ints, Ints]:
 
     if not (isinstance(loaded, tuple | list) and len(loaded) == 3 and all(isinstance(t, torch.Tensor) for t in loaded)):
         raise BadInput(f"{path.name}: expected three tensors (indices, offsets, lengths): {_WHERE}")
-    if any(t.is_floating_point() or t.is_complex() for t in loaded):
+    # A few bytes can stand for a tensor of any size.
+    if any(
+        t.layout != torch.strided
+        or t.device.type != "cpu"
+        or t.numel() * t.element_size() > t.untyped_storage().nbytes()
+        for t in loaded
+    ):
+        raise BadInput(f"{path.name}: holds a tensor whose numbers are not in the file: {_WHERE}")
+    if any(t.is_floating_point() or t.is_complex() or t.is_quantized for t in loaded):
         raise BadInput(f"{path.name}: indices, offsets and lengths must be whole numbers")
     if loaded[2].ndim == 2 and loaded[2].shape[0] != tables:
         raise BadInput(
@@ -89,12 +97,22 @@ def _load(path: Path) -> Any:
     if not path.is_file():
         raise BadInput(f"no file {path}: {_WHERE}")
     try:
-        if path.suffix != ".gz":
-            return tensors_in(path, path.stat().st_size, path.name, mapped=True)
-        data = _unpacked(path)
-        return tensors_in(io.BytesIO(data), len(data), path.name)
-    except BadInput as error:
-        raise BadInput(f"{error}: {_WHERE}") from error
+        import torch  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise BadInput(f"{path.name}: reading it needs torch, which is not installed here") from error
+    source = io.BytesIO(_unpacked(path)) if path.suffix == ".gz" else path
+    try:
+        archive = zipfile.is_zipfile(source)
+        if archive:
+            with zipfile.ZipFile(source) as parts:
+                if any(info.compress_type != zipfile.ZIP_STORED for info in parts.infolist()):
+                    raise ValueError("it is packed inside, which no torch file is")
+        if isinstance(source, io.BytesIO):
+            source.seek(0)
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=archive and source is path)
+    except Exception as error:
+        # Damaged bytes make torch raise all kinds of errors, of many lines.
+        raise BadInput(f"{path.name}: not a readable torch file ({one_line(str(error), 80)}): {_WHERE}") from error
 
 
 def _unpacked(path: Path) -> bytes:
@@ -104,7 +122,7 @@ def _unpacked(path: Path) -> bytes:
         with gzip.open(path, "rb") as packed:
             data = packed.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"{path.name}: not a readable torch file ({error})") from error
+        raise BadInput(f"{path.name}: not a readable torch file ({error}): {_WHERE}") from error
     if len(data) > most:
         raise BadInput(f"{path.name}: unpacks to more than {MOST_UNPACKED} times its size: unpack it yourself")
     return data

@@ -11,7 +11,6 @@ from learned_tasks import random_problem, random_task
 from problems import machine
 
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.learning.checkpoint import path_of
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.table import Optimizer
 from shardbench.model.validate import validate
@@ -159,7 +158,7 @@ def test_a_seed_gives_one_training_and_a_killed_one_goes_on(trained, tmp_path):
     assert not all(different)
     assert resumed.history == trained.history
     assert resumed.oracle_calls == trained.oracle_calls
-    assert not path_of(tmp_path, "neuroshard-state", begun().key).exists()
+    assert not begun().state_path(tmp_path).exists()
     assert len(begun_and_read(tmp_path)) == 8
 
 

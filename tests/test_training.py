@@ -13,7 +13,6 @@ from shardbench.baselines.dreamshard.settings import DreamShardSettings
 from shardbench.baselines.dreamshard.training import DreamShardTraining
 from shardbench.baselines.rnn_placer.settings import RnnSettings
 from shardbench.baselines.rnn_placer.training import RnnTraining
-from shardbench.learning.checkpoint import path_of
 from shardbench.learning.settings import affordable_updates
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
@@ -74,7 +73,7 @@ def test_a_killed_training_goes_on_where_it_was(kind, after, tmp_path):
     assert same(resumed, whole)
     assert tuple(stages) == resumed.history == whole.history
     assert resumed.oracle_calls == whole.oracle_calls > oracle.calls
-    assert not path_of(tmp_path, f"{kind}-state", run.key).exists()
+    assert not run.state_path(tmp_path).exists()
     # A finished training is read back and asks nothing.
     asked = oracle.calls
     assert same(training(kind, oracle=oracle).train(folder=tmp_path), whole)
@@ -119,9 +118,9 @@ def test_seconds_survive_a_kill(kind, tmp_path, monkeypatch):
 def test_other_files_are_refused_in_one_line(kind, tmp_path):
     run = training(kind)
     done = run.train(folder=tmp_path)
-    first, last = (path_of(tmp_path, kind, f"{run.key}-{n}") for n in (done.updates // 4, done.updates))
+    first, last = (run.path_at(tmp_path, n) for n in (done.updates // 4, done.updates))
     first.write_bytes(last.read_bytes())
-    with pytest.raises(BadInput, match="trained on other tasks or settings"):
+    with pytest.raises(BadInput, match=f"is broken or no checkpoint .it was written as {last.name}"):
         run.snapshots(tmp_path)
     last.write_bytes(last.read_bytes()[:500])
     with pytest.raises(BadInput, match="is broken or no checkpoint"):

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Floats
-from shardbench.learning.checkpoint import adam_tensors, put_adam
 from shardbench.learning.training import Training
 from shardbench.tasks.features import FEATURES, SCALARS, Scaling
 from shardbench.tasks.oracle import Oracle
@@ -135,38 +134,33 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
             cost_loss=_mean(since.cost),
         )
 
-    def state(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    def state(self) -> dict[str, Any]:
         """Give the optimiser's state, the measured shards, and the episodes that are not yet learned from."""
-        stored, streams = len(self.shards), self.streams
-        facts = {
-            "added": self.shards.added,
-            "used": streams.used,
-            "waiting": [[(e.task, e.reward) for e in queue] for queue in streams.waiting],
-        }
-        tensors = adam_tensors(self.adam)
-        tensors["shards.holds"] = torch.from_numpy(self.shards.holds[:stored])
-        tensors["shards.ms"] = torch.from_numpy(self.shards.ms[:stored])
-        waiting = [episode for queue in streams.waiting for episode in queue]
-        for name in ("order", "chosen", "log_p"):
-            parts = [getattr(episode, name) for episode in waiting]
-            tensors[f"waiting.{name}"] = torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0))
-        return facts, tensors
-
-    def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Set what ``state`` gave."""
-        put_adam(self.adam, tensors)
-        self.shards.added = int(facts["added"])
         stored = len(self.shards)
-        self.shards.holds[:stored] = tensors["shards.holds"].numpy()
-        self.shards.ms[:stored] = tensors["shards.ms"].numpy()
-        self.streams.used = [int(used) for used in facts["used"]]
-        start = 0
-        for queue, kept in zip(self.streams.waiting, facts["waiting"]):
-            for task, reward in kept:
-                at = slice(start, start + self.tasks[task].tables)
-                order, chosen, log_p = (tensors[f"waiting.{name}"][at].numpy() for name in ("order", "chosen", "log_p"))
-                queue.append(Episode(task=int(task), order=order, chosen=chosen, log_p=log_p, reward=float(reward)))
-                start = at.stop
+        return {
+            "adam": self.adam.state_dict(),
+            "added": self.shards.added,
+            "holds": torch.from_numpy(self.shards.holds[:stored]),
+            "ms": torch.from_numpy(self.shards.ms[:stored]),
+            "used": self.streams.used,
+            "waiting": [
+                [(e.task, e.reward, *map(torch.from_numpy, (e.order, e.chosen, e.log_p))) for e in queue]
+                for queue in self.streams.waiting
+            ],
+        }
+
+    def put_state(self, state: Mapping[str, Any]) -> None:
+        """Set what ``state`` gave."""
+        self.adam.load_state_dict(state["adam"])
+        self.shards.added = state["added"]
+        stored = len(self.shards)
+        self.shards.holds[:stored] = state["holds"].numpy()
+        self.shards.ms[:stored] = state["ms"].numpy()
+        self.streams.used = state["used"]
+        for queue, episodes in zip(self.streams.waiting, state["waiting"], strict=True):
+            for task, reward, *arrays in episodes:
+                order, chosen, log_p = (array.numpy() for array in arrays)
+                queue.append(Episode(task=task, order=order, chosen=chosen, log_p=log_p, reward=reward))
 
 
 @dataclass

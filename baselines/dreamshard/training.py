@@ -126,27 +126,21 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
         self.adams["policy"].step(self.rate)
         return int(episodes.placing.failed.sum())
 
-    def state(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    def state(self) -> dict[str, Any]:
         """Give the optimisers' state and the measured placements."""
         measured = self.measured
-        arrays = {
-            "measured.tasks": measured.tasks,
-            "measured.placements": np.concatenate([np.zeros(0, dtype=np.int64), *measured.placements]),
-            "measured.device_ms": measured.device_ms,
-            "measured.overall_ms": measured.overall_ms,
+        return {
+            "adams": {which: adam.state() for which, adam in self.adams.items()},
+            "tasks": measured.tasks.tolist(),
+            "placements": [torch.from_numpy(placement) for placement in measured.placements],
+            "device_ms": torch.from_numpy(measured.device_ms),
+            "overall_ms": measured.overall_ms.tolist(),
         }
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        for which, adam in self.adams.items():
-            tensors |= adam.state(which)
-        return {"steps": {which: adam.steps for which, adam in self.adams.items()}}, tensors
 
-    def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    def put_state(self, state: Mapping[str, Any]) -> None:
         """Set what ``state`` gave."""
         for which, adam in self.adams.items():
-            adam.put_state(tensors, int(facts["steps"][which]), which)
-        numbers = tensors["measured.tasks"].tolist()
-        ends = np.cumsum([self.tasks[i].tables for i in numbers])[:-1]
-        placements = np.split(tensors["measured.placements"].numpy(), ends)
-        device_ms, overall_ms = tensors["measured.device_ms"].numpy(), tensors["measured.overall_ms"].tolist()
-        for i, placement, devices, overall in zip(numbers, placements, device_ms, overall_ms):
-            self.measured.append(i, placement, devices[: self.tasks[i].devices], overall)
+            adam.put_state(state["adams"][which])
+        measured = (state[name] for name in ("tasks", "placements", "device_ms", "overall_ms"))
+        for i, placement, device_ms, overall_ms in zip(*measured, strict=True):
+            self.measured.append(i, placement.numpy(), device_ms[: self.tasks[i].devices].numpy(), overall_ms)

@@ -25,8 +25,6 @@ from .settings import NeuroShardSettings
 from .shards import WIDTH, vectors
 
 NETWORKS = ("compute", "forward_exchange", "backward_exchange")
-LEARNING = "learning."
-"""Prefix of the tensors of the networks as they are, beside the best ones so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +113,15 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
         """Tell of the best networks so far."""
         return NeuroShardStage(epochs=self.updates, **{f"{name}_ms2": loss for name, loss in self.best.items()})
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def state(self) -> dict[str, Any]:
         """Give the networks as they are, their optimiser, and the errors of the best ones; samples are drawn again."""
-        tensors = {f"{LEARNING}{name}": value for name, value in self.learning.state_dict().items()}
-        return {"best": self.best, "steps": self.adam.steps}, tensors | self.adam.state()
+        return {"best": self.best, "learning": self.learning.state_dict(), "adam": self.adam.state()}
 
-    def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def put_state(self, state: Mapping[str, Any]) -> None:
         """Set what ``state`` gave."""
-        self.best = {name: float(loss) for name, loss in facts["best"].items()}
-        own = {n.removeprefix(LEARNING): value for n, value in tensors.items() if n.startswith(LEARNING)}
-        self.learning.load_state_dict(own)
-        self.adam.put_state(tensors, int(facts["steps"]))
+        self.best = state["best"]
+        self.learning.load_state_dict(state["learning"])
+        self.adam.put_state(state["adam"])
 
     def _scale(self) -> None:
         """Set the scales of the exchanges' inputs to their means over the samples."""

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from shardbench.base.arrays import Floats
-from shardbench.learning.checkpoint import adam_tensors, put_adam
 from shardbench.learning.training import Training
 from shardbench.tasks.oracle import Oracle
 from shardbench.tasks.task import Task
@@ -121,11 +120,11 @@ class RnnTraining(Training[RnnNetworks, RnnSettings, RnnStage]):
         self._costs_ms, self._failed = [], 0
         return stage
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def state(self) -> dict[str, Any]:
         """Give the optimiser's state and the moving averages."""
-        return {}, adam_tensors(self.adam) | {"average": torch.from_numpy(self.average)}
+        return {"adam": self.adam.state_dict(), "average": torch.from_numpy(self.average)}
 
-    def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def put_state(self, state: Mapping[str, Any]) -> None:
         """Set what ``state`` gave."""
-        put_adam(self.adam, tensors)
-        self.average = tensors["average"].numpy().copy()
+        self.adam.load_state_dict(state["adam"])
+        self.average = state["average"].numpy()

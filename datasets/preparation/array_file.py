@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardbench.base.npy import read_header
-
 
 class ArrayFile:
     """A .npy file that grows along its first axis; open while it is written to alone, so that there may be many."""
@@ -53,6 +51,7 @@ class ArrayFile:
 def part(path: Path, start: int, stop: int) -> NDArray[Any]:
     """Read elements [start, stop) of a flat array file: mapped pages would count as memory of the process."""
     with path.open("rb") as file:
-        dtype = read_header(file, str(path)).dtype
+        np.lib.format.read_magic(file)
+        _, _, dtype = np.lib.format.read_array_header_1_0(file)
         file.seek(start * dtype.itemsize, io.SEEK_CUR)
         return np.fromfile(file, dtype, stop - start)

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from shardbench.base.errors import BadInput
-from shardbench.base.npy import read_header
 from shardbench.datasets.preparation.log_reader import one_line
 
 BATCH_ROWS = 1 << 14
@@ -76,8 +75,14 @@ class _Array:
 
     def __init__(self, stream: IO[bytes], name: str, hotness: int) -> None:
         self._stream, self.name, self._hotness = stream, name, hotness
-        header = read_header(stream, name)
-        shape, by_column, self._dtype = header.shape, header.order == "F", header.dtype
+        try:
+            version = np.lib.format.read_magic(stream)
+            shape, by_column, self._dtype = np.lib.format.read_array_header_1_0(stream)
+        except Exception as error:
+            # As of every header of numpy's: it is read as Python.
+            raise BadInput(f"{name} cannot be read as an array of numpy's: {error}") from error
+        if version != (1, 0):
+            raise BadInput(f"{name} is in version {version} of numpy's format, expected (1, 0)")
         if not np.issubdtype(self._dtype, np.integer) or len(shape) != 2 or shape[1] != hotness or by_column:
             order = ", by column" if by_column else ""
             raise BadInput(f"{name} is {self._dtype} {list(shape)}{order}, expected int32 [samples, {hotness}]")

@@ -10,8 +10,8 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
+from shardbench.base.arrays import mapped
 from shardbench.base.errors import BadInput
-from shardbench.base.npy import mapped
 from shardbench.base.reading import file_bytes
 from shardbench.base.serialise import StrictModel, from_json, to_json
 

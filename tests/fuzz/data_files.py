@@ -5,7 +5,6 @@ import io
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -75,26 +74,19 @@ def _read_pool(path: Path) -> object:
     return pools._read(path, "train", random_problem(2).tables, 8)
 
 
-def _checkpoint(_: Path) -> list[bytes]:
-    made = io.BytesIO()
-    network = torch.nn.Linear(3, 2)
-    found = checkpoint.Checkpoint(
-        kind="k", version=1, key="x", facts={"updates": 3, "history": [{"a": 1.0}]},
-        tensors=checkpoint.network_tensors(network),
-    )  # fmt: skip
-    torch.save(checkpoint.data_of(found), made)
-    odd = replace(
-        found, tensors={"net.weight": torch.zeros(1).expand(2, 3), "net.bias": torch.ones(2, dtype=torch.int8)}
-    )
-    other = io.BytesIO()
-    torch.save(checkpoint.data_of(odd), other)
-    return [made.getvalue(), other.getvalue()]
+def _checkpoint(folder: Path) -> list[bytes]:
+    contents = []
+    for odd in ({}, {"weight": torch.zeros(1).expand(2, 3), "bias": torch.ones(2, dtype=torch.int8)}):
+        networks = {**torch.nn.Linear(3, 2).state_dict(), **odd}
+        path = folder / "k.pt"
+        checkpoint.save(path, {"networks": networks, "updates": 3, "history": [{"a": 1.0}]})
+        contents.append(path.read_bytes())
+    return contents
 
 
 def _read_checkpoint(path: Path) -> object:
-    found = checkpoint.load(path, "k", 1, "x")
-    checkpoint.put_networks(torch.nn.Linear(3, 2), found)
-    return found
+    with checkpoint.opened(path) as state:
+        return torch.nn.Linear(3, 2).load_state_dict(state["networks"])
 
 
 def _triple() -> tuple[torch.Tensor, ...]:

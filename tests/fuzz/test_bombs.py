@@ -16,7 +16,6 @@ import zstandard
 
 from shardbench.base.errors import BadInput
 from shardbench.base.jsonlines import LONGEST_LINE
-from shardbench.base.npy import read_arrays
 from shardbench.base.reading import TEXT_BYTES
 from shardbench.datasets.dlrm_datasets import load_triple
 from shardbench.datasets.preparation import criteo_prepare
@@ -24,6 +23,7 @@ from shardbench.datasets.trace_file import read_indices
 from shardbench.learning import checkpoint
 from shardbench.model.machine_file import load_machine
 from shardbench.records.store import trial_store
+from shardbench.tasks import pools
 from shardbench.workloads.table_list import read_table_list
 
 MOST_BYTES = 300_000_000
@@ -61,9 +61,12 @@ def wide_tensors(path: Path) -> None:
 
 
 def wide_checkpoint(path: Path) -> None:
-    found = checkpoint.Checkpoint(kind="k", version=1, key="x", facts={}, tensors={})
-    data = checkpoint.data_of(found)
-    torch.save({**data, "tensors": {"net.weight": torch.zeros(1).expand(10**9)}}, path)
+    checkpoint.save(path, {"networks": {"weight": torch.zeros(1).expand(10**5, 10**4), "bias": torch.zeros(2)}})
+
+
+def read_checkpoint(path: Path) -> None:
+    with checkpoint.opened(path) as state:
+        torch.nn.Linear(3, 2).load_state_dict(state["networks"])
 
 
 def packed_torch(path: Path) -> None:
@@ -75,7 +78,7 @@ def packed_torch(path: Path) -> None:
 
 
 def zeros_npz(path: Path) -> None:
-    np.savez_compressed(path, rows=np.zeros(UNPACKED // 8))
+    np.savez_compressed(path, rows=np.zeros(pools.POOL_BYTES // 8))
 
 
 def long_tar_header(path: Path) -> None:
@@ -107,10 +110,11 @@ def long_text(path: Path) -> None:
         ("x.txt.zst", zst, read_indices, "unpack it yourself"),
         ("x.txt.gz", gz, read_indices, "unpack it yourself"),
         ("x.pt.gz", gz, lambda path: load_triple(path, 2), "unpacks to more than 64 times its size"),
-        ("x.pt", wide_tensors, lambda path: load_triple(path, 2), "1000000000 numbers, which are not in the file"),
-        ("x.pt", packed_torch, lambda path: load_triple(path, 2), "which no torch file does"),
-        ("k.pt", wide_checkpoint, lambda path: checkpoint.load(path, "k", 1), "broken or no checkpoint"),
-        ("pool.npz", zeros_npz, lambda path: read_arrays(path, 10**8), "100000000 is the most"),
+        ("x.pt", wide_tensors, lambda path: load_triple(path, 2), "whose numbers are not in the file"),
+        ("x.pt", packed_torch, lambda path: load_triple(path, 2), "which no torch file is"),
+        ("k.pt", wide_checkpoint, read_checkpoint, "broken or no checkpoint"),
+        ("k.pt", packed_torch, read_checkpoint, "broken or no checkpoint"),
+        ("pool.npz", zeros_npz, lambda path: pools._read(path, "train", (), 8), "268435456 is the most"),
         ("dac.tar.gz", long_tar_header, lambda path: criteo_prepare.prepare(path, path.with_name("x")), "50 times"),
         ("tables.parquet", many_tables, read_table_list, "more than 100000 tables"),
         ("records/quick.jsonl", long_line, lambda path: trial_store(path.parents[1], "quick").read(), "is the most"),

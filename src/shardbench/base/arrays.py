@@ -1,7 +1,12 @@
-"""Types of arrays, named once."""
+"""Types of arrays, named once, and arrays in files."""
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shardbench.base.errors import BadInput
 
 Floats = NDArray[np.float64]
 """float64: times, bytes, rates, expected counts."""
@@ -24,3 +29,12 @@ Ids = Ints | Ints32
 def zeros(n: int) -> Floats:
     """Return float64 [n] of zeros."""
     return np.zeros(n, dtype=np.float64)
+
+
+def mapped(path: Path) -> NDArray[Any]:
+    """Map the array of a .npy file; raises BadInput where there is none, or less of it than its header says."""
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:
+        # numpy reads the header as Python, and raises whatever Python raises of it.
+        raise BadInput(f"{path} cannot be read as an array of numpy's: {error}") from error

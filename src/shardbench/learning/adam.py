@@ -5,10 +5,11 @@ its first use imports a compiler, which takes longer than a short training.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 MEAN_DECAY, SQUARE_DECAY = 0.9, 0.999
 EPSILON = 1e-8
@@ -41,15 +42,15 @@ class Adam:
         self.square.mul_(SQUARE_DECAY).addcmul_(self.gradient, self.gradient, value=1.0 - SQUARE_DECAY)
         self.values.addcdiv_(self.mean, self.square.sqrt().div_(spread).add_(EPSILON), value=-rate)
 
-    def state(self, name: str = "adam") -> dict[str, Tensor]:
-        """Give both moments by name, for a checkpoint."""
-        return {f"{name}.mean": self.mean, f"{name}.square": self.square}
+    def state(self) -> dict[str, Any]:
+        """Give both moments and the number of steps, for a checkpoint."""
+        return {"mean": self.mean, "square": self.square, "steps": self.steps}
 
-    def put_state(self, tensors: Mapping[str, Tensor], steps: int, name: str = "adam") -> None:
-        """Set what ``state`` gave, after so many steps."""
-        self.mean.copy_(tensors[f"{name}.mean"])
-        self.square.copy_(tensors[f"{name}.square"])
-        self.steps = steps
+    def put_state(self, state: Mapping[str, Any]) -> None:
+        """Set what ``state`` gave."""
+        self.mean.copy_(state["mean"])
+        self.square.copy_(state["square"])
+        self.steps = state["steps"]
 
 
 class NumpyAdam(Adam):

@@ -1,6 +1,5 @@
 """A training from end to end: kept by content key, taken up again after a kill, stopped in time."""
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.base.code import class_code, code_hash
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
-from shardbench.learning.checkpoint import Checkpoint, load, network_tensors, path_of, put_networks, save
+from shardbench.learning.checkpoint import opened, save
 from shardbench.learning.clocks import Limit, TrainingClock, one_thread
 from shardbench.learning.settings import TrainingSettings
 from shardbench.tasks.features import Scaling
@@ -113,11 +112,11 @@ class Training(ABC, Generic[N, S, L]):
         """Tell what happened since the stage before; the next one begins."""
 
     @abstractmethod
-    def state(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """Give what else the next update depends on, between two stages: JSON-able facts, and tensors by name."""
+    def state(self) -> dict[str, Any]:
+        """Give what else the next update depends on, between two stages: tensors and plain data."""
 
     @abstractmethod
-    def put_state(self, facts: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    def put_state(self, state: Mapping[str, Any]) -> None:
         """Set what ``state`` gave; the networks are set already."""
 
     @property
@@ -182,9 +181,10 @@ class Training(ABC, Generic[N, S, L]):
         """
         found = []
         for updates in filter(self._ends_stage, range(1, self.updates + 1)):
-            kept, networks = self._kept(folder, updates), self.draw(0)
-            put_networks(networks, kept)
-            found.append(self._trained(networks, self._history(kept), updates, int(kept.facts["oracle_calls"])))
+            networks = self.draw(0)
+            with opened(self.path_at(folder, updates)) as kept:
+                networks.load_state_dict(kept["networks"])
+                found.append(self._trained(networks, self._history(kept), updates, kept["oracle_calls"]))
         return found
 
     def _ends_stage(self, updates: int) -> bool:
@@ -203,57 +203,45 @@ class Training(ABC, Generic[N, S, L]):
             earlier_cpu_s=self.clock.earlier_s,
         )
 
-    @property
-    def _state_kind(self) -> str:
-        """Name the one file, replaced at every stage, that a training needs to go on."""
-        return f"{self.kind}-state"
+    def path_at(self, folder: Path, updates: int) -> Path:
+        """Name the file of the networks after so many updates."""
+        return folder / f"{self.kind}-{self.key}-{updates}.pt"
 
-    def _key_at(self, updates: int) -> str:
-        return f"{self.key}-{updates}"
+    def state_path(self, folder: Path) -> Path:
+        """Name the one file, replaced at every stage, that a training needs to go on."""
+        return folder / f"{self.kind}-state-{self.key}.pt"
 
     def _keep(self, folder: Path) -> None:
-        facts = {
+        kept = {
+            "networks": self.networks.state_dict(),
             "updates": self.updates,
             "oracle_calls": self.calls,
             "cpu_s": self.clock.seconds,
             "history": [asdict(stage) for stage in self.history],
         }
-        tensors = network_tensors(self.networks)
-        key = self._key_at(self.updates)
-        save(Checkpoint(kind=self.kind, version=self.version, key=key, facts=facts, tensors=tensors), folder)
+        save(self.path_at(folder, self.updates), kept)
         if self.done:
-            path_of(folder, self._state_kind, self.key).unlink(missing_ok=True)
-            return
-        own, more = self.state()
-        facts |= {"rng": json.dumps(self.rng.bit_generator.state), "own": own}
-        tensors |= more
-        save(
-            Checkpoint(kind=self._state_kind, version=self.version, key=self.key, facts=facts, tensors=tensors), folder
-        )
+            self.state_path(folder).unlink(missing_ok=True)
+        else:
+            save(self.state_path(folder), {**kept, "rng": self.rng.bit_generator.state, "own": self.state()})
 
-    def _kept(self, folder: Path, updates: int) -> Checkpoint:
-        key = self._key_at(updates)
-        return load(path_of(folder, self.kind, key), self.kind, self.version, key)
-
-    def _history(self, kept: Checkpoint) -> list[L]:
-        return [self.stage_type(**line) for line in kept.facts["history"]]
+    def _history(self, kept: Mapping[str, Any]) -> list[L]:
+        return [self.stage_type(**line) for line in kept["history"]]
 
     def _resume(self, folder: Path) -> None:
         """Go on from what was kept for this training, if anything was."""
-        state, last = path_of(folder, self._state_kind, self.key), self.settings.updates
-        if path_of(folder, self.kind, self._key_at(last)).is_file():
-            kept = self._kept(folder, last)
-            put_networks(self.networks, kept)
-        elif state.is_file():
-            kept = load(state, self._state_kind, self.version, self.key)
-            put_networks(self.networks, kept)
-            self.rng.bit_generator.state = json.loads(kept.facts["rng"])
-            self.put_state(kept.facts["own"], kept.tensors)
-        else:
+        last, state = self.path_at(folder, self.settings.updates), self.state_path(folder)
+        path = last if last.is_file() else state
+        if not path.is_file():
             return
-        self.updates, self.calls = int(kept.facts["updates"]), int(kept.facts["oracle_calls"])
-        self.clock.earlier_s = float(kept.facts["cpu_s"])
-        self.history = self._history(kept)
+        with opened(path) as kept:
+            self.networks.load_state_dict(kept["networks"])
+            if path == state:
+                self.rng.bit_generator.state = kept["rng"]
+                self.put_state(kept["own"])
+            self.updates, self.calls = kept["updates"], kept["oracle_calls"]
+            self.clock.earlier_s = kept["cpu_s"]
+            self.history = self._history(kept)
 
 
 AnyTrained = Trained[Any, Any, Any]

@@ -17,7 +17,6 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.base.atomic import whole_file
 from shardbench.base.code import DATASETS, code_hash
 from shardbench.base.errors import BadInput
-from shardbench.base.npy import read_arrays
 from shardbench.base.serialise import content_hash
 from shardbench.cost.load import Load, segment_load
 from shardbench.cost.lookups import CountedLookups
@@ -254,13 +253,17 @@ def _drawn(workload: Workload) -> dict[str, NDArray[np.generic]]:
 
 
 _NAMES = ("rows", "samples", "present", "runs", "counts", "row_counts")
-_POOL_BYTES = 1 << 28
+POOL_BYTES = 1 << 28
 """Most bytes of a pool; the paper's 428 tables take a tenth of it."""
 
 
 def _read(path: Path, side: str, tables: tuple[Table, ...], batch_size: int) -> Pool:
     try:
-        arrays = read_arrays(path, _POOL_BYTES)
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            size = sum(info.file_size for info in file.zip.infolist())
+            if size > POOL_BYTES:
+                raise ValueError(f"it unpacks to {size} bytes; {POOL_BYTES} is the most")
+            arrays = dict(file)
         wrong = [name for name in _NAMES if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iu"]
         if wrong:
             raise ValueError(f"{wrong[0]} are {arrays[wrong[0]].dtype} {arrays[wrong[0]].shape}, not whole numbers")
@@ -275,8 +278,9 @@ def _read(path: Path, side: str, tables: tuple[Table, ...], batch_size: int) -> 
                 arrays["rows"], arrays["samples"], arrays["present"], runs, strict=True
             )
         )  # fmt: skip
-        batch = arrays["batch"].reshape(len(tables), 3)
-    except (ValueError, LookupError, BadInput) as error:
+        batch = arrays["batch"].astype(np.float64).reshape(len(tables), 3)
+    except Exception as error:
+        # numpy and zipfile raise all kinds of errors for damaged bytes.
         raise BadInput(
             f"{path} is no pool of {len(tables)} tables ({str(error)[:300]}): delete it to draw it again"
         ) from error

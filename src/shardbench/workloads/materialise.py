@@ -12,9 +12,8 @@ from typing import Annotated, Literal, Protocol
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
-from shardbench.base.arrays import Ints, Ints32
+from shardbench.base.arrays import Ints, Ints32, mapped
 from shardbench.base.errors import BadInput
-from shardbench.base.npy import mapped
 from shardbench.base.reading import file_text
 from shardbench.base.serialise import StrictModel, content_hash, from_json
 from shardbench.workloads.hotness import join, take
