@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardbench.base.code import JUDGE_VERSION
 from shardbench.model.strategy import Move, Role
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Control, Draws, Planned, Record, Timing, TrafficTotals
@@ -72,13 +73,13 @@ def planned(**changes: Any) -> Planned:
     return Planned(**{**given, **changes})
 
 
-def provenance(strategy_code: str | None = "c" * 16, **changes: Any) -> Provenance:
-    """Made by code of that hash, a while ago."""
+def provenance(made_by: str | None = "1", **changes: Any) -> Provenance:
+    """Made by that version, a while ago."""
     given: dict[str, Any] = {
         "commit": "d" * 40,
         "dirty": False,
-        "package_code": "b" * 16,
-        "strategy_code": strategy_code,
+        "judge_version": JUDGE_VERSION,
+        "made_by": made_by,
         "started": "2026-01-02T03:04:05Z",
         "load_at_start": 0.25,
         "load_at_end": 1.5,

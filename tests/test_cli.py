@@ -14,9 +14,9 @@ from shardbench.model.machine_file import load_machine
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.compare import code_differences
+from shardbench.report.compare import versions
 from shardbench.runs import runner
-from shardbench.runs.discovery import strategies, strategy_codes
+from shardbench.runs.discovery import strategies, strategy_version
 
 SUITE = """
 name = "tiny"
@@ -294,9 +294,8 @@ def test_status_counts(capsys, tmp_path, monkeypatch):
     job = SimpleNamespace(load_machine=lambda: load_machine("cpu-1x2"))
     listed = runner._ListedJob(job=job, workload=None, specs=tuple(trials))
     monkeypatch.setattr(runner, "_list_jobs", lambda suite, options: [listed])
-    codes = {trial.strategy: make.provenance().strategy_code for trial in trials} | {"d": "edited since"}
-    for module in (runner, code_differences):
-        monkeypatch.setattr(module, "strategy_codes", lambda names: {name: codes.get(name) for name in names})
+    for module in (runner, versions):
+        monkeypatch.setattr(module, "strategy_version", lambda name: "2" if name == "d" else "1")
     store = trial_store(tmp_path, "quick")
     here = (make.ok("a", **simulated), make.failed(Outcome.OOM, "b", **simulated), make.ok("d", **simulated))
     for record in (*here, make.ok("measured-elsewhere"), make.ok("gone")):
@@ -304,17 +303,14 @@ def test_status_counts(capsys, tmp_path, monkeypatch):
     store.append(make.ok("e", **simulated, changes={"provenance": None}))
     assert cli.run_command(["status", "quick", "--json", "--results", str(tmp_path)]) == 0
     state = json.loads(capsys.readouterr().out)
-    other = {"records": 5, "differing": 5, "own": {"d": 1}, "package": 4, "unstated": {"e": 1}}
     assert state == {
         "suite": "quick", "trials": 6, "settled": 2, "open": 4, "outcomes": {"ok": 1, "oom": 1}, "other_records": 1,
-        "other_code": other,
+        "other_versions": {"records": 5, "other": {"d": 1, "e": 1}},
     }  # fmt: skip
     assert cli.run_command(["status", "quick", "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "quick: 6 trials, 2 settled, 4 open" in out
-    assert "  5 of 5 records were recorded with other code than this:\n" in out
-    assert "other code of their own: d (1); a run makes these again" in out
-    assert "code not stated: e (1)" in out
+    assert "  2 of 5 records are of other versions, a run makes them again: d (1), e (1)\n" in out
 
 
 def test_status_of_a_real_suite(capsys, tmp_path):
@@ -407,14 +403,14 @@ def test_a_fresh_reproduction_is_of_all_of_a_paper(capsys, tmp_path, monkeypatch
     assert not trial_store(tmp_path, "recshard").path.exists()
 
 
-def test_outdated_records_go_and_those_of_this_code_stay(tmp_path, monkeypatch):
-    here = Provenance.begin(strategy_codes(["greedy-size"])["greedy-size"])
+def test_outdated_records_go_and_those_of_these_versions_stay(tmp_path, monkeypatch):
+    here = Provenance.begin(strategy_version("greedy-size"))
     kept = make.ok("greedy-size", suite="recshard").model_copy(update={"provenance": here})
     others = (
-        make.ok("row-wise", suite="recshard"),  # it does not state its code
-        make.ok("joint", suite="recshard").model_copy(update={"provenance": here}),  # of another strategy's code
+        make.ok("row-wise", suite="recshard", changes={"provenance": None}),  # it does not state its version
+        make.ok("joint", suite="recshard").model_copy(update={"provenance": here.model_copy(update={"made_by": "0"})}),
         make.ok("greedy-size", suite="recshard", repeat=1).model_copy(
-            update={"provenance": here.model_copy(update={"package_code": "another harness"})}
+            update={"provenance": here.model_copy(update={"judge_version": 99})}
         ),
     )
     store = trial_store(tmp_path, "recshard")

@@ -65,9 +65,9 @@ def too_late(results):
     return [results[0], results[1].model_copy(update={"took_s": 1e6})]
 
 
-def of_other_code(results):
+def of_another_version(results):
     ran = Ran.begin()
-    other = ran.model_copy(update={"provenance": ran.provenance.model_copy(update={"package_code": "f" * 16})})
+    other = ran.model_copy(update={"provenance": ran.provenance.model_copy(update={"judge_version": 99})})
     return [result.model_copy(update={"ran": one}) for result, one in zip(results, (ran, other))]
 
 
@@ -91,7 +91,7 @@ BAD = [
     (of_fewer_steps, Outcome.ERROR, "time", r"rank1\.json has 2 steps, the job 3"),
     (of_other_control, Outcome.ERROR, "time", r"rank1\.json has 1 steps, the job 3"),
     (too_late, Outcome.TIMEOUT, "time", r"rank 1 took 1000000\.0 s, the limit is 300 s"),
-    (of_other_code, Outcome.ERROR, "start", r"rank 1 ran other code \(hash f{16}\) than made the folder"),
+    (of_another_version, Outcome.ERROR, "start", r"rank 1 ran judge version 99, and \d+ made the folder"),
     (of_other_versions, Outcome.ERROR, "start", r"ranks 0 and 1 ran with different cpu"),
     (partly_local, Outcome.ERROR, "start", r"some ranks were started by a session's launcher and some were not"),
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from shardbench.model.validate import validate
 from shardbench.runs import described, discovery
 from shardbench.runs import evaluate as evaluate_module
 from shardbench.runs.conformance_problems import cases
-from shardbench.runs.discovery import broken_packages, get_strategy, missing_modules, strategies, strategy_codes
+from shardbench.runs.discovery import broken_packages, get_strategy, missing_modules, strategies, strategy_version
 from shardbench.runs.evaluate import Answer, RulesOnly, evaluate
 
 ROOT = Path(__file__).parent.parent
@@ -92,7 +92,7 @@ def test_strategies_of_others_plan_in_processes_of_their_own(monkeypatch: pytest
     _install(monkeypatch, "Learner")
     learner = get_strategy("learner")
     problem = cases()[0].problem
-    assert strategy_codes(["learner"])["learner"]
+    assert strategy_version("learner")
     answer = evaluate(RulesOnly(problem), learner, Budget(), 0)
     assert isinstance(answer, Answer), answer
     assert answer.plan.notes == {"learned": 1, "here": 0}

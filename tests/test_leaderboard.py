@@ -20,7 +20,6 @@ from shardbench.report.standing import by_problem, disagreement, table_standings
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
 from shardbench.runs.discovery import strategies
 from shardbench.studies.reproduction import find_reproduction
-from shardbench.studies.session import cell_code
 
 DIGESTS = {
     1: "cdfa56c6f20dabdfcb8aa8aaa50922435e1ee2ed3275826d34c1776d7baa0e8c",
@@ -65,16 +64,6 @@ def test_what_a_version_poses_is_frozen(version: int) -> None:
         workload, _ = problems.drawn(version, posed, machine)
         told.append([posed.name, workload.fingerprint, name, content_hash(machine.topology, machine.constants)])
     assert content_hash(told) == POSED[version]
-
-
-def test_a_cell_is_of_the_problems_and_of_its_strategy_whatever_the_code_around_them(monkeypatch) -> None:
-    cell = {"version": 1, "workload": "kaggle", "machine": "m", "strategy": "greedy-size", "effort": "timed"}
-    before = cell_code(Steps(), cell)
-    monkeypatch.setattr("shardbench.studies.session.class_code", lambda *_, **__: "edited since")
-    assert cell_code(Steps(), cell) == before
-    assert cell_code(Steps(), cell | {"strategy": "greedy-lookup"}) != before
-    monkeypatch.setattr(Steps, "frozen", "another list")
-    assert cell_code(Steps(), cell) != before
 
 
 def test_problems_have_known_machines_and_workloads_of_all_sizes() -> None:

@@ -27,7 +27,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def record(commit: str, hours: int, *, dirty: bool = False) -> CellRecord:
     made = Provenance(
-        commit=commit * 40, dirty=dirty, package_code="p", strategy_code="s",
+        commit=commit * 40, dirty=dirty, judge_version=1, made_by="1",
         started=NOON + timedelta(hours=hours), load_at_start=0, load_at_end=0,
     )  # fmt: skip
     return CellRecord(

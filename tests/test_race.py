@@ -26,7 +26,7 @@ from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome, TrialSpec
-from shardbench.report.compare.code_differences import other_code
+from shardbench.report.compare.versions import other_versions
 from shardbench.runs import race as race_module
 from shardbench.runs import race_round
 from shardbench.runs.asking import HandedPlan
@@ -281,7 +281,7 @@ def test_ranks_elsewhere(workload: Workload, plans: list[Plan], options: RaceOpt
     assert told(found) == {"a": (2, None, False), "b": (2, None, True)}
     records = trial_store(options.results, "race-ours").read()
     assert [record.outcome for record in records].count(Outcome.SKIPPED) == 4
-    assert other_code(records).own == {}
+    assert other_versions(records).other == {}
     assert all((options.results / "plans" / f"{content_hash(one.plan)}.json").is_file() for one in candidates)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import records as make
 
-from shardbench.base.code import checkout
+from shardbench.base.code import JUDGE_VERSION
 from shardbench.cli import compare, reproduce, run
 from shardbench.cli.main import run_command
 from shardbench.leaderboard.places import board_places
@@ -23,21 +23,20 @@ from shardbench.report.groups import groups
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND
 from shardbench.runs import runner
 from shardbench.studies.beside import Placed, placed, reuse
-from shardbench.studies.places import OTHER_CODE
 from shardbench.studies.reproduction import Reproduction, find_reproduction
-from shardbench.studies.session import SessionOptions, cell_code
+from shardbench.studies.session import SessionOptions, cell_version
 from shardbench.studies.study import Study
 from shardbench.studies.study_tables import study_tables
 
 SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
-OLD = "f" * 16
+OLD = JUDGE_VERSION + 1
 NARROW = (0.99, 1.0, 1.0, 1.01)
 
 
-def trial(name: str, step_ms: float, *, code: str | None = None, bound_ms: float = 1.0, **spec: object) -> Record:
-    """A simulated trial that this code judged, or one of another hash."""
-    made = make.provenance(package_code=code or checkout().package)
-    changes = {"draws": make.draws(step_ms, errors=NARROW), "provenance": made, "step_bound_ms": bound_ms}
+def trial(name: str, step_ms: float, *, judge: int = JUDGE_VERSION, **spec: object) -> Record:
+    """A simulated trial, as a version of the judge made it."""
+    made = make.provenance(judge_version=judge)
+    changes = {"draws": make.draws(step_ms, errors=NARROW), "provenance": made}
     return make.ok(name, (step_ms, step_ms), changes=changes, **{**SIMULATED, **spec})
 
 
@@ -47,22 +46,19 @@ def held(tmp_path: Path, own: list[Record], *records: Record) -> OnRecord:
     return on_record(tmp_path, "quick", own, own)
 
 
-def test_trials_on_record_are_compared_where_they_are_of_one_problem_and_one_cost_model(tmp_path: Path) -> None:
+def test_trials_on_record_are_compared_where_they_are_of_one_problem_and_one_version(tmp_path: Path) -> None:
     mine = trial("mine", 5.0)
-    alike = trial("a", 4.0), trial("b", 6.0, code=OLD)
+    alike = trial("a", 4.0), trial("b", 6.0)
     measured, own = make.ok("c"), trial("mine", 1.0)
     found = held(tmp_path / "1", [mine], *alike, measured, own, trial("d", 1.0, workload="another"))
     assert ([one.spec.strategy for one in found.records], found.moved) == (["a", "b"], 0)
     (line,) = found.lines
-    assert line.startswith(f"compared with 2 trials in {tmp_path / '1'} (commit dddddddddd; ")
-    moved = trial("b", 6.0, code=OLD, bound_ms=1.1)
-    found = held(tmp_path / "2", [mine], trial("a", 4.0), moved)
+    assert line.startswith(f"compared with 2 trials in {tmp_path / '1'} (commit dddddddddd)")
+    found = held(tmp_path / "2", [mine], trial("a", 4.0), trial("b", 6.0, judge=OLD))
     assert ([one.spec.strategy for one in found.records], found.moved) == (["a"], 1)
     assert found.lines[1].startswith("not compared with 1 trials in")
     found = held(tmp_path / "3", [mine], trial("a", 4.0, machine_hash="9" * 16))
     assert (found.records, found.moved) == ((), 1)
-    found = held(tmp_path / "5", [trial("mine", 5.0, code=OLD)], trial("a", 4.0, bound_ms=1.1))
-    assert (found.records, found.moved) == ((), 1), "what ran is of other code than what is on record"
     assert held(tmp_path / "4", [mine]).lines[0].startswith("nothing to compare with in")
 
 
@@ -103,7 +99,7 @@ def test_a_run_of_one_strategy_says_its_rank_among_the_committed_trials(
     assert "  best: greedy-size, 4.00 ms a step" in out
     assert "  row-wise: rank 2 of 3\n" in out
     assert "shardbench explain" not in out, "the best one's record is not in the run's folder"
-    assert f"compared with 2 trials in {committed} (commit dddddddddd; 2 are of other code" in out
+    assert f"compared with 2 trials in {committed} (commit dddddddddd)" in out
     assert "greedy-size" not in (results / "tables" / "quick" / "throughput.csv").read_text()
     alone = said(None)
     assert "  alone: row-wise, 5.00 ms a step" in alone
@@ -116,7 +112,6 @@ class Posing(Study):
 
     name = "posing"
     strategies = ("greedy-size", "shuffle")
-    frozen = "as it is"
 
     def cells(self, quick: bool) -> Sequence[Cell]:
         return [
@@ -148,10 +143,10 @@ ENTERING = [{"task": task, "strategy": "row-wise", "seed": 0} for task in ("t1",
 BOUNDS = [{"task": task, "strategy": None, "seed": 0} for task in ("t1", "t2")]
 
 
-def cell_record(cell: Cell, *, code: str | None = None, environment: str = "e", **row: object) -> CellRecord:
-    begun = Provenance.begin(cell_code(STUDY, cell))
-    begun = begun.model_copy(update={"package_code": code or begun.package_code, "commit": "d" * 40})
-    rows = ({"backend": "simulated", "infeasible": 0, "tasks": 5, "bound_ms": 1.0, **row},)
+def cell_record(cell: Cell, *, judge: int = JUDGE_VERSION, environment: str = "e", **row: object) -> CellRecord:
+    begun = Provenance.begin(cell_version(STUDY, cell))
+    begun = begun.model_copy(update={"judge_version": judge, "commit": "d" * 40})
+    rows = ({"backend": "simulated", "infeasible": 0, "tasks": 5, **row},)
     return CellRecord(
         key=cell_key(STUDY.name, 1, cell), study=STUDY.name, version=1, cell=cell, wall_s=1.0, cpu_s=1.0, rows=rows,
         environment=environment, provenance=begun,
@@ -201,46 +196,44 @@ def test_a_paper_without_tasks_for_it_says_where_there_are_some(capsys: pytest.C
         assert said.out == ""
 
 
-def test_bounds_are_reused_where_this_code_proved_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_are_reused_where_this_version_proved_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options, committed = SessionOptions(results=tmp_path / "runs", strategies=("row-wise",)), tmp_path / "results"
     other = cell_record({"task": "t1", "strategy": "shuffle", "seed": 0}, cost_ms=1.0)
-    keep(committed, cell_record(BOUNDS[0]), cell_record(BOUNDS[1], code=OLD), other)
+    keep(committed, cell_record(BOUNDS[0]), cell_record(BOUNDS[1], judge=OLD), other)
     (committed / "environments").mkdir()
     (committed / "environments" / "e.json").write_text("{}")
     assert reuse(FOUND, options, committed) == (1, 1)
     assert [one.cell for one in cell_store(options.results, "posed", "posing").read()] == BOUNDS[:1]
     assert (options.results / "environments" / "e.json").read_text() == "{}"
     assert reuse(FOUND, options, committed) == (0, 1), "what is there already stays"
-    keep(options.results, cell_record(BOUNDS[0], code=OLD), cell_record(BOUNDS[1], code=OLD))
-    assert reuse(FOUND, options, committed) == (1, 0), "unless other code made it"
+    keep(options.results, cell_record(BOUNDS[0], judge=OLD), cell_record(BOUNDS[1], judge=OLD))
+    assert reuse(FOUND, options, committed) == (1, 0), "unless another version made it"
     monkeypatch.setattr(STUDY, "holds", lambda record: False, raising=False)
     assert reuse(FOUND, SessionOptions(results=tmp_path / "3", strategies=("row-wise",)), committed) == (0, 2)
 
 
-def test_places_on_tasks_are_among_competitors_of_one_cost_model_who_placed_all(tmp_path: Path) -> None:
+def test_places_on_tasks_are_among_competitors_of_one_version_who_placed_all(tmp_path: Path) -> None:
     options, committed = SessionOptions(results=tmp_path / "runs", strategies=("row-wise",)), tmp_path / "results"
     keep(options.results, *(cell_record(cell, cost_ms=5.0) for cell in ENTERING))
     theirs = [cell for cell in STUDY.cells(False) if cell["strategy"]]
     cost = {"greedy-size": 4.0, "shuffle": 6.0}
-    keep(committed, *(cell_record(cell, cost_ms=cost[str(cell["strategy"])], code=OLD) for cell in theirs))
+    keep(committed, *(cell_record(cell, cost_ms=cost[str(cell["strategy"])]) for cell in theirs))
     (found,) = placed(FOUND, options, committed)
-    assert (found.study, found.others, found.other_code, found.commits) == ("posing", 2, 2, ("d" * 10,))
+    assert (found.study, found.others, found.left_out, found.commits) == ("posing", 2, 0, ("d" * 10,))
     best = "(best of the others: greedy-size, 4.00 ms)"
     assert found.lines == tuple(f"{task}: row-wise 5.00 ms, rank 2 of 3 {best}" for task in ("t1", "t2"))
-    keep(committed, *(cell_record(cell, cost_ms=4.0, code=OLD, bound_ms=2.0) for cell in theirs[:3]))
+    keep(committed, *(cell_record(cell, cost_ms=4.0, judge=OLD) for cell in theirs))
     keep(options.results, cell_record(ENTERING[1], cost_ms=5.0, infeasible=2, tasks=3))
     (found,) = placed(FOUND, options, committed)
+    assert (found.others, found.left_out) == (0, 2)
     assert found.lines == (
-        "t1: row-wise 5.00 ms, no rank: the others' rows are of another cost model",
+        "t1: row-wise 5.00 ms, no rank: no other strategy has rows of this version",
         "t2: row-wise 5.00 ms, no rank: it placed 3 tasks and not all",
     )
-    keep(options.results, cell_record(ENTERING[1], cost_ms=5.0))
-    (found,) = placed(FOUND, options, None)
-    assert found.lines[1] == "t2: row-wise 5.00 ms, no rank: no other strategy has rows"
-    keep(options.results, cell_record(ENTERING[1], cost_ms=5.0, code=OLD))
+    keep(options.results, cell_record(ENTERING[1], cost_ms=5.0, judge=OLD))
     (found,) = placed(FOUND, options, committed)
     (line,) = found.lines
-    assert line.startswith("no rank: 1 cells of this run are on record by other code than this")
+    assert line.startswith("no rank: 1 cells of this run are of another version than this")
 
 
 def board_row(strategy: str | None, step_ms: float | None, workload: str = "w", **changes: object) -> dict:
@@ -257,11 +250,10 @@ def proven(ms: float, workload: str = "w", **changes: object) -> dict:
 
 
 def said_of_board(own: list[dict], others: list[dict]) -> list[str]:
-    frames = [pd.DataFrame(rows) for rows in (own, [{OTHER_CODE: True, **row} for row in others])]
-    return [line.strip() for line in board_places(*frames, "mine", 1)]
+    return [line.strip() for line in board_places(pd.DataFrame(own), pd.DataFrame(others), "mine", 1)]
 
 
-def test_a_place_on_the_leaderboard_is_by_problems_that_one_cost_model_judged() -> None:
+def test_a_place_on_the_leaderboard_is_by_the_problems_that_it_solved_beside_others() -> None:
     own = [proven(8.0), board_row("mine", 10.0), proven(4.0, "x"), board_row("mine", None, "x")]
     others = [
         proven(8.0), board_row("a", 9.9), board_row("b", 20.0), board_row("ref", 9.0, role="search"),
@@ -270,22 +262,9 @@ def test_a_place_on_the_leaderboard_is_by_problems_that_one_cost_model_judged() 
     head, *row = said_of_board(own, others)
     assert head == "60 s: mine has rank 3 of 3 on 2 problems"
     assert row[2] == "| mine | 2 | 1 | - | 0 | 0.00 | 0.00 | 0.50 | 0.50 | 1.25 |"
-    moved, head, *row = said_of_board(own, [*others[:4], proven(5.0, "x"), *others[5:]])
-    assert moved.startswith("on 1 of 2 problems the rows on record are of another cost model")
-    assert head == "60 s: mine has rank 1 of 3, shared with 2 others, on 1 problem"
-    here = [{**one, OTHER_CODE: False} for one in [proven(7.0), *others[1:4]]]
-    assert said_of_board(own, here)[0].startswith("60 s: mine has rank 1 of 3"), "this code judged them"
-
-
-def test_rows_of_another_cost_model_are_compared_by_their_own_bounds_alone() -> None:
-    own = [proven(8.0), board_row("mine", 10.0)]
-    others = [proven(1.0), board_row("a", 1.1), board_row("b", 2.0), board_row("c", None)]
-    moved, head, *row, by_bounds = said_of_board(own, others)
-    assert moved.startswith("on 1 of 1 problems")
+    head, *row = said_of_board(own[:2], [])
     assert head == "60 s: mine has no rank on 1 problem"
     assert row[2] == "| mine | 1 | 1 | - | - | - | - | - | - | 1.25 |"
-    assert by_bounds.endswith("on what both solved, it would have rank 2 of 3")
-    assert said_of_board(own, [])[0] == "60 s: mine has no rank on 1 problem"
     assert said_of_board([proven(8.0)], others) == ["mine has no rows: all its cells failed"]
 
 
@@ -298,9 +277,9 @@ def test_a_record_of_the_leaderboard_is_of_the_machine_file_that_is_here(monkeyp
     assert not Steps().holds(cell_record(cell, machine_hash="another"))
 
 
-def test_a_study_is_said_to_stand_beside_others_of_other_code() -> None:
-    found = Placed(study="posing", others=2, other_code=1, commits=("abc",), lines=("t1: a line",))
+def test_a_study_is_said_to_stand_beside_others_of_its_version() -> None:
+    found = Placed(study="posing", others=2, left_out=1, commits=("abc",), lines=("t1: a line",))
     assert list(reproduce._place_lines(found, Path("results"))) == [
-        "posing, beside 2 others in results (commit abc; 1 of them by other code than this):",
+        "posing, beside 2 others in results (commit abc; 1 are of other versions and left out):",
         "  t1: a line",
     ]

@@ -65,7 +65,7 @@ def test_two_agents_run_a_folder_from_the_slurm_script_and_it_equals_a_local_run
     (local,) = run_suite(suite, replace(options, results=tmp_path / "local", work=None, launch=True), Silent())
     assert without_times(found.record) == without_times(local)
     assert found.record.measured_bytes == local.measured_bytes != {}
-    assert found.record.provenance.strategy_code == local.provenance.strategy_code
+    assert found.record.provenance.made_by == local.provenance.made_by
     # Whoever starts it again changes nothing.
     before = content(folder)
     again = subprocess.run(["bash", SCRIPT], check=False, env=environment, capture_output=True, text=True, timeout=300)

@@ -14,6 +14,7 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
+from shardbench.records import base_record
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.report.page.study_chart import plot_chart
@@ -207,14 +208,13 @@ def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_
     store = cell_store(tmp_path, "uses", "doubling")
     first = store.read()[-2]
     assert first.provenance is not None
-    assert first.provenance.strategy_code == session.cell_code(study, first.cell)
+    assert first.provenance.made_by == session.cell_version(study, first.cell)
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 2)]
 
-    for planted in ("class_code", "_strategy_code"):
-        with monkeypatch.context() as edited:
-            edited.setattr(session, planted, lambda *_, **__: "edited since")
-            assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)], planted
-        run(made, tmp_path, quick=True)
+    with monkeypatch.context() as raised:
+        raised.setattr(session, "strategy_version", lambda name: "99")
+        assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)]
+    run(made, tmp_path, quick=True)
 
     unstated = store.latest()[first.key].model_copy(update={"provenance": None})
     store.append(unstated)
@@ -418,17 +418,17 @@ def test_status_and_report_are_of_studies_as_well(
     assert run_command(["report", "--check", *results]) == 0
     assert capsys.readouterr().out == "mine: tables and records agree\n"
 
-    monkeypatch.setattr(session, "class_code", lambda *_, **__: "edited since")
+    monkeypatch.setattr(base_record, "JUDGE_VERSION", 99)
     assert run_command(["status", "--json", *results]) == 0
     state = json.loads(capsys.readouterr().out)
     assert state["studies"] == {"doubling": {"cells": 4, "settled": 0}}
-    assert state["studies_other_code"]["own"] == {"doubling": 2}
+    assert state["studies_other_versions"]["other"] == {"doubling": 2}
     assert run_command(["report", "--json", *results]) == 0
     reported = json.loads(capsys.readouterr().out)
-    assert reported["studies_other_code"]["own"] == {"doubling": 2}
+    assert reported["studies_other_versions"]["other"] == {"doubling": 2}
     assert [row["twice"] for row in reported["tables"]["doubling"]] == [2.0, 4.0]
     assert run_command(["report", "--page", *results]) == 0
-    said = "other code of their own: doubling (2); a run makes these again"
+    said = "2 of 2 records are of other versions, a run makes them again: doubling (2)"
     assert said in capsys.readouterr().out
     assert said in (tmp_path / "pages" / "mine.html").read_text(encoding="utf-8")
 

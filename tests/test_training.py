@@ -6,7 +6,6 @@ import pytest
 import torch
 from autoshard_tasks import SMALL, TASKS, make_task
 
-from shardbench.base.code import code_hash
 from shardbench.base.errors import BadInput
 from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.baselines.dreamshard.settings import DreamShardSettings
@@ -154,11 +153,11 @@ def test_other_tasks_seeds_settings_and_oracles_are_other_trainings(kind):
 
 
 @every
-@pytest.mark.parametrize("edited", ["class_code", "code_hash"])
-def test_an_edited_strategy_or_training_is_another_training(kind, edited, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("part", "version"), [("JUDGE_VERSION", 99), ("others_code", lambda *_: "edited since")])
+def test_another_version_is_another_training(kind, part, version, monkeypatch, tmp_path):
     before = training(kind)
     before.train(folder=tmp_path)
-    monkeypatch.setattr(f"shardbench.learning.training.{edited}", lambda *_: "edited since")
+    monkeypatch.setattr(f"shardbench.learning.training.{part}", version)
     after = training(kind)
     assert after.key != before.key
     after.train(folder=tmp_path)
@@ -224,15 +223,3 @@ def test_updates_are_planned_for_a_quarter_of_the_budget():
     assert affordable_updates(Budget(fit_s=40.0), 0.5, 1000) == 20
     assert affordable_updates(Budget(fit_s=40.0), 0.5, 7) == 7
     assert affordable_updates(Budget(fit_s=0.001), 0.5, 7) == 1
-
-
-@pytest.mark.parametrize(
-    ("edited", "counts"), [("shardbench.tasks", True), ("shardbench.cost", True), ("shardbench.report", False)]
-)
-def test_a_training_is_made_again_by_edited_oracles_and_cost_models(edited, counts, monkeypatch):
-    before = training("autoshard").key
-    monkeypatch.setattr(
-        "shardbench.learning.training.code_hash",
-        lambda *modules: "edited since" if edited in modules else code_hash(*modules),
-    )
-    assert (training("autoshard").key != before) is counts

@@ -9,14 +9,14 @@ from itertools import chain
 from pathlib import Path
 
 from shardbench.base.atomic import write_atomically
-from shardbench.base.code import checkout
+from shardbench.base.code import JUDGE_VERSION
 from shardbench.base.generated import csv_text
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import cell_store, trial_store
 from shardbench.report.groups import current
 
 RESULTS = Path("results")
-COLUMNS = ("part", "records", "hours", "first_begun", "last_begun", "commits", "of_this_harness")
+COLUMNS = ("part", "records", "hours", "first_begun", "last_begun", "commits", "of_this_version")
 PAUSE = timedelta(minutes=30)
 """Records that begin further apart are of two runs: what lies between took no time."""
 _SHORT = 7
@@ -43,7 +43,7 @@ def line(name: str, records: Iterable[BaseRecord]) -> tuple[object, ...]:
     begun = sorted(each.started for each in known)
     hours = sum(((b - a) for a, b in zip(begun, begun[1:]) if b - a <= PAUSE), timedelta()) / timedelta(hours=1)
     commits = dict.fromkeys(each.commit[:_SHORT] for each in sorted(known, key=lambda of: of.started) if each.commit)
-    here = sum(each.package_code == checkout().package for each in known)
+    here = sum(each.judge_version == JUDGE_VERSION for each in known)
     span = (f"{begun[0]:%Y-%m-%d %H:%M}", f"{begun[-1]:%Y-%m-%d %H:%M}") if begun else ("", "")
     return name, len(listed), f"{hours:.2f}", *span, " ".join(commits), here
 

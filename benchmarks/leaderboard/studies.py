@@ -25,7 +25,7 @@ from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Study
 
 from .places import board_places
-from .problems import VERSION, Posed, load, question, text
+from .problems import VERSION, Posed, load, question
 
 MEASURED_SUITE = "measured"
 """Its records of ordinary training stand in the table as well, by a backend of their own."""
@@ -42,7 +42,6 @@ class Steps(Study):
 
     name = "steps"
     version = 1
-    frozen = content_hash(text(VERSION))
 
     def __init__(
         self,

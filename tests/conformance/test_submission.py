@@ -226,9 +226,9 @@ def test_other_bounds_than_those_of_the_repository_are_a_fault(
         assert (found.bounds_on_record, found.bounds_proven) == ((2, 0) if on_record else (0, 2))
 
 
-def test_bounds_of_other_code_are_proven_again(honest: list[CellRecord], tmp_path: Path) -> None:
+def test_bounds_of_another_version_are_proven_again(honest: list[CellRecord], tmp_path: Path) -> None:
     for record in honest:
-        other = record.provenance.model_copy(update={"package_code": "x"})
+        other = record.provenance.model_copy(update={"judge_version": 99})
         store = cell_store(tmp_path / "committed", "leaderboard", "steps")
         store.append(record.model_copy(update={"provenance": other, "rows": ({**record.rows[0], "step_ms": 0.1},)}))
     found = check_submission(tmp_path, committed=tmp_path / "committed")
@@ -315,8 +315,9 @@ def test_records_are_of_this_code_of_a_clean_checkout_and_of_cells_of_the_leader
         # Another record says nothing of a wall.
         assert set(unconfined) == {"make it again where bubblewrap is installed"}
         assert len(walled) == len(unconfined) - 1
-    assert faults(strategy_code="x") == ["made by other code than what is installed here"]
-    assert faults(package_code="x") == ["judged by other code than what is installed here"]
+    (other,) = faults(made_by="x")
+    assert other.startswith("made by x, and ")
+    assert faults(judge_version=99) == ["judged by another version than what is installed here"]
     failure = {"rows": (), "failure": "broke"}
     rewritten(tmp_path, [*honest[:-1], honest[-1].model_copy(update=failure)])
     (fault,) = check_submission(tmp_path).faults

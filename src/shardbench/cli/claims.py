@@ -73,12 +73,12 @@ def print_claims(frame: "pd.DataFrame") -> None:
 
 
 def print_claims_of(reproduction: "Reproduction", results: Path) -> None:
-    """Print the ledger's rows of one paper, and which of its records other code made."""
-    from shardbench.studies.files import study_code  # noqa: PLC0415
+    """Print the ledger's rows of one paper, and which of its records are of other versions."""
+    from shardbench.studies.files import study_versions  # noqa: PLC0415
     from shardbench.studies.ledger import ledger  # noqa: PLC0415
 
     print_claims(ledger(results, reproduction).rows)
-    for line in study_code(reproduction, results).lines():
+    for line in study_versions(reproduction, results).lines():
         say(line)
 
 

@@ -75,7 +75,7 @@ FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Delete the records of all that is chosen first, then make them again.")
 ]
 OutdatedOption = Annotated[
-    bool, typer.Option("--outdated", help="Delete first what other code made; an interrupted run so goes on.")
+    bool, typer.Option("--outdated", help="Delete first what is of older versions; an interrupted run so goes on.")
 ]
 RetryOption = Annotated[
     str,

@@ -17,8 +17,8 @@ from shardbench.cli.names import named
 
 if TYPE_CHECKING:
     from shardbench.records.record import Record
-    from shardbench.report.compare.code_differences import OtherCode
     from shardbench.report.compare.on_record import OnRecord
+    from shardbench.report.compare.versions import OtherVersions
     from shardbench.runs.suite import Suite
     from shardbench.studies.reproduction import Reproduction
 
@@ -114,34 +114,34 @@ def print_report(
             say(line)
     for line in beside.lines if beside else ():
         say(line)
-    for line in _code_of(records).lines():
+    for line in _versions_of(records).lines():
         say(line)
     say(f"records: {trial_store(results, suite).path}")
     say(f"tables: {results / 'tables' / suite}" + ("" if tables else f" (shardbench report {suite}{options})"))
 
 
-def _code_of(records: "list[Record]") -> "OtherCode":
-    from shardbench.report.compare.code_differences import other_code  # noqa: PLC0415
+def _versions_of(records: "list[Record]") -> "OtherVersions":
+    from shardbench.report.compare.versions import other_versions  # noqa: PLC0415
     from shardbench.report.groups import current  # noqa: PLC0415
 
-    return other_code(current(records))
+    return other_versions(current(records))
 
 
 def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> dict[str, Any]:
     from shardbench.report.tables.answer import answers  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows, suite_records  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables  # noqa: PLC0415
-    from shardbench.studies.files import frames, study_code  # noqa: PLC0415
+    from shardbench.studies.files import frames, study_versions  # noqa: PLC0415
 
     data: dict[str, Any] = {"tables": {}}
     if suite:
         records = suite_records(results, suite.name)
         data["tables"] |= {table: json_rows(frame) for table, frame in tables(records).items()}
         data["answers"] = [answer.data() for answer in answers(records, results)]
-        data["other_code"] = asdict(_code_of(records))
+        data["other_versions"] = asdict(_versions_of(records))
     if reproduction:
         data["tables"] |= {table: json_rows(frame) for table, frame in frames(reproduction, results).items()}
-        data["studies_other_code"] = asdict(study_code(reproduction, results))
+        data["studies_other_versions"] = asdict(study_versions(reproduction, results))
     return data
 
 

@@ -143,18 +143,18 @@ def reproduce_command(
 def _delete_records(found: "Reproduction", results: Path, *, outdated_only: bool) -> None:
     """Delete the records of the paper's suite and of all its studies, also of those that it no longer has."""
     from shardbench.records.store import cell_store, trial_store  # noqa: PLC0415
-    from shardbench.report.compare.code_differences import outdated, trial_code  # noqa: PLC0415
-    from shardbench.studies.session import cell_code  # noqa: PLC0415
+    from shardbench.report.compare.versions import trial_version  # noqa: PLC0415
+    from shardbench.studies.session import cell_version  # noqa: PLC0415
 
     studies = {study.name: study for study in found.studies}
 
     def is_old(record: "CellRecord") -> bool:
         study = studies.get(record.study)
-        return study is None or study.version != record.version or outdated(record, cell_code(study, record.cell))
+        return study is None or study.version != record.version or not record.is_of(cell_version(study, record.cell))
 
     with sole_writer(results):
         trial_store(results, found.owner).remove(
-            lambda record: not outdated_only or outdated(record, trial_code(record))
+            lambda record: not outdated_only or not record.is_of(trial_version(record))
         )
         for path in sorted((results / "studies" / found.owner).glob("*.jsonl")):
             cell_store(results, found.owner, path.stem).remove(lambda record: not outdated_only or is_old(record))
@@ -175,9 +175,9 @@ def _refuse_no_cell(name: str, strategies: list[str]) -> None:
 def _note_reused(found: tuple[int, int], committed: Path, listener: "PlainProgress") -> None:
     copied, others = found
     if copied:
-        listener.noted(f"{copied} bounds are reused from {committed}, where this code proved them")
+        listener.noted(f"{copied} bounds are reused from {committed}, where this version proved them")
     if others:
-        listener.noted(f"{others} bounds in {committed} are of other code than this: they are proven again")
+        listener.noted(f"{others} bounds in {committed} are of another version than this: they are proven again")
 
 
 def _say(
@@ -224,11 +224,11 @@ def _say(
 
 
 def _place_lines(found: "Placed", committed: Path | None) -> Iterator[str]:
-    """Say beside whose cells a study's are held, which code made those, and what came of it."""
+    """Say beside whose cells a study's are held, of which commits those are, and what came of it."""
     if found.others:
-        code = f"{found.other_code} of them by other code than this" if found.other_code else "by this code"
+        left = f"; {found.left_out} are of other versions and left out" if found.left_out else ""
         commits = ", ".join(found.commits) or "not stated"
-        yield f"{found.study}, beside {found.others} others in {committed} (commit {commits}; {code}):"
+        yield f"{found.study}, beside {found.others} others in {committed} (commit {commits}{left}):"
     else:
         yield f"{found.study}:"
     yield from (f"  {line}" for line in found.lines)

@@ -170,7 +170,7 @@ def _calibrate(machine: "Machine", out: Path, workloads: "Sequence[Workload]") -
 def _delete_records(suite: str, options: "RunOptions", *, outdated_only: bool) -> None:
     """Delete the suite's records that the options choose, also of trials that the suite no longer has."""
     from shardbench.records.store import trial_store  # noqa: PLC0415
-    from shardbench.report.compare.code_differences import outdated, trial_code  # noqa: PLC0415
+    from shardbench.report.compare.versions import trial_version  # noqa: PLC0415
     from shardbench.runs.discovery import get_strategy  # noqa: PLC0415
 
     # A mistyped name is refused before anything is deleted.
@@ -184,7 +184,7 @@ def _delete_records(suite: str, options: "RunOptions", *, outdated_only: bool) -
 
     with sole_writer(options.results):
         trial_store(options.results, suite).remove(
-            lambda record: chosen(record) and (not outdated_only or outdated(record, trial_code(record)))
+            lambda record: chosen(record) and (not outdated_only or not record.is_of(trial_version(record)))
         )
 
 

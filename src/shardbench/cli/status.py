@@ -28,7 +28,7 @@ def status_command(
 ) -> None:
     """Say what is done of a suite or a paper.
 
-    It counts the trials and cells that are settled or open, how they ended, and the records of other code than this.
+    It counts the trials and cells that are settled or open, how they ended, and the records of other versions.
     """
     from shardbench.runs.calibrating import as_calibrated  # noqa: PLC0415
     from shardbench.runs.runner import RunOptions, SuiteWork  # noqa: PLC0415
@@ -57,15 +57,15 @@ def outcome_counts(records: "Iterable[Record]") -> dict[str, int]:
 
 
 def _add_suite(name: str, work: "SuiteWork", state: dict[str, Any], lines: list[str]) -> None:
-    from shardbench.report.compare.code_differences import other_code  # noqa: PLC0415
+    from shardbench.report.compare.versions import other_versions  # noqa: PLC0415
 
     known, settled = work.store.latest(), _settled(work)
     counts = outcome_counts(known[trial.key] for trial in settled)
     others = len(known.keys() - {trial.key for trial in work.pieces})
-    code = other_code(known[trial.key] for trial in work.pieces if trial.key in known)
+    code = other_versions(known[trial.key] for trial in work.pieces if trial.key in known)
     state |= {"suite": name, "trials": len(work.pieces), "settled": len(settled)}
     state |= {"open": len(work.pieces) - len(settled), "outcomes": counts, "other_records": others}
-    state["other_code"] = asdict(code)
+    state["other_versions"] = asdict(code)
     lines += [_count_line(name, work, len(settled)), *(f"  {outcome:<10} {n}" for outcome, n in counts.items())]
     if others:
         lines.append(f"  {others} more records are of other selections or of earlier versions of the suite")
@@ -73,11 +73,11 @@ def _add_suite(name: str, work: "SuiteWork", state: dict[str, Any], lines: list[
 
 
 def _add_studies(reproduction: "Reproduction", results: Path, state: dict[str, Any], lines: list[str]) -> None:
-    from shardbench.studies.files import study_code  # noqa: PLC0415
+    from shardbench.studies.files import study_versions  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, StudyWork  # noqa: PLC0415
 
-    code = study_code(reproduction, results)
-    state["studies"], state["studies_other_code"] = {}, asdict(code)
+    code = study_versions(reproduction, results)
+    state["studies"], state["studies_other_versions"] = {}, asdict(code)
     for study in reproduction.studies:
         work = StudyWork(reproduction.owner, study, SessionOptions(results=results))
         settled = len(_settled(work))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.base.code import class_code, code_hash
+from shardbench.base.code import JUDGE_VERSION, others_code
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.learning.checkpoint import opened, save
@@ -249,7 +249,7 @@ AnyTraining = Training[Any, Any, Any]
 
 
 def training_key(training: AnyTraining) -> str:
-    """Hash everything that a training depends on, its code included: what is kept under it is for it alone."""
+    """Hash all that a training depends on, versions of code included: what is kept under it is for it alone."""
     told = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
-    code = class_code(training, Training), code_hash(__package__, "shardbench.tasks", "shardbench.cost")
-    return content_hash(training.kind, training.version, code, *told)
+    theirs = others_code(*(kind.__module__ for kind in type(training).__mro__ if issubclass(kind, Training)))
+    return content_hash(training.kind, training.version, JUDGE_VERSION, theirs, *told)

@@ -75,6 +75,8 @@ class Strategy(ABC):
     sees: ClassVar[frozenset[Sees]]
     moves: frozenset[Move]
     role: ClassVar[Role] = Role.COMPETITOR
+    version: ClassVar[int] = 1
+    """Raise it when it makes other plans than before: what is on record by an older one is then made again."""
     requires: ClassVar[tuple[str, ...]] = ()
     """Importable modules the strategy needs; where one is missing its trials are ``skipped``."""
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 import pydantic
 
+from shardbench.base.code import JUDGE_VERSION
 from shardbench.base.serialise import FiniteModel
 from shardbench.records.provenance import Provenance
 
@@ -45,6 +46,16 @@ class BaseRecord(FiniteModel, ABC):
             raise ValueError(f"key {self.key} is not that of the line ({self.expected_key}): the line was edited")
         return self
 
-    def made_by(self, code: str | None) -> bool:
-        """Tell whether it says that the code it is about had this hash; nothing is made by None."""
-        return self.provenance is not None and code is not None and self.provenance.strategy_code == code
+    @property
+    def judged_here(self) -> bool:
+        """Tell whether the version of the judge that is here made it: only then its numbers compare with ours."""
+        return self.provenance is not None and self.provenance.judge_version == JUDGE_VERSION
+
+    def is_of(self, version: str | None) -> bool:
+        """Tell whether it was judged here, of what it is about in this version; nothing is of None."""
+        return (
+            self.judged_here
+            and version is not None
+            and self.provenance is not None
+            and (self.provenance.made_by == version)
+        )

@@ -4,9 +4,9 @@ import os
 from datetime import UTC, datetime
 
 import pydantic
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from shardbench.base.code import checkout
+from shardbench.base.code import JUDGE_VERSION, checkout
 from shardbench.base.serialise import FiniteModel
 from shardbench.base.wall import Kind
 
@@ -18,12 +18,12 @@ class Provenance(FiniteModel):
     """The commit of the checkout that the package lies in; None where it is in none."""
     dirty: bool | None
     """Whether the code differs from the commit; None without one."""
-    package_code: str
-    """Hash of the code that judges, and of the data sets."""
-    strategy_code: str | None
-    """Hash of the code that the result is about: a trial's strategy, or a study with the strategies it names.
+    judge_version: PositiveInt
+    """The version of the code that judges, the data sets among it."""
+    made_by: str | None
+    """The version of what is judged: a trial's strategy, or the strategies that a study's cell asks.
 
-    It is the plan's hash where a race was given the plan, whatever code had made it.
+    It is the plan's hash where a race was given the plan, whoever had made it.
     None where there is no file to read; such a record is never settled.
     """
     started: pydantic.AwareDatetime
@@ -34,14 +34,14 @@ class Provenance(FiniteModel):
     """What kept the planner of other people's code from what is not its own; None for reviewed code."""
 
     @classmethod
-    def begin(cls, strategy_code: str | None, wall: Kind | None = None) -> "Provenance":
+    def begin(cls, made_by: str | None, wall: Kind | None = None) -> "Provenance":
         """Return the provenance of what begins now; ``ended`` completes it."""
         code, load = checkout(), _load()
         return cls(
             commit=code.commit,
             dirty=code.dirty,
-            package_code=code.package,
-            strategy_code=strategy_code,
+            judge_version=JUDGE_VERSION,
+            made_by=made_by,
             started=datetime.now(UTC).replace(microsecond=0),
             load_at_start=load,
             load_at_end=load,

@@ -246,7 +246,8 @@ class Record(BaseRecord):
     @property
     def of_given_plan(self) -> bool:
         """Tell whether a race was given the plan, so that the record is about that plan and no strategy's code."""
-        return self.planned is not None and self.made_by(self.planned.plan_hash)
+        made = self.provenance.made_by if self.provenance is not None else None
+        return self.planned is not None and made == self.planned.plan_hash
 
     @property
     def shares_cores(self) -> bool:

@@ -153,7 +153,7 @@ def _records(
 
 def _line(record: BaseRecord) -> Row:
     code = record.provenance
-    stated = ("commit", "dirty", "package_code", "strategy_code", "started", "load_at_start", "load_at_end")
+    stated = ("commit", "dirty", "judge_version", "made_by", "started", "load_at_start", "load_at_end")
     return {
         "about": record.about,
         "key": record.key,

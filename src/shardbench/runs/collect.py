@@ -150,8 +150,8 @@ def _record(kept: Record, job: RankJob, folder: Path, results: Path) -> Record:
     ran = next((ran for rank in range(job.topology.world_size) if (ran := _ran(folder, rank)) is not None), None)
     if ran is not None:
         ran.environment.save(results)
-        code = kept.provenance.strategy_code if kept.provenance is not None else None
-        provenance = ran.provenance.model_copy(update={"strategy_code": code})
+        made_by = kept.provenance.made_by if kept.provenance is not None else None
+        provenance = ran.provenance.model_copy(update={"made_by": made_by})
         kept = kept.model_copy(update={"environment": ran.environment.hash, "provenance": provenance})
     record = kept.ended(failure, measured)
     for plan in (job.plan, job.control):

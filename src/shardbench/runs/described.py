@@ -13,7 +13,7 @@ from importlib import metadata
 
 from pydantic import TypeAdapter, ValidationError
 
-from shardbench.base.code import code_hash, owner_of, places_of, shipped_data
+from shardbench.base.code import files_hash, owner_of, places_of, shipped_data
 from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput, Infeasible, described
 from shardbench.base.plugins import LOADS_S, loaded
@@ -40,6 +40,7 @@ class Description(FiniteModel):
     sees: frozenset[Sees]
     moves: frozenset[Move]
     role: Role
+    version: int
     requires: tuple[str, ...]
     learns: bool
     about: str
@@ -63,7 +64,7 @@ class Description(FiniteModel):
             sent = within(pickling_s, lambda: pickle.dumps(strategy))
         except BaseException as error:
             unsent = described(error)
-        declared = {name: getattr(strategy, name) for name in ("name", "sees", "moves", "role", "requires")}
+        declared = {name: getattr(strategy, name) for name in ("name", "sees", "moves", "role", "version", "requires")}
         several = gives_several(strategy)
         told = {"learns": learns(strategy), "about": about(strategy), "modules": classes_of(strategy), "unsent": unsent}
         return cls(**declared, **told, several=several, kind=kind_of(strategy), sent=base64.b64encode(sent).decode())
@@ -138,7 +139,7 @@ def described_apart(package: str, module: str, value: str) -> list[Strategy]:
 
     ``module`` is that of ``value``, the entry point's ``module:attribute``.
     """
-    found = _described(package, module, value, code_hash(owner_of(module)))
+    found = _described(package, module, value, files_hash(owner_of(module)))
     if isinstance(found, str):
         raise BadInput(found)
     return [Described(one) for one in found]

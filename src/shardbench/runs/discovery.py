@@ -7,12 +7,12 @@ instance) and the name of the package it came from. What others bring is describ
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 
 from shardbench.base.closest import unknown
-from shardbench.base.code import BASELINES, COMMON, REPRODUCTION, is_here, modules_code
+from shardbench.base.code import BASELINES, COMMON, REPRODUCTION, is_here, others_code
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import Brought, brought, collected, loaded
 from shardbench.model.strategy import Strategy
@@ -61,13 +61,18 @@ def reproduction_home(owner: str) -> str:
     return common.get(owner, f"{GROUP}.{owner}.{REPRODUCTION}")
 
 
-def strategy_codes(names: Iterable[str]) -> dict[str, str | None]:
-    """Hash the code of each strategy, by its name; None for one that is not here or has no file to read."""
+@cache
+def strategy_version(name: str) -> str | None:
+    """Return the version of a strategy; None for one that is not here, or that has no file to read.
+
+    That of other people's strategies has a hash of their packages: nobody here raises it when they edit them.
+    """
     known, _ = _found()
-    return {
-        name: modules_code(*classes_of(found.value), found.module) if (found := known.get(name)) else None
-        for name in set(names)
-    }
+    if name not in known:
+        return None
+    strategy = known[name].value
+    theirs = others_code(*classes_of(strategy), known[name].module)
+    return None if theirs is None else f"{strategy.version} {theirs}".strip()
 
 
 def _found() -> tuple[dict[str, Brought[Strategy]], tuple[str, ...]]:

@@ -97,9 +97,9 @@ def _hosts(ranks: Sequence[RankResult], prepared: Provenance | None) -> int:
     if len(rans) < len(ranks):
         raise failed(Outcome.ERROR, "some ranks were started by a session's launcher and some were not", "start")
     for rank, ran in enumerate(rans):
-        code = ran.provenance.package_code
-        if prepared is not None and code != prepared.package_code:
-            cause = f"rank {rank} ran other code (hash {code}) than made the folder ({prepared.package_code})"
+        version = ran.provenance.judge_version
+        if prepared is not None and version != prepared.judge_version:
+            cause = f"rank {rank} ran judge version {version}, and {prepared.judge_version} made the folder"
             raise failed(Outcome.ERROR, f"{cause}: install one version everywhere and run it again", "start")
         # Memory and free cores of like machines may differ.
         facts = sorted(Environment.model_fields.keys() - {"memory_gib", "cores"})

@@ -267,7 +267,7 @@ class _Race:
         """Take a round's trials from the records, as far as they are there, and count them; who failed is out."""
         known = self._store.latest()
         found = [(racer, known[spec.key]) for spec, racer in turns if spec.key in known]
-        found = [(racer, record) for racer, record in found if record.made_by(racer.plan.plan_hash)]
+        found = [(racer, record) for racer, record in found if record.is_of(racer.plan.plan_hash)]
         self._waiting = 0
         for racer, record in found:
             if waits(record):

@@ -108,8 +108,8 @@ class Round(Work[TrialSpec, Record]):
         """Return the key of the spec."""
         return piece.key
 
-    def code(self, piece: TrialSpec, record: Record) -> str | None:
-        """Return the hash of the candidate's plan: whatever code made it, a trial of another plan is not its trial."""
+    def version(self, piece: TrialSpec) -> str | None:
+        """Return the hash of the candidate's plan: whoever made it, a trial of another plan is not its trial."""
         return self._plans[piece.key].plan_hash
 
     def timed(self, piece: TrialSpec) -> bool:

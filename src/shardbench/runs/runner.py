@@ -22,7 +22,7 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.runs.calibrating import Calibrate, Calibrations, as_calibrated
 from shardbench.runs.cluster import Cluster, submitted
-from shardbench.runs.discovery import get_strategy, strategies, strategy_codes
+from shardbench.runs.discovery import get_strategy, strategies, strategy_version
 from shardbench.runs.jobcheck import lacking_devices
 from shardbench.runs.parallel import SharedJob, run_beside
 from shardbench.runs.planning import may_need_engine, wall_kind
@@ -84,7 +84,6 @@ class SuiteWork(Work[TrialSpec, Record]):
         self._later: list[Callable[[], None]] = []
         self._jobs = _list_jobs(suite, options)
         self.pieces = [spec for listed in self._jobs for spec in listed.specs]
-        self._codes = strategy_codes(spec.strategy for spec in self.pieces)
 
     @cached_property
     def _not_here(self) -> frozenset[str]:
@@ -101,9 +100,9 @@ class SuiteWork(Work[TrialSpec, Record]):
         """Return the key of the spec."""
         return piece.key
 
-    def code(self, piece: TrialSpec, record: Record) -> str | None:
-        """Return the hash of the strategy's code."""
-        return self._codes[piece.strategy]
+    def version(self, piece: TrialSpec) -> str | None:
+        """Return the version of the strategy."""
+        return strategy_version(piece.strategy)
 
     def timed(self, piece: TrialSpec) -> bool:
         """Tell whether it is measured here: simulated ones are the same everywhere, others hold from elsewhere."""
@@ -144,7 +143,7 @@ class SuiteWork(Work[TrialSpec, Record]):
         started: Callable[[str], None],
     ) -> Generator[Record, None, None]:
         def run_one(spec: TrialSpec, context: JobContext) -> Record:
-            begun = Provenance.begin(self._codes[spec.strategy], wall_kind(asked[spec.strategy]))
+            begun = Provenance.begin(strategy_version(spec.strategy), wall_kind(asked[spec.strategy]))
             made = run_trial(spec, asked[spec.strategy], context, environment, begun)
             return made.model_copy(update={"provenance": begun.ended()})
 
@@ -180,7 +179,7 @@ class SuiteWork(Work[TrialSpec, Record]):
                 spec=spec,
                 role=get_strategy(spec.strategy).role,
                 environment=environment,
-                provenance=Provenance.begin(self._codes[spec.strategy], wall_kind(get_strategy(spec.strategy))),
+                provenance=Provenance.begin(strategy_version(spec.strategy), wall_kind(get_strategy(spec.strategy))),
                 outcome=done.value.outcome,
                 failure=done.value,
             )

@@ -65,8 +65,8 @@ class Work(ABC, Generic[I, R]):
         """Return the key of the piece's record."""
 
     @abstractmethod
-    def code(self, piece: I, record: R) -> str | None:
-        """Return the hash of the code that would run the piece now; ``record`` is what it gave before."""
+    def version(self, piece: I) -> str | None:
+        """Return the version of what would be judged now."""
 
     @abstractmethod
     def timed(self, piece: I) -> bool:
@@ -84,11 +84,11 @@ class Work(ABC, Generic[I, R]):
         """Keep what belongs to a record that is on disk now; nothing by default."""
 
     def settled(self, known: Mapping[str, R], environment: str) -> list[I]:
-        """List the pieces that need not run (again) here: no code, place or wish stands against their record."""
+        """List the pieces that need not run (again) here: no version, place or wish stands against their record."""
         return [piece for piece in self.pieces if self._is_settled(piece, known.get(self.key(piece)), environment)]
 
     def _is_settled(self, piece: I, record: R | None, environment: str) -> bool:
-        if record is None or self.again(record) or not record.made_by(self.code(piece, record)):
+        if record is None or self.again(record) or not record.is_of(self.version(piece)):
             return False
         return not self.timed(piece) or record.environment == environment
 

@@ -1,23 +1,21 @@
 """Cells of one strategy beside those that are on record in another results folder, such as the committed one."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from shardbench.base.atomic import sole_writer
-from shardbench.base.code import checkout
-from shardbench.records.cell import Cell, CellRecord
+from shardbench.records.cell import CellRecord
 from shardbench.records.store import cell_store
-from shardbench.studies.places import OTHER_CODE
 from shardbench.studies.reproduction import Reproduction
-from shardbench.studies.session import SessionOptions, StudyWork, cell_code
+from shardbench.studies.session import SessionOptions, StudyWork, cell_version
 from shardbench.studies.study import Study
 from shardbench.studies.study_tables import rows_frame
 
-_STALE = "no rank: {} cells of this run are on record by other code than this; make them again by --force"
+_STALE = "no rank: {} cells of this run are of another version than this; run them again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +24,9 @@ class Placed:
 
     study: str
     others: int
-    """Strategies that have cells on record in the other folder, and none in the run's."""
-    other_code: int
-    """How many of them have a cell that other code made or judged than what is here."""
+    """Strategies that have cells on record in the other folder, of this version of the judge, and none in the run's."""
+    left_out: int
+    """Strategies that have cells of other versions alone, which are compared with nothing."""
     commits: tuple[str, ...]
     """The commits that they state, in short."""
     lines: tuple[str, ...]
@@ -36,9 +34,9 @@ class Placed:
 
 
 def reuse(reproduction: Reproduction, options: SessionOptions, committed: Path) -> tuple[int, int]:
-    """Copy what a run of some strategies needs beside their cells, such as bounds, where the code here made it.
+    """Copy what a run of some strategies needs beside their cells, such as bounds, where this version made it.
 
-    Gives the cells that were copied out of ``committed``, and those that it has by other code.
+    Gives the cells that were copied out of ``committed``, and those that it has of another version.
     """
     copied = others = 0
     with sole_writer(options.results):
@@ -46,9 +44,9 @@ def reuse(reproduction: Reproduction, options: SessionOptions, committed: Path) 
             work = StudyWork(reproduction.owner, study, options)
             own, known = work.store.latest(), cell_store(committed, reproduction.owner, study.name).latest()
             for key in (work.key(cell) for cell in work.pieces if cell.get("strategy") is None):
-                if key not in known or (key in own and of_this_code(study, own[key])):
+                if key not in known or (key in own and is_current(study, own[key])):
                     continue
-                if of_this_code(study, known[key]):
+                if is_current(study, known[key]):
                     work.store.append(known[key])
                     _copy_environment(known[key].environment, committed, options.results)
                     copied += 1
@@ -67,37 +65,29 @@ def placed(reproduction: Reproduction, options: SessionOptions, committed: Path 
         known = {} if committed is None else cell_store(committed, reproduction.owner, study.name).latest()
         names = {cell.get("strategy") for cell in work.pieces} - {None}
         cells = [cell for cell in study.cells(False) if "strategy" in cell and cell["strategy"] not in names]
-        # Bounds are proven anew where other code proved those on record, and are then held beside these.
+        # Bounds are proven anew where another version proved those on record, and are then held beside these.
         asked = [*(cell for cell in cells if cell["strategy"] is not None and work.key(cell) in own), *work.pieces]
         mine = rows_frame(study, asked, own)
         beside = {work.key(cell): cell for cell in cells if cell["strategy"] is None or work.key(cell) not in own}
         records = [(cell, known[key]) for key, cell in beside.items() if key in known and not known[key].failure]
-        states = {key: not of_this_code(study, known[key]) for key in beside if key in known}
-        theirs = _frame(records, states)
-        told = [(cell, record) for cell, record in records if cell["strategy"] is not None]
+        here = [(cell, record) for cell, record in records if record.judged_here and study.holds(record)]
+        theirs = pd.DataFrame([{**cell, **row} for cell, record in here for row in record.rows])
+        compared = {cell["strategy"] for cell, _ in here} - {None}
         done = (own[key] for key in map(work.key, work.pieces) if key in own)
-        stale = [record for record in done if not record.failure and not of_this_code(study, record)]
+        stale = [record for record in done if not record.failure and not is_current(study, record)]
         lines = [line for name in sorted(map(str, names)) for line in study.places(mine, theirs, name)]
         yield Placed(
             study=study.name,
-            others=len({cell["strategy"] for cell, _ in told}),
-            other_code=len({cell["strategy"] for cell, record in told if states[record.key]}),
-            commits=_commits(record for _, record in told),
+            others=len(compared),
+            left_out=len({cell["strategy"] for cell, _ in records} - {None} - compared),
+            commits=_commits(record for cell, record in here if cell["strategy"] is not None),
             lines=(_STALE.format(len(stale)),) if stale else tuple(lines),
         )
 
 
-def _frame(records: Iterable[tuple[Cell, CellRecord]], states: Mapping[str, bool]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [{**cell, **row, OTHER_CODE: states[record.key]} for cell, record in records for row in record.rows]
-    )
-
-
-def of_this_code(study: Study, record: CellRecord) -> bool:
-    """Tell whether the record is what the code that is here would make: study, strategy, judge, data and machine."""
-    code = record.provenance
-    judged_here = code is not None and code.package_code == checkout().package
-    return judged_here and not record.failure and record.made_by(cell_code(study, record.cell)) and study.holds(record)
+def is_current(study: Study, record: CellRecord) -> bool:
+    """Tell whether the record is what would be made here: of this judge, strategy and machine, by their versions."""
+    return not record.failure and record.is_of(cell_version(study, record.cell)) and study.holds(record)
 
 
 def _copy_environment(name: str, source: Path, to: Path) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from shardbench.base.generated import check_files, write_files
 from shardbench.records.store import trial_store
-from shardbench.report.compare.code_differences import OtherCode, compared
+from shardbench.report.compare.versions import OtherVersions, compared
 from shardbench.report.page.chart import Chart
 from shardbench.report.page.study_chart import plot_chart
 from shardbench.report.page.write import Extra, write_page
@@ -17,7 +17,7 @@ from shardbench.report.tables.files import frame_csv, suite_paths, suite_records
 from shardbench.report.tables.text import readable_cell
 from shardbench.studies.ledger import Ledger, check_ledger, ledger, write_ledger
 from shardbench.studies.reproduction import Reproduction
-from shardbench.studies.session import cell_code
+from shardbench.studies.session import cell_version
 from shardbench.studies.study_standings import study_standings
 from shardbench.studies.study_tables import recorded_cells, study_tables, tables_by_study
 
@@ -54,9 +54,10 @@ def check_study_files(reproduction: Reproduction, results: Path) -> list[str]:
     return [*nothing, *found, *(check_ledger(results) if recorded else [])]
 
 
-def study_code(reproduction: Reproduction, results: Path) -> OtherCode:
-    """Holds the code of all studies' cells on record against that of this process."""
-    return compared((record, cell_code(study, record.cell)) for study, record in recorded_cells(reproduction, results))
+def study_versions(reproduction: Reproduction, results: Path) -> OtherVersions:
+    """Hold the versions of all studies' cells on record against those that are here."""
+    cells = recorded_cells(reproduction, results)
+    return compared((record, cell_version(study, record.cell)) for study, record in cells)
 
 
 def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
@@ -75,7 +76,7 @@ def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
         found.trials if found is not None else trial_store(results, reproduction.owner).read(),
         extras=sections,
         environments={record.environment for record in cells},
-        code=study_code(reproduction, results).lines(),
+        code=study_versions(reproduction, results).lines(),
         cells=cells,
         study=found,
     )

@@ -5,12 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from shardbench.model.strategy import Role
-from shardbench.report.compare.same_numbers import SAME, same
+from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.tables.text import significant
 from shardbench.runs.discovery import strategies
-
-OTHER_CODE = "other_code"
-"""A column of rows that are on record elsewhere: whether other code judged them than that of the strategy's own."""
 
 
 def together(own: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
@@ -24,12 +21,11 @@ def contest_places(
 ) -> list[str]:
     """Say in a line which place a strategy's mean has among competitors, for each task that columns ``tasks`` tell.
 
-    Rows that other code judged are compared where it proved the same bound, ``bound_ms``, as the code that is here.
     Strategies that did not place all tasks are not compared.
     """
-    if not len(own) or not {measure, "bound_ms", "infeasible"} <= set(own):
+    if not len(own) or not {measure, "infeasible"} <= set(own):
         return []
-    rows = together(own.assign(**{OTHER_CODE: False}), others)
+    rows = together(own, others)
     parts = rows.groupby(list(tasks), sort=False) if tasks else [(("all tasks",), rows)]
     return [
         f"{', '.join(map(str, key))}: {_place(part, strategy, measure)}"
@@ -46,14 +42,9 @@ def _place(part: pd.DataFrame, strategy: str, measure: str) -> str:
         return f"{said}, no rank: it placed {mine['tasks'].min():.0f} tasks and not all"
     competing = {name for name, each in strategies().items() if each.role is Role.COMPETITOR} - {strategy}
     whole = part[part["strategy"].isin(competing) & (part["infeasible"] == 0)]
-    held = [
-        (float(rows[measure].mean()), str(name))
-        for name, rows in whole.groupby("strategy")
-        if not rows[OTHER_CODE].any() or same([rows["bound_ms"].mean()], [mine["bound_ms"].mean()])
-    ]
+    held = [(float(rows[measure].mean()), str(name)) for name, rows in whole.groupby("strategy")]
     if not held:
-        why = "the others' rows are of another cost model" if len(whole) else "no other strategy has rows"
-        return f"{said}, no rank: {why}"
+        return f"{said}, no rank: no other strategy has rows of this version"
     place = 1 + sum(ms < own * (1.0 - SAME) for ms, _ in held)
     best_ms, best = min(held)
     return f"{said}, rank {place} of {len(held) + 1} (best of the others: {best}, {significant(best_ms)} ms)"

@@ -5,12 +5,10 @@ import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
-from shardbench.base.code import class_code
 from shardbench.base.deadline import interrupts
-from shardbench.base.serialise import content_hash
 from shardbench.base.temporary import temporary_folder
 from shardbench.processes.failures import failed, failure_of
 from shardbench.processes.launch import MarkPoint, unmarked
@@ -20,7 +18,7 @@ from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.cluster import Cluster, submitted
-from shardbench.runs.discovery import strategies, strategy_codes
+from shardbench.runs.discovery import strategies, strategy_version
 from shardbench.runs.planning import wall_kind
 from shardbench.runs.run_trial import keep_log
 from shardbench.runs.session import BEGUN, Answered, Listener, Work, run_session, side_by_side
@@ -86,9 +84,9 @@ class StudyWork(Work[Cell, CellRecord]):
         """Key a cell by the study, its version and the cell."""
         return cell_key(self._study.name, self._study.version, piece)
 
-    def code(self, piece: Cell, record: CellRecord) -> str | None:
-        """Hash the code of the owner and of the named strategies."""
-        return cell_code(self._study, piece)
+    def version(self, piece: Cell) -> str:
+        """Return the versions of the strategies that the cell asks; the study's own is in its key."""
+        return cell_version(self._study, piece)
 
     def timed(self, piece: Cell) -> bool:
         """Follow the study: some measure time."""
@@ -214,18 +212,10 @@ def _begun(study: Study, cell: Cell) -> Provenance:
     """Return the provenance of a cell that begins now; strategies of other people plan behind a wall."""
     known = strategies()
     walls = {wall_kind(known[name]) for name in study.strategies_of(cell) if name in known}
-    return Provenance.begin(cell_code(study, cell), next(filter(None, walls), None))
+    return Provenance.begin(cell_version(study, cell), next(filter(None, walls), None))
 
 
-def cell_code(study: Study, cell: Cell) -> str | None:
-    """Return the hash of what is behind a cell: the study's owner with its reproduction, and the strategies it asks.
-
-    The owner counts by its data alone where the study says so. None where the study has no file to read.
-    """
-    own = study.frozen or class_code(study, Study, reproduction=True)
-    return content_hash(own, {name: _strategy_code(name) for name in study.strategies_of(cell)}) if own else None
-
-
-@cache
-def _strategy_code(name: str) -> str | None:
-    return strategy_codes([name])[name]
+def cell_version(study: Study, cell: Cell) -> str:
+    """Return the versions of the strategies that a cell asks, by name; those that are not here have none."""
+    versions = {name: strategy_version(name) for name in sorted(study.strategies_of(cell))}
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)

@@ -31,11 +31,9 @@ class Study(ABC):
     columns: Sequence[str] = ()
     """Order of the rows' columns in tables, after the cells'; those not named follow by name."""
     uses: Sequence[str] = ()
-    """Strategies that its cells ask beside the one that a cell names: where one is edited, they run again."""
+    """Strategies that its cells ask beside the one that a cell names: where one has a new version, they run again."""
     timeout_s: float = 7200.0
     """Wall seconds of one cell, after which its process is ended; the longest on record took 25 minutes."""
-    frozen: str | None = None
-    """Hash of data that alone says what the cells are, instead of the code of the study; None: the code counts."""
     strategies: Sequence[str] = ()
     """Strategies that it poses the same tasks to, as a cell's ``strategy``: others may enter. None where none may."""
     exclusive: bool = False
@@ -97,10 +95,7 @@ class Study(ABC):
         return True
 
     def places(self, own: pd.DataFrame, others: pd.DataFrame, strategy: str) -> Sequence[str]:
-        """Say in lines which place a strategy has: ``own`` are the rows of a run, ``others`` are on record elsewhere.
-
-        The latter have a column ``OTHER_CODE`` beside the study's.
-        """
+        """Say in lines which place a strategy has: ``own`` are the rows of a run, ``others`` stand elsewhere."""
         if not self.strategies:
             return ()
         tasks = [name for name in self.cells(False)[0] if name not in _WHO]

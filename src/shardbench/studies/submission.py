@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shardbench.base.code import LEADERBOARD, checkout
+from shardbench.base.code import JUDGE_VERSION, LEADERBOARD
 from shardbench.base.errors import BadInput, one_line
 from shardbench.base.reading import file_bytes
 from shardbench.base.serialise import content_hash
@@ -30,9 +30,9 @@ from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.runs.evaluate import Answer, Planner, Question
 from shardbench.runs.held_out import too_good
 from shardbench.runs.planning import Spent, learns, ours
-from shardbench.studies.beside import of_this_code
+from shardbench.studies.beside import is_current
 from shardbench.studies.reproduction import find_reproduction
-from shardbench.studies.session import cell_code, run_cell
+from shardbench.studies.session import cell_version, run_cell
 from shardbench.studies.study import Study
 
 OWNER, STUDY = LEADERBOARD.rpartition(".")[2], "steps"
@@ -125,7 +125,7 @@ class _Check:
         self._study, self._results, self._folder, self._told = study, results, folder, told
         known = {} if committed is None else cell_store(committed, OWNER, STUDY).latest()
         bounds = ((key, record) for key, record in known.items() if record.cell.get("strategy") is None)
-        self._committed = {key: record for key, record in bounds if of_this_code(study, record)}
+        self._committed = {key: record for key, record in bounds if is_current(study, record)}
         self._bounds: dict[tuple[Scalar, Scalar], SeriesRow] = {}
         self.on_record = self.proven = self.plans = self.made_again = 0
         self.again: list[str] = []
@@ -137,9 +137,9 @@ class _Check:
 
     def record(self, record: CellRecord, *, anew: bool) -> None:
         """Check a record; ``anew`` says whether its strategy is asked once more."""
-        other_code = tuple(_other_code(self._study, record))
-        self.fault(record.cell, *_origin(record), *other_code)
-        if record.failure is not None or other_code:
+        outdated = tuple(_outdated(self._study, record))
+        self.fault(record.cell, *_origin(record), *outdated)
+        if record.failure is not None or outdated:
             return  # it stands in no table
         if record.cell["strategy"] is None:
             self.fault(record.cell, *_differences(record, self._bound(record)))
@@ -206,12 +206,12 @@ def _is_unconfined(record: CellRecord) -> bool:
     return not reviewed and (provenance is None or provenance.wall in (None, Kind.UNCONFINED))
 
 
-def _other_code(study: Study, record: CellRecord) -> Iterator[str]:
-    provenance = record.provenance
-    if not record.made_by(cell_code(study, record.cell)):
-        yield "made by other code than what is installed here"
-    elif provenance is None or provenance.package_code != checkout().package:
-        yield "judged by other code than what is installed here"
+def _outdated(study: Study, record: CellRecord) -> Iterator[str]:
+    made, here = record.provenance, cell_version(study, record.cell)
+    if made is None or made.judge_version != JUDGE_VERSION:
+        yield "judged by another version than what is installed here"
+    elif not record.is_of(here):
+        yield f"made by {made.made_by or 'code without a file'}, and {here} is installed here"
 
 
 def _bringing(results: Path, record: CellRecord, budget: str) -> Planner:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.atomic import whole_file
-from shardbench.base.code import DATASETS, code_hash
+from shardbench.base.code import JUDGE_VERSION
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.cost.load import Load, segment_load
@@ -39,8 +39,6 @@ BATCH = 65_536
 CAP_BYTES = 5 * 2**30
 MIXED_WIDTHS = (16, 32, 64, 128)
 _BATCH_NUMBER = 0
-_DRAWN_BY = (DATASETS, "shardbench.workloads", "shardbench.cost.lookups", __name__)
-"""The code that a kept pool depends on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +193,7 @@ def load_pool(
     workload = _workload(side, folder, tables, batch_size, {})
     widened: dict[str, object] = {"dim": widths[0]} if len(widths) == 1 else {"dims": widths}
     chosen = _workload(side, folder, tables, batch_size, widened).tables
-    path = folder / f"pool-{side}-{content_hash(workload.fingerprint, code_hash(*_DRAWN_BY))}.npz"
+    path = folder / f"pool-{side}-{content_hash(workload.fingerprint, JUDGE_VERSION)}.npz"
     if not path.is_file():
         drawn = _drawn(workload)
         with whole_file(path) as file:

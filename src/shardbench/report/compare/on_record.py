@@ -8,7 +8,6 @@ from shardbench.cost.uncertainty import sure
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
-from shardbench.report.compare.code_differences import other_code
 from shardbench.report.compare.same_numbers import SAME, same
 from shardbench.report.groups import Condition, Group, Row, current
 
@@ -22,10 +21,8 @@ class OnRecord:
 
     folder: Path
     records: tuple[Record, ...] = ()
-    other_code: int = 0
-    """How many of them other code made or judged than what is here, which proved the same bounds."""
     moved: int = 0
-    """Trials of the same conditions that are not compared: of another workload, machine or cost model."""
+    """Trials of the same conditions that are not compared: of another workload, machine or version."""
 
     @property
     def lines(self) -> list[str]:
@@ -34,12 +31,11 @@ class OnRecord:
         if self.records:
             stated = {one.provenance.commit for one in self.records if one.provenance is not None}
             commits = ", ".join(sorted(commit[:_SHORT] for commit in stated if commit is not None)) or "not stated"
-            code = f"; {self.other_code} are of other code, which proves the same bounds" if self.other_code else ""
-            said.append(f"compared with {len(self.records)} trials in {self.folder} (commit {commits}{code})")
+            said.append(f"compared with {len(self.records)} trials in {self.folder} (commit {commits})")
         if self.moved:
             said.append(
                 f"not compared with {self.moved} trials in {self.folder}: they are of another workload, machine or "
-                "cost model than what is here"
+                "version than what is here"
             )
         return said or [f"nothing to compare with in {self.folder}: it has no simulated trial of what was run"]
 
@@ -47,8 +43,8 @@ class OnRecord:
 def on_record(folder: Path, suite: str, ran: Iterable[Record], here: Iterable[Record]) -> OnRecord:
     """Return what a folder has of a suite under the conditions of the simulated trials that ``ran``.
 
-    Strategies that are ``here``, in the run's own folder, are left out. Trials of other code count where it proved the
-    same bound on steps as the code that is here; measured ones never do, since they are of another session.
+    Strategies that are ``here``, in the run's own folder, are left out, and so are trials that another
+    version judged. Measured ones never count, since they are of another session.
     """
     simulated = [one for one in ran if one.spec.backend is Backend.SIMULATED]
     asked: dict[Condition, list[Record]] = {}
@@ -57,26 +53,14 @@ def on_record(folder: Path, suite: str, ran: Iterable[Record], here: Iterable[Re
     known = {(Condition.of(one), one.spec.strategy) for one in here}
     found = [one for one in current(trial_store(folder, suite).read()) if Condition.of(one) in asked]
     others = [one for one in found if (Condition.of(one), one.spec.strategy) not in known]
-    kept = [one for one in others if _alike(one, asked[Condition.of(one)], found)]
-    code = other_code(kept)
-    return OnRecord(folder=folder, records=tuple(kept), other_code=code.differing, moved=len(others) - len(kept))
+    kept = [one for one in others if one.judged_here and _alike(one, asked[Condition.of(one)])]
+    return OnRecord(folder=folder, records=tuple(kept), moved=len(others) - len(kept))
 
 
-def _alike(one: Record, ran: list[Record], found: list[Record]) -> bool:
-    """Tell whether a trial on record is of the workload, the machine and the cost model of all those that ran."""
+def _alike(one: Record, ran: list[Record]) -> bool:
+    """Tell whether a trial on record is of the workload and the machine of all those that ran."""
     versions = {(mine.spec.workload_fingerprint, mine.spec.machine_hash) for mine in ran}
-    if {(one.spec.workload_fingerprint, one.spec.machine_hash)} != versions or one.provenance is None:
-        return False
-    code = one.provenance.package_code
-    if all(mine.provenance is not None and mine.provenance.package_code == code for mine in ran):
-        return True
-    proven = [
-        other.step_bound_ms
-        for other in found
-        if Condition.of(other) == Condition.of(one) and other.provenance and other.provenance.package_code == code
-    ]
-    mine = [own.step_bound_ms for own in ran]
-    return any(same([a], [b]) for a in mine if a is not None for b in proven if b is not None)
+    return {(one.spec.workload_fingerprint, one.spec.machine_hash)} == versions
 
 
 def place(group: Group, strategy: str) -> str:

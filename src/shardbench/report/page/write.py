@@ -17,7 +17,7 @@ from shardbench.base.host import Environment, load
 from shardbench.model.strategy import Role
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
-from shardbench.report.compare.code_differences import other_code
+from shardbench.report.compare.versions import other_versions
 from shardbench.report.groups import Group, current, groups, ordinary, suite_standings
 from shardbench.report.page.chart import Chart
 from shardbench.report.page.explorer import Explored, explored
@@ -96,7 +96,7 @@ def write_page(
 ) -> Path:
     """Write ``<results>/pages/<name>.html`` and give its path; plans are those that the folder keeps.
 
-    ``environments`` (hashes), ``code`` (lines about other code) and ``cells`` (of studies) are what ``extras`` and the
+    ``environments`` (hashes), ``code`` (lines on versions) and ``cells`` (of studies) are what ``extras`` and the
     standings of a ``study``, if there are any, rest on.
     """
     path = results / "pages" / f"{name}.html"
@@ -172,7 +172,7 @@ def page(
         trials=len(current(records)),
         cells=len(cells),
         made_by=made_by([*current(records), *cells]),
-        other_code=[*other_code(current(records)).lines(), *code],
+        other_versions=[*other_versions(current(records)).lines(), *code],
     ))  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from shardbench.records.cell import Cell, SeriesRow, cell_key
 from shardbench.records.store import cell_store
 from shardbench.studies.contests.contest import contest
 from shardbench.studies.reproduction import find_reproduction
-from shardbench.studies.session import cell_code
+from shardbench.studies.session import cell_version
 from shardbench.studies.study import Study
 from shardbench.tasks.pools import TaskRow
 
@@ -111,4 +111,4 @@ class ContestStudy(Study):
         owner, name = self.same_as
         other = find_reproduction(owner).study(name)
         record = cell_store(folder.parents[1], owner, name).latest().get(cell_key(name, other.version, cell))
-        return record.rows if record and record.made_by(cell_code(other, cell)) else ()
+        return record.rows if record and record.is_of(cell_version(other, cell)) else ()

@@ -1,0 +1,46 @@
+"""Counts the records of other versions than those that are here now, of the judge or of what it judged."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardbench.records.base_record import BaseRecord
+from shardbench.records.record import Record
+from shardbench.runs.discovery import strategy_version
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherVersions:
+    """Records that a run would make again, since the judge or what they are about has another version by now."""
+
+    records: int
+    """The number of records looked at."""
+    other: dict[str, int]
+    """Records of other versions, or that state none, by strategy or study."""
+
+    def lines(self) -> list[str]:
+        """Say it in a line; none where all records are of the versions that are here."""
+        if not self.other:
+            return []
+        counted = ", ".join(f"{name} ({count})" for name, count in self.other.items())
+        number = sum(self.other.values())
+        return [f"{number} of {self.records} records are of other versions, a run makes them again: {counted}"]
+
+
+def other_versions(records: Iterable[Record]) -> OtherVersions:
+    """Count trials of other versions than those that are here."""
+    return compared((record, trial_version(record)) for record in records)
+
+
+def trial_version(record: Record) -> str | None:
+    """Return the version by which a trial would be made now; that of a plan that was given is the plan's hash."""
+    if record.of_given_plan and record.planned:
+        return record.planned.plan_hash
+    return strategy_version(record.about)
+
+
+def compared(records: Iterable[tuple[BaseRecord, str | None]]) -> OtherVersions:
+    """Compare each record with the version by which it would be made now."""
+    looked_at = list(records)
+    other = Counter(record.about for record, version in looked_at if not record.is_of(version))
+    return OtherVersions(records=len(looked_at), other=dict(sorted(other.items())))
