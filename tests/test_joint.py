@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from problems import RandomWorkload, machine, without_placing
 
 from shardbench.base.errors import Infeasible
+from shardbench.baselines.joint import relaxation
 from shardbench.baselines.joint.expected import as_expected, expected
 from shardbench.baselines.joint.memory import hot_rows
 from shardbench.baselines.joint.menu import BRIEF_MENU, EXCHANGES, LEAN_MENU, Menu
@@ -185,6 +186,22 @@ def test_the_relaxation_takes_the_least_sum_that_the_kinds_leave(seed: int) -> N
         allowed = [option for option in menu.of(index) if not (parts.needs[option] & ~rank).any()]
         best = min(sum_ms(menu, option) for option in allowed)
         assert sum_ms(menu, int(choice.options[index])) == pytest.approx(best)
+
+
+def test_prices_of_links_that_are_not_waited_for_find_a_shorter_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(rounds: int) -> list[float]:
+        monkeypatch.setattr(relaxation, "ROUNDS", rounds)
+        found = []
+        for seed in (2, 12, 16, 29):
+            problem, menu, _ = planner_of(seed, (2, 8))
+            every = np.ones(len(menu.contributions.kinds), dtype=np.bool_)
+            choice = relaxation_of(problem, menu).choose(every, np.inf)
+            assert choice is not None
+            found.append(choice.ms)
+        return found
+
+    once, again = chosen(1), chosen(3)
+    assert all(b < a * (1.0 - 1e-5) for a, b in zip(once, again, strict=True))
 
 
 def test_a_limit_on_lumps_splits_the_table_that_is_one() -> None:

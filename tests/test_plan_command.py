@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ import pytest
 from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.cost.bounds.step import DEVICE_MOVES
+from shardbench.cost.collectives import EXCHANGES
 from shardbench.model.constraints import Constraints
+from shardbench.model.machine import Trust
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, whole_table, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.runs.asking import FIRST_SHARE, FLOOR_S
-from shardbench.runs.best_plan import best_plan, default_strategies
+from shardbench.runs.best_plan import _complexity, _near, best_plan, default_strategies
 from shardbench.runs.discovery import get_strategy
 from shardbench.runs.simulate import CountedQuestion
 from shardbench.workloads.kinds import workload_config
@@ -334,6 +337,32 @@ def test_of_plans_that_are_not_told_apart_the_simplest_is_the_answer() -> None:
     assert found.best.strategy == "whole"
     said = f"split is predicted {steps['split']:.4g} ms, which the model cannot tell apart, with "
     assert found.best.simpler_than == said + "5 exchange calls and 4 parts, against 5 and 3"
+
+
+def test_a_plan_is_as_complex_as_its_calls_and_then_its_parts() -> None:
+    def answer(parts: int, *calls: float) -> Any:
+        # Of a collective the last number is not one of calls, and one that sends nothing is not called.
+        sent = {name: SimpleNamespace(calls=(*calls, 100.0), sent=np.array([0.0])) for name in EXCHANGES}
+        sent[EXCHANGES[0]] = SimpleNamespace(calls=(*calls, 100.0), sent=np.array([0.0, 1.0]))
+        judged = SimpleNamespace(traffic=SimpleNamespace(collectives=sent))
+        return SimpleNamespace(judged=judged, plan=SimpleNamespace(segments=(None,) * parts))
+
+    assert _complexity(answer(5, 1.0, 2.0)) == (3.0, 5)
+    told = [_complexity(answer(*one)) for one in ((4, 1.0, 2.0), (5, 1.0, 2.0), (1, 2.0, 2.0))]
+    assert told == sorted(told)
+
+
+def test_a_longer_plan_is_the_answer_only_within_the_error_of_pairs() -> None:
+    machine = load_machine("a100-40gb-2x8")
+    draws = {"short": (1.0, 2.0), "long": (1.0, 2.0)}
+
+    def near(step_ms: float, pair_error: float | None) -> bool:
+        trust = Trust(step_error=1.2, pair_error=pair_error, plans=2, source="of a test")
+        return _near("long", "short", {"short": 1.0, "long": step_ms}, draws, replace(machine, trust=trust))
+
+    assert [near(1.004, error) for error in (None, 1.2, 1.003, 1.005)] == [True, True, False, True]
+    assert not near(1.011, 1.2)
+    assert near(1.009, None)
 
 
 def test_lists_of_tables_and_suites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

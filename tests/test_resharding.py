@@ -103,6 +103,13 @@ def test_replicas_come_from_the_own_node_and_each_copy_counts() -> None:
     assert moved(copies, one, ranking(), ranking(), on).moved_bytes == 0
 
 
+def test_of_equally_quick_senders_each_receiver_has_another() -> None:
+    on = problem(devices=4)
+    two, four = (plan(whole_table(TABLE, Replicated(ranks=ranks)), world=4) for ranks in ((0, 1), (0, 1, 2, 3)))
+    found = moved(two, four, ranking(), ranking(), on)
+    assert found.flows[0, 2] == found.flows[1, 3] == ROWS * DIM * 4
+
+
 def test_host_memory_is_reached_over_its_own_link() -> None:
     uvm = plan(whole_table(TABLE, OnRank(rank=0, tier=Tier.UVM)))
     found = moved(uvm, plan(whole_table(TABLE, OnRank(rank=0))), ranking(), ranking())
