@@ -28,6 +28,8 @@ class Case:
     """
 
     timer = staticmethod(cpu_s)
+    rounds, repeat, warmup_time = 4, 2, 0.001
+    """Processes of asv's a commit, samples of each of them, and seconds of calls before the first: one call."""
     against = ""
     """What the seconds are held against by the micro-benchmarks, which ask ``reference`` for it."""
     repeats = 3

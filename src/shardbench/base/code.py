@@ -211,7 +211,7 @@ def _spec(module: str) -> ModuleSpec | None:
         return None
     places = list(package.submodule_search_locations)
     finders = (finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec"))
-    return next((spec for find in finders if (spec := find(module, places)) is not None), None)
+    return next((spec for find in finders if (spec := find(module, places, None)) is not None), None)
 
 
 def is_here(module: str) -> bool:
