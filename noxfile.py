@@ -377,7 +377,7 @@ def regression(session: nox.Session) -> None:
     base = session.posargs[0] if session.posargs else session.run("git", "merge-base", "HEAD~1", "main", **git).strip()
     # asv measures commits: changes that are not committed are one, which no branch has.
     here = session.run("git", "stash", "create", **git).strip() or "HEAD"
-    run(session, "python", "-m", "asv", "machine", "--yes")
+    session.run(str(VENV / "bin" / "python"), "-m", "asv", "machine", "--yes", env=variables(), **git)
     steps = Steps(ROOT / ".asv" / "logs", hidden=True)
     for name, (benchmarks, factor, launch) in REGRESSIONS.items():
         chosen = ("--bench", benchmarks, "--factor", factor, "--launch-method", launch)
