@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from asv_runner.discovery import disc_benchmarks
 from cases.case import Case
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools" / "micro"))
@@ -32,3 +33,10 @@ def test_every_case_says_what_it_is_held_against():
     case.setup(*given)
     case.check(getattr(case, method)(*given))
     assert len(case.reference()) == len(case.bags.values)
+
+
+def test_asv_tells_the_kinds_of_benchmarks_by_their_names():
+    found = list(disc_benchmarks("cases"))
+    kinds = {"time": "time", "peakmem": "peakmemory", "track": "track"}
+    assert [one.type for one in found] == [kinds[one.name.rpartition(".")[2].partition("_")[0]] for one in found]
+    assert {one.type for one in found} == set(kinds.values())
