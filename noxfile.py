@@ -460,10 +460,11 @@ def build(session: nox.Session) -> None:
         return
     import tomllib  # noqa: PLC0415 - nox itself may run on an older Python
 
+    project = tomllib.loads((REQUIREMENTS.parent / "pyproject.toml").read_text())
     for engine in tomllib.loads((ROOT / "src" / "shardbench" / "cli" / "tried.toml").read_text())["engines"]:
         place = made / f"torchrec-{engine['torchrec']}"
         # TorchRec 1.6 imports iopath, which later releases do without.
-        needs = ("-r", str(REQUIREMENTS / "engine-common.txt"), "iopath")
+        needs = (*project["dependency-groups"]["engine"], "iopath")
         python = new_environment(session, place, f"torch=={engine.pop('torch')}", *needs)
         # TorchRec declares the CUDA build of FBGEMM.
         beside = [f"{name}=={version}" for name, version in engine.items()]
@@ -503,7 +504,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Write requirements/locked/ again: the newest versions that requirements/*.txt allow, with their hashes.
+    """Write requirements/locked/ again: the newest versions that pyproject.toml allows, with hashes.
 
     `-- audit` writes nothing, and holds what is locked against known advisories (requirements/audit.py).
     """
