@@ -49,6 +49,15 @@ MARKS = ("slow", "gpu", "latex")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHECKS = ROOT / "tests" / "browser"
 GPU_SUITE = "gpu"
+REGRESSIONS = {
+    "seconds": (r"\.time_", "1.25", "forkserver"),
+    "memory": (r"\.peakmem_", "1.1", "spawn"),
+    "values": (r"\.track_", "1.01", "forkserver"),
+}
+"""Benchmarks, the ratio from which they are worse, and how asv starts them: what it forks has all cases in memory.
+
+Seconds of two copies of one program differ by up to a tenth; memory does by pages, and values by what sums round to.
+"""
 ON_EVERY_MACHINE = """
 Run this on each of the {nodes} machines, in this folder, which all of them share; FIRST is the first one's address:
 
@@ -358,12 +367,22 @@ def micro(session: nox.Session) -> None:
 
 @nox.session
 def regression(session: nox.Session) -> None:
-    """Say whether this working tree made a benchmark slower, larger or worse (minutes; benchmarks/README.md).
+    """Say whether a benchmark of this tree became slower, larger or worse than at a commit (benchmarks/README.md).
 
-    `-- --base COMMIT` compares with that commit, `-- --record` keeps the results of HEAD.
+    `-- COMMIT` names the commit; without it, it is where the branch left `main`, or on `main` the commit before. New
+    files count once git knows them (`git add`).
     """
     install(session)
-    run(session, "python", "tools/regression", *session.posargs)
+    git = {"silent": True, "external": True}
+    base = session.posargs[0] if session.posargs else session.run("git", "merge-base", "HEAD~1", "main", **git).strip()
+    # asv measures commits: changes that are not committed are one, which no branch has.
+    here = session.run("git", "stash", "create", **git).strip() or "HEAD"
+    session.run(str(VENV / "bin" / "python"), "-m", "asv", "machine", "--yes", env=variables(), **git)
+    steps = Steps(ROOT / ".asv" / "logs", hidden=True)
+    for name, (benchmarks, factor, launch) in REGRESSIONS.items():
+        chosen = ("--bench", benchmarks, "--factor", factor, "--launch-method", launch)
+        steps.run(name, None, "python", "-m", "asv", "continuous", base, here, *chosen, "--show-stderr")
+    steps.end(session)
 
 
 @nox.session
@@ -441,10 +460,11 @@ def build(session: nox.Session) -> None:
         return
     import tomllib  # noqa: PLC0415 - nox itself may run on an older Python
 
+    project = tomllib.loads((REQUIREMENTS.parent / "pyproject.toml").read_text())
     for engine in tomllib.loads((ROOT / "src" / "shardbench" / "cli" / "tried.toml").read_text())["engines"]:
         place = made / f"torchrec-{engine['torchrec']}"
         # TorchRec 1.6 imports iopath, which later releases do without.
-        needs = ("-r", str(REQUIREMENTS / "engine-common.txt"), "iopath")
+        needs = (*project["dependency-groups"]["engine"], "iopath")
         python = new_environment(session, place, f"torch=={engine.pop('torch')}", *needs)
         # TorchRec declares the CUDA build of FBGEMM.
         beside = [f"{name}=={version}" for name, version in engine.items()]
@@ -473,8 +493,8 @@ def lint(session: nox.Session) -> None:
     config = str(ROOT / "pyproject.toml")
     run(session, "mypy", "--config-file", config, "-p", "shardbench", MYPYPATH=str(site))
     # Scripts import each other by name, and the cases of benchmarks/.
-    found = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "tools" / "regression", ROOT / "benchmarks")))
-    scripts = (*map(str, sorted((ROOT / "tools").glob("*.py"))), "tools/fits", "tools/regression")
+    found = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "benchmarks")))
+    scripts = (*map(str, sorted((ROOT / "tools").glob("*.py"))), "tools/fits")
     run(session, "mypy", "--config-file", config, "--explicit-package-bases", *scripts, MYPYPATH=found)
     # By themselves: they have a __main__, too.
     programme = str(ROOT / "tools" / "gpu_box")
@@ -484,7 +504,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Write requirements/locked/ again: the newest versions that requirements/*.txt allow, with their hashes.
+    """Write requirements/locked/ again: the newest versions that pyproject.toml allows, with hashes.
 
     `-- audit` writes nothing, and holds what is locked against known advisories (requirements/audit.py).
     """

@@ -1,7 +1,7 @@
 """Write requirements/locked/: every package that is installed, at one version, known by its hashes.
 
-Run by `nox -s lock`, with uv (requirements/uv.txt). Versions are the newest that requirements/*.txt and pyproject.toml
-allow, for Python 3.11 and later. Whatever index pip is told of, it takes no file of another hash.
+Run by `nox -s lock`, with uv. Versions are the newest that pyproject.toml and its groups allow, for Python 3.11 and
+later. Whatever index pip is told of, it takes no file of another hash.
 """
 
 import re
@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HERE = ROOT / "requirements"
-LOCKED = HERE / "locked"
-INPUTS = ("engine-cpu.txt", "engine-cuda.txt", "torchrec.txt", "dev.txt")
+LOCKED = ROOT / "requirements" / "locked"
+GROUPS = ("engine-cpu", "engine-cuda", "torchrec", "dev")
 EXTRAS = ("cluster", "papers")
 ALONE = ("docs", "build", "nox", "uv", "audit")
 """Locked by themselves; the documents' beside what is locked before."""
@@ -21,7 +20,7 @@ OLDEST = "3.11"
 CUDA_LIBRARIES = ("nvidia-", "cuda-", "triton")
 CPU_WHEELS = ("sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",)
 """Of torch without CUDA for Python 3.11 on Linux x86-64, which is not on the package index."""
-HEAD = "# Written by `nox -s lock`; change requirements/*.txt or pyproject.toml, not this file.\n"
+HEAD = "# Written by `nox -s lock`; change pyproject.toml, not this file.\n"
 
 
 def split(text: str) -> list[tuple[str, str]]:
@@ -58,7 +57,7 @@ def cpu_build(torch: str) -> str:
 
 
 def resolved(*inputs: str) -> str:
-    """What uv gives for requirement files."""
+    """What uv gives for files and groups."""
     options = ("--universal", "--python-version", OLDEST, "--generate-hashes", "--no-header", "--no-annotate")
     done = subprocess.run(
         ["uv", "pip", "compile", "--quiet", *options, *inputs], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
@@ -76,11 +75,12 @@ def write(files: Iterable[tuple[str, str]]) -> None:
 def main() -> None:
     """Lock all of them."""
     extras = [word for extra in EXTRAS for word in ("--extra", extra)]
-    whole = resolved("pyproject.toml", *extras, *(str(HERE / name) for name in INPUTS))
+    groups = [word for group in GROUPS for word in ("--group", group)]
+    whole = resolved("pyproject.toml", *extras, *groups)
     write(parts(whole).items())
     for name in ALONE:
         beside = ("--constraints", str(LOCKED / "common.txt")) if name == "docs" else ()
-        write([(name, resolved(str(HERE / f"{name}.txt"), *beside))])
+        write([(name, resolved("--group", f"pyproject.toml:{name}", *beside))])
 
 
 if __name__ == "__main__":

@@ -1,49 +1,26 @@
-"""The cases that ``nox -s micro`` reads, and the table of ratios that it prints."""
+"""The cases that ``nox -s micro`` reads, and the ratios that it prints."""
 
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from asv_runner.discovery import disc_benchmarks
 from cases.case import Case
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools" / "micro"))
-from ratios import Ratio, add, beside, table
+import ratios
 from test_cases import listed
 
 
-def test_ratio_by_hand(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    found = Ratio.of("sorting", [2.0, 4.0, 6.0], [1.0, 2.0])
-    assert found.ratio == pytest.approx(4.0 / 1.5)
-    # Every time over every other: 1, 2, 2, 3, 4, 6.
-    assert (found.low, found.high) == (2.0, 3.75)
-    assert (found.n, found.threads) == ("3 / 2", "1")
-
-
-def test_a_benchmark_is_held_against_a_call():
-    calls = []
-    stats = SimpleNamespace(stats=SimpleNamespace(data=[1.0, 2.0]))
-    benchmark = SimpleNamespace(stats=stats, extra_info={})
-    found = beside(benchmark, "summing", lambda: calls.append(sum(range(1000))), rounds=3)
-    assert len(calls) == 3
-    assert found.n == "2 / 3"
-    assert benchmark.extra_info["ratios"][0]["against"] == "summing"
-    assert beside(SimpleNamespace(stats=None), "summing", lambda: None) is None
-
-
-def test_table_is_for_people():
-    benchmark = SimpleNamespace(extra_info={})
-    add(benchmark, Ratio(against="a loop", ratio=1.02345678, low=1.0, high=1.05, n="200 pairs", threads="1"))
-    assert table([("test_step", benchmark.extra_info), ("test_other", {})]) == [
-        "benchmark  against  ratio  middle half  n          threads",
-        "test_step  a loop   1.02   1 to 1.05    200 pairs  1",
-    ]
-
-
-def test_no_ratio_has_an_exponent():
-    told = {"ratios": [{"against": "x", "ratio": 46_951.0, "low": 999.6, "high": 1e6, "n": "1", "threads": "1"}]}
-    assert table([("one", told)])[1].split() == ["one", "x", "47,000", "1,000", "to", "1,000,000", "1", "1"]
+def test_a_ratio_by_hand(monkeypatch):
+    monkeypatch.setattr(ratios, "cpu_s", iter([0.0, 1.0, 1.0, 3.0, 3.0, 6.0, 6.0, 10.0, 10.0, 15.0]).__next__)
+    stats = SimpleNamespace(stats=SimpleNamespace(q1=3.0, median=6.0, q3=90_000.0))
+    benchmark, calls = SimpleNamespace(name="one", stats=stats, extra_info={}), []
+    assert ratios.beside(benchmark, "summing", lambda: calls.append(1)) == pytest.approx(6.0 / 3.0)
+    assert len(calls) == 5
+    other = SimpleNamespace(name="other", extra_info={})
+    assert list(ratios.lines([benchmark, other])) == ["one: 2.00 times summing (1.00 to 30,000.00)"]
 
 
 def test_every_case_says_what_it_is_held_against():
@@ -56,3 +33,10 @@ def test_every_case_says_what_it_is_held_against():
     case.setup(*given)
     case.check(getattr(case, method)(*given))
     assert len(case.reference()) == len(case.bags.values)
+
+
+def test_asv_tells_the_kinds_of_benchmarks_by_their_names():
+    found = list(disc_benchmarks("cases"))
+    kinds = {"time": "time", "peakmem": "peakmemory", "track": "track"}
+    assert [one.type for one in found] == [kinds[one.name.rpartition(".")[2].partition("_")[0]] for one in found]
+    assert {one.type for one in found} == set(kinds.values())

@@ -1,12 +1,9 @@
-"""`nox -s micro` prints a table of ratios in place of pytest-benchmark's columns of seconds."""
+"""`nox -s micro` prints ratios in place of pytest-benchmark's columns of seconds, which belong to one machine."""
 
-from ratios import table
+from ratios import lines
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    session = config._benchmarksession
-    found = [(one.name.removeprefix("test_case[").removesuffix("]"), one.extra_info) for one in session.benchmarks]
-    if found:
-        terminalreporter.section("CPU seconds of a benchmark over those of something else")
-        for line in table(found):
-            terminalreporter.write_line(line)
+    terminalreporter.section("CPU seconds of a benchmark over those of something else")
+    for line in lines(config._benchmarksession.benchmarks):
+        terminalreporter.write_line(line)

@@ -2,12 +2,14 @@
 
 import pyarrow.csv
 import pytest
+from cases.case import cpu_s
 from prepare_scale import one, packed, write_log
-from ratios import Ratio, add, cpu_seconds
+from ratios import beside
 
 ROWS = 100_000
 
 
+@pytest.mark.benchmark(timer=cpu_s)
 @pytest.mark.parametrize("file", ["text", "gz"])
 @pytest.mark.parametrize("data_set", ["criteo_kaggle", "criteo_terabyte"])
 def test_prepare(benchmark, tmp_path, data_set, file):
@@ -15,13 +17,9 @@ def test_prepare(benchmark, tmp_path, data_set, file):
     write_log(plain, ROWS)
     source = packed(plain) if file == "gz" else plain
     targets = (tmp_path / f"out{number}" for number in range(9))
-    seconds = []
-    benchmark.pedantic(
-        lambda: seconds.append(one(data_set, source, next(targets))[0]), rounds=5, iterations=1, warmup_rounds=1
-    )
+    benchmark.pedantic(lambda: one(data_set, source, next(targets)), rounds=5, iterations=1, warmup_rounds=1)
     options = {
         "read_options": pyarrow.csv.ReadOptions(autogenerate_column_names=True),
         "parse_options": pyarrow.csv.ParseOptions(delimiter="\t"),
     }
-    read = cpu_seconds(lambda: pyarrow.csv.read_csv(source, **options), 5)
-    add(benchmark, Ratio.of("reading it with pyarrow", seconds[1:] or seconds, read))
+    beside(benchmark, "reading it with pyarrow", lambda: pyarrow.csv.read_csv(source, **options))
