@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +22,7 @@ from shardbench.base.generated import check_files
 
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT / "tools" / "gpu_box"
-PARTS = ("smoke", "card", "tiers", "fae", "kernels", "slide", "distinct")
+PARTS = ("smoke", "card", "tiers", "fae", "kernels", "slide", "distinct", "captured")
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_every_part_runs_on_cpus_and_its_numbers_make_tables(tmp_path, tool):
         printed = process.communicate(timeout=120)[0]
     assert process.returncode == 0, printed
     entries = numbers(out)
-    assert {entry["part"] for entry in entries} == set(PARTS), printed
+    assert {entry["part"] for entry in entries} == {"start", *PARTS}, printed
     broken = [entry for entry in entries if entry.get("skipped") == "the rest of the part"]
     assert broken == [], printed
     assert {entry["table"] for entry in entries if "table" in entry} == set(tool("tables").NAMES)
@@ -63,6 +64,7 @@ def test_every_part_runs_on_cpus_and_its_numbers_make_tables(tmp_path, tool):
     with pytest.raises(BadInput, match="rehearsal"):
         tool("tables").tables(tmp_path / "results")
     about = json.loads((out / "about.json").read_text())
+    assert about["processes"] == [{"parts": list(PARTS), "exit_code": 0}]
     (out / "about.json").write_text(json.dumps(about | {"cpu": False}))
     texts = tool("tables").tables(tmp_path / "results")
     assert len(texts) == 7
@@ -125,24 +127,24 @@ def test_a_part_that_hangs_is_ended_and_the_next_one_begins(tmp_path, tool, monk
     monkeypatch.setattr(main, "GRACE_S", 0.3)
     with (tmp_path / "printed").open("w") as printed:
         command = [sys.executable, "-c", WORKER, "one=1", "two=1"]
-        assert main._watched(command, dict(os.environ), time.monotonic(), printed) == ["one"]
+        assert main._watched(command, dict(os.environ), time.monotonic(), printed) == (["one"], None)
         command = [sys.executable, "-c", WORKER, "two=1"]
-        assert main._watched(command, dict(os.environ), time.monotonic(), printed) == ["one", "two"]
+        assert main._watched(command, dict(os.environ), time.monotonic(), printed) == (["one", "two"], 0)
     assert "one did not end in its time" in (tmp_path / "printed").read_text()
 
 
 def test_numbers_go_to_a_next_file_before_one_is_too_large(tmp_path, tool, monkeypatch):
-    box = tool("box")
-    monkeypatch.setattr(box, "LARGEST_BYTES", 140)
-    monkeypatch.setattr(box, "MOST_FILES", 2)
-    log = box.Log(tmp_path)
+    module = tool("log")
+    monkeypatch.setattr(module, "LARGEST_BYTES", 140)
+    monkeypatch.setattr(module, "MOST_FILES", 2)
+    log = module.Log(tmp_path)
     for number in range(4):
         log.add({"part": "x", "note": {"text": "a" * 20, "number": number}})
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["numbers-1.jsonl", "numbers-2.jsonl"]
     assert [entry["note"]["number"] for entry in numbers(tmp_path)] == [0, 1, 2, 3]
-    with pytest.raises(box.Refused):
+    with pytest.raises(module.Full):
         log.add({"part": "x", "note": {"text": "a" * 20, "number": 4}})
-    box.Log(tmp_path)
+    module.Log(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2, "another process goes on where the last one was"
 
 
@@ -163,13 +165,32 @@ def test_managed_memory_beyond_what_is_free_is_refused_and_host_tables_are_mappe
     assert calls == [("managed", [100]), (True, [1000])]
 
 
-def test_a_failed_measurement_is_kept_with_its_reason(tmp_path, tool):
-    module = tool("box")
-    box = module.Box(module.Log(tmp_path), cpu=True, small=True, data=tmp_path)
+def test_a_failed_measurement_is_kept_with_its_reason(tmp_path, tool, monkeypatch):
+    module, released = tool("box"), []
+    box = module.Box(tool("log").Log(tmp_path), cpu=True, small=True, data=tmp_path)
     box.begin("card", 1.0)
-    with box.attempt("this"):
+
+    def fail():
+        tensors = torch.zeros(1)
+        weakref.finalize(tensors, released.append, True)
         raise ValueError("no\nroom")
-    assert numbers(tmp_path) == [{"part": "card", "skipped": "this", "why": "ValueError: no room"}]
+
+    monkeypatch.setattr(box, "free", lambda: released.append("asked to free"))
+    with box.attempt("this"):
+        fail()
+    assert numbers(tmp_path)[1:] == [{"part": "card", "skipped": "this", "why": "ValueError: no room"}]
+    assert released == [True, "asked to free"], "its tensors go before memory is given back"
+
+
+def test_nothing_runs_on_a_lost_device(tmp_path, tool, monkeypatch):
+    module = tool("box")
+    box = module.Box(tool("log").Log(tmp_path), cpu=True, small=True, data=tmp_path)
+    with pytest.raises(module.CardLost, match="a capture failed"), box.attempt("outer"), box.attempt("inner"):
+        raise module.CardLost("a capture failed")
+    monkeypatch.setattr(box.clock, "settle", lambda: 1 / 0)
+    with pytest.raises(module.CardLost, match="lost: division"), box.attempt("this"):
+        raise ValueError("an illegal address")
+    assert [entry["skipped"] for entry in numbers(tmp_path)[1:]] == ["this"]
 
 
 def test_tables_of_a_run_by_hand(tmp_path, tool):

@@ -107,9 +107,8 @@ class Bench:
             times = self._times(tables, lookups, how, warmups if whole_s < MOST_S / 4.0 else 1, fewer)
             for phase in ("forward", "backward"):
                 measured = [one[phase] for one in times]
-                box.add(
-                    "kernels", measured, predicted[phase, how], phase=phase, how=how, **case.what(), **counted(traffic)
-                )
+                what = case.what() | counted(traffic) | self.stopwatch.marks(times)
+                box.add("kernels", measured, predicted[phase, how], phase=phase, how=how, **what)
 
     def _times(
         self, tables: SplitTableBatchedEmbeddingBagsCodegen, lookups: Lookups, how: str, warmups: int, runs: int

@@ -21,7 +21,7 @@ from shardbench.datasets.synthetic import SyntheticConfig
 from shardbench.engine.contenders import PlanOnRank
 from shardbench.engine.heap import keep_freed_memory
 from shardbench.model.caching import is_cached
-from shardbench.model.plan import OnRank, Plan, Tier, whole_table
+from shardbench.model.plan import OnRank, Plan, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
@@ -61,16 +61,17 @@ def size_of(box: Box) -> Size:
     most a quarter of the rows, and a fifth of the lookups on GPUs, so that no single table decides.
     """
     if box.small:
-        config = _config(tables=3, seed=12632, dim=16, batch=128, profile=1024, batches=6)
+        config = config_of(tables=3, seed=12632, dim=16, batch=128, profile=1024, batches=6)
         return Size(config=config, timed=2, rounds=1, plan_s=0.05, first_s=0.0)
     if box.cpu:
-        config = _config(tables=10, seed=14121, dim=16, batch=2048, profile=16384, batches=8)
+        config = config_of(tables=10, seed=14121, dim=16, batch=2048, profile=16384, batches=8)
         return Size(config=config, timed=4, rounds=3, plan_s=2.0, first_s=6.0)
-    config = _config(tables=20, seed=5043, dim=64, batch=16384, profile=262144, batches=40)
+    config = config_of(tables=20, seed=5043, dim=64, batch=16384, profile=262144, batches=40)
     return Size(config=config, timed=8, rounds=3, plan_s=4.0, first_s=12.0)
 
 
-def _config(*, tables: int, seed: int, dim: int, batch: int, profile: int, batches: int) -> SyntheticConfig:
+def config_of(*, tables: int, seed: int, dim: int, batch: int, profile: int, batches: int) -> SyntheticConfig:
+    """Return a workload of so many of the papers' tables."""
     return SyntheticConfig(
         name=f"synthetic-{tables}",
         tables=tables,
@@ -144,9 +145,7 @@ def _planned(bench: Bench, size: Size, percent: int, name: str) -> tuple[Problem
     }
     if name not in places:
         return problem, *bench.plan(name, problem, size.plan_s)
-    plan = Plan(world_size=1, segments=tuple(whole_table(table, places[name]) for table in tables))
-    validate(plan, problem, frozenset(Move))
-    return problem, plan, 0.0
+    return problem, bench.all_at(problem, places[name]), 0.0
 
 
 def _check_room(box: Box, asked: Asked) -> None:
