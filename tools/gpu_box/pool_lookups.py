@@ -77,11 +77,12 @@ def draw_all(
                 yield drawn
         except (OSError, BrokenExecutor) as error:
             if isinstance(error, TimeoutError):
-                # They would keep the next task's tables waiting.
-                for future in futures:
-                    future.cancel()
                 raise
             print(f"lookups are drawn in this process: {type(error).__name__}: {error}", flush=True)
+        finally:
+            # Tables that are drawn no more for this task would keep the next one's waiting.
+            for future in futures:
+                future.cancel()
     for table in left:
         if time.monotonic() > until:
             raise TimeoutError(f"{len(tables)} tables were not drawn in {seconds:.0f} s")

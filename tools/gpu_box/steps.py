@@ -31,9 +31,9 @@ from shardbench.engine.measure import rank_job
 from shardbench.engine.modules import Groups
 from shardbench.engine.turns import Contender, take_turns
 from shardbench.model.machine import Machine
-from shardbench.model.plan import Placement, Plan, tier_of, whole_table
+from shardbench.model.plan import Plan, tier_of
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import Budget, Move
+from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
 from shardbench.runs.discovery import get_strategy
 from shardbench.runs.planning import plan_here
@@ -104,12 +104,6 @@ class Bench:
         return Problem.of(
             own.name, own.tables, own.table_profiles, machine, batch_size=own.batch_size, inputs=own.input_sample
         )
-
-    def all_at(self, problem: Problem, place: Placement) -> Plan:
-        """Return the plan with all tables whole in one place."""
-        plan = Plan(world_size=1, segments=tuple(whole_table(table, place) for table in self.workload.tables))
-        validate(plan, problem, frozenset(Move))
-        return plan
 
     def plan(self, strategy: str, problem: Problem, plan_s: float) -> tuple[Plan, float]:
         """Let a strategy plan in this process, seeing what it declares; return its plan and the seconds that it took.

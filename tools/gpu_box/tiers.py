@@ -21,7 +21,7 @@ from shardbench.datasets.synthetic import SyntheticConfig
 from shardbench.engine.contenders import PlanOnRank
 from shardbench.engine.heap import keep_freed_memory
 from shardbench.model.caching import is_cached
-from shardbench.model.plan import OnRank, Plan, Tier
+from shardbench.model.plan import OnRank, Plan, Tier, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
@@ -145,7 +145,9 @@ def _planned(bench: Bench, size: Size, percent: int, name: str) -> tuple[Problem
     }
     if name not in places:
         return problem, *bench.plan(name, problem, size.plan_s)
-    return problem, bench.all_at(problem, places[name]), 0.0
+    plan = Plan(world_size=1, segments=tuple(whole_table(table, places[name]) for table in tables))
+    validate(plan, problem, frozenset(Move))
+    return problem, plan, 0.0
 
 
 def _check_room(box: Box, asked: Asked) -> None:
