@@ -11,6 +11,7 @@ import sys
 import tarfile
 import time
 import weakref
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -113,24 +114,81 @@ def test_a_folder_with_files_is_refused(tmp_path):
 
 
 WORKER = """
-import sys, time
+import os, subprocess, sys, time
 print("== part one 0.2", flush=True)
-if "one=1" in sys.argv: time.sleep(600)
+if "hangs" in sys.argv: time.sleep(600)
 print("== part two 0.2", flush=True)
+if "leaves" in sys.argv: print(subprocess.Popen(["sleep", "600"], stdout=-3, stderr=-3).pid, flush=True)
+if "dies" in sys.argv: os.abort()
 """
 
 
-def test_a_part_that_hangs_is_ended_and_the_next_one_begins(tmp_path, tool, monkeypatch):
+@pytest.fixture
+def programme(tool):
     spec = importlib.util.spec_from_file_location("gpu_box_main", TOOL / "__main__.py")
     main = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(main)
-    monkeypatch.setattr(main, "GRACE_S", 0.3)
-    with (tmp_path / "printed").open("w") as printed:
-        command = [sys.executable, "-c", WORKER, "one=1", "two=1"]
-        assert main._watched(command, dict(os.environ), time.monotonic(), printed) == (["one"], None)
-        command = [sys.executable, "-c", WORKER, "two=1"]
-        assert main._watched(command, dict(os.environ), time.monotonic(), printed) == (["one", "two"], 0)
+    return main
+
+
+def watched(programme, printed, *how):
+    with printed.open("w") as file:
+        return programme._watched([sys.executable, "-c", WORKER, *how], dict(os.environ), time.monotonic(), file)
+
+
+def test_a_part_that_hangs_is_ended_and_the_next_one_begins(tmp_path, programme, monkeypatch):
+    monkeypatch.setattr(programme, "GRACE_S", 0.3)
+    assert watched(programme, tmp_path / "printed", "hangs") == (["one"], None)
     assert "one did not end in its time" in (tmp_path / "printed").read_text()
+    assert watched(programme, tmp_path / "printed") == (["one", "two"], 0)
+    assert watched(programme, tmp_path / "printed", "dies") == (["one", "two"], -signal.SIGABRT)
+
+
+def test_what_a_process_started_ends_with_it(tmp_path, programme):
+    watched(programme, tmp_path / "printed", "leaves", "dies")
+    pid = int((tmp_path / "printed").read_text().split()[-1])
+    state = Path(f"/proc/{pid}/stat")
+    for _ in range(100):
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.1)
+    pytest.fail("it runs on")
+
+
+def test_how_a_process_ended_is_kept(tmp_path, programme, monkeypatch):
+    ends = iter([(["smoke"], -11), (["card"], 3), (["tiers"], None), (["fae"], 0)])
+    monkeypatch.setattr(programme, "_watched", lambda *_: next(ends))
+    facts = {"parts": ["smoke", "card", "tiers", "fae"], "processes": []}
+    given = SimpleNamespace(out=tmp_path, cpu=True, minutes=1.0)
+    programme._run(given, facts, 0.0, (tmp_path, tmp_path), None)
+    assert json.loads((tmp_path / "about.json").read_text())["processes"] == [
+        {"parts": ["smoke"], "exit_code": -11}, {"parts": ["card"], "exit_code": 3},
+        {"parts": ["tiers"], "exit_code": None}, {"parts": ["fae"], "exit_code": 0},
+    ]  # fmt: skip
+    assert [(row["part"], row["why"]) for row in numbers(tmp_path)] == [
+        ("smoke", "its process ended with exit code -11"), ("tiers", "it did not end in its time"),
+    ]  # fmt: skip
+
+
+def test_a_kernel_that_the_device_reached_early_is_marked_and_comes_later_from_then_on(tmp_path, tool):
+    cases = tool("cases")
+    box = tool("box").Box(tool("log").Log(tmp_path), cpu=True, small=True, data=tmp_path)
+    box.clock = SimpleNamespace(
+        now=lambda: SimpleNamespace(query=lambda: True), ms=lambda *_: 1.0, thread_ms=lambda *_: None, settle=int
+    )
+    stopwatch = cases.Stopwatch(box)
+    assert stopwatch.of(int, how=cases.BEHIND, warmups=1, runs=2) == ([1.0, 1.0], {"overtaken": 2})
+    assert stopwatch._writes == cases.MOST_WRITES
+    assert stopwatch.of(int, how=cases.IDLE, warmups=0, runs=1) == ([1.0], {})
+    assert stopwatch.marks([{"overtaken": 1.0}, {"overtaken": 2.0}]) == {"overtaken": 3.0}
+
+
+def test_tables_that_were_not_drawn_in_time_wait_no_more(tool):
+    waiting = [Future(), Future()]
+    processes = SimpleNamespace(submit=lambda *_: waiting[_[1]])
+    with pytest.raises(TimeoutError):
+        list(tool("pool_lookups").draw_all(processes, [0, 1], 1, 1, 0.0))
+    assert all(future.cancelled() for future in waiting)
 
 
 def test_numbers_go_to_a_next_file_before_one_is_too_large(tmp_path, tool, monkeypatch):
