@@ -207,9 +207,10 @@ class Comparison:
             first = number * self.size.block
             for name in list(held):
                 ms = self._step(held, name, range(first - 1, first + self.size.block))
-                self.box.note(round=number, strategy=name, ms={phase: values[1:] for phase, values in ms.items()})
-                for phase, values in ms.items():
-                    self.ms.setdefault(name, {}).setdefault(phase, []).extend(values[1:])
+                block = {phase: values[1:] for phase, values in ms.items()}
+                self.box.note(round=number, strategy=name, ms=block, **self.bench.facts)
+                for phase, values in block.items():
+                    self.ms.setdefault(name, {}).setdefault(phase, []).extend(values)
             if self.box.over(time.perf_counter() - begun):
                 return
 
