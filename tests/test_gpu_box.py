@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tarfile
 import time
+import weakref
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +23,7 @@ from shardbench.base.generated import check_files
 
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT / "tools" / "gpu_box"
-PARTS = ("smoke", "card", "tiers", "fae", "kernels", "slide", "distinct")
+PARTS = ("smoke", "card", "tiers", "fae", "kernels", "slide", "distinct", "captured")
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_every_part_runs_on_cpus_and_its_numbers_make_tables(tmp_path, tool):
         printed = process.communicate(timeout=120)[0]
     assert process.returncode == 0, printed
     entries = numbers(out)
-    assert {entry["part"] for entry in entries} == set(PARTS), printed
+    assert {entry["part"] for entry in entries} == {"start", *PARTS}, printed
     broken = [entry for entry in entries if entry.get("skipped") == "the rest of the part"]
     assert broken == [], printed
     assert {entry["table"] for entry in entries if "table" in entry} == set(tool("tables").NAMES)
@@ -63,6 +65,7 @@ def test_every_part_runs_on_cpus_and_its_numbers_make_tables(tmp_path, tool):
     with pytest.raises(BadInput, match="rehearsal"):
         tool("tables").tables(tmp_path / "results")
     about = json.loads((out / "about.json").read_text())
+    assert about["processes"] == [{"parts": list(PARTS), "exit_code": 0}]
     (out / "about.json").write_text(json.dumps(about | {"cpu": False}))
     texts = tool("tables").tables(tmp_path / "results")
     assert len(texts) == 7
@@ -111,38 +114,95 @@ def test_a_folder_with_files_is_refused(tmp_path):
 
 
 WORKER = """
-import sys, time
+import os, subprocess, sys, time
 print("== part one 0.2", flush=True)
-if "one=1" in sys.argv: time.sleep(600)
+if "hangs" in sys.argv: time.sleep(600)
 print("== part two 0.2", flush=True)
+if "leaves" in sys.argv: print(subprocess.Popen(["sleep", "600"], stdout=-3, stderr=-3).pid, flush=True)
+if "dies" in sys.argv: os.abort()
 """
 
 
-def test_a_part_that_hangs_is_ended_and_the_next_one_begins(tmp_path, tool, monkeypatch):
+@pytest.fixture
+def programme(tool):
     spec = importlib.util.spec_from_file_location("gpu_box_main", TOOL / "__main__.py")
     main = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(main)
-    monkeypatch.setattr(main, "GRACE_S", 0.3)
-    with (tmp_path / "printed").open("w") as printed:
-        command = [sys.executable, "-c", WORKER, "one=1", "two=1"]
-        assert main._watched(command, dict(os.environ), time.monotonic(), printed) == ["one"]
-        command = [sys.executable, "-c", WORKER, "two=1"]
-        assert main._watched(command, dict(os.environ), time.monotonic(), printed) == ["one", "two"]
+    return main
+
+
+def watched(programme, printed, *how):
+    with printed.open("w") as file:
+        return programme._watched([sys.executable, "-c", WORKER, *how], dict(os.environ), time.monotonic(), file)
+
+
+def test_a_part_that_hangs_is_ended_and_the_next_one_begins(tmp_path, programme, monkeypatch):
+    monkeypatch.setattr(programme, "GRACE_S", 0.3)
+    assert watched(programme, tmp_path / "printed", "hangs") == (["one"], None)
     assert "one did not end in its time" in (tmp_path / "printed").read_text()
+    assert watched(programme, tmp_path / "printed") == (["one", "two"], 0)
+    assert watched(programme, tmp_path / "printed", "dies") == (["one", "two"], -signal.SIGABRT)
+
+
+def test_what_a_process_started_ends_with_it(tmp_path, programme):
+    watched(programme, tmp_path / "printed", "leaves", "dies")
+    pid = int((tmp_path / "printed").read_text().split()[-1])
+    state = Path(f"/proc/{pid}/stat")
+    for _ in range(100):
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.1)
+    pytest.fail("it runs on")
+
+
+def test_how_a_process_ended_is_kept(tmp_path, programme, monkeypatch):
+    ends = iter([(["smoke"], -11), (["card"], 3), (["tiers"], None), (["fae"], 0)])
+    monkeypatch.setattr(programme, "_watched", lambda *_: next(ends))
+    facts = {"parts": ["smoke", "card", "tiers", "fae"], "processes": []}
+    given = SimpleNamespace(out=tmp_path, cpu=True, minutes=1.0)
+    programme._run(given, facts, 0.0, (tmp_path, tmp_path), None)
+    assert json.loads((tmp_path / "about.json").read_text())["processes"] == [
+        {"parts": ["smoke"], "exit_code": -11}, {"parts": ["card"], "exit_code": 3},
+        {"parts": ["tiers"], "exit_code": None}, {"parts": ["fae"], "exit_code": 0},
+    ]  # fmt: skip
+    assert [(row["part"], row["why"]) for row in numbers(tmp_path)] == [
+        ("smoke", "its process ended with exit code -11"), ("tiers", "it did not end in its time"),
+    ]  # fmt: skip
+
+
+def test_a_kernel_that_the_device_reached_early_is_marked_and_comes_later_from_then_on(tmp_path, tool):
+    cases = tool("cases")
+    box = tool("box").Box(tool("log").Log(tmp_path), cpu=True, small=True, data=tmp_path)
+    box.clock = SimpleNamespace(
+        now=lambda: SimpleNamespace(query=lambda: True), ms=lambda *_: 1.0, thread_ms=lambda *_: None, settle=int
+    )
+    stopwatch = cases.Stopwatch(box)
+    assert stopwatch.of(int, how=cases.BEHIND, warmups=1, runs=2) == ([1.0, 1.0], {"overtaken": 2})
+    assert stopwatch._writes == cases.MOST_WRITES
+    assert stopwatch.of(int, how=cases.IDLE, warmups=0, runs=1) == ([1.0], {})
+    assert stopwatch.marks([{"overtaken": 1.0}, {"overtaken": 2.0}]) == {"overtaken": 3.0}
+
+
+def test_tables_that_were_not_drawn_in_time_wait_no_more(tool):
+    waiting = [Future(), Future()]
+    processes = SimpleNamespace(submit=lambda *_: waiting[_[1]])
+    with pytest.raises(TimeoutError):
+        list(tool("pool_lookups").draw_all(processes, [0, 1], 1, 1, 0.0))
+    assert all(future.cancelled() for future in waiting)
 
 
 def test_numbers_go_to_a_next_file_before_one_is_too_large(tmp_path, tool, monkeypatch):
-    box = tool("box")
-    monkeypatch.setattr(box, "LARGEST_BYTES", 140)
-    monkeypatch.setattr(box, "MOST_FILES", 2)
-    log = box.Log(tmp_path)
+    module = tool("log")
+    monkeypatch.setattr(module, "LARGEST_BYTES", 140)
+    monkeypatch.setattr(module, "MOST_FILES", 2)
+    log = module.Log(tmp_path)
     for number in range(4):
         log.add({"part": "x", "note": {"text": "a" * 20, "number": number}})
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["numbers-1.jsonl", "numbers-2.jsonl"]
     assert [entry["note"]["number"] for entry in numbers(tmp_path)] == [0, 1, 2, 3]
-    with pytest.raises(box.Refused):
+    with pytest.raises(module.Full):
         log.add({"part": "x", "note": {"text": "a" * 20, "number": 4}})
-    box.Log(tmp_path)
+    module.Log(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2, "another process goes on where the last one was"
 
 
@@ -163,13 +223,32 @@ def test_managed_memory_beyond_what_is_free_is_refused_and_host_tables_are_mappe
     assert calls == [("managed", [100]), (True, [1000])]
 
 
-def test_a_failed_measurement_is_kept_with_its_reason(tmp_path, tool):
-    module = tool("box")
-    box = module.Box(module.Log(tmp_path), cpu=True, small=True, data=tmp_path)
+def test_a_failed_measurement_is_kept_with_its_reason(tmp_path, tool, monkeypatch):
+    module, released = tool("box"), []
+    box = module.Box(tool("log").Log(tmp_path), cpu=True, small=True, data=tmp_path)
     box.begin("card", 1.0)
-    with box.attempt("this"):
+
+    def fail():
+        tensors = torch.zeros(1)
+        weakref.finalize(tensors, released.append, True)
         raise ValueError("no\nroom")
-    assert numbers(tmp_path) == [{"part": "card", "skipped": "this", "why": "ValueError: no room"}]
+
+    monkeypatch.setattr(box, "free", lambda: released.append("asked to free"))
+    with box.attempt("this"):
+        fail()
+    assert numbers(tmp_path)[1:] == [{"part": "card", "skipped": "this", "why": "ValueError: no room"}]
+    assert released == [True, "asked to free"], "its tensors go before memory is given back"
+
+
+def test_nothing_runs_on_a_lost_device(tmp_path, tool, monkeypatch):
+    module = tool("box")
+    box = module.Box(tool("log").Log(tmp_path), cpu=True, small=True, data=tmp_path)
+    with pytest.raises(module.CardLost, match="a capture failed"), box.attempt("outer"), box.attempt("inner"):
+        raise module.CardLost("a capture failed")
+    monkeypatch.setattr(box.clock, "settle", lambda: 1 / 0)
+    with pytest.raises(module.CardLost, match="lost: division"), box.attempt("this"):
+        raise ValueError("an illegal address")
+    assert [entry["skipped"] for entry in numbers(tmp_path)[1:]] == ["this"]
 
 
 def test_tables_of_a_run_by_hand(tmp_path, tool):

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -24,20 +25,27 @@ from types import FrameType
 from typing import Any
 
 from importable import ROOT, make_importable
+from log import REST, Log
 from trips import COMMIT, TRIPS
-from worker import BEGINS
+from worker import BEGINS, LOST
 
-PARTS = {"smoke": 20, "card": 30, "tiers": 105, "fae": 75, "kernels": 90, "slide": 90, "distinct": 30}
+PARTS = {
+    "smoke": 20, "card": 25, "tiers": 105, "fae": 75, "kernels": 90, "slide": 90, "distinct": 30, "captured": 10,
+}  # fmt: skip
 """The parts in their order, with their seconds of eight minutes, of which imports and warm-up leave about so many."""
 ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1",
+    "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
     # The one rank talks to itself.
     "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo",
+    # As torch asks of whoever captures steps with collectives.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     # What trips.py overwrote fails when it is loaded.
     "CUDA_MODULE_LOADING": "LAZY",
 }  # fmt: skip
 GRACE_S = 20.0
 """How long after its end a part may take for what it has begun."""
+KILL_S = 10.0
+"""How long a process may take to end: one whose device hangs may never."""
 SMALL_MINUTES = 0.5
 """Every part takes its smallest sizes where there are fewer: a trial of the code."""
 PACKAGES = ("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "fbgemm_gpu_cpu", "numpy", "tensordict")
@@ -70,7 +78,7 @@ def main() -> int:
         site = Path(scratch) / "site"
         make_importable(site)
         try:
-            _run(given, parts, until, (site, Path(scratch)), printed)
+            _run(given, facts, until, (site, Path(scratch)), printed)
             facts["ended"] = "all parts had their turn"
         except Interrupted as error:
             facts["ended"] = str(error)
@@ -80,8 +88,10 @@ def main() -> int:
     return 0 if facts["ended"].startswith("all") else 1
 
 
-def _run(given: argparse.Namespace, parts: list[str], until: float, places: tuple[Path, Path], printed: Any) -> None:
-    """Run the parts in processes, a new one after each that was lost."""
+def _run(
+    given: argparse.Namespace, facts: dict[str, Any], until: float, places: tuple[Path, Path], printed: Any
+) -> None:
+    """Run the parts in processes, a new one after each that was lost; keep how each process ended."""
     site, scratch = places
     data = scratch / "data"
     data.mkdir()
@@ -89,53 +99,63 @@ def _run(given: argparse.Namespace, parts: list[str], until: float, places: tupl
     path = os.pathsep.join(filter(None, [str(site), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
     ours = ENVIRONMENT | {"PYTHONPATH": path}
     if given.cpu:
-        ours["CUDA_VISIBLE_DEVICES"] = ""
+        # Cores are few here. On a GPU's host, threads that wait for their next work asleep would be late for it.
+        ours |= {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE"}
     options = ["--out", str(given.out), "--data", str(data), "--until", str(until)]
     options += ["--cpu"] * given.cpu + ["--small"] * (given.minutes < SMALL_MINUTES)
-    left = list(parts)
+    left = list(facts["parts"])
     while left:
         weights = [f"{name}={PARTS[name]}" for name in left]
         command = [sys.executable, str(Path(__file__).with_name("worker.py")), *weights, *options]
-        done = _watched(command, os.environ | ours, until, printed)
+        done, code = _watched(command, os.environ | ours, until, printed)
+        facts["processes"].append({"parts": done, "exit_code": code})
+        _write(given.out, facts)
         if not done:
             raise Interrupted("the measuring process ended before its first part began: see printed.log")
+        if code not in (0, LOST):  # what a lost device skips is in the log already
+            why = "it did not end in its time" if code is None else f"its process ended with exit code {code}"
+            Log(given.out).skip(done[-1], REST, why)
         left = left[len(done) :]
 
 
-def _watched(command: list[str], environment: dict[str, str], until: float, printed: Any) -> list[str]:
-    """Run a process of parts, killed where one overruns; return the parts that had their turn."""
+def _watched(
+    command: list[str], environment: dict[str, str], until: float, printed: Any
+) -> tuple[list[str], int | None]:
+    """Run a process of parts, killed where one overruns.
+
+    Return the parts that had their turn, and its exit code; None where it was killed.
+    """
     done: list[str] = []
     lines: queue.Queue[str | None] = queue.Queue()
-    # A group of its own, so that what it starts ends with it.
-    with subprocess.Popen(
+    # A group of its own, so that what it starts ends with it. A ``with`` would wait for its end, however long.
+    process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         start_new_session=True,
-    ) as process:  # fmt: skip
-        threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
-        # Imports come before the first part.
-        ends = time.monotonic() + max(60.0, until - time.monotonic())
-        try:
-            while True:
-                try:
-                    line = lines.get(timeout=max(0.0, ends - time.monotonic()))
-                except queue.Empty:
-                    _say(f"killed: {done[-1] if done else 'the start'} did not end in its time", printed)
-                    return done
-                if line is None:
-                    return done
-                _say(line, printed)
-                if line.startswith(BEGINS):
-                    name, seconds = line.removeprefix(BEGINS).split()
-                    done.append(name)
-                    ends = time.monotonic() + float(seconds) + GRACE_S
-        finally:
-            _kill(process)
+    )  # fmt: skip
+    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    # Imports come before the first part.
+    ends = time.monotonic() + max(60.0, until - time.monotonic())
+    try:
+        while (line := lines.get(timeout=max(0.0, ends - time.monotonic()))) is not None:
+            _say(line, printed)
+            if line.startswith(BEGINS):
+                name, seconds = line.removeprefix(BEGINS).split()
+                done.append(name)
+                ends = time.monotonic() + float(seconds) + GRACE_S
+        return done, process.wait(timeout=KILL_S)
+    except (queue.Empty, subprocess.TimeoutExpired):
+        _say(f"killed: {done[-1] if done else 'the start'} did not end in its time", printed)
+        return done, None
+    finally:
+        _kill(process)
 
 
 def _kill(process: "subprocess.Popen[str]") -> None:
-    if process.poll() is None:
+    """End the process and all that it started, which may be there without it."""
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=KILL_S)
 
 
 def _read(stream: Any, lines: "queue.Queue[str | None]") -> None:
@@ -166,6 +186,7 @@ def _facts(given: argparse.Namespace, parts: list[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version for name in PACKAGES if (version := _version(name)) is not None},
         "cores": len(os.sched_getaffinity(0)),
+        "processes": [],
         "ended": "not yet",
     }
 

@@ -4,9 +4,8 @@ A part is a module with ``measure(box)``. It adds each number to the log as soon
 ``box.over()`` says so: the file is flushed before the next number is measured, so that an end at any moment loses none.
 """
 
-import json
-import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,20 +14,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from log import Log
 
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.machine_file import load_machine
 
-LARGEST_BYTES = 15 * 2**20
-"""A file of numbers is no larger; the next number begins another one."""
 TRIAL_S = 10.0
 """Seconds that a part has left at any time of a trial of the code, which ends by its small sizes."""
-MOST_FILES = 6
-"""Files of numbers: with what is known of the run and what was printed there are eight."""
 CPU_MACHINE = "cpu-1x2"
-CARDS = {"H100": "h100-1x8", "H200": "h200-1x8"}
-"""The committed machine file of a card, by a part of the name that the driver gives it."""
+CARDS = {
+    "NVIDIA H100 80GB HBM3": "h100-1x8", "NVIDIA H100 PCIe": "h100-pcie-80gb-1x8", "NVIDIA H200": "h200-1x8",
+}  # fmt: skip
+"""The committed machine file of a card, by the name that the driver gives it."""
+UNKNOWN_CARD = "h100-1x8"
+"""What predicts for a card that no file is of."""
 
 
 class CardLost(Exception):
@@ -39,32 +39,6 @@ class Refused(Exception):
     """An allocation that the device, or the host, has no room for."""
 
 
-class Log:
-    """Numbers as JSON lines, one a number, on disk before the next one is measured."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._began = folder, time.monotonic()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._number = max([int(path.stem.rpartition("-")[2]) for path in folder.glob("numbers-*.jsonl")], default=1)
-        self._file = self._open()
-
-    def _open(self) -> int:
-        path = self._folder / f"numbers-{self._number}.jsonl"
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Append a row; raises Refused where the files that may come back are full."""
-        line = (json.dumps(row, allow_nan=False) + "\n").encode()
-        if os.fstat(self._file).st_size + len(line) > LARGEST_BYTES:
-            if self._number == MOST_FILES:
-                raise Refused(f"{MOST_FILES} files of {LARGEST_BYTES} bytes are full")
-            os.close(self._file)
-            self._number += 1
-            self._file = self._open()
-        os.write(self._file, line)
-        os.fsync(self._file)
-
-
 class Box:
     """The machine that a part measures on, and the time that it has."""
 
@@ -73,12 +47,18 @@ class Box:
         self.cpu, self.small, self.data = cpu, small, data
         self.device = torch.device("cpu") if cpu else torch.device("cuda", 0)
         self.clock: Clock = clock_of(self.device)
-        self.part, self.deadline = "", time.monotonic()
+        self.part, self.deadline = "start", time.monotonic()
         self._log = log
         name = "" if cpu else torch.cuda.get_device_name(0)
-        found = [file for card, file in CARDS.items() if card in name]
-        self.machine_name = CPU_MACHINE if cpu else (found or ["h100-1x8"])[0]
+        self.machine_name = CPU_MACHINE if cpu else CARDS.get(name, UNKNOWN_CARD)
         self.whole_machine = load_machine(self.machine_name)
+        # Made now: a device without free memory is not lost.
+        self._probe = torch.ones(1, device=self.device)
+        memory_bytes = 0 if cpu else torch.cuda.get_device_properties(0).total_memory
+        self.note(
+            device=name or "CPU", memory_bytes=memory_bytes, cuda=torch.version.cuda, machine=self.machine_name,
+            machine_is_of_this_device=cpu or name in CARDS,
+        )  # fmt: skip
 
     def begin(self, part: str, seconds: float) -> None:
         """Give a part its time from now on."""
@@ -125,27 +105,32 @@ class Box:
     def skip(self, what: str, why: object) -> None:
         """Keep what could not be measured, and why."""
         reason = " ".join(str(why).split())[:400] or type(why).__name__
-        self._log.add({"part": self.part, "skipped": what, "why": reason})
+        self._log.skip(self.part, what, reason)
         print(f"{self.part}: skipped {what}: {reason}", flush=True)
 
     @contextmanager
     def attempt(self, what: str) -> Iterator[None]:
         """Run a measurement whose failure is kept as its reason; raises CardLost where the device is lost with it."""
+        failure = ""
         try:
             yield
+        except CardLost:
+            raise
         except Exception as error:
-            self.skip(what, f"{type(error).__name__}: {error}")
-            del error
+            failure = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+            # They hold tensors, for whose memory there may be no room.
+            traceback.clear_frames(error.__traceback__)
+        if failure:
+            self.skip(what, failure)
             self.check_device()
             self.free()
 
     def check_device(self) -> None:
         """Raise CardLost where the device does not do the simplest thing any more."""
-        if self.cpu:
-            return
         try:
-            torch.ones(1, device=self.device).add_(1.0)
-            torch.cuda.synchronize()
+            self._probe.add_(1.0)
+            self.clock.settle()
         except Exception as error:
             raise CardLost(f"the device is lost: {error}") from error
 
@@ -153,19 +138,6 @@ class Box:
         """Give memory that is not in use back to the device."""
         if not self.cpu:
             torch.cuda.empty_cache()
-
-    def times(self, work: Callable[[], object], *, warmups: int, runs: int) -> list[float]:
-        """Return the milliseconds of single runs by the device's clock, after ``warmups`` that do not count."""
-        found = []
-        for number in range(warmups + runs):
-            self.clock.settle()
-            start = self.clock.now()
-            work()
-            stop = self.clock.now()
-            self.clock.settle()
-            if number >= warmups:
-                found.append(self.clock.ms(start, stop))
-        return found
 
     def host_times(self, work: Callable[[], object], *, warmups: int, runs: int) -> list[float]:
         """Return the milliseconds a call of ``runs`` calls without a wait between them, in ten groups, by wall time."""

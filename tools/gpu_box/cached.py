@@ -191,9 +191,6 @@ def _alike(stream: Stream, after: Ids) -> Iterator[tuple[str, float]]:
 
 def _time(box: Box, stopwatch: Stopwatch, stream: Stream, tables: Any, *, state: str, batches: int) -> None:
     """Time batches: every other one whole and from idle, the others behind other work, the cache filled apart."""
-    measured: dict[tuple[str, str], list[float]] = {}
-    predictions: dict[tuple[str, str], list[float]] = {}
-    counts: list[dict[str, Any]] = []
     for turn in range(batches):
         if state == "cold":
             stream.empty()
@@ -202,19 +199,13 @@ def _time(box: Box, stopwatch: Stopwatch, stream: Stream, tables: Any, *, state:
                 tables.reset_cache_states()
         batch = stream.next()
         traffic = traffic_of(stream.cached.case, box.whole_machine, batch.lookups, stream.met(batch))
-        how = BEHIND if turn % 2 else IDLE
         predicted = predicted_ms(traffic, box.whole_machine)
-        phases = ("populate", "lookup", "backward") if turn % 2 else ("forward", "backward")
-        for phase in phases:
-            predictions.setdefault((phase, how), []).append(predicted[phase, how])
-        counts.append(counted(traffic))
+        how = BEHIND if turn % 2 else IDLE
+        times = []
         if tables is not None:
-            times = stopwatch.forward_and_backward(tables, batch.lookups, how=how, apart=how == BEHIND)
-            for phase, ms in times.items():
-                measured.setdefault((phase, how), []).append(ms)
-    mean: dict[str, Any] = {name: float(np.mean([one[name] for one in counts])) for name in counts[0]}
-    for (phase, how), several in predictions.items():
-        box.add(
-            "kernels", measured.get((phase, how), []), float(np.mean(several)), phase=phase, how=how, state=state,
-            first_batch=stream.number - batches, **stream.cached.what(), **mean,
-        )  # fmt: skip
+            times = [stopwatch.forward_and_backward(tables, batch.lookups, how=how, apart=how == BEHIND)]
+        what = stream.cached.what() | counted(traffic) | stopwatch.marks(times)
+        for phase in ("populate", "lookup", "backward") if turn % 2 else ("forward", "backward"):
+            measured = [one[phase] for one in times]
+            what |= {"phase": phase, "how": how, "state": state, "number": batch.number}
+            box.add("kernels", measured, predicted[phase, how], **what)

@@ -6,7 +6,7 @@ device's alone; there the model's dispatch counts nothing.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from shardbench.cost.costmodel import backward_s, caching_s, forward_s
 from shardbench.cost.published.gpus import shared
 from shardbench.cost.traffic import Traffic, count
 from shardbench.model.machine import Machine
-from shardbench.model.plan import OnRank, Plan, whole_table
+from shardbench.model.plan import OnRank, Plan, Tier, whole_table
 from shardbench.model.table import DenseShape, Optimizer
 from shardbench.workloads.trace import Bags
 
@@ -34,8 +34,18 @@ OPTIMIZERS = {
 IDLE, BEHIND = "from idle", "behind other work"
 EVICTED_BYTES = 2**28
 """Written before every kernel, so that none finds the rows of the last one in the cache."""
-WRITES = 6
-"""Such writes before a kernel that is timed behind other work: a millisecond, in which the host gets ahead."""
+WRITES, MOST_WRITES = 6, 48
+"""Such writes before a kernel that is timed behind other work: a millisecond, in which the host gets ahead.
+
+Twice as many from then on where it did not.
+"""
+OVERTAKEN = "overtaken"
+"""How often the device reached a kernel before the host had launched all of it: no time behind other work then."""
+
+
+def memory_of(tiers: Iterable[Tier]) -> dict[str, str]:
+    """Return how host memory is made, where tables are in it: box.py has it mapped, FBGEMM's default is managed."""
+    return {} if all(tier is Tier.HBM for tier in tiers) else {"memory": "host-mapped"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +61,7 @@ class Case(KernelCase):
         return {
             "tables": self.tables, "rows": self.rows, "dim": self.dim, "batch": self.batch, "pooling": self.pooling,
             "skew": self.skew, "tier": self.tier.value, "pooled": "none" if self.unpooled else "sum",
-            "optimizer": self.optimizer.value, **cached,
+            "optimizer": self.optimizer.value, **cached, **memory_of([self.tier]),
         }  # fmt: skip
 
     @property
@@ -140,14 +150,17 @@ class Stopwatch:
     """Times kernels with what they need in the caches of the device written over."""
 
     def __init__(self, box: Box) -> None:
-        self.box, self.clock = box, box.clock
+        self.box, self.clock, self._writes = box, box.clock, WRITES
         size = 2**20 if box.small else 2**24 if box.cpu else EVICTED_BYTES
         self._evicted = torch.zeros(size // 4, device=box.device)
 
     def forward_and_backward(
         self, tables: SplitTableBatchedEmbeddingBagsCodegen, lookups: Lookups, *, how: str, apart: bool = False
     ) -> dict[str, float]:
-        """Return the ms of a forward and of its backward; with ``apart`` the cache is filled by a call of its own."""
+        """Return the ms of a forward and of its backward; with ``apart`` the cache is filled by a call of its own.
+
+        Behind other work, OVERTAKEN is among them.
+        """
         self.begin(how)
         stamps = [self.clock.now()]
         if apart:
@@ -155,6 +168,7 @@ class Stopwatch:
             stamps.append(self.clock.now())
         vectors = tables(lookups.ids, lookups.offsets)
         stamps.append(self.clock.now())
+        overtaken = self._overtaken(stamps[0]) if how == BEHIND else 0
         gradient = torch.ones_like(vectors)
         self.begin(how)
         backward = time_backward(vectors, self.clock) if how == IDLE else []
@@ -162,28 +176,45 @@ class Stopwatch:
         vectors.backward(gradient)
         if how == BEHIND:
             backward.append((start, self.clock.now()))
+            overtaken += self._overtaken(start)
         self.clock.settle()
         parts = ("populate", "lookup") if apart else ("forward",)
         times = {part: kernel_ms(self.clock, a, b) for part, a, b in zip(parts, stamps, stamps[1:])}
         times["backward"] = sum(kernel_ms(self.clock, a, b) for a, b in backward)
-        return times
+        return times | ({OVERTAKEN: float(overtaken)} if how == BEHIND else {})
+
+    def _overtaken(self, start: Any) -> int:
+        """Say by 1 or 0 whether the device is past a stamp, of a kernel whose last launch just was."""
+        overtaken = bool(start.query())
+        if overtaken:
+            self._writes = min(2 * self._writes, MOST_WRITES)
+        return int(overtaken)
 
     def begin(self, how: str) -> None:
         """Write over the device's caches, and wait for it unless the kernel is timed behind that."""
-        for _ in range(WRITES if how == BEHIND else 1):
+        for _ in range(self._writes if how == BEHIND else 1):
             self._evicted.add_(1.0)
         if how == IDLE:
             self.clock.settle()
 
-    def of(self, work: Callable[[], object], *, how: str, warmups: int, runs: int) -> list[float]:
-        """Return the ms of single calls."""
-        found = []
+    def of(
+        self, work: Callable[[], object], *, how: str, warmups: int, runs: int
+    ) -> tuple[list[float], dict[str, int]]:
+        """Return the ms of single calls and, behind other work, OVERTAKEN."""
+        found, overtaken = [], 0
         for number in range(warmups + runs):
             self.begin(how)
             start = self.clock.now()
             work()
             stop = self.clock.now()
+            early = self._overtaken(start) if how == BEHIND else 0
             self.clock.settle()
             if number >= warmups:
                 found.append(kernel_ms(self.clock, start, stop))
-        return found
+                overtaken += early
+        return found, {OVERTAKEN: overtaken} if how == BEHIND else {}
+
+    @staticmethod
+    def marks(times: Sequence[dict[str, float]]) -> dict[str, float]:
+        """Return how often several forwards and backwards were OVERTAKEN, as a row of numbers states it."""
+        return {OVERTAKEN: sum(one[OVERTAKEN] for one in times)} if times and OVERTAKEN in times[0] else {}

@@ -113,8 +113,9 @@ def _keep(
     box: Box, stopwatch: Stopwatch, work: Callable[[], object], predicted: float | None, *, how: str = IDLE, **what: Any
 ) -> None:
     """Time one piece of work and keep it."""
-    times = stopwatch.of(work, how=how, warmups=1 if box.small else WARMUPS, runs=1 if box.small else RUNS)
-    box.add("dedup", times, predicted, how=how, **what)
+    warmups, runs = (1, 1) if box.small else (WARMUPS, RUNS)
+    times, marks = stopwatch.of(work, how=how, warmups=warmups, runs=runs)
+    box.add("dedup", times, predicted, how=how, **what, **marks)
 
 
 def _look_up(
@@ -132,7 +133,8 @@ def _look_up(
             times = [stopwatch.forward_and_backward(tables, lookups, how=how) for _ in range(warmups + runs)][warmups:]
             for phase, ms in predicted.items():
                 measured = [one[phase] for one in times]
-                box.add("dedup", measured, ms, of=f"lookup of {name}", phase=phase, how=how, **what)
+                marks = stopwatch.marks(times)
+                box.add("dedup", measured, ms, of=f"lookup of {name}", phase=phase, how=how, **what, **marks)
         _put_back(box, stopwatch, ids, dim, what | {"of": "index_select of the vectors", "how": how})
 
 

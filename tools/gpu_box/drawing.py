@@ -3,11 +3,14 @@
 Nothing here imports torch, so that a process that draws is there in a moment.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -73,12 +76,11 @@ def draw(config: WorkloadConfig, *, processes: int, inputs: bool = False) -> Kep
     # What takes longest goes first.
     order = sorted(range(len(workload.tables)), key=lambda table: -workload.tables[table].rows)
     draws: list[TableDraws] = []
-    if processes > 1:
-        try:
-            with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-                draws = list(pool.map(one, order))
-        except (OSError, BrokenExecutor) as error:
-            print(f"drawn in one process: {type(error).__name__}: {error}", flush=True)
+    try:
+        with drawing_processes(processes if processes > 1 else 0) as pool:
+            draws = list(pool.map(one, order)) if pool is not None else []
+    except (OSError, BrokenExecutor) as error:
+        print(f"drawn in one process: {type(error).__name__}: {error}", flush=True)
     draws = draws or [one(table) for table in order]
     by_table = dict(zip(order, draws, strict=True))
     return KeptWorkload(config, workload, [by_table[table] for table in range(len(order))])
@@ -95,3 +97,30 @@ def draw_table(config: WorkloadConfig, inputs: bool, table: int) -> TableDraws:
         bags=tuple(replace(one, values=one.values.astype(np.int32)) for one in bags),
         inputs=workload._unprofiled(table, SAMPLED_INPUTS) if inputs else None,
     )
+
+
+@contextmanager
+def drawing_processes(wanted: int) -> Iterator[Executor | None]:
+    """Give so many processes that draw, which end after the block; None for none."""
+    if wanted == 0:
+        yield None
+        return
+    # A copy of this process would have a copy of its device's state, which must not be used.
+    context = multiprocessing.get_context("spawn")
+    processes = ProcessPoolExecutor(wanted, mp_context=context, initializer=_end_with_parent)
+    try:
+        yield processes
+    finally:
+        processes.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that measures is gone, even where it was killed: it holds a line to its watcher."""
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -16,11 +16,11 @@ import torch
 from box import Box
 from drawing import KeptWorkload, draw
 from steps import Asked, Bench, release, time_steps
+from tiers import config_of
 
 from shardbench.base.host import cores
 from shardbench.base.memory import free_memory_bytes
 from shardbench.datasets.criteo_like import CriteoLikeConfig
-from shardbench.datasets.synthetic import SyntheticConfig
 from shardbench.engine.contenders import PlanOnRank
 from shardbench.engine.heap import keep_freed_memory
 from shardbench.model.plan import PhaseKind
@@ -74,11 +74,7 @@ def measure(box: Box) -> None:
 def size_of(box: Box) -> Size:
     """Return the sizes for this machine; on a GPU those of the suite ``fae``, its log of 5 % of an epoch included."""
     if box.small:
-        dense = DenseShape(bottom=(16,), top=(16, 1))
-        config = SyntheticConfig(
-            name="synthetic-3", tables=3, subset_seed=12632, dim=16, batch_size=128, profile_samples=1024,
-            test_batches=4, dense=dense,
-        )  # fmt: skip
+        config = config_of(tables=3, seed=12632, dim=16, batch=128, profile=1024, batches=4)
         return Size(config=config, batches=(128, 64), timed=2, rounds=1, block=1, plan_s=0.1, first_s=0.0)
     if box.cpu:
         return Size(
@@ -158,6 +154,9 @@ class Comparison:
         self.bench = Bench(box, "fae", workload, size.timed)
         self.bytes = sum(4 * table.rows * table.dim for table in workload.tables)
         self.threads = 1 if box.cpu else cores()
+        # Predictions are of a whole machine's host; a machine that is lent may have a part of one.
+        host_gb_per_s = 1e-9 * box.whole_machine.constants.host_bytes_per_s
+        self.host: dict[str, object] = {"threads": self.threads, "predicted_host_gb_per_s": host_gb_per_s}
         self.asked: dict[str, Asked] = {}
         self.ms: dict[str, dict[str, list[float]]] = {}
         self.made_s: list[float] = []
@@ -201,16 +200,26 @@ class Comparison:
                 held[name] = self.bench.build(self.asked[name], self.bench.timed, self.threads)
                 self.made_s.append(time.perf_counter() - begun)
         keep_freed_memory()
-        for plan in held.values():
-            time_steps(self.box, plan, range(-SETTLING, 0))
+        for name in list(held):
+            self._step(held, name, range(-SETTLING, 0))
         for number in range(self.size.rounds):
             begun = time.perf_counter()
-            for name, plan in held.items():
-                first = number * self.size.block
-                for phase, values in time_steps(self.box, plan, range(first - 1, first + self.size.block)).items():
-                    self.ms.setdefault(name, {}).setdefault(phase, []).extend(values[1:])
+            first = number * self.size.block
+            for name in list(held):
+                ms = self._step(held, name, range(first - 1, first + self.size.block))
+                block = {phase: values[1:] for phase, values in ms.items()}
+                self.box.note(round=number, strategy=name, ms=block, **self.bench.facts)
+                for phase, values in block.items():
+                    self.ms.setdefault(name, {}).setdefault(phase, []).extend(values)
             if self.box.over(time.perf_counter() - begun):
                 return
+
+    def _step(self, held: dict[str, PlanOnRank], name: str, numbers: range) -> dict[str, list[float]]:
+        """Return the milliseconds of a plan's steps by phase; one that fails is held no more."""
+        with self.box.attempt(f"steps of {name}"):
+            return time_steps(self.box, held[name], numbers)
+        del held[name]
+        return {}
 
     def _add(self, name: str, *, together: bool) -> None:
         if name not in self.ms:
@@ -219,7 +228,7 @@ class Comparison:
         if asked.predicted is not None and asked.predicted.kinds:
             what["hot_share"] = asked.predicted.share(PhaseKind.HOT)
         order = "in turns" if together else "one after another"
-        self.bench.add(asked, self.ms[name], cores=self.threads, order=order, plan_s=asked.plan_s, **what)
+        self.bench.add(asked, self.ms[name], order=order, plan_s=asked.plan_s, **self.host, **what)
 
     def _add_ratio(self, other: str) -> None:
         """Keep how much longer another strategy's step is than FAE's."""
@@ -231,6 +240,6 @@ class Comparison:
         steps = [one.step_ms for one in predicted if one is not None]
         ratio = steps[0] / steps[1] if len(steps) == len(predicted) else None
         self.box.add(
-            "fae", [beside / own], ratio, unit="ratio", of=other, to="fae", paper=PAPER[other], cores=self.threads,
-            plan=self.asked["fae"].key, other_plan=self.asked[other].key, **self.bench.facts,
+            "fae", [beside / own], ratio, unit="ratio", of=other, to="fae", paper=PAPER[other],
+            plan=self.asked["fae"].key, other_plan=self.asked[other].key, **self.host, **self.bench.facts,
         )  # fmt: skip

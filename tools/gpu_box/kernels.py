@@ -40,6 +40,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
 """What cases differ in from the base, one thing or two: width, lookups, length of bags, reuse, tables, pooling."""
 AXES = ((Tier.HBM, Optimizer.SGD), (Tier.UVM, Optimizer.SGD), (Tier.HBM, Optimizer.ROWWISE_ADAGRAD))
 BASES = (*AXES, (Tier.UVM, Optimizer.ROWWISE_ADAGRAD))
+HOST_DIMS = (16, 32, 128, 256)
+"""Widths of rows in host memory that come with the base cases: reads of it decide about plans that use it."""
 CACHED = Case(
     tables=4, rows=100_000, dim=128, batch=1024, pooling=20, skew=4.0, tier=Tier.CACHED, cache_ratio=0.2
 )  # fmt: skip
@@ -107,9 +109,8 @@ class Bench:
             times = self._times(tables, lookups, how, warmups if whole_s < MOST_S / 4.0 else 1, fewer)
             for phase in ("forward", "backward"):
                 measured = [one[phase] for one in times]
-                box.add(
-                    "kernels", measured, predicted[phase, how], phase=phase, how=how, **case.what(), **counted(traffic)
-                )
+                what = case.what() | counted(traffic) | self.stopwatch.marks(times)
+                box.add("kernels", measured, predicted[phase, how], phase=phase, how=how, **what)
 
     def _times(
         self, tables: SplitTableBatchedEmbeddingBagsCodegen, lookups: Lookups, how: str, warmups: int, runs: int
@@ -143,7 +144,9 @@ def _order(box: Box) -> Iterator[Case | CachedCase]:
     tiers = (Tier.HBM,) if box.cpu else (Tier.HBM, Tier.UVM)
     if box.cpu:
         box.skip("tables in host memory", "a CPU has one memory")
-    bases = [_fitted(box, replace(BASE, tier=tier, optimizer=optimizer)) for tier, optimizer in BASES if tier in tiers]
+    first = [replace(BASE, tier=tier, optimizer=optimizer) for tier, optimizer in BASES]
+    first += [replace(BASE, tier=Tier.UVM, dim=dim) for dim in HOST_DIMS]
+    bases = [_fitted(box, case) for case in first if case.tier in tiers]
     streams = _cached(box)
     yield from bases
     yield from islice(streams, 2)

@@ -3,13 +3,9 @@
 Nothing here imports torch, so that a process starts quickly and never touches the device.
 """
 
-import multiprocessing
-import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures import BrokenExecutor, Executor, as_completed
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardbench.base.arrays import Ints32
+from shardbench.base.host import cores
 from shardbench.cost.lookups import CountedLookups
 from shardbench.tasks.pools import POOL_TABLES
 from shardbench.workloads.kinds import workload_config
@@ -72,8 +69,9 @@ def draw_all(
     """
     one, until, left = partial(draw, batch=batch, most_rows=most_rows), time.monotonic() + seconds, set(tables)
     if processes is not None:
+        futures = [processes.submit(one, table) for table in tables]
         try:
-            for future in as_completed([processes.submit(one, table) for table in tables], timeout=seconds):
+            for future in as_completed(futures, timeout=seconds):
                 drawn = future.result()
                 left.remove(drawn.table)
                 yield drawn
@@ -81,39 +79,16 @@ def draw_all(
             if isinstance(error, TimeoutError):
                 raise
             print(f"lookups are drawn in this process: {type(error).__name__}: {error}", flush=True)
+        finally:
+            # Tables that are drawn no more for this task would keep the next one's waiting.
+            for future in futures:
+                future.cancel()
     for table in left:
         if time.monotonic() > until:
             raise TimeoutError(f"{len(tables)} tables were not drawn in {seconds:.0f} s")
         yield one(table)
 
 
-@contextmanager
-def drawing_processes(wanted: int) -> Iterator[Executor | None]:
-    """Give so many processes that draw, which end after the block; None for none."""
-    if wanted == 0:
-        yield None
-        return
-    # A copy of this process would have a copy of its device's state, which must not be used.
-    context = multiprocessing.get_context("spawn")
-    processes = ProcessPoolExecutor(wanted, mp_context=context, initializer=_end_with_parent)
-    try:
-        yield processes
-    finally:
-        processes.shutdown(wait=False, cancel_futures=True)
-
-
 def processes_here() -> int:
     """Return how many processes draw on this machine."""
-    return min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that measures is gone, even where it was killed: it holds a line to its watcher."""
-    threading.Thread(target=_wait_for_parent, daemon=True).start()
-
-
-def _wait_for_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    return min(MOST_PROCESSES, cores())

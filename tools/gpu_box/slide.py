@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from box import Box, Refused
+from cases import IDLE, Lookups, Stopwatch
+from drawing import drawing_processes
 from fbgemm_gpu.split_embedding_configs import SparseType
-from pool_lookups import NO_LIMIT, WIDTH, Drawn, draw, draw_all, drawing_processes, processes_here, tables_of_pool
+from pool_lookups import NO_LIMIT, WIDTH, Drawn, draw, draw_all, processes_here, tables_of_pool
 from tbe import fused_tables
 
 from shardbench.base.arrays import Ints
-from shardbench.calibrate.kernels import time_backward
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.tasks.oracle import costs_of, device_loads
 from shardbench.tasks.pools import BATCH, Pool, machine_of
@@ -50,7 +51,6 @@ class Sizes(NamedTuple):
     most_rows: int
     warmups: int
     runs: int
-    evicted_bytes: int
     processes: int
     """Processes that draw lookups."""
     table_s: float
@@ -60,10 +60,10 @@ class Sizes(NamedTuple):
     def of(cls, box: Box) -> "Sizes":
         """Return the papers' sizes on a GPU; small batches of small tables on a CPU, which is much slower."""
         if not box.cpu:
-            return cls(BATCH, NO_LIMIT, 3, 10, 64 * 2**20, processes_here(), 0.006)
+            return cls(BATCH, NO_LIMIT, 3, 10, processes_here(), 0.006)
         if box.small:
-            return cls(64, 1000, 1, 1, 2**16, 0, 0.0)
-        return cls(512, 1 << 16, 1, 3, 2**24, min(2, processes_here()), 0.006)
+            return cls(64, 1000, 1, 1, 0, 0.0)
+        return cls(512, 1 << 16, 1, 3, min(2, processes_here()), 0.006)
 
 
 class SlideTask(NamedTuple):
@@ -163,7 +163,7 @@ class Slide:
         )  # fmt: skip
         self._bags: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._compared, self._different = 0, 0
-        self._evicted = torch.zeros(sizes.evicted_bytes // 4, device=box.device)
+        self._stopwatch = Stopwatch(box)
 
     def draw(self, processes: Executor | None, tables: Ints) -> None:
         """Draw the lookups of those tables that have none yet, the longest first."""
@@ -270,30 +270,17 @@ class Slide:
 
     def _time(self, held: Ints) -> Times:
         """Time the fused kernels of some tables as ``shardbench.tasks.measured_oracle`` does, and keep every run."""
-        box, sizes, clock = self._box, self._sizes, self._box.clock
+        box, sizes = self._box, self._sizes
         shapes = [(self._pool.tables[table].rows, WIDTH) for table in held]
         self._check_room(shapes, int(self._pool.lookups[held].sum()))
         fused = fused_tables(box, shapes, weights_precision=SparseType.FP16)
         ids = torch.cat([self._bags[table][0] for table in held.tolist()])
         lengths = torch.cat([self._bags[table][1] for table in held.tolist()])
-        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        gradient = torch.randn(sizes.batch, WIDTH * len(held), device=box.device)
-        times = Times([], [])
-        for number in range(sizes.warmups + sizes.runs):
-            self._evicted.add_(1.0)
-            clock.settle()
-            start = clock.now()
-            pooled = fused(ids, offsets)
-            stop = clock.now()
-            self._evicted.add_(1.0)
-            clock.settle()
-            backward = time_backward(pooled, clock)
-            pooled.backward(gradient)
-            clock.settle()
-            if number >= sizes.warmups:
-                times.forward.append(clock.ms(start, stop))
-                times.backward.append(sum(clock.ms(a, b) for a, b in backward))
-        return times
+        lookups = Lookups(ids, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]), ())
+        times = [
+            self._stopwatch.forward_and_backward(fused, lookups, how=IDLE) for _ in range(sizes.warmups + sizes.runs)
+        ]
+        return Times(*([one[phase] for one in times[sizes.warmups :]] for phase in Times._fields))
 
     def _check_room(self, shapes: Sequence[tuple[int, int]], lookups: int) -> None:
         """Raise Refused where a set may take more than half of what the device has free."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from box import Box
+from cases import memory_of
 from drawing import KeptWorkload
 from torchrec_loop import ALONE, join_alone
 
@@ -22,6 +23,7 @@ from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import content_hash
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import StepPhase
+from shardbench.cost.published.gpus import shared
 from shardbench.cost.traffic import counted_lookups
 from shardbench.engine.contenders import PlanOnRank, build
 from shardbench.engine.heap import give_freed_memory_back
@@ -29,7 +31,7 @@ from shardbench.engine.measure import rank_job
 from shardbench.engine.modules import Groups
 from shardbench.engine.turns import Contender, take_turns
 from shardbench.model.machine import Machine
-from shardbench.model.plan import Plan
+from shardbench.model.plan import Plan, tier_of
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
@@ -177,9 +179,15 @@ class Bench:
         return held
 
     def add(self, asked: Asked, ms: dict[str, list[float]], **what: object) -> None:
-        """Keep a plan's steps and their phases beside what is predicted of them."""
-        own = self.facts | {"strategy": asked.strategy, "plan": asked.key} | what
+        """Keep a plan's steps and their phases beside what is predicted of them.
+
+        The prediction knows no host's time; what published steps add of it stands beside it.
+        """
+        tiers = {tier_of(segment.placement) for segment in asked.plan.segments}
+        own = self.facts | {"strategy": asked.strategy, "plan": asked.key} | memory_of(tiers) | what
         step_ms, phases_ms, whole = None, {}, dict(own)
+        if not self.box.cpu:
+            whole["host_step_ms"] = 1e3 * shared()["host_step_s"]
         if asked.predicted is not None:
             step_ms, totals = asked.predicted.step_ms, asked.predicted.totals
             phases_ms = asked.predicted.timing(1).phases_ms

@@ -13,13 +13,13 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
+from shardbench.engine.fill import WEIGHT
+
 TIERS = {
     "hbm": EmbeddingLocation.DEVICE,
     "uvm": EmbeddingLocation.MANAGED,
     "cached": EmbeddingLocation.MANAGED_CACHING,
 }
-WEIGHT = 0.01
-"""Not left untouched: memory that was never written may be one page of zeros."""
 
 
 def fused_tables(

@@ -61,16 +61,17 @@ def size_of(box: Box) -> Size:
     most a quarter of the rows, and a fifth of the lookups on GPUs, so that no single table decides.
     """
     if box.small:
-        config = _config(tables=3, seed=12632, dim=16, batch=128, profile=1024, batches=6)
+        config = config_of(tables=3, seed=12632, dim=16, batch=128, profile=1024, batches=6)
         return Size(config=config, timed=2, rounds=1, plan_s=0.05, first_s=0.0)
     if box.cpu:
-        config = _config(tables=10, seed=14121, dim=16, batch=2048, profile=16384, batches=8)
+        config = config_of(tables=10, seed=14121, dim=16, batch=2048, profile=16384, batches=8)
         return Size(config=config, timed=4, rounds=3, plan_s=2.0, first_s=6.0)
-    config = _config(tables=20, seed=5043, dim=64, batch=16384, profile=262144, batches=40)
+    config = config_of(tables=20, seed=5043, dim=64, batch=16384, profile=262144, batches=40)
     return Size(config=config, timed=8, rounds=3, plan_s=4.0, first_s=12.0)
 
 
-def _config(*, tables: int, seed: int, dim: int, batch: int, profile: int, batches: int) -> SyntheticConfig:
+def config_of(*, tables: int, seed: int, dim: int, batch: int, profile: int, batches: int) -> SyntheticConfig:
+    """Return a workload of so many of the papers' tables."""
     return SyntheticConfig(
         name=f"synthetic-{tables}",
         tables=tables,

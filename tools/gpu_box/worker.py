@@ -6,10 +6,13 @@ the process, and the programme goes on with the next part in another one.
 
 import argparse
 import importlib
+import os
 import sys
 import time
 import traceback
 from pathlib import Path
+
+from log import REST, Log
 
 LOST = 3
 """The exit code of a process whose device is lost."""
@@ -28,10 +31,9 @@ def main() -> int:
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
 
-    from box import Box, CardLost, Log, ManagedMemory  # noqa: PLC0415 - torch is imported with them
+    from box import Box, CardLost, ManagedMemory  # noqa: PLC0415 - torch is imported with them
 
-    log = Log(given.out)
-    box = Box(log, cpu=given.cpu, small=given.small, data=given.data)
+    box = Box(Log(given.out), cpu=given.cpu, small=given.small, data=given.data)
     if not given.cpu:
         import fbgemm_gpu  # noqa: F401, PLC0415 - makes the operators
         import torch  # noqa: PLC0415
@@ -46,16 +48,26 @@ def main() -> int:
         print(f"{BEGINS} {name} {seconds:.1f}", flush=True)
         box.begin(name, seconds)
         try:
-            importlib.import_module(name).measure(box)
+            # A part that fails does not keep the next one from its turn.
+            with box.attempt(REST):
+                importlib.import_module(name).measure(box)
+                box.free()
         except CardLost as error:
-            box.skip("the rest of the part", error)
+            box.skip(REST, error)
             return LOST
-        except Exception as error:  # a part that fails does not keep the next one from its turn
-            traceback.print_exc()
-            box.skip("the rest of the part", f"{type(error).__name__}: {error}")
-        box.free()
     return 0
 
 
+def _end(code: int) -> None:
+    """End this process at once: what libraries do at the end may wait for a device that is lost."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        _end(main())
+    except Exception:
+        traceback.print_exc()
+        _end(1)
