@@ -209,17 +209,16 @@ def test_failed_episodes_teach_nothing():
 def test_each_network_learns_by_itself():
     run = training.DreamShardTraining(tasks(), SimulatedOracle(), 0, settings_of.DreamShardSettings(cost_updates=2))
     run.step()  # Both have moments, which would move them without a gradient.
-    for learn, learns, stays in (
-        (run._fit, run.networks.cost, run.networks.policy), (run._improve, run.networks.policy, run.networks.cost)
-    ):  # fmt: skip
-        before = [[p.detach().clone() for p in network.parameters()] for network in (learns, stays)]
+    cost, policy = run.networks.cost, run.networks.policy
+
+    def weights(network):
+        return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+    for learn, learning, resting in ((run._fit, cost, policy), (run._improve, policy, cost)):
+        before, untouched = weights(learning), weights(resting)
         learn()
-        moved, kept = (
-            [torch.equal(*pair) for pair in zip(was, network.parameters())]
-            for was, network in zip(before, (learns, stays))
-        )
-        assert not any(moved)
-        assert all(kept)
+        assert not torch.equal(weights(learning), before)
+        assert torch.equal(weights(resting), untouched)
 
 
 def test_training_beats_its_start_and_random_placement():
