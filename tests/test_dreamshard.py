@@ -1,4 +1,4 @@
-"""DreamShard: the cost network's loss, the estimated MDP, the policy's loss, placing."""
+"""DreamShard: hand-written gradients, the estimated MDP, the policy's loss, placing."""
 
 import importlib
 from dataclasses import replace
@@ -43,36 +43,46 @@ def started(some):
     return begun, estimates.DreamShardPolicy(begun.networks, begun.scaling)
 
 
-def test_the_cost_networks_loss_is_that_of_each_draw_by_itself():
-    some = [random_task(6, 0), random_task(8, 1, on=machine(devices=2))]
-    run = training.DreamShardTraining(some, SimulatedOracle(), 0, settings_of.DreamShardSettings())
-    rng, network = np.random.default_rng(0), run.networks.cost
-    for number in (0, 1, 1, 0):
-        placement = rng.integers(0, some[number].devices, some[number].tables)
-        run.measured.add(number, placement, SimulatedOracle().measure(some[number], placement[None]))
-    regression_of = regression.Regression(network, run.measured, run.scaled)
-    (placements, devices), again = regression_of.draws(2, 64, rng)
-    assert placements.shape == devices.shape == again[0].shape == (64,)
-    assert not torch.equal(placements, again[0])
-    # Each is there, and of the devices those that are: placements 1 and 2 are on two of four.
-    assert set(placements.tolist()) == {0, 1, 2, 3}
-    assert set(devices.tolist()) == {0, 1, 2, 3, 4, 5, 8, 9, 12, 13, 14, 15}
-
-    def sums_of(placement):
-        number, home = int(run.measured.tasks[placement]), run.measured.placements[placement]
-        rows = run.scaled[run.catalogue.rows[number]]
-        held = [rows[home == d] if (home == d).any() else np.zeros((1, 21), "f4") for d in range(some[number].devices)]
-        return torch.stack([network.encoder(torch.from_numpy(each)).sum(0) for each in held])
-
-    total = torch.zeros(())
-    for placement in placements.tolist():
-        error = network.overall_ms(sums_of(placement)) - float(run.measured.overall_ms[placement])
-        total = total + error**2 / 64
-    for single in devices.tolist():
-        placement, device = divmod(single, 4)
-        truth = torch.from_numpy(run.measured.device_ms[placement, device])
-        total = total + ((network.device_ms(sums_of(placement)[device]) - truth) ** 2).sum() / 64
-    assert regression_of.loss(placements, devices).item() == pytest.approx(total.item(), rel=1e-4)
+@pytest.mark.parametrize("padded", [False, True])
+def test_gradients_by_hand_are_autograds(padded):
+    """Each draw by itself, as a mean over 64 of them, gives what distinct ones give by their shares."""
+    rng = np.random.default_rng(0)
+    network = networks.DreamShardNetworks(1).cost
+    tables = rng.normal(size=(30, 21)).astype(np.float32)
+    placements, devices, draws = 7, 3, 64
+    holds = (rng.random((placements, devices, 30)) < 0.2).astype(np.float32)
+    overall = rng.random(placements).astype(np.float32) * 9
+    costs = rng.random((placements, devices, 3)).astype(np.float32) * 5
+    real = np.ones((placements, devices), dtype=bool)
+    if padded:
+        real[:, 1:] = rng.random((placements, devices - 1)) < 0.7
+    # Placement 4 and device 5 are never drawn.
+    some = rng.choice([0, 1, 2, 3, 5, 6], draws)
+    single = rng.choice(np.setdiff1d(np.flatnonzero(real), [5]), draws)
+    (of_some,), (of_single,) = (
+        regression.shares(drawn[None], kinds) for drawn, kinds in ((some, placements), (single, real.size))
+    )
+    drawn = regression.Drawn(
+        placements=np.flatnonzero(of_some),
+        placement_shares=of_some[of_some > 0],
+        devices=np.flatnonzero(of_single),
+        device_shares=of_single[of_single > 0],
+    )
+    assert len(drawn.placements) == 6
+    loss = regression.Regression(
+        network, tables, holds=holds, overall_ms=overall, device_ms=costs, real=real
+    ).gradients(drawn)
+    by_hand = {name: p.grad.clone() for name, p in network.named_parameters()}
+    network.zero_grad()
+    sums = torch.from_numpy(holds) @ network.encoder(torch.from_numpy(tables))
+    whole = sums.masked_fill(torch.from_numpy(~real)[:, :, None], -torch.inf)[some]
+    errors = network.device_ms(sums.flatten(0, 1)[single]) - torch.from_numpy(costs).flatten(0, 1)[single]
+    of_whole = network.overall_ms(whole) - torch.from_numpy(overall)[some]
+    expected = of_whole.square().mean() + errors.square().sum(1).mean()
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(by_hand[name], parameter.grad, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_the_buffer_keeps_sets_and_targets():

@@ -1,44 +1,213 @@
-"""The cost network's loss on measured placements."""
+"""The cost network's updates on measured costs, by hand: the same gradients as autograd's, at a part of its cost.
 
-from collections.abc import Iterator
+The network is small and is updated 3,000 times; recording and walking autograd's graph would take
+most of the time. A test compares these gradients with autograd's. Of 64 draws with replacement from few
+placements many are the same one: each is evaluated once and weighted by its share of the draws.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from scipy import sparse
 
-from shardbench.base.arrays import Floats32
+from shardbench.base.arrays import Bools, Floats32, Ints
 
 from .measured_placements import MeasuredPlacements
-from .networks import CostNetwork
+from .networks import COSTS, HEAD, CostNetwork
+
+RECTIFIED = np.float32(0.0)
+
+
+class Layer:
+    """A linear layer: views of a module's weights, and of the gradients that are written to them."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        if not isinstance(module, torch.nn.Linear):
+            raise TypeError(f"expected a linear layer, got {type(module).__name__}")
+        self.weight, self.weight_grad = views(module.weight)
+        self.bias, self.bias_grad = views(module.bias)
+
+    def forward(self, inputs: Floats32) -> Floats32:
+        """Apply the layer, [n, in] -> [n, out]."""
+        out: Floats32 = inputs @ self.weight.T
+        out += self.bias
+        return out
+
+    def backward(self, inputs: Floats32, upstream: Floats32) -> None:
+        """Write the weights' gradients, given those of the outputs, [n, out]."""
+        np.matmul(upstream.T, inputs, out=self.weight_grad)
+        # A product with ones adds columns up at a third of a sum's time.
+        np.matmul(np.ones(len(upstream), dtype=np.float32), upstream, out=self.bias_grad)
+
+
+def views(parameter: torch.Tensor) -> tuple[Floats32, Floats32]:
+    """Give a parameter and its gradient as arrays that share their memory."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.detach().numpy(), parameter.grad.numpy()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drawn:
+    """Draws to learn from: each measured placement, and each single device, once, with its share of the draws.
+
+    ``placements`` int64 [some] and ``devices`` int64 [some] (placement * devices + device) are
+    distinct; their shares float32 [some] add up to one.
+    """
+
+    placements: Ints
+    placement_shares: Floats32
+    devices: Ints
+    device_shares: Floats32
 
 
 class Regression:
-    """The cost network beside measured placements; every table that one of them holds is encoded once a loss.
+    """Loss and gradients of a cost network on measured placements; gradients land in the parameters' ``grad``.
 
-    ``catalogue`` float32 [tables, 21] are the normalised features of all tables.
+    ``tables`` float32 [tables, 21] are the normalised features of all tables that the placements
+    hold; ``holds`` float32 [placements, devices, tables] counts them. Targets are ``overall_ms``
+    float32 [placements] and ``device_ms`` float32 [placements, devices, 3]; ``real`` bool
+    [placements, devices] is False for devices that are not there.
     """
 
-    def __init__(self, network: CostNetwork, measured: MeasuredPlacements, catalogue: Floats32) -> None:
-        self._network = network
+    def __init__(
+        self,
+        network: CostNetwork,
+        tables: Floats32,
+        *,
+        holds: Floats32,
+        overall_ms: Floats32,
+        device_ms: Floats32,
+        real: Bools,
+    ) -> None:
+        self._tables = tables
+        # A device holds a few of many tables: sums over them are sparse products.
+        self._holds = sparse.csr_array(holds.reshape(-1, holds.shape[2]))
+        self._holders = sparse.csr_array(self._holds.T)
+        self._overall_ms, self._device_ms = overall_ms, device_ms.reshape(-1, len(COSTS))
+        self._devices = holds.shape[1]
+        self._padding = None if real.all() else ~real
+        self._encoder = Layer(network.encoder[0]), Layer(network.encoder[2])
+        self._hidden = Layer(network.hidden)
+        self._out, self._out_grad = views(network.out)
+        self._out_bias, self._out_bias_grad = views(network.out_bias)
+        self._overall = Layer(network.overall[0]), Layer(network.overall[2])
+
+    def gradients(self, drawn: Drawn) -> float:
+        """Compute the sum of four mean squared errors over the draws, in ms^2."""
+        first, second = self._encoder
+        inner = rectified(first.forward(self._tables))
+        encoded = rectified(second.forward(inner))
+        sums: Floats32 = self._holds @ encoded
+        upstream = np.zeros_like(sums)
+        loss = self._whole(sums, drawn, upstream) + self._single(sums, drawn, upstream)
+        to_encoded: Floats32 = self._holders @ upstream
+        stopped(to_encoded, encoded)
+        second.backward(inner, to_encoded)
+        to_inner = to_encoded @ second.weight
+        stopped(to_inner, inner)
+        first.backward(self._tables, to_inner)
+        return loss
+
+    def _whole(self, sums: Floats32, drawn: Drawn, upstream: Floats32) -> float:
+        """Compute the placements' mean squared error; the maximum passes its gradient to where it is reached."""
+        first, second = self._overall
+        chosen, shares = drawn.placements, drawn.placement_shares
+        devices = sums.reshape(-1, self._devices, sums.shape[1])[chosen]
+        if self._padding is not None:
+            devices[self._padding[chosen]] = -np.inf
+        largest = devices.max(axis=1)
+        inner = rectified(first.forward(largest))
+        error = second.forward(inner)[:, 0] - self._overall_ms[chosen]
+        gradient = (np.float32(2.0) * shares * error)[:, None]
+        second.backward(inner, gradient)
+        to_inner = gradient * second.weight
+        stopped(to_inner, inner)
+        first.backward(largest, to_inner)
+        reached = devices == largest[:, None]
+        # Devices that share the maximum share its gradient, as autograd's amax has it.
+        share = (to_inner @ first.weight) / reached.sum(axis=1)
+        upstream.reshape(-1, self._devices, sums.shape[1])[chosen] = reached * share[:, None]
+        return float(shares @ (error * error))
+
+    def _single(self, sums: Floats32, drawn: Drawn, upstream: Floats32) -> float:
+        """Compute the sum of the three heads' mean squared errors on single devices."""
+        chosen, shares = drawn.devices, drawn.device_shares
+        mine = sums[chosen]
+        inner = rectified(self._hidden.forward(mine))
+        # Block-diagonal, so that the three heads are one product each way.
+        heads = np.zeros((len(COSTS), inner.shape[1]), dtype=np.float32)
+        own = [(i, slice(i * HEAD, (i + 1) * HEAD)) for i in range(len(COSTS))]
+        for i, block in own:
+            heads[i, block] = self._out[i]
+        error = inner @ heads.T
+        error += self._out_bias - self._device_ms[chosen]
+        gradient = (np.float32(2.0) * shares)[:, None] * error
+        of_heads = gradient.T @ inner
+        for i, block in own:
+            self._out_grad[i] = of_heads[i, block]
+        np.sum(gradient, axis=0, out=self._out_bias_grad)
+        to_inner = gradient @ heads
+        stopped(to_inner, inner)
+        self._hidden.backward(mine, to_inner)
+        upstream[chosen] += to_inner @ self._hidden.weight
+        return float(shares @ (error * error).sum(axis=1))
+
+
+def rectified(values: Floats32) -> Floats32:
+    """Take max(0, values), in place."""
+    # Against an array, not a number: that is the fast loop of numpy.
+    np.maximum(values, np.zeros_like(values), out=values)
+    return values
+
+
+def stopped(gradient: Floats32, values: Floats32) -> None:
+    """Let no gradient pass, in place, where a rectified value is zero."""
+    gradient *= values > RECTIFIED
+
+
+class CostLearner:
+    """Regression on a buffer; every table that was ever measured is encoded once an update."""
+
+    def __init__(
+        self, network: CostNetwork, adam: torch.optim.Adam, measured: MeasuredPlacements, catalogue: Floats32
+    ) -> None:
+        self._adam = adam
+        # Whatever else it steps has no gradient then, and is left as it is.
+        adam.zero_grad()
         zero = np.zeros((1, catalogue.shape[1]), dtype=np.float32)
         met = np.flatnonzero(measured.holds.any(axis=(0, 1)))
-        self._tables = torch.from_numpy(np.concatenate([catalogue, zero])[met])
-        self._holds = torch.from_numpy(measured.holds[:, :, met])
-        self._overall_ms = torch.from_numpy(measured.overall_ms)
-        self._device_ms = torch.from_numpy(measured.device_ms).flatten(0, 1)
-        self._padding = torch.from_numpy(~measured.real)[:, :, None]
-        self._devices = np.flatnonzero(measured.real)
+        self._regression = Regression(
+            network,
+            np.concatenate([catalogue, zero])[met],
+            holds=measured.holds[:, :, met],
+            overall_ms=measured.overall_ms,
+            device_ms=measured.device_ms,
+            real=measured.real,
+        )
+        self._placements, self._devices = len(measured), np.flatnonzero(measured.real)
 
-    def draws(self, updates: int, batch: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Draw placements int64 [batch], and devices int64 [batch] (placement x devices + device), for each update."""
-        placements = rng.integers(0, len(self._overall_ms), (updates, batch))
+    def learn(self, updates: int, batch: int, rng: np.random.Generator) -> list[float]:
+        """Learn from ``batch`` placements and devices each, drawn uniformly; gives each update's loss."""
+        placements = rng.integers(0, self._placements, (updates, batch))
         devices = self._devices[rng.integers(0, len(self._devices), (updates, batch))]
-        return zip(torch.from_numpy(placements), torch.from_numpy(devices))
+        of_placements = shares(placements, self._placements)
+        of_devices = shares(devices, int(self._devices[-1]) + 1)
+        losses = []
+        for of_placement, of_device in zip(of_placements, of_devices):
+            some, single = np.flatnonzero(of_placement), np.flatnonzero(of_device)
+            drawn = Drawn(
+                placements=some, placement_shares=of_placement[some], devices=single, device_shares=of_device[single]
+            )
+            losses.append(self._regression.gradients(drawn))
+            self._adam.step()
+        return losses
 
-    def loss(self, placements: Tensor, devices: Tensor) -> Tensor:
-        """Add up the mean squared errors of the placements and of the devices' three heads, in ms^2."""
-        sums = self._holds @ self._network.encoder(self._tables)
-        whole = sums.masked_fill(self._padding, -torch.inf).index_select(0, placements)
-        overall = self._network.overall_ms(whole) - self._overall_ms[placements]
-        single = self._network.device_ms(sums.flatten(0, 1).index_select(0, devices)) - self._device_ms[devices]
-        return overall.square().mean() + single.square().sum(1).mean()
+
+def shares(draws: Ints, kinds: int) -> Floats32:
+    """Give each kind's share of draws int64 [updates, draws] from 0..kinds-1, float32 [updates, kinds]."""
+    updates, batch = draws.shape
+    counts = np.bincount((draws + kinds * np.arange(updates)[:, None]).reshape(-1), minlength=updates * kinds)
+    found: Floats32 = (counts.reshape(updates, kinds) / batch).astype(np.float32)
+    return found

@@ -17,7 +17,7 @@ from .estimated_mdp import DreamShardPolicy, play
 from .estimated_mdp import place as place_tables
 from .measured_placements import MeasuredPlacements
 from .networks import DreamShardNetworks
-from .regression import Regression
+from .regression import CostLearner
 from .reinforce import policy_loss
 from .settings import DreamShardSettings
 
@@ -107,12 +107,8 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
 
     def _fit(self) -> list[float]:
         """Fit the cost network to everything that was measured; gives each update's loss."""
-        regression, losses = Regression(self.networks.cost, self.measured, self.scaled), []
-        for placements, devices in regression.draws(self.settings.cost_updates, self.settings.cost_batch, self.rng):
-            loss = regression.loss(placements, devices)
-            self.descend(loss)
-            losses.append(loss.item())
-        return losses
+        learner = CostLearner(self.networks.cost, self.adam, self.measured, self.scaled)
+        return learner.learn(self.settings.cost_updates, self.settings.cost_batch, self.rng)
 
     def _improve(self) -> int:
         """Update the policy on the estimated costs of one random task; gives how many episodes did not fit."""

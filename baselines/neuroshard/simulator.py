@@ -58,4 +58,5 @@ class Simulator:
         before = compute + self._networks.backward_exchange(wide)
         late = before - before.amin(dim=1, keepdim=True)
         forward = self._networks.forward_exchange(torch.cat([wide, late], dim=1))
-        return (before + forward).amax(dim=1).double().numpy()
+        cost_ms: Floats = (before + forward).amax(dim=1).double().numpy()
+        return cost_ms

@@ -14,7 +14,7 @@ from shardbench.learning.placement import place_or_by_size
 from shardbench.learning.training import Trained
 from shardbench.tasks.task import TableSet
 
-from .networks import RnnNetworks
+from .networks import HIDDEN, RnnNetworks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,15 +42,17 @@ def play(
     encoded, embedding = networks.encode(torch.from_numpy(scaled[order])[None]), networks.embedding(task.devices)
     nothing: Floats32 = np.zeros((episodes, task.tables, 0), dtype=np.float32)
     placing = Placing([task] * episodes, [order] * episodes, nothing)
-    state, before = None, np.full(episodes, task.devices)
+    hidden, before = torch.zeros(episodes, HIDDEN), np.full(episodes, task.devices)
+    cell, weights = hidden, tuple(networks.decoder.parameters())
     shape = (task.tables, episodes, task.devices)
     # Gumbel's trick: the largest noisy score is a draw from the softmax over the legal devices.
     noise = None if rng is None else rng.gumbel(size=shape).astype(np.float32)
     for step in range(task.tables):
         read = torch.cat([encoded.outputs[:, step].expand(episodes, -1), embedding(torch.from_numpy(before))], dim=1)
-        hidden, state = networks.decoder(read[:, None], state)
+        # One step of the LSTM, a fraction of what the module takes for it.
+        hidden, cell = torch.lstm_cell(read, (hidden, cell), *weights)
         # All episodes attend to one sequence: to it they are as many outputs of one decoder.
-        scores = networks.scores(encoded, hidden.transpose(0, 1), task.devices)[0].numpy()
+        scores = networks.scores(encoded, hidden[None], task.devices)[0].numpy()
         if noise is not None:
             scores += noise[step]
         before = np.where(placing.legal(), scores, -np.inf).argmax(axis=1)
