@@ -104,7 +104,7 @@ def test_the_buffer_keeps_sets_and_targets():
     assert buffer.overall_ms[0] == pytest.approx(costs.overall_ms[0])
 
 
-def test_the_policy_in_numpy_is_the_policy_in_torch():
+def test_the_policy_says_of_arrays_what_the_networks_say_of_tensors():
     some = tasks()
     begun, policy = started(some)
     encoded = policy.encode(some[0].features)
@@ -214,6 +214,21 @@ def test_failed_episodes_teach_nothing():
     weights = reinforce.advantages(np.array([3.0, 1.0, 9.0], dtype=np.float32), np.array([False, False, True]))
     np.testing.assert_allclose(weights, [-1.0, 1.0, 0.0], atol=1e-5)
     assert not reinforce.advantages(np.ones(2, dtype=np.float32), np.array([False, True])).any()
+
+
+def test_each_network_learns_by_itself():
+    run = training.DreamShardTraining(tasks(), SimulatedOracle(), 0, settings_of.DreamShardSettings(cost_updates=2))
+    run.step()  # Both have moments, which would move them without a gradient.
+    cost, policy = run.networks.cost, run.networks.policy
+
+    def weights(network):
+        return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+    for learn, learning, resting in ((run._fit, cost, policy), (run._improve, policy, cost)):
+        before, untouched = weights(learning), weights(resting)
+        learn()
+        assert not torch.equal(weights(learning), before)
+        assert torch.equal(weights(resting), untouched)
 
 
 def test_training_beats_its_start_and_random_placement():

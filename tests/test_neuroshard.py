@@ -1,4 +1,4 @@
-"""NeuroShard: features, cost data, pre-training, the simulator in numpy, placement and beam search by brute force."""
+"""NeuroShard: features, cost data, pre-training, the simulator, placement and beam search by brute force."""
 
 import importlib
 import itertools
@@ -168,7 +168,7 @@ def begun_and_read(folder):
     return run.snapshots(folder)
 
 
-def test_the_simulator_in_numpy_is_the_networks_in_torch(trained):
+def test_the_simulator_says_of_sums_what_the_networks_say_of_sets(trained):
     task, found = TASKS[0], simulator.Simulator(trained, 4)
     encoded = found.encode(task.features)
     sums = found.empty + np.stack([encoded[:3].sum(axis=0), encoded[3:8].sum(axis=0)])

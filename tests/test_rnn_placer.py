@@ -9,7 +9,7 @@ import torch
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.baselines.rnn_placer.decoder import Decoder, place, play
+from shardbench.baselines.rnn_placer.decoder import place, play
 from shardbench.baselines.rnn_placer.networks import RnnNetworks
 from shardbench.baselines.rnn_placer.reproduction import acting, studies
 from shardbench.baselines.rnn_placer.settings import RnnSettings
@@ -59,22 +59,6 @@ def test_the_learner_scores_devices_as_the_decoder_did(share):
     encoded = networks.encode(torch.from_numpy(scaled)[None])
     logits = networks.logits(encoded, torch.from_numpy(best.placing.chosen), 3).detach().numpy()
     assert np.where(best.placing.legal_at, logits, -np.inf).argmax(2).tolist() == best.placing.chosen.tolist()
-
-
-def test_the_decoders_step_is_the_lstms():
-    networks = RnnNetworks((3,), 5)
-    decoder = Decoder(networks, 3)
-    rng = np.random.default_rng(0)
-    outputs = rng.normal(size=(4, 6, 128)).astype(np.float32)
-    before = rng.integers(0, 4, (4, 6))
-    with torch.no_grad():
-        read = torch.cat([torch.from_numpy(outputs), networks.embedding(3)(torch.from_numpy(before))], dim=2)
-        expected = networks.decoder(read)[0].numpy()
-    hidden = cell = np.zeros((4, 128), dtype=np.float32)
-    for step in range(6):
-        gates = outputs[:, step] @ decoder.of_outputs + decoder.of_before[before[:, step]] + hidden @ decoder.of_hidden
-        hidden, cell = decoder.step(gates, cell)
-        assert hidden == pytest.approx(expected[:, step], abs=1e-5)
 
 
 def test_samples_follow_the_learners_probabilities():

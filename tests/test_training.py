@@ -168,11 +168,7 @@ def test_another_version_is_another_training(kind, part, version, monkeypatch, t
 @every
 def test_the_learning_rate_falls_linearly_to_zero(kind, monkeypatch):
     run, rates = training(kind), []
-    if kind == "dreamshard":
-        for adam in run.adams.values():
-            monkeypatch.setattr(adam, "step", rates.append)
-    else:
-        monkeypatch.setattr(run.adam, "step", lambda: rates.append(run.adam.param_groups[0]["lr"]))
+    monkeypatch.setattr(run.adam, "step", lambda: rates.append(run.adam.param_groups[0]["lr"]))
     first, updates, of_each = run.settings.learning_rate, run.settings.updates, []
     while not run.done:
         rates.clear()

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,7 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
     """Unrolls of all environments make an update of the policy, the shards that they measured several of the costs."""
 
     kind = "autoshard"
-    version = 3
+    version = 4
     settings_type = AutoShardSettings
     stage_type = AutoShardStage
     place = staticmethod(place_tables)
@@ -58,11 +57,6 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
         self.shards = MeasuredShards(settings.shards, len(self.catalogue))
         self.streams = Streams(settings.environments)
         self._since = _Since()
-
-    @cached_property
-    def adam(self) -> torch.optim.Adam:
-        """Give one Adam for all, as published; what has no gradient in an update is left as it is."""
-        return torch.optim.Adam(self.networks.parameters(), lr=self.settings.learning_rate, fused=True)
 
     def scaling_of(self, features: Floats) -> Scaling:
         """Z-score the scalars; a table's GiB as the settings say."""
@@ -77,7 +71,6 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
         settings = self.settings
         while short := self.streams.short(settings.unroll):
             self._act(short)
-        self.adam.param_groups[0]["lr"] = self.rate
         batch = batch_of(self.streams.cut(settings.unroll), self.tasks, self.catalogue.rows, len(self.catalogue))
         loss = actor_critic_loss(
             evaluate(self.networks, batch, self.tables, settings.masked),
@@ -135,10 +128,9 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
         )
 
     def state(self) -> dict[str, Any]:
-        """Give the optimiser's state, the measured shards, and the episodes that are not yet learned from."""
+        """Give the measured shards, and the episodes that are not yet learned from."""
         stored = len(self.shards)
         return {
-            "adam": self.adam.state_dict(),
             "added": self.shards.added,
             "holds": torch.from_numpy(self.shards.holds[:stored]),
             "ms": torch.from_numpy(self.shards.ms[:stored]),
@@ -151,7 +143,6 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
 
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Set what ``state`` gave."""
-        self.adam.load_state_dict(state["adam"])
         self.shards.added = state["added"]
         stored = len(self.shards)
         self.shards.holds[:stored] = state["holds"].numpy()

@@ -1,8 +1,6 @@
 """The estimated MDP: tables in order of predicted cost, devices scored by the policy, costs by the cost network.
 
-A device's logit depends only on what the device holds, so that a step recomputes one device an
-episode. The steps run in numpy on the networks' own weights: an operation on these small arrays
-costs a fraction of torch's dispatch.
+A device's logit depends only on what the device holds, so that a step recomputes one device an episode.
 """
 
 from collections.abc import Sequence
@@ -17,42 +15,26 @@ from shardbench.learning.clocks import one_thread
 from shardbench.learning.episodes import Placing
 from shardbench.learning.placement import place_or_by_size
 from shardbench.learning.training import Trained
-from shardbench.learning.weights import array_of, linear_arrays
 from shardbench.tasks.features import Scaling
 from shardbench.tasks.task import TableSet
 
-from .networks import COSTS, HEAD, LATENT, DreamShardNetworks
+from .networks import COSTS, LATENT, DreamShardNetworks
 
 
 class DreamShardPolicy:
-    """The weights that acting needs, frozen at the time it is made."""
+    """The networks, with arrays for tensors and without gradients."""
 
     def __init__(self, networks: DreamShardNetworks, scaling: Scaling) -> None:
-        self.networks, self.scaling = networks, scaling
-        cost, policy = networks.cost, networks.policy
-        self._hidden, self._hidden_bias = linear_arrays(cost.hidden)
-        # Block-diagonal, so that the three heads end in one product too.
-        self._out: Floats32 = np.zeros((HEAD * len(COSTS), len(COSTS)), dtype=np.float32)
-        for i, weights in enumerate(array_of(cost.out)):
-            self._out[i * HEAD : (i + 1) * HEAD, i] = weights
-        self._out_bias = array_of(cost.out_bias)
-        self._first, self._first_bias = linear_arrays(policy.costs[0])
-        last, last_bias = linear_arrays(policy.costs[2])
-        weights, bias = linear_arrays(policy.logit)
-        self._of_sums, of_costs = weights[:LATENT, 0].copy(), weights[LATENT:, 0]
-        # Two linear layers in a row are one.
-        self._of_costs: Floats32 = last @ of_costs
-        self._bias = np.float32(bias[0] + last_bias @ of_costs)
+        self.cost, self.policy, self.scaling = networks.cost, networks.policy, scaling
 
     def encode(self, features: Floats) -> Floats32:
         """Encode tables, [tables, 21] raw -> [tables, 64]: the policy's, then the cost network's."""
         return self._encoded(self.scaling(features))
 
+    @torch.inference_mode()
     def _encoded(self, scaled: Floats32) -> Floats32:
         rows = torch.from_numpy(scaled)
-        with torch.no_grad():
-            both = [self.networks.policy.encoder(rows), self.networks.cost.encoder(rows)]
-            return array_of(torch.cat(both, dim=-1))
+        return torch.cat([self.policy.encoder(rows), self.cost.encoder(rows)], dim=-1).numpy()
 
     @property
     def empty(self) -> Floats32:
@@ -60,30 +42,27 @@ class DreamShardPolicy:
         (encoded,) = self._encoded(np.zeros((1, len(self.scaling.mean)), dtype=np.float32))
         return np.asarray(encoded)
 
+    @torch.inference_mode()
     def device_ms(self, sums: Floats32) -> Floats32:
         """Predict forward, communication and backward ms of devices, [n, 64] -> [n, 3]."""
-        hidden = sums[:, LATENT:] @ self._hidden
-        hidden += self._hidden_bias
-        np.maximum(hidden, 0.0, out=hidden)
-        return np.asarray(hidden @ self._out + self._out_bias, dtype=np.float32)
+        return self.cost.device_ms(torch.from_numpy(sums[:, LATENT:])).numpy()
 
+    @torch.inference_mode()
     def logits(self, sums: Floats32, costs_ms: Floats32) -> Floats32:
         """Score devices: [n, 64] and [n, 3] -> [n]."""
-        hidden = costs_ms @ self._first
-        hidden += self._first_bias
-        np.maximum(hidden, 0.0, out=hidden)
-        return np.asarray(sums[:, :LATENT] @ self._of_sums + hidden @ self._of_costs + self._bias, dtype=np.float32)
+        scores: Floats32 = self.policy(torch.from_numpy(sums[:, :LATENT]), torch.from_numpy(costs_ms)).numpy()
+        return scores
 
     def order(self, encodings: Floats32) -> Ints:
         """Order tables by predicted single-table total cost, dearest first, [tables, 64] -> [tables]."""
         return np.argsort(-self.device_ms(encodings).sum(axis=1), kind="stable")
 
+    @torch.inference_mode()
     def overall_ms(self, sums: Floats32, held: Ints, real: Bools) -> Floats32:
         """Predict the cost of finished placements, [episodes, devices, 64] -> [episodes]; not ``real`` is padding."""
         latent = np.where(held[:, :, None] > 0, sums, self.empty)[:, :, LATENT:]
         latent = np.where(real[:, :, None], latent, -np.inf).astype(np.float32)
-        with torch.no_grad():
-            return array_of(self.networks.cost.overall_ms(torch.from_numpy(latent)))
+        return self.cost.overall_ms(torch.from_numpy(latent)).numpy()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,7 +99,7 @@ def play(
     for step in range(steps):
         scores = logits if noise is None else logits + noise[step]
         # Gumbel's trick: the largest noisy score is a draw from the softmax over the legal devices, those with
-        # room for weights and optimiser state (deviation 9).
+        # room for weights and optimiser state (deviation 8).
         devices = np.where(placing.legal(), scores, -np.inf).argmax(axis=1)
         sums = placing.put(devices)
         costs[:, step] = policy.device_ms(sums)

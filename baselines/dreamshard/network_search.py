@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from shardbench.base.arrays import Bools, Floats32, Ints
 from shardbench.base.errors import Infeasible
 from shardbench.learning.clocks import one_thread
 from shardbench.learning.training import Trained
-from shardbench.learning.weights import linear_arrays
 from shardbench.tasks.task import TableSet
 
 from .estimated_mdp import DreamShardPolicy, place
@@ -35,9 +35,7 @@ class NetworkSearch:
         self._policy = policy = DreamShardPolicy(trained.networks, trained.scaling)
         self._encoded: Floats32 = np.ascontiguousarray(policy.encode(task.features)[:, LATENT:])
         self._empty: Floats32 = policy.empty[LATENT:]
-        overall = trained.networks.cost.overall
-        self._hidden, self._hidden_bias = linear_arrays(overall[0])
-        self._out, self._out_bias = linear_arrays(overall[2])
+        self._overall = trained.networks.cost.overall
 
     def cost_ms(self, placement: Ints) -> float:
         """Predict the cost of a placement int64 [tables]."""
@@ -95,12 +93,10 @@ class NetworkSearch:
         """Put the sum of an empty device, [..., 32], where a device holds no tables."""
         return np.where(held[..., None] > 0, sums, self._empty)
 
+    @torch.inference_mode()
     def _predicted(self, largest: Floats32) -> Floats32:
         """Predict milliseconds of placements by the largest sums of their devices, [n, 32] -> [n]."""
-        hidden = largest @ self._hidden
-        hidden += self._hidden_bias
-        np.maximum(hidden, np.float32(0.0), out=hidden)
-        cost: Floats32 = (hidden @ self._out)[:, 0] + self._out_bias[0]
+        cost: Floats32 = self._overall(torch.from_numpy(largest)).squeeze(-1).numpy()
         return cost
 
     def _best_change(self, placement: Ints, giver: int, now_ms: float) -> Ints | None:

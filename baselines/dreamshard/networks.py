@@ -13,7 +13,7 @@ COSTS = ("forward", "communication", "backward")
 
 
 def table_encoder() -> nn.Sequential:
-    """Build the encoder: 21 -> 128 -> 32, both layers rectified (deviation 8), one row a table."""
+    """Build the encoder: 21 -> 128 -> 32, both layers rectified (deviation 7), one row a table."""
     return nn.Sequential(nn.Linear(len(FEATURES), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, LATENT), nn.ReLU())
 
 

@@ -12,7 +12,6 @@ import torch
 from scipy import sparse
 
 from shardbench.base.arrays import Bools, Floats32, Ints
-from shardbench.learning.adam import Adam
 
 from .measured_placements import MeasuredPlacements
 from .networks import COSTS, HEAD, CostNetwork
@@ -171,8 +170,12 @@ def stopped(gradient: Floats32, values: Floats32) -> None:
 class CostLearner:
     """Regression on a buffer; every table that was ever measured is encoded once an update."""
 
-    def __init__(self, network: CostNetwork, adam: Adam, measured: MeasuredPlacements, catalogue: Floats32) -> None:
+    def __init__(
+        self, network: CostNetwork, adam: torch.optim.Adam, measured: MeasuredPlacements, catalogue: Floats32
+    ) -> None:
         self._adam = adam
+        # Whatever else it steps has no gradient then, and is left as it is.
+        adam.zero_grad()
         zero = np.zeros((1, catalogue.shape[1]), dtype=np.float32)
         met = np.flatnonzero(measured.holds.any(axis=(0, 1)))
         self._regression = Regression(
@@ -185,7 +188,7 @@ class CostLearner:
         )
         self._placements, self._devices = len(measured), np.flatnonzero(measured.real)
 
-    def learn(self, updates: int, batch: int, rate: float, rng: np.random.Generator) -> list[float]:
+    def learn(self, updates: int, batch: int, rng: np.random.Generator) -> list[float]:
         """Learn from ``batch`` placements and devices each, drawn uniformly; gives each update's loss."""
         placements = rng.integers(0, self._placements, (updates, batch))
         devices = self._devices[rng.integers(0, len(self._devices), (updates, batch))]
@@ -198,7 +201,7 @@ class CostLearner:
                 placements=some, placement_shares=of_placement[some], devices=single, device_shares=of_device[single]
             )
             losses.append(self._regression.gradients(drawn))
-            self._adam.step(rate)
+            self._adam.step()
         return losses
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Floats, Floats32
-from shardbench.learning.adam import NumpyAdam
 from shardbench.learning.training import Training
 from shardbench.tasks.features import Scaling
 from shardbench.tasks.oracle import Oracle
@@ -43,7 +42,7 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
     """An iteration is one update; where no sampled placement ever fits, the networks stay untrained."""
 
     kind = "dreamshard"
-    version = 4
+    version = 5
     settings_type = DreamShardSettings
     stage_type = Iteration
     place = staticmethod(place_tables)
@@ -51,9 +50,6 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: DreamShardSettings) -> None:
         super().__init__(tasks, oracle, seed, settings)
         self.scaled: Floats32 = self.scaling(self.catalogue.features)  # deviations 2 and 3
-        # The paper's one Adam for everything keeps its moments, and counts its steps, by weight: two are the same
-        # (deviation 7).
-        self.adams = {"cost": NumpyAdam(self.networks.cost), "policy": NumpyAdam(self.networks.policy)}
         self.measured = MeasuredPlacements(self.catalogue, max(task.devices for task in tasks))
         self._measured_ms, self._cost_loss, self._failed = 0.0, 0.0, 0
 
@@ -76,8 +72,7 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
         losses: list[float] = []
         # Without any cost known, estimates mean nothing: the policy stays as it is until a placement fits.
         if len(self.measured):
-            learner = CostLearner(self.networks.cost, self.adams["cost"], self.measured, self.scaled)
-            losses = learner.learn(settings.cost_updates, settings.cost_batch, self.rate, self.rng)
+            losses = self._fit()
             self._failed += sum(self._improve() for _ in range(settings.policy_updates))
         last = losses[-max(1, len(losses) // 10) :]
         self._cost_loss = float(np.mean(last)) if last else 0.0
@@ -110,6 +105,11 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
         self.calls += len(found)
         return float(np.mean(costs_ms)) if costs_ms else 0.0, int(placing.failed.sum())
 
+    def _fit(self) -> list[float]:
+        """Fit the cost network to everything that was measured; gives each update's loss."""
+        learner = CostLearner(self.networks.cost, self.adam, self.measured, self.scaled)
+        return learner.learn(self.settings.cost_updates, self.settings.cost_batch, self.rng)
+
     def _improve(self) -> int:
         """Update the policy on the estimated costs of one random task; gives how many episodes did not fit."""
         number = int(self.rng.integers(0, len(self.tasks)))
@@ -121,16 +121,13 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
         episodes = play(policy, [task] * count, [encoded] * count, [order] * count, self.rng)
         empty_ms = policy.device_ms(policy.empty[None])[0]
         tables = torch.from_numpy(self.scaled[rows[order]])
-        loss = policy_loss(self.networks.policy, tables, episodes, empty_ms, self.settings.entropy_weight)
-        loss.backward()
-        self.adams["policy"].step(self.rate)
+        self.descend(policy_loss(self.networks.policy, tables, episodes, empty_ms, self.settings.entropy_weight))
         return int(episodes.placing.failed.sum())
 
     def state(self) -> dict[str, Any]:
-        """Give the optimisers' state and the measured placements."""
+        """Give the measured placements."""
         measured = self.measured
         return {
-            "adams": {which: adam.state() for which, adam in self.adams.items()},
             "tasks": measured.tasks.tolist(),
             "placements": [torch.from_numpy(placement) for placement in measured.placements],
             "device_ms": torch.from_numpy(measured.device_ms),
@@ -139,8 +136,6 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
 
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Set what ``state`` gave."""
-        for which, adam in self.adams.items():
-            adam.put_state(state["adams"][which])
         measured = (state[name] for name in ("tasks", "placements", "device_ms", "overall_ms"))
         for i, placement, device_ms, overall_ms in zip(*measured, strict=True):
             self.measured.append(i, placement.numpy(), device_ms[: self.tasks[i].devices].numpy(), overall_ms)

@@ -20,13 +20,17 @@ class ComputeNetwork(nn.Module):
         super().__init__()
         # Both layers rectified: deviation 6.
         self.encoder = nn.Sequential(nn.Linear(len(INPUTS), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, LATENT), nn.ReLU())
-        self.head = nn.Sequential(nn.Linear(LATENT, HEAD), nn.ReLU(), nn.Linear(HEAD, 1))
+        self.into_head, self.out = nn.Linear(LATENT, HEAD), nn.Linear(HEAD, 1)
 
     def forward(self, tables: Tensor, members: Tensor, starts: Tensor) -> Tensor:
         """Predict, of scaled tables [tables, 20], set i of them members[starts[i]:starts[i + 1]] -> ms [sets]."""
         encoded = self.encoder(tables)
         sums = nn.functional.embedding_bag(members, encoded, starts, mode="sum")
-        predicted: Tensor = self.head(sums)
+        return self.head(self.into_head(sums))
+
+    def head(self, entered: Tensor) -> Tensor:
+        """Predict the milliseconds of sets by their sums after the head's first layer, [..., 64] -> [...]."""
+        predicted: Tensor = self.out(torch.relu(entered))
         return predicted.squeeze(-1)
 
 

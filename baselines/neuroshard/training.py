@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 from shardbench.base.errors import BadInput
-from shardbench.learning.adam import Adam
 from shardbench.learning.training import Training
 from shardbench.tasks.column_shards import augmented
 from shardbench.tasks.features import FEATURES, Scaling
@@ -43,7 +42,7 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
     """An epoch is an update; of each network the weights with the smallest validation error are kept."""
 
     kind = "neuroshard"
-    version = 1
+    version = 2
     settings_type = NeuroShardSettings
     stage_type = NeuroShardStage
     place = staticmethod(place_tables)
@@ -52,8 +51,6 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
         super().__init__(tasks, oracle, seed, settings)
         check_alike(tasks)
         self.learning = self.draw(seed)
-        # One for all: the networks share no weight, so that it is three.
-        self.adam = Adam(self.learning)
         self.best = dict.fromkeys(NETWORKS, float("inf"))
 
     @cached_property
@@ -93,8 +90,8 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
         order = self.rng.permutation(learned)
         for first in range(0, len(order), self.settings.batch):
             losses = self.data.losses(self.learning, order[first : first + self.settings.batch])
-            torch.stack(list(losses.values())).sum().backward()
-            self.adam.step(self.rate)  # deviation 2
+            # One Adam for all: the networks share no weight, so that it is three.
+            self.descend(torch.stack(list(losses.values())).sum())  # deviation 2
         with torch.no_grad():
             found = {name: float(loss) for name, loss in self.data.losses(self.learning, validation).items()}
         for name, loss in found.items():
@@ -114,14 +111,13 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
         return NeuroShardStage(epochs=self.updates, **{f"{name}_ms2": loss for name, loss in self.best.items()})
 
     def state(self) -> dict[str, Any]:
-        """Give the networks as they are, their optimiser, and the errors of the best ones; samples are drawn again."""
-        return {"best": self.best, "learning": self.learning.state_dict(), "adam": self.adam.state()}
+        """Give the networks as they are, and the errors of the best ones; samples are drawn again."""
+        return {"best": self.best, "learning": self.learning.state_dict()}
 
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Set what ``state`` gave."""
         self.best = state["best"]
         self.learning.load_state_dict(state["learning"])
-        self.adam.put_state(state["adam"])
 
     def _scale(self) -> None:
         """Set the scales of the exchanges' inputs to their means over the samples."""

@@ -69,9 +69,12 @@ class RnnNetworks(nn.Module):
         count = len(chosen)
         first = torch.full_like(chosen[:, :1], devices)
         before = self.embedding(devices)(torch.cat([first, chosen[:, :-1]], dim=1))
-        outputs, keys = encoded.outputs.expand(count, -1, -1), encoded.keys.expand(count, -1, -1)
-        hidden: Tensor = self.decoder(torch.cat([outputs, before], dim=2))[0]
-        attention = (hidden @ keys.transpose(1, 2)).softmax(dim=2)
-        joined = self.joined(torch.cat([hidden, attention @ outputs], dim=2))
+        read = torch.cat([encoded.outputs.expand(count, -1, -1), before], dim=2)
+        return self.scores(encoded, self.decoder(read)[0], devices)
+
+    def scores(self, encoded: Encoded, hidden: Tensor, devices: int) -> Tensor:
+        """Score devices from outputs of the decoder that attend to whole sequences, [E, T, 128] -> [E, T, devices]."""
+        attention = (hidden @ encoded.keys.transpose(1, 2)).softmax(dim=2)
+        joined = self.joined(torch.cat([hidden, attention @ encoded.outputs], dim=2))
         scores: Tensor = self.head(devices)(joined)
         return scores

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,7 @@ class RnnTraining(Training[RnnNetworks, RnnSettings, RnnStage]):
     """Every update samples placements of one task and has them all measured."""
 
     kind = "rnn-rl"
-    version = 3
+    version = 4
     settings_type = RnnSettings
     stage_type = RnnStage
     place = staticmethod(place_tables)
@@ -68,11 +67,6 @@ class RnnTraining(Training[RnnNetworks, RnnSettings, RnnStage]):
         """Moving average of each task's returns; NaN before the first."""
         self._costs_ms: list[float] = []
         self._failed = 0
-
-    @cached_property
-    def adam(self) -> torch.optim.Adam:
-        """Give one Adam of all weights."""
-        return torch.optim.Adam(self.networks.parameters(), lr=self.settings.learning_rate, fused=True)
 
     def draw(self, seed: int) -> RnnNetworks:
         """Draw encoder and decoder, with output layers for the tasks' numbers of devices."""
@@ -85,13 +79,9 @@ class RnnTraining(Training[RnnNetworks, RnnSettings, RnnStage]):
         scaled, order = self.scaling(task.features), np.arange(task.tables)
         played = play(self.networks, task, scaled, order, episodes=self.settings.episodes, rng=self.rng)
         advantages = self.measured(number, played)
-        self.adam.param_groups[0]["lr"] = self.rate
         if not played.placing.failed.all():
             tables = torch.from_numpy(scaled[order])
-            loss = reinforce_loss(self.networks, tables, played, advantages, self.settings.entropy_weight)
-            self.adam.zero_grad()
-            loss.backward()
-            self.adam.step()
+            self.descend(reinforce_loss(self.networks, tables, played, advantages, self.settings.entropy_weight))
 
     def measured(self, number: int, played: RnnEpisodes) -> Floats:
         """Measure episodes; gives their advantages [E]: minus the cost's root, over the task's average; 0 if failed."""
@@ -121,10 +111,9 @@ class RnnTraining(Training[RnnNetworks, RnnSettings, RnnStage]):
         return stage
 
     def state(self) -> dict[str, Any]:
-        """Give the optimiser's state and the moving averages."""
-        return {"adam": self.adam.state_dict(), "average": torch.from_numpy(self.average)}
+        """Give the moving averages."""
+        return {"average": torch.from_numpy(self.average)}
 
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Set what ``state`` gave."""
-        self.adam.load_state_dict(state["adam"])
         self.average = state["average"].numpy()

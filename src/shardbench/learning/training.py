@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -81,6 +82,8 @@ class Training(ABC, Generic[N, S, L]):
         self.catalogue = Catalogue(tasks)
         self.scaling = self.scaling_of(self.catalogue.features)
         self.networks = self.draw(seed)
+        self.learning = self.networks
+        """The networks that updates change, where these are not yet the ones to be used."""
         self.rng = np.random.default_rng([seed, 1])
         self.history: list[L] = []
         self.updates = self.calls = 0
@@ -105,7 +108,7 @@ class Training(ABC, Generic[N, S, L]):
 
     @abstractmethod
     def update(self) -> None:
-        """Make one update at learning rate ``rate``: act, ask the oracle, learn; add to ``calls`` what it asked."""
+        """Make one update: act, ask the oracle, learn with ``adam``; add to ``calls`` what it asked."""
 
     @abstractmethod
     def stage(self) -> L:
@@ -113,11 +116,23 @@ class Training(ABC, Generic[N, S, L]):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Give what else the next update depends on, between two stages: tensors and plain data."""
+        """Give what else the next update depends on, between two stages: tensors and plain data, without ``adam``'s."""
 
     @abstractmethod
     def put_state(self, state: Mapping[str, Any]) -> None:
-        """Set what ``state`` gave; the networks are set already."""
+        """Set what ``state`` gave; networks and ``adam`` are set besides."""
+
+    @cached_property
+    def adam(self) -> torch.optim.Adam:
+        """Give one Adam of all weights; those without a gradient in a step are left as they are."""
+        # Late: it imports a compiler, which takes a second that a control or a finished training need not spend.
+        return torch.optim.Adam(self.learning.parameters(), lr=self.settings.learning_rate, fused=True)
+
+    def descend(self, loss: torch.Tensor) -> None:
+        """Take a step of Adam down the gradient of a loss."""
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
 
     @property
     def done(self) -> bool:
@@ -167,6 +182,7 @@ class Training(ABC, Generic[N, S, L]):
 
     def step(self) -> L | None:
         """Make one update; gives the stage that ends with it, if one does."""
+        self.adam.param_groups[0]["lr"] = self.rate
         self.update()
         self.updates += 1
         if not self._ends_stage(self.updates):
@@ -223,7 +239,8 @@ class Training(ABC, Generic[N, S, L]):
         if self.done:
             self.state_path(folder).unlink(missing_ok=True)
         else:
-            save(self.state_path(folder), {**kept, "rng": self.rng.bit_generator.state, "own": self.state()})
+            generator, adam = self.rng.bit_generator.state, self.adam.state_dict()
+            save(self.state_path(folder), {**kept, "rng": generator, "adam": adam, "own": self.state()})
 
     def _history(self, kept: Mapping[str, Any]) -> list[L]:
         return [self.stage_type(**line) for line in kept["history"]]
@@ -238,6 +255,7 @@ class Training(ABC, Generic[N, S, L]):
             self.networks.load_state_dict(kept["networks"])
             if path == state:
                 self.rng.bit_generator.state = kept["rng"]
+                self.adam.load_state_dict(kept["adam"])
                 self.put_state(kept["own"])
             self.updates, self.calls = kept["updates"], kept["oracle_calls"]
             self.clock.earlier_s = kept["cpu_s"]
