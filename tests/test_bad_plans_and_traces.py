@@ -4,7 +4,6 @@ import pytest
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import InvalidPlan
-from shardbench.cli.main import run_command
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.strategy import Move
 from shardbench.model.validate import validate
@@ -40,12 +39,9 @@ def test_a_plan_that_does_not_fit_the_machine():
         validate(plan, workload.problem(machine(hbm=5000)), frozenset({Move.TABLE}))
 
 
-def test_a_trace_row_beyond_its_table(tmp_path, capsys):
+def test_a_trace_row_beyond_its_table(tmp_path, command):
     (tmp_path / "rows.txt").write_text("0\n9\n10\n3\n4\n5\n6\n7\n")
     (tmp_path / "suite.toml").write_text(TRACE_SUITE)
-    arguments = ["run", str(tmp_path / "suite.toml"), "--data", str(tmp_path), "--results", str(tmp_path / "results")]
-    assert run_command(arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == "error: rows.txt line 3: '10' is not a row index below 10: one index a line\n"
+    said = command("run", tmp_path / "suite.toml", "--data", tmp_path, "--results", tmp_path / "results", code=2)
+    assert said == "error: rows.txt line 3: '10' is not a row index below 10: one index a line\n"
     assert not (tmp_path / "results").exists()

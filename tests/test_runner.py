@@ -4,9 +4,10 @@ import re
 import socket
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from toy_machine import MADE_UP, machine_file
+from faults.suites import suite
+from kept_folders import Silent
+from toy_machine import MADE_UP
 
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
@@ -17,7 +18,6 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
-from shardbench.runs.suite import load_suite
 
 SUITE = (
     """
@@ -42,7 +42,7 @@ strategies = ["greedy-size"]
 )
 
 
-class Log:
+class Log(Silent):
     """Listener that remembers."""
 
     def __init__(self):
@@ -54,20 +54,13 @@ class Log:
     def started(self, piece):
         self.calls.append(("started", piece.split()[3]))
 
-    def noted(self, line):
-        """See Listener."""
-
     def finished(self, number, record):
         self.calls.append(("finished", number, record.outcome.value))
 
 
 @pytest.fixture
 def tiny(tmp_path):
-    rows = np.random.default_rng(0).integers(0, 500, 2000)
-    (tmp_path / "trace.txt").write_text("\n".join(map(str, rows)) + "\n")
-    suite = tmp_path / "tiny.toml"
-    suite.write_text(SUITE.format(trace=tmp_path / "trace.txt", machine=machine_file(tmp_path)))
-    return load_suite(str(suite)), RunOptions(results=tmp_path / "results", data=tmp_path)
+    return suite(tmp_path, SUITE), RunOptions(results=tmp_path / "results", data=tmp_path)
 
 
 def test_a_suite_runs_resumes_retries_and_forces(tiny):

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 import records as make
 from hostile import CLOSING, MARKUP
+from kept_folders import Silent
 from test_page import Seen
 
-from shardbench.records.store import cell_store, trial_store
+from shardbench.records.store import cell_store
 from shardbench.report.standing import AS_RUN, COLUMNS
 from shardbench.studies import session
 from shardbench.studies.files import extras, write_reproduction_page, write_study_files
@@ -55,22 +56,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reproduction:
     reproduction = find_made("contest")
     monkeypatch.setattr(session, "find_reproduction", find_made)
     for suite, workloads in (("other", ("else",)), ("timed", ("mixed", "sequence"))):
-        store = trial_store(tmp_path, suite)
-        for workload in workloads:
-            store.append(make.ok("fast", suite=suite, workload=workload))
-
-    class Silent:
-        """Listener that is told and keeps nothing."""
-
-        def planned(self, work, unit, total, settled):
-            """Nothing."""
-
-        def started(self, piece):
-            """Nothing."""
-
-        def finished(self, number, record):
-            """Nothing."""
-
+        trials = (make.ok("fast", suite=suite, workload=workload) for workload in workloads)
+        make.kept(tmp_path, *trials, suite=suite)
     run_studies(reproduction, SessionOptions(results=tmp_path, workers=1), Silent())
     return reproduction
 

@@ -283,20 +283,20 @@ def test_models_of_other_tables_are_refused() -> None:
         split(exported, right)
 
 
-def exported_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def exported_by_command(tmp_path: Path, command) -> Path:
     plan = tmp_path / "plan.json"
     plan.write_text(everything().to_json())
-    assert cli.run_command(["export", str(plan)]) == 0
-    assert "3 of 6 tables" in capsys.readouterr().out
+    assert "3 of 6 tables" in command("export", plan)
     return tmp_path / "plan.torchrec.json"
 
 
-def test_the_command_refuses_what_cannot_be_expressed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_what_cannot_be_expressed(
+    tmp_path: Path, command, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = tmp_path / "plan.json"
     hosted = Plan(world_size=2, segments=(seg("a", (0, 10), (0, 8), Host(node=0)),))
     plan.write_text(hosted.to_json())
-    assert cli.run_command(["export", str(plan), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(command("export", plan, "--json", code=1))
     assert told["cannot"] == [
         "table 'a' rows 0..10 columns 0..8: rows looked up by the CPUs of node 0 have no sharding type"
     ]
@@ -305,15 +305,15 @@ def test_the_command_refuses_what_cannot_be_expressed(tmp_path: Path, capsys: py
     assert capsys.readouterr().err == f"cannot: {told['cannot'][0]}\n"
 
 
-def test_the_command_says_what_a_node_is_and_spares_the_remap(tmp_path: Path) -> None:
+def test_the_command_says_what_a_node_is_and_spares_the_remap(tmp_path: Path, command) -> None:
     plan, made = tmp_path / "plan.json", tmp_path / "made.json"
     plan.write_text(everything().to_json())
     # A node has both devices unless the option says otherwise.
     for option, per_node in (((), 2), (("--devices-per-node", "1"), 1)):
-        assert cli.run_command(["export", str(plan), "--out", str(made), *option]) == 0
+        command("export", plan, "--out", made, *option)
         assert Exported.from_json(made.read_bytes()).devices_per_node == per_node
     assert "dealt" in Exported.from_json(made.read_bytes()).remapped
-    assert cli.run_command(["export", str(plan), "--out", str(made), "--in-blocks"]) == 0
+    command("export", plan, "--out", made, "--in-blocks")
     assert "dealt" not in Exported.from_json(made.read_bytes()).remapped
 
 
@@ -334,9 +334,9 @@ def finished(process: subprocess.Popen[str]) -> str:
 
 
 def test_the_example_trains_as_the_unsharded_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = exported_by_command(tmp_path, capsys)
+    made = exported_by_command(tmp_path, command)
     names = ("tiers", "dealt", "boxes")
     (tmp_path / "prepared.json").write_text(json.dumps({"tables": [{"name": name} for name in names]}))
     for number, name in enumerate(names):
