@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from unsharded import on_ranks, train_unsharded
 
 from shardbench.engine.dlrm import DenseModel, History, HistoryAttention
-from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table
+from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, row_ranges, whole_table
 from shardbench.model.table import HISTORY_FLOPS, DenseShape, Pooling, Table
 
 DIM, INPUTS = 8, 5
@@ -130,14 +130,9 @@ def test_the_counted_operations_are_those_of_the_same_model_in_matrix_products()
 EVERYONE = (0, 1, 2, 3)
 
 
-def tiers(table: Table, hot: int, warm: int) -> list[Segment]:
-    cuts = [(0, hot, Replicated(ranks=EVERYONE)), (hot, hot + warm, NodeSharded())]
-    cuts.append((hot + warm, table.rows, RowWise(ranks=EVERYONE)))
-    return [
-        Segment(table=table.name, row_start=a, row_stop=b, column_stop=table.dim, placement=p)
-        for a, b, p in cuts
-        if a < b
-    ]
+def tiers(table: Table, hot: int, warm: int) -> tuple[Segment, ...]:
+    ends = (hot, Replicated(ranks=EVERYONE)), (hot + warm, NodeSharded()), (table.rows, RowWise(ranks=EVERYONE))
+    return row_ranges(table, *ends)
 
 
 def test_three_tiers_on_two_nodes_equal_the_unsharded_model_after_twenty_steps(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from shardbench.model.plan import (
     Plan,
     Replicated,
     RowWise,
-    Segment,
+    row_ranges,
     whole_table,
     whole_tables,
 )
@@ -42,12 +42,7 @@ SHAPES = [(1000, 16), (37, 16), (500, 16), (50, 16), (999, 16)]
 
 def columns(table, pieces, ranks):
     edges = np.linspace(0, table.dim, pieces + 1).astype(int)
-    return [
-        Segment(
-            table=table.name, row_stop=table.rows, column_start=int(a), column_stop=int(b), placement=OnRank(rank=r)
-        )
-        for a, b, r in zip(edges, edges[1:], ranks)
-    ]
+    return [whole_table(table, OnRank(rank=r), (int(a), int(b))) for a, b, r in zip(edges, edges[1:], ranks)]
 
 
 def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Plan:
@@ -72,17 +67,13 @@ def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Pl
         segments = [whole_table(t, Replicated(ranks=everyone)) for t in tables]
     else:
         last = world - 1
-        cuts = [
-            (0, 100, Replicated(ranks=everyone)),
-            (100, 800, OnRank(rank=last)),
-            (800, 999, RowWise(ranks=everyone)),
-        ]
+        ends = (100, Replicated(ranks=everyone)), (800, OnRank(rank=last)), (999, RowWise(ranks=everyone))
         segments = [
             whole_table(tables[0], OnRank(rank=0)),
             whole_table(tables[1], RowWise(ranks=everyone)),
             whole_table(tables[2], Replicated(ranks=everyone)),
             *columns(tables[3], 2, [last, 0]),
-            *[Segment(table="table4", row_start=a, row_stop=b, column_stop=16, placement=p) for a, b, p in cuts],
+            *row_ranges(tables[4], *ends),
         ]
     return Plan(world_size=world, segments=tuple(segments))
 

@@ -23,13 +23,14 @@ from shardbench.studies.reproduction import find_reproduction
 RESULTS = Path(__file__).parent.parent / "results"
 
 
-@pytest.fixture
-def results(tmp_path):
-    make.kept(tmp_path, *make.sample())
-    return tmp_path
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    make.kept(folder, *make.sample())
+    return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def files(results):
     return suite_paper(results, "quick")
 

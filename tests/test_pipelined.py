@@ -40,7 +40,7 @@ from shardbench.model.plan import (
     Plan,
     Replicated,
     RowWise,
-    Segment,
+    row_ranges,
     whole_table,
 )
 from shardbench.model.table import Optimizer, Precision, StepSchedule
@@ -90,12 +90,9 @@ def everything(nodes: int, devices: int) -> tuple[RandomWorkload, Plan]:
     workload = RandomWorkload(shapes, 12, pooling=3, seed=1, unpooled=sequences, shared={0: 2, 5: 2})
     *whole, columns, rows = workload.tables
     segments = [whole_table(table, place) for table, place in zip(whole, places * 2)]
-    segments += [
-        Segment(table=columns.name, row_stop=40, column_start=a, column_stop=a + 8, placement=OnRank(rank=r))
-        for a, r in ((0, 0), (8, last))
-    ]
-    cuts = [(0, 9, Replicated(ranks=everyone)), (9, 20, OnRank(rank=0)), (20, 40, RowWise(ranks=everyone))]
-    segments += [Segment(table=rows.name, row_start=a, row_stop=b, column_stop=16, placement=p) for a, b, p in cuts]
+    segments += [whole_table(columns, OnRank(rank=r), (a, a + 8)) for a, r in ((0, 0), (8, last))]
+    ends = (9, Replicated(ranks=everyone)), (20, OnRank(rank=0)), (40, RowWise(ranks=everyone))
+    segments += row_ranges(rows, *ends)
     return workload, Plan(world_size=len(everyone), segments=tuple(segments))
 
 

@@ -28,7 +28,7 @@ from shardbench.model.plan import (
 )
 from shardbench.model.table import Precision
 
-DEFAULT, MANY = 30, 200
+DEFAULT, MANY = 20, 200
 ROUNDED = {Precision.FP32: 1, Precision.FP16: 50, Precision.BF16: 400}
 """Times by which results may be further off: a number has 24, 11 or 8 binary digits."""
 SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "print_blob": True}

@@ -23,10 +23,10 @@ from shardbench.model.plan import (
     OnRank,
     Plan,
     Replicated,
-    Segment,
     ShardingGroups,
     Tier,
     deal_start,
+    row_ranges,
     sharding_groups,
     whole_table,
 )
@@ -51,14 +51,13 @@ WORKLOAD = RandomWorkload(SHAPES, 32, unpooled=frozenset({3}))
 def copying(world: int, groups: ShardingGroups | None) -> Plan:
     """Tables dealt over a group and whole on one of its ranks, pooled and not; one is cut into rows of all kinds."""
     t, size = WORKLOAD.tables, groups.size if groups is not None else world
-    cuts = [(0, 10, Replicated(ranks=tuple(range(world)))), (10, 30, NodeSharded()), (30, 40, OnRank(rank=world - 1))]
-    pieces = [Segment(table=t[4].name, row_start=a, row_stop=b, column_stop=8, placement=p) for a, b, p in cuts]
+    ends = (10, Replicated(ranks=tuple(range(world)))), (30, NodeSharded()), (40, OnRank(rank=world - 1))
     segments = (
         whole_table(t[0], NodeSharded()),
         whole_table(t[1], OnLocalRank(local_rank=0)),
         whole_table(t[2], OnLocalRank(local_rank=size - 1)),
         whole_table(t[3], NodeSharded()),
-        *pieces,
+        *row_ranges(t[4], *ends),
     )
     return Plan(world_size=world, segments=segments, groups=groups)
 
