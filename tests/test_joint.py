@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine, without_placing
 
-from shardbench.base.errors import Infeasible
 from shardbench.baselines.joint.expected import as_expected, expected
 from shardbench.baselines.joint.memory import hot_rows
 from shardbench.baselines.joint.menu import BRIEF_MENU, EXCHANGES, LEAN_MENU, Menu
@@ -420,12 +419,6 @@ def test_the_clock_is_a_safety_net_and_the_plan_says_when_it_was_needed(monkeypa
     late = strategy.plan(problem, budget, 0)
     assert late.notes["ended_by"] == "clock"
     validate(late, problem, MOVES)
-
-
-def test_what_fits_nowhere_is_declined() -> None:
-    problem = RandomWorkload([(4000, 16)], 256).problem(machine(1, 2, hbm=1000, uvm=1000))
-    with pytest.raises(Infeasible, match="fits"):
-        get_strategy("joint").plan(replace(problem, name="tight"), Budget(plan_s=1.0), 0)
 
 
 def test_expected_profiles_give_rows_never_seen_their_share_and_keep_all_lookups() -> None:

@@ -141,15 +141,22 @@ def test_an_impossible_pair_is_infeasible_rows_and_the_rest_runs(tiny):
     assert sorted(outcomes) == ["infeasible"] * 4 + ["ok"] * 2
 
 
-def test_a_file_that_cannot_be_read_ends_the_run_before_the_first_trial(tiny, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "rows", "says"),
+    [
+        ("no number\n", {}, "line 1: 'no number' is not a row index"),
+        ("0\n9\n10\n3\n", {"rows": [10]}, "line 3: '10' is not a row index below 10: one index a line$"),
+    ],
+)
+def test_a_file_that_cannot_be_read_ends_the_run_before_the_first_trial(tiny, tmp_path, text, rows, says):
     suite, options = tiny
     broken = tmp_path / "broken.txt"
-    broken.write_text("no number\n")
+    broken.write_text(text)
     (config,) = suite.workloads
-    workloads = (config, {**config, "name": "broken", "files": [str(broken)]})
+    workloads = (config, {**config, **rows, "name": "broken", "files": [str(broken)]})
     jobs = (*suite.jobs, suite.jobs[0].model_copy(update={"workload": "broken"}))
     log = Log()
-    with pytest.raises(BadInput, match=r"broken.txt line 1: 'no number' is not a row index"):
+    with pytest.raises(BadInput, match=rf"broken\.txt {says}"):
         run_suite(suite.model_copy(update={"workloads": workloads, "jobs": jobs}), options, log)
     assert log.calls == []
     assert not options.results.exists()
