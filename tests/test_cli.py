@@ -350,8 +350,16 @@ def test_a_fresh_run_deletes_the_records_of_what_is_chosen(command, tmp_path, op
     store.append(make.ok("gone", suite="tiny", backend=Backend.SIMULATED))
     command(*asked, "--fresh", *option)
     assert [record.spec.strategy for record in store.read()] == [*kept, *made]
+
+
+def test_a_fresh_run_of_everybody_deletes_all_records(command, tmp_path):
+    asked = ["run", str(suite_file(tmp_path)), "--results", str(tmp_path)]
+    command(*asked, "--strategy", "greedy-size")
+    store = trial_store(tmp_path, "tiny")
+    store.append(make.ok("gone", suite="tiny", backend=Backend.SIMULATED))
     command(*asked, "--fresh")
     everybody = [record.spec.strategy for record in store.read()]
+    assert "greedy-size" in everybody
     assert "gone" not in everybody
     assert len(everybody) == len(set(everybody)), "nothing superseded stays"
 
@@ -359,7 +367,7 @@ def test_a_fresh_run_deletes_the_records_of_what_is_chosen(command, tmp_path, op
 def test_a_fresh_run_deletes_nothing_for_a_mistyped_name(command, tmp_path):
     suite = suite_file(tmp_path)
     asked = ["run", str(suite), "--results", str(tmp_path)]
-    command(*asked)
+    command(*asked, "--strategy", "greedy-size")
     before = trial_store(tmp_path, "tiny").path.read_bytes()
     chosen = ("--strategy", "greedy-size", "--strategy", "greedy-sizee")
     assert "did you mean 'greedy-size'" in command(*asked, "--fresh", *chosen, code=2)
