@@ -4,7 +4,10 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from shardbench.cli.main import run_command
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -14,3 +17,22 @@ os.environ["SHARDBENCH_FAULTS"] = str(os.getpid())
 # Shared machines stall; pytest-timeout is what catches a hang.
 settings.register_profile("shardbench", deadline=None, print_blob=True)
 settings.load_profile("shardbench")
+
+
+@pytest.fixture
+def command(capsys):
+    """Runs a command line, which must end with the code, and gives its output; of code 2 the one line on stderr."""
+
+    def run(*arguments: object, code: int = 0) -> str:
+        capsys.readouterr()
+        ended = run_command([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        assert ended == code, (arguments, ended, printed.err)
+        if code != 2:
+            return printed.out
+        assert (printed.out, printed.err.count("\n")) == ("", 1)
+        assert printed.err.startswith("error: ")
+        assert "Traceback" not in printed.err
+        return printed.err
+
+    return run

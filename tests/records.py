@@ -1,11 +1,13 @@
 """Factory of records for the tests of stores, tables, pages and the command line."""
 
+from pathlib import Path
 from typing import Any
 
 from shardbench.base.code import JUDGE_VERSION
 from shardbench.model.strategy import Move, Role
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Control, Draws, Planned, Record, Timing, TrafficTotals
+from shardbench.records.store import RecordStore, trial_store
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 
 COLLECTIVES = {
@@ -157,3 +159,11 @@ def sample() -> list[Record]:
         ok("local-search", (7.5, 7.5), (3.3, 3.4), role=Role.SEARCH, changes=bounds, **simulated),
         failed(Outcome.INFEASIBLE, "random", rank=None, **simulated),
     ]
+
+
+def kept(folder: Path, *records: Record, suite: str = "quick") -> RecordStore[Record]:
+    """The suite's store in a folder of results, with these records appended to it."""
+    store = trial_store(folder, suite)
+    for record in records:
+        store.append(record)
+    return store

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
-from shardbench.cli.main import run_command
 from shardbench.datasets.access_log import AccessLogConfig, constraints, read_note, read_seen
 from shardbench.datasets.preparation import distinct, log_profile, log_reader
 from shardbench.datasets.preparation.distinct import DistinctValues, sharing, suggested_rows
@@ -371,73 +370,61 @@ def test_a_folder_that_was_changed_is_refused(tmp_path: Path) -> None:
         AccessLogConfig(prepared="none").build(tmp_path)
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -> None:
     file, out, fields = write(tmp_path / "log.csv", ROWS), tmp_path / "out", tmp_path / "fields.json"
-    asked = ["profile", str(file), "--out", str(out), "--time", "day", "--train-share", "0.5", "--mode", "vocabulary"]
-    assert run_command([*asked, "--torchrec", str(fields)]) == 0
-    said = capsys.readouterr().out
+    line = ("profile", file, "--out", out, "--time", "day", "--train-share", 0.5, "--mode", "vocabulary")
+    said = command(*line, "--torchrec", fields)
     assert f"{out}: 8 of 8 rows, 4 train; 2 tables" in said
     assert 'dataset = "access_log"' in said
     assert read_note(out).time == "day"
     assert re.search(r"^user +4 +4 +4 .* 75\.0 %", said, re.MULTILINE)
     assert json.loads(fields.read_text())["user"]["pooling_factors"] == [0.75]
     fields.unlink()
-    assert run_command(["profile", "--out", str(out), "--torchrec", str(fields), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(command("profile", "--out", out, "--torchrec", fields, "--json"))
     assert told["profiled"]["samples"] == 8
     assert [(name, table["values"]) for name, table in told["seen"].items()] == [("item", 4), ("user", 4)]
     assert fields.is_file()
-    assert run_command(asked) == 2
-    assert "is there already" in capsys.readouterr().err
-    assert run_command(["profile", "--out", str(out)]) == 2
-    assert "give logs to profile" in capsys.readouterr().err
+    assert "is there already" in command(*line, code=2)
+    assert "give logs to profile" in command("profile", "--out", out, code=2)
     # A later log with the tables of an earlier one, and lines as wide as the terminal.
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
-    hashed, later = str(tmp_path / "hashed"), str(tmp_path / "later")
-    assert run_command(["profile", str(file), "--out", hashed, "--columns", "user"]) == 0
-    assert run_command(["profile", str(file), "--out", later, "--tables", hashed]) == 0
-    shown = capsys.readouterr().out.rpartition("\x1b")[2].splitlines()[1:-5]
-    assert read_note(Path(later)) == read_note(Path(hashed))
+    hashed, later = tmp_path / "hashed", tmp_path / "later"
+    command("profile", file, "--out", hashed, "--columns", "user")
+    shown = command("profile", file, "--out", later, "--tables", hashed).rpartition("\x1b")[2].splitlines()[1:-5]
+    assert read_note(later) == read_note(hashed)
     (tmp_path / "open.csv").write_text("name,rows\nuser,\nitem,40\n")
-    listed = ["--tables", str(tmp_path / "open.csv"), "--rows", "30", "--json"]
-    assert run_command(["profile", str(file), "--out", str(tmp_path / "listed"), *listed]) == 0
+    command("profile", file, "--out", tmp_path / "listed", "--tables", tmp_path / "open.csv", "--rows", 30, "--json")
     assert [table.rows for table in read_note(tmp_path / "listed").tables] == [30, 40]
-    capsys.readouterr()
     assert max(map(len, shown)) < 60
     assert "no room for" in " ".join(shown)
     for wrong, says in (
         (["--header", "a,b"], "log.csv has 3 columns, the header names 2: a, b"),
         (["--mode", "ids", "--rows", "9"], "--rows is of --mode hash"),
     ):
-        assert run_command(["profile", str(file), "--out", str(tmp_path / "no"), *wrong]) == 2
-        assert says in capsys.readouterr().err
+        assert says in command("profile", file, "--out", tmp_path / "no", *wrong, code=2)
     (tmp_path / "x.txt").write_text("x y\n1 2\n")
-    assert run_command(["profile", str(tmp_path / "x.txt"), "--out", str(tmp_path / "no")]) == 2
-    assert "'x y' of x.txt cannot be the name of a table" in capsys.readouterr().err
+    said = command("profile", tmp_path / "x.txt", "--out", tmp_path / "no", code=2)
+    assert "'x y' of x.txt cannot be the name of a table" in said
     assert not (tmp_path / "no").exists()
 
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "bring_your_tables.md"
 
 
-def test_the_documents_transcript(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_documents_transcript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -> None:
     block = re.search(r"^```console\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
     assert block
-    command, _, said = block.group(1).partition("\n")
+    line, _, said = block.group(1).partition("\n")
     monkeypatch.chdir(tmp_path)
     items = ["1;2", None, "3", *("2" for _ in range(97))]
     write(tmp_path / "log.csv", {"day": range(100), "user": [f"u{i % 30}" for i in range(100)], "items": items})
     (tmp_path / "tables.csv").write_text("name,rows,dim,features\nuser,100,16,\nitem,50,32,items\n")
-    assert run_command(command.removeprefix("$ shardbench ").split()) == 0
-    assert capsys.readouterr().out == said
+    assert command(*line.removeprefix("$ shardbench ").split()) == said
     suite = tmp_path / "suite.toml"
     stated = "\n".join(line.strip() for line in said.partition("in a suite")[2].splitlines()[1:])
     suite.write_text(SUITE.replace("WORKLOAD", stated))
-    asked = ["run", str(suite), "--data", "data", "--results", "runs", "--strategy", "greedy-size"]
-    assert run_command(asked) == 0
+    command("run", suite, "--data", "data", "--results", "runs", "--strategy", "greedy-size")
     rows = (tmp_path / "runs" / "tables" / "own" / "throughput.csv").read_text().splitlines()[1:]
     assert [row.split(",")[:5] for row in rows] == [["mine", "a100-40gb-2x8", "simulated", "greedy-size", "ok"]]
 

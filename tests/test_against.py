@@ -1,6 +1,7 @@
 """shardbench plan --against: the user's own plan, in whichever form it is, beside the best one."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ import pytest
 import torch
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 
-from shardbench.cli import main as cli
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
 from shardbench.model.sharding_plan import plan_of, read_sharding_plan
 from shardbench.model.table import Table
@@ -41,15 +41,17 @@ def tables(tmp_path: Path) -> Path:
     return path
 
 
-def asked(
-    capsys: pytest.CaptureFixture[str], tables: Path, plan: str, *options: str, machine: str = "a100-40gb-2x8"
-) -> tuple[int, str]:
-    path = tables.with_name("mine.json")
-    path.write_text(plan)
-    named = ["--against", str(path), "--batch-size", "64", "--strategy", "row-wise", "--strategy", "greedy-size"]
-    code = cli.run_command(["plan", str(tables), machine, *named, *options])
-    printed = capsys.readouterr()
-    return code, printed.err if code == 2 else printed.out
+@pytest.fixture
+def asked(tables: Path, command) -> Callable[..., str]:
+    """Asks for plans beside one that is written to a file; gives what is said."""
+
+    def ask(plan: str, *options: object, code: int = 0) -> str:
+        path = tables.with_name("mine.json")
+        path.write_text(plan)
+        named = ("--against", path, "--batch-size", 64, "--strategy", "row-wise", "--strategy", "greedy-size")
+        return command("plan", tables, "a100-40gb-2x8", *named, *options, code=code)
+
+    return ask
 
 
 @pytest.mark.parametrize(
@@ -57,31 +59,26 @@ def asked(
     [WHOLE.to_json(), export(WHOLE, devices_per_node=8).to_json(), json.dumps(THEIRS)],
     ids=["ours", "exported", "torchrec's"],
 )
-def test_it_is_judged_with_the_others_in_each_of_its_forms(
-    tables: Path, capsys: pytest.CaptureFixture[str], written: str
-) -> None:
-    code, text = asked(capsys, tables, written, "--json")
-    told = json.loads(text)
-    assert code == 0
+def test_it_is_judged_with_the_others_in_each_of_its_forms(asked: Callable[..., str], written: str) -> None:
+    told = json.loads(asked(written, "--json"))
     rows = {one["strategy"]: one["step_ms"] for one in told["tried"]}
     assert rows.keys() == {"yours", "row-wise", "greedy-size"}
     best, yours = told["best"]["step_ms"], told["yours"]
     assert yours["step_ms"] == rows["yours"] > best
     assert yours["less_pct"] == pytest.approx(100 * (1 - best / rows["yours"]))
-    code, text = asked(capsys, tables, written)
+    lines = asked(written).splitlines()
     trust, less = "sure" if yours["sure"] else "not told apart", significant(yours["less_pct"], digits=2)
     said = f"yours: {rows['yours']:.4g} ms, best {best:.4g} ms ({less} % less; {trust})"
-    assert text.splitlines()[3] == said
-    assert all(len(line) <= 80 for line in text.splitlines())
+    assert lines[3] == said
+    assert all(len(line) <= 80 for line in lines)
 
 
-def test_the_best_plan_is_the_same_with_itself(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_plan_is_the_same_with_itself(tables: Path, asked: Callable[..., str]) -> None:
     best = tables.with_name("best.json")
-    assert asked(capsys, tables, WHOLE.to_json(), "--out", str(best))[0] == 0
-    code, text = asked(capsys, tables, best.read_text(), "--json")
-    assert code == 0
-    assert json.loads(text)["yours"]["less_pct"] == 0.0
-    assert json.loads(text)["yours"]["sure"] is False
+    asked(WHOLE.to_json(), "--out", best)
+    yours = json.loads(asked(best.read_text(), "--json"))["yours"]
+    assert yours["less_pct"] == 0.0
+    assert yours["sure"] is False
 
 
 def test_torchrecs_own_plan_becomes_json_and_segments() -> None:
@@ -189,24 +186,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_plan_of_these_tables_is_refused_in_one_line(
-    tables: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_what_is_no_plan_of_these_tables_is_refused_in_one_line(asked: Callable[..., str], name: str) -> None:
     written, why = REFUSED[name]
-    code, text = asked(capsys, tables, written)
-    assert code == 2
+    text = asked(written, code=2)
     assert why in text
     assert "mine.json" in text or "your plan cannot be compared" in text
-    assert len(text.splitlines()) == 1
 
 
-def test_what_does_not_fit_or_breaks_a_constraint_is_refused(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_or_breaks_a_constraint_is_refused(tables: Path, asked: Callable[..., str]) -> None:
     kept = tables.with_name("keep.toml")
     kept.write_text('[sharding_types]\na = ["row_wise"]\n')
-    code, text = asked(capsys, tables, WHOLE.to_json(), "--constraints", str(kept))
-    assert code == 2
+    text = asked(WHOLE.to_json(), "--constraints", kept, code=2)
     assert "constraint not kept: table 'a' is table_wise, allowed are row_wise" in text
     kept.write_text(f"device_hbm_bytes = [{', '.join(['767000'] * WORLD)}]\n")
-    code, text = asked(capsys, tables, WHOLE.to_json(), "--constraints", str(kept))
-    assert code == 2
+    text = asked(WHOLE.to_json(), "--constraints", kept, code=2)
     assert "device 0 needs 768000 bytes of HBM but has 767000" in text

@@ -3,23 +3,16 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 from torch.utils.flop_counter import FlopCounterMode
-from unsharded import read_sharded, train_unsharded
+from unsharded import on_ranks, train_unsharded
 
-from shardbench.cost.collectives import CollectiveName
-from shardbench.cost.traffic import count
 from shardbench.engine.dlrm import DenseModel, History, HistoryAttention
-from shardbench.engine.measure import measure, rank_job
-from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, whole_table
-from shardbench.model.strategy import Move
+from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, row_ranges, whole_table
 from shardbench.model.table import HISTORY_FLOPS, DenseShape, Pooling, Table
-from shardbench.model.validate import validate
-from shardbench.workloads.materialise import materialise
 
 DIM, INPUTS = 8, 5
 
@@ -137,20 +130,14 @@ def test_the_counted_operations_are_those_of_the_same_model_in_matrix_products()
 EVERYONE = (0, 1, 2, 3)
 
 
-def tiers(table: Table, hot: int, warm: int) -> list[Segment]:
-    cuts = [(0, hot, Replicated(ranks=EVERYONE)), (hot, hot + warm, NodeSharded())]
-    cuts.append((hot + warm, table.rows, RowWise(ranks=EVERYONE)))
-    return [
-        Segment(table=table.name, row_start=a, row_stop=b, column_stop=table.dim, placement=p)
-        for a, b, p in cuts
-        if a < b
-    ]
+def tiers(table: Table, hot: int, warm: int) -> tuple[Segment, ...]:
+    ends = (hot, Replicated(ranks=EVERYONE)), (hot + warm, NodeSharded()), (table.rows, RowWise(ranks=EVERYONE))
+    return row_ranges(table, *ends)
 
 
-def test_three_tiers_on_two_nodes_equal_the_unsharded_model_after_fifty_steps(tmp_path: Path) -> None:
+def test_three_tiers_on_two_nodes_equal_the_unsharded_model_after_twenty_steps(tmp_path: Path) -> None:
     workload = RandomWorkload([(300, 16), (90, 8), (200, 16), (40, 16)], 24, pooling=4, unpooled=frozenset({0, 1, 2}))
-    workload.test_batches = 50
-    problem = workload.problem(machine(2, 2))
+    workload.test_batches = 20
     tables = workload.tables
     plan = Plan(
         world_size=4,
@@ -161,33 +148,10 @@ def test_three_tiers_on_two_nodes_equal_the_unsharded_model_after_fifty_steps(tm
             whole_table(tables[3], OnRank(rank=2)),
         ),
     )
-    validate(plan, problem, frozenset(Move))
-    batches = materialise(workload, tmp_path / "batches", range(50))
-    settings = {"warmup": 1, "iterations": 2, "seed": 3, "timeout_s": 150, "learning_rate": 0.5, "dump": True}
-    job = rank_job(plan, problem, workload.dense, tmp_path / "batches", **settings)
-    measured = measure(job, tmp_path / "job")
     # Raises where replicas, or the nodes' copies, differ in a single bit.
-    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
-    assert len(sharded.logits) == 50
-    np.testing.assert_allclose(np.stack(sharded.logits), np.stack(reference.logits), atol=2e-5)
-    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=2e-5)
-    for batch in (0, 49):
-        traffic = count(plan, problem, lambda i, n=batch: batches.bags(n, i), workload.dense)
-        for rank in measured.ranks:
-            for name in CollectiveName:
-                link = traffic.collectives[name]
-                counted = (link.sent_intra[rank.rank], link.sent_inter[rank.rank])
-                assert rank.sent[batch].get(name, (0.0, 0.0)) == pytest.approx(counted, rel=1e-12), name
-
-
-def test_fifty_steps_move_the_weights(tmp_path: Path) -> None:
-    # Guards the comparison above: a model that does not learn would equal itself.
-    workload = RandomWorkload([(300, 16)], 24, pooling=4, unpooled=frozenset({0}))
-    batches = tmp_path / "batches"
-    materialise(workload, batches, range(2))
-    plan = Plan(world_size=4, segments=tuple(tiers(workload.tables[0], 20, 60)))
-    settings = {"warmup": 1, "iterations": 2, "seed": 3, "timeout_s": 100, "learning_rate": 0.5, "dump": True}
-    job = rank_job(plan, workload.problem(machine(2, 2)), workload.dense, batches, **settings)
-    moved, still = train_unsharded(job), train_unsharded(job.model_copy(update={"learning_rate": 1e-12}))
-    assert np.abs(moved.weights[0] - still.weights[0]).max() > 1e-4
+    ran = on_ranks(tmp_path, workload, workload.problem(machine(2, 2)), plan, batches=20, seed=3)
+    ran.check_trained(logits=2e-5, weights=2e-5)
+    ran.check_sent()
+    # A model that does not learn would equal itself.
+    still = train_unsharded(ran.job.model_copy(update={"learning_rate": 1e-12}))
+    assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(ran.sharded.weights, still.weights, strict=True))

@@ -36,6 +36,7 @@ from shardbench.model.plan import (
     RowWise,
     Segment,
     Tier,
+    whole_table,
     whole_tables,
 )
 from shardbench.model.problem import Problem
@@ -147,10 +148,7 @@ def slowest_and_bound(
     plain |= {"dispatch_s": 0.0, "bag_step_s": 0.0}
     made = replace(made, constants=replace(made.constants, **plain, **rates))
     problem = Problem.of("p", tables, (profile,) * len(tables), made, batch_size=BATCH)
-    segments = tuple(
-        Segment(table=t.name, row_stop=t.rows, column_stop=t.dim, placement=place) for t, place in zip(tables, places)
-    )
-    plan = Plan(world_size=WORLD, segments=segments)
+    plan = Plan(world_size=WORLD, segments=tuple(map(whole_table, tables, places)))
     load = count(plan, problem, lambda i: bags[i], DenseShape()).load
     moves = used_moves(plan, problem) | {Move.TABLE, Move.ROWS}
     bound = split_bound(table_loads(problem, lambda i: bags[i]), problem, moves)

@@ -12,7 +12,7 @@ from problems import machine
 from shardbench.base.errors import BadInput
 from shardbench.calibrate import calibration, session
 from shardbench.calibrate.calibration import IN_STEP_KINDS, Calibration, _finish, _source, dense_steps, trust_in
-from shardbench.calibrate.fit import direct_constants, fit, reduce_bytes_per_s, residuals
+from shardbench.calibrate.fit import Fit, direct_constants, fit, reduce_bytes_per_s, residuals
 from shardbench.calibrate.plans import PLAN_BATCHES, QUICK_PLANS, QUICK_SETS, PlanCase, plan_cases
 from shardbench.calibrate.points import (
     BATCHES,
@@ -103,17 +103,21 @@ def measured(truth) -> Measurements:
     return imagined(truth, load_machine("cpu-1x2"))
 
 
-def test_the_fit_finds_the_constants_of_a_machine_that_obeys_the_model(truth, measured):
-    found = fit(measured)
-    errors = [abs(np.exp(residual.log_error(found.machine)) - 1) for residual in residuals(measured)]
+@pytest.fixture(scope="module")
+def fitted(measured) -> Fit:
+    return fit(measured)
+
+
+def test_the_fit_finds_the_constants_of_a_machine_that_obeys_the_model(truth, measured, fitted):
+    errors = [abs(np.exp(residual.log_error(fitted.machine)) - 1) for residual in residuals(measured)]
     assert np.median(errors) < 0.02
     # What few points tell apart, such as a map of sequences, stays near its guess.
     assert np.percentile(errors, 90) < 0.15
     for name in ("hbm_bytes_per_s", "launch_s", "intra_latency_s", "dense_flop_per_s"):
-        assert getattr(found.machine.constants, name) == pytest.approx(getattr(truth.constants, name), rel=0.15), name
-    assert found.quality["embedding"].median_pct < 2.0
+        assert getattr(fitted.machine.constants, name) == pytest.approx(getattr(truth.constants, name), rel=0.15), name
+    assert fitted.quality["embedding"].median_pct < 2.0
     # Few quick points tell pages, bags and bytes apart.
-    assert found.held_out["embedding"].median_pct < 3.0
+    assert fitted.held_out["embedding"].median_pct < 3.0
 
 
 def test_adding_up_in_a_reduce_scatter_is_told_from_its_bytes(truth, measured):
@@ -123,10 +127,10 @@ def test_adding_up_in_a_reduce_scatter_is_told_from_its_bytes(truth, measured):
     assert reduce_bytes_per_s(replace(measured, messages=tuple(hidden))) == pytest.approx(10 * rate, rel=0.02)
 
 
-def test_only_constants_that_a_prediction_depends_on_are_fitted(measured):
-    fitted = fit(measured).fitted
-    assert {"launch_s", "sort_bytes", "gather_efficiency_ratio", "dense_flop_per_s"} <= set(fitted)
-    assert not {"hbm_bytes_per_s", "inter_bytes_per_s", "inter_latency_s", "uvm_bytes_per_s"} & set(fitted)
+def test_only_constants_that_a_prediction_depends_on_are_fitted(fitted):
+    names = set(fitted.fitted)
+    assert {"launch_s", "sort_bytes", "gather_efficiency_ratio", "dense_flop_per_s"} <= names
+    assert not {"hbm_bytes_per_s", "inter_bytes_per_s", "inter_latency_s", "uvm_bytes_per_s"} & names
 
 
 def test_one_rank_tells_nothing_of_links(measured):
@@ -140,8 +144,8 @@ def test_one_rank_tells_nothing_of_links(measured):
     }
 
 
-def test_whole_steps_tell_of_constants_whose_phase_one_rank_has_not(measured):
-    found = fit(measured).quality
+def test_whole_steps_tell_of_constants_whose_phase_one_rank_has_not(fitted):
+    found = fitted.quality
     name = next(name for name, kind in IN_STEP_KINDS.items() if kind == "output in step")
     alone = {kind: quality for kind, quality in found.items() if kind != "output in step"}
     assert "(output in step)" in _source(name, "a CPU", found)
@@ -210,11 +214,10 @@ def test_a_file_of_several_machines_is_no_file_of_one(tmp_path):
     assert (base.own, base.machine.name, base.machine.topology.devices_per_node) == (False, "cpu-2x2", 2)
 
 
-def test_a_written_file_loads_and_keeps_what_was_not_measured(tmp_path, measured):
+def test_a_written_file_loads_and_keeps_what_was_not_measured(tmp_path, measured, fitted):
     out = tmp_path / "cpu-1x2.toml"
     base = base_of("cpu", 2, out)
-    found = fit(measured)
-    machine, sources = _finish(base, measured, found)
+    machine, sources = _finish(base, measured, fitted)
     write_machine(out, base, machine, sources)
     loaded = load_machine(str(out))
     assert loaded.topology == load_machine("cpu-1x2").topology
@@ -224,12 +227,12 @@ def test_a_written_file_loads_and_keeps_what_was_not_measured(tmp_path, measured
     assert loaded.sources["launch_s"].startswith("measured by shardbench doctor --calibrate on ")
     assert "median error" in loaded.sources["launch_s"]
     assert loaded.errors == machine.errors
-    assert loaded.errors["launch_s"] == max(1.01, round(found.held_out["lookup_backward in step"].factor, 2))
+    assert loaded.errors["launch_s"] == max(1.01, round(fitted.held_out["lookup_backward in step"].factor, 2))
     assert loaded.errors["peer_latency_s"] == load_machine("cpu-1x2").errors["peer_latency_s"]
     constants = loaded.constants
     assert constants.uvm_bytes_per_s <= constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
     assert constants.intra_latency_s <= constants.inter_latency_s
-    done = Calibration(measured=measured, fit=found, machine=machine, path=out)
+    done = Calibration(measured=measured, fit=fitted, machine=machine, path=out)
     assert all(line.isascii() for line in lines(done))
     assert data(done)["constants"]["launch_s"] == machine.constants.launch_s
 
@@ -257,13 +260,13 @@ def test_a_file_that_exists_is_the_base(tmp_path):
         base_of("cpu", 4, tmp_path / "mine.toml")
 
 
-def test_emulated_nodes_are_calibrated_as_they_are_and_their_links_alike(measured, tmp_path):
+def test_emulated_nodes_are_calibrated_as_they_are_and_their_links_alike(measured, fitted, tmp_path):
     out = tmp_path / "cpu-2x2.toml"
     base = base_of("cpu", 4, out)
     assert (base.machine.topology.nodes, base.machine.topology.devices_per_node) == (2, 2)
-    found = fit(replace(measured, machine=load_machine("cpu-1x2")))
-    two = replace(base.machine, constants=replace(found.machine.constants, inter_bytes_per_s=1e8, inter_latency_s=5e-3))
-    machine, sources = _finish(base, replace(measured, machine=base.machine), replace(found, machine=two))
+    links = {"inter_bytes_per_s": 1e8, "inter_latency_s": 5e-3}
+    two = replace(base.machine, constants=replace(fitted.machine.constants, **links))
+    machine, sources = _finish(base, replace(measured, machine=base.machine), replace(fitted, machine=two))
     assert machine.constants.intra_bytes_per_s == machine.constants.inter_bytes_per_s == 1e8
     assert machine.constants.intra_latency_s == machine.constants.inter_latency_s == 5e-3
     assert "emulated" in sources["intra_bytes_per_s"]

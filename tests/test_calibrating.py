@@ -4,9 +4,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from toy_machine import MADE_UP, machine_file
+from faults.suites import suite
+from kept_folders import Silent
+from toy_machine import MADE_UP
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
@@ -17,7 +18,6 @@ from shardbench.runs import calibrating, runner
 from shardbench.runs.calibrating import AFTER, BEFORE, Drift, as_calibrated, machine_path, read_drifts
 from shardbench.runs.quiet import MachineBusy, Quiet
 from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
-from shardbench.runs.suite import load_suite
 
 SUITE = (
     """
@@ -38,23 +38,17 @@ strategies = ["greedy-size", "shuffle"]
 RATE = re.compile(r"(?<=^intra_bandwidth = \{ value = )\d+", re.MULTILINE)
 
 
-class Log:
+class Log(Silent):
     """Listener that keeps what it is told."""
 
     def __init__(self):
         self.notes, self.ran = [], 0
-
-    def planned(self, work, unit, total, settled):
-        """See Listener."""
 
     def started(self, piece):
         self.ran += 1
 
     def noted(self, line):
         self.notes.append(line)
-
-    def finished(self, number, record):
-        """See Listener."""
 
 
 class Calibrator:
@@ -71,11 +65,7 @@ class Calibrator:
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     monkeypatch.setattr(calibrating, "cores", lambda: 8)
-    rows = np.random.default_rng(0).integers(0, 500, 2000)
-    (tmp_path / "trace.txt").write_text("\n".join(map(str, rows)) + "\n")
-    suite = tmp_path / "tiny.toml"
-    suite.write_text(SUITE.format(trace=tmp_path / "trace.txt", machine=machine_file(tmp_path)))
-    return load_suite(str(suite)), RunOptions(results=tmp_path / "results", data=tmp_path, busy_ok=True)
+    return suite(tmp_path, SUITE), RunOptions(results=tmp_path / "results", data=tmp_path, busy_ok=True)
 
 
 def test_a_run_is_predicted_with_the_file_from_before_and_says_how_far_the_machine_moved(asked):

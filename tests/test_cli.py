@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import records as make
@@ -15,7 +16,7 @@ from shardbench.records.provenance import Provenance
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare import versions
-from shardbench.runs import runner
+from shardbench.runs import conformance, runner
 from shardbench.runs.discovery import strategies, strategy_version
 
 SUITE = """
@@ -29,18 +30,8 @@ batch_size = 16
 machines = ["{machine}"]
 backends = ["simulated"]
 iterations = 1
+strategies = ["greedy-size", "shuffle", "row-wise"]
 """
-
-
-def refused(capsys, *arguments: str, code: int = 2) -> str:
-    """Error line of a command that must fail, and print one line and nothing else."""
-    assert cli.run_command([str(a) for a in arguments]) == code
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("error: ")
-    assert printed.err.count("\n") == 1
-    assert "Traceback" not in printed.err
-    return printed.err
 
 
 def suite_file(tmp_path, *, dataset="synthetic", machine="cpu-1x2"):
@@ -109,123 +100,118 @@ def fake_run(monkeypatch):
         (["prepare", "criteo_kaggle", "no-such-file", "target", "--mode", "guess"], "'guess' is not one of"),
     ],
 )
-def test_bad_input(capsys, arguments, says):
-    assert says in refused(capsys, *arguments)
+def test_bad_input(command, arguments, says):
+    assert says in command(*arguments, code=2)
 
 
-@pytest.mark.parametrize("command", ["run", "status"])
-def test_unknown_strategy(capsys, tmp_path, command):
+@pytest.mark.parametrize("name", ["run", "status"])
+def test_unknown_strategy(command, tmp_path, name):
     suite = suite_file(tmp_path)
-    assert "unknown strategy 'nosuch'" in refused(
-        capsys, command, suite, "--strategy", "nosuch", "--results", tmp_path / "results"
+    assert "unknown strategy 'nosuch'" in command(
+        name, suite, "--strategy", "nosuch", "--results", tmp_path / "results", code=2
     )
     assert not (tmp_path / "results").exists()
 
 
-def test_unknown_machine(capsys, tmp_path):
+def test_unknown_machine(command, tmp_path):
     suite = suite_file(tmp_path, machine="nosuch")
-    said = refused(capsys, "status", suite, "--results", tmp_path)
+    said = command("status", suite, "--results", tmp_path, code=2)
     assert said.startswith("error: unknown machine 'nosuch'; ")
     assert "are known (see: shardbench list machines" in said
 
 
-def test_unknown_dataset(capsys, tmp_path):
-    assert "unknown dataset 'nosuch'; known: " in refused(capsys, "run", suite_file(tmp_path, dataset="nosuch"))
+def test_unknown_dataset(command, tmp_path):
+    assert "unknown dataset 'nosuch'; known: " in command("run", suite_file(tmp_path, dataset="nosuch"), code=2)
 
 
-def test_suite_that_is_no_toml(capsys, tmp_path):
+def test_suite_that_is_no_toml(command, tmp_path):
     (tmp_path / "bad.toml").write_text("name = ")
-    assert "not TOML" in refused(capsys, "run", tmp_path / "bad.toml")
+    assert "not TOML" in command("run", tmp_path / "bad.toml", code=2)
 
 
-def test_missing_data(capsys, tmp_path):
+def test_missing_data(command, tmp_path):
     suite = suite_file(tmp_path, dataset="criteo_kaggle")
-    refused(capsys, "run", suite, "--results", tmp_path / "results", "--data", tmp_path / "data")
+    command("run", suite, "--results", tmp_path / "results", "--data", tmp_path / "data", code=2)
 
 
-def test_missing_file_to_prepare(capsys, tmp_path):
-    says = refused(capsys, "prepare", "criteo_kaggle", tmp_path / "no-such-file", tmp_path / "target")
+def test_missing_file_to_prepare(command, tmp_path):
+    says = command("prepare", "criteo_kaggle", tmp_path / "no-such-file", tmp_path / "target", code=2)
     assert "no-such-file" in says
     assert not (tmp_path / "target").exists()
 
 
-@pytest.mark.parametrize("command", [["report"], ["report", "--page"], ["report", "--check"], ["report", "--json"]])
-def test_truncated_records(capsys, results, command):
+@pytest.mark.parametrize("options", [[], ["--page"], ["--check"], ["--json"]])
+def test_truncated_records(command, results, options):
     path = results / "records" / "quick.jsonl"
     data = path.read_bytes()[:-5]
     path.write_bytes(data)
-    assert "line 10 is truncated" in refused(capsys, *command, "quick", "--results", results)
+    assert "line 10 is truncated" in command("report", *options, "quick", "--results", results, code=2)
     assert path.read_bytes() == data
 
 
-def test_report_without_records(capsys, tmp_path):
-    assert "run: shardbench run quick" in refused(capsys, "report", "quick", "--results", tmp_path)
+def test_report_without_records(command, tmp_path):
+    assert "run: shardbench run quick" in command("report", "quick", "--results", tmp_path, code=2)
 
 
-def test_results_that_cannot_be_written(capsys, results):
+def test_results_that_cannot_be_written(command, results):
     (results / "tables").write_text("in the way")
-    assert str(results / "tables") in refused(capsys, "report", "quick", "--results", results)
+    assert str(results / "tables") in command("report", "quick", "--results", results, code=2)
 
 
-def test_errors_stay_one_ascii_line(capsys, monkeypatch):
+def test_errors_stay_one_ascii_line(command, monkeypatch):
     def fail(*_):
         raise BadInput("first\nsecond \u00e9")
 
     monkeypatch.setattr(runner, "run_suite", fail)
-    assert refused(capsys, "run", "quick") == "error: first second \\xe9\n"
+    assert command("run", "quick", code=2) == "error: first second \\xe9\n"
 
 
 # What goes right.
 
 
-def test_no_arguments_is_help(capsys):
-    assert cli.run_command([]) == 0
-    assert "Usage: shardbench" in capsys.readouterr().out
+def test_no_arguments_is_help(command):
+    assert "Usage: shardbench" in command()
 
 
-def test_list_names_everything(capsys):
-    assert cli.run_command(["list", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+def test_list_names_everything(command):
+    listed = json.loads(command("list", "--json"))
     assert [entry["name"] for entry in listed["strategies"]] == list(strategies())
     assert "quick" in [entry["name"] for entry in listed["suites"]]
     assert "dlrm20" in [entry["name"] for entry in listed["workloads"]]
     assert all(entry["description"] for entries in listed.values() for entry in entries)
 
 
-def test_list_one_kind_is_a_line_each(capsys):
-    assert cli.run_command(["list", "machines"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_list_one_kind_is_a_line_each(command):
+    lines = command("list", "machines").splitlines()
     assert any(line.startswith("cpu-1x2 ") for line in lines)
     assert all(line.isascii() and not line.startswith(" ") for line in lines)
 
 
-def test_run_hands_over_its_options(capsys, tmp_path, fake_run):
+def test_run_hands_over_its_options(command, tmp_path, fake_run):
     called = fake_run([make.ok()])
     arguments = "run quick --backend measured --strategy a --strategy b --seed 1 --seed 2 --force --retry oom,timeout"
-    assert cli.run_command([*arguments.split(), "--results", str(tmp_path), "--data", "d", "--work", "w"]) == 0
+    command(*arguments.split(), "--results", tmp_path, "--data", "d", "--work", "w")
     options = called["options"]
     assert (options.backend, options.strategies, options.seeds, options.force) == ("measured", ("a", "b"), (1, 2), True)
     assert options.retry == {Outcome.OOM, Outcome.TIMEOUT}
     assert (options.results, str(options.data), options.work) == (tmp_path, "d", Path("w"))
 
 
-def test_run_puts_a_suite_on_another_machine(capsys, tmp_path, fake_run):
+def test_run_puts_a_suite_on_another_machine(command, tmp_path, fake_run):
     called = fake_run([make.ok()])
     file = tmp_path / "mine.toml"
     file.write_text('base = "h100-1x8"\nname = "mine"\ndescription = "ours"\n')
     for given, on in (("cpu-2x2", "cpu-2x2"), (str(file), str(file.resolve()))):
-        assert cli.run_command(["run", "quick", "--machine", given, "--results", str(tmp_path)]) == 0
+        command("run", "quick", "--machine", given, "--results", tmp_path)
         assert {job.machine for job in called["suite"].jobs} == {on}
-    capsys.readouterr()
     for missing, says in (("cpu-2x3", "unknown machine 'cpu-2x3'"), ("none.toml", "none.toml")):
-        assert says in refused(capsys, "run", "quick", "--machine", missing, "--results", tmp_path)
+        assert says in command("run", "quick", "--machine", missing, "--results", tmp_path, code=2)
 
 
 @pytest.mark.parametrize("tables", [[], ["--tables"]])
-def test_run_prints_a_line_a_trial_the_answer_and_where_all_of_it_lies(capsys, tmp_path, fake_run, tables):
+def test_run_prints_a_line_a_trial_the_answer_and_where_all_of_it_lies(command, tmp_path, fake_run, tables):
     fake_run([make.ok(), make.ok(repeat=1), make.failed(Outcome.OOM, "big")], settled=3)
-    assert cli.run_command(["run", "quick", "--results", str(tmp_path), *tables]) == 0
-    out = capsys.readouterr().out
+    out = command("run", "quick", "--results", tmp_path, *tables)
     lines = out.splitlines()
     assert lines[0] == "suite quick: 6 trials, 3 settled, 3 to run"
     assert lines[1] == "[1/3] measured dlrm20 cpu-1x2 greedy-size r0: ok 25 ms/step (n=4)"
@@ -241,19 +227,18 @@ def test_run_prints_a_line_a_trial_the_answer_and_where_all_of_it_lies(capsys, t
     assert (tmp_path / "tables" / "quick" / "balance.md").is_file()
 
 
-def test_run_exits_with_1_where_a_trial_ended_in_error(tmp_path, fake_run):
+def test_run_exits_with_1_where_a_trial_ended_in_error(command, tmp_path, fake_run):
     fake_run([make.ok(), make.failed(Outcome.ERROR, "broken")])
-    assert cli.run_command(["run", "quick", "--results", str(tmp_path)]) == 1
+    command("run", "quick", "--results", tmp_path, code=1)
 
 
-def test_run_ends_with_causes_and_logs_of_what_failed(capsys, tmp_path, fake_run):
+def test_run_ends_with_causes_and_logs_of_what_failed(command, tmp_path, fake_run):
     bad, unlogged = make.failed(Outcome.OOM, "big"), make.failed(Outcome.INFEASIBLE, "picky", rank=None)
     log = tmp_path / "logs" / f"{bad.key}.log"
     log.parent.mkdir()
     log.write_text("what the ranks printed")
     fake_run([bad, make.ok(), unlogged])
-    assert cli.run_command(["run", "quick", "--results", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = command("run", "quick", "--results", tmp_path).splitlines()
     first = lines.index("  failed: big: oom: build of rank 1: rank 1 was killed by signal 9")
     assert lines[first + 1 : first + 3] == [
         f"    log: {log}",
@@ -267,10 +252,10 @@ def test_run_of_nothing_is_refused(capsys, tmp_path, fake_run):
     assert "no trial for this selection" in capsys.readouterr().err
 
 
-def test_run_json_is_lines_of_json(capsys, tmp_path, fake_run):
+def test_run_json_is_lines_of_json(command, tmp_path, fake_run):
     fake_run([make.ok(), make.failed(Outcome.OOM, "big")])
-    assert cli.run_command(["run", "quick", "--json", "--results", str(tmp_path)]) == 0
-    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    said = command("run", "quick", "--json", "--results", tmp_path)
+    events = [json.loads(line) for line in said.splitlines()]
     assert [event["event"] for event in events] == ["planned", "finished", "finished", "done"]
     assert events[2]["record"]["failure"]["cause"] == "rank 1 was killed by signal 9"
     assert events[3]["outcomes"] == {"ok": 1, "oom": 1}
@@ -288,7 +273,7 @@ def test_interrupt_loses_nothing(capsys, tmp_path, fake_run, extra):
     assert len(trial_store(tmp_path, "quick").read()) == 1
 
 
-def test_status_counts(capsys, tmp_path, monkeypatch):
+def test_status_counts(command, tmp_path, monkeypatch):
     simulated = {"backend": Backend.SIMULATED}
     trials = [make.spec(name, **simulated) for name in ("a", "b", "c", "d", "e")] + [make.spec("measured-elsewhere")]
     job = SimpleNamespace(load_machine=lambda: load_machine("cpu-1x2"))
@@ -301,53 +286,47 @@ def test_status_counts(capsys, tmp_path, monkeypatch):
     for record in (*here, make.ok("measured-elsewhere"), make.ok("gone")):
         store.append(record)
     store.append(make.ok("e", **simulated, changes={"provenance": None}))
-    assert cli.run_command(["status", "quick", "--json", "--results", str(tmp_path)]) == 0
-    state = json.loads(capsys.readouterr().out)
+    state = json.loads(command("status", "quick", "--json", "--results", tmp_path))
     assert state == {
         "suite": "quick", "trials": 6, "settled": 2, "open": 4, "outcomes": {"ok": 1, "oom": 1}, "other_records": 1,
         "other_versions": {"records": 5, "other": {"d": 1, "e": 1}},
     }  # fmt: skip
-    assert cli.run_command(["status", "quick", "--results", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
+    out = command("status", "quick", "--results", tmp_path)
     assert "quick: 6 trials, 2 settled, 4 open" in out
     assert "  2 of 5 records are of other versions, a run makes them again: d (1), e (1)\n" in out
 
 
-def test_status_of_a_real_suite(capsys, tmp_path):
+def test_status_of_a_real_suite(command, tmp_path):
     suite = suite_file(tmp_path)
-    assert cli.run_command(["status", str(suite), "--strategy", "greedy-size", "--results", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "tiny: 1 trials, 0 settled, 1 open\n"
+    assert (
+        command("status", suite, "--strategy", "greedy-size", "--results", tmp_path)
+        == "tiny: 1 trials, 0 settled, 1 open\n"
+    )
 
 
-def test_report_json_is_one_document(capsys, results):
-    assert cli.run_command(["report", "quick", "--json", "--results", str(results)]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_report_json_is_one_document(command, results):
+    document = json.loads(command("report", "quick", "--json", "--results", results))
     assert set(document["tables"]) == {"throughput", "balance", "traffic"}
     assert document["tables"]["throughput"][4]["step_ms_p50"] == pytest.approx((25.0 * 26.0) ** 0.5)
     assert len(document["files"]) == 6
 
 
-def test_report_check(capsys, results):
-    command = ["report", "quick", "--check", "--results", str(results)]
-    assert cli.run_command(command) == 1
-    assert len(capsys.readouterr().out.splitlines()) == 6
+def test_report_check(command, results):
+    line = ("report", "quick", "--check", "--results", results)
+    assert len(command(*line, code=1).splitlines()) == 6
     assert not (results / "tables").exists(), "a check writes nothing"
-    assert cli.run_command(["report", "quick", "--results", str(results)]) == 0
-    capsys.readouterr()
-    assert cli.run_command(command) == 0
-    assert capsys.readouterr().out == "quick: tables and records agree\n"
+    command("report", "quick", "--results", results)
+    assert command(*line) == "quick: tables and records agree\n"
 
 
-def test_a_check_of_nothing_fails(capsys, tmp_path):
-    assert cli.run_command(["report", "quick", "--check", "--results", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
+def test_a_check_of_nothing_fails(command, tmp_path):
+    said = command("report", "quick", "--check", "--results", tmp_path, code=1)
     assert said.startswith("quick: nothing to check: ")
     assert said.count("\n") == 1
 
 
-def test_a_check_of_a_paper_without_records_fails(capsys, tmp_path):
-    assert cli.run_command(["report", "autoshard", "--check", "--results", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
+def test_a_check_of_a_paper_without_records_fails(command, tmp_path):
+    said = command("report", "autoshard", "--check", "--results", tmp_path, code=1)
     assert said == "autoshard: nothing to check: neither a suite nor a study of it has records\n"
 
 
@@ -359,32 +338,39 @@ def test_a_check_of_a_paper_without_records_fails(capsys, tmp_path):
         (["--strategy", "greedy-size", "--backend", "simulated"], ["shuffle", "gone"], ["greedy-size"]),
     ],
 )
-def test_a_fresh_run_deletes_the_records_of_what_is_chosen(tmp_path, option, kept, made):
+def test_a_fresh_run_deletes_the_records_of_what_is_chosen(command, tmp_path, option, kept, made):
     suite = suite_file(tmp_path)
     asked = ["run", str(suite), "--results", str(tmp_path)]
-    assert cli.run_command([*asked, "--strategy", "greedy-size", "--strategy", "shuffle"]) == 0
+    command(*asked, "--strategy", "greedy-size", "--strategy", "shuffle")
     store = trial_store(tmp_path, "tiny")
     store.append(make.ok("gone", suite="tiny", backend=Backend.SIMULATED))
-    assert cli.run_command([*asked, "--fresh", *option]) == 0
+    command(*asked, "--fresh", *option)
     assert [record.spec.strategy for record in store.read()] == [*kept, *made]
-    assert cli.run_command([*asked, "--fresh"]) == 0
+
+
+def test_a_fresh_run_of_everybody_deletes_all_records(command, tmp_path):
+    asked = ["run", str(suite_file(tmp_path)), "--results", str(tmp_path)]
+    command(*asked, "--strategy", "greedy-size")
+    store = trial_store(tmp_path, "tiny")
+    store.append(make.ok("gone", suite="tiny", backend=Backend.SIMULATED))
+    command(*asked, "--fresh")
     everybody = [record.spec.strategy for record in store.read()]
+    assert "greedy-size" in everybody
     assert "gone" not in everybody
     assert len(everybody) == len(set(everybody)), "nothing superseded stays"
 
 
-def test_a_fresh_run_deletes_nothing_for_a_mistyped_name(capsys, tmp_path):
+def test_a_fresh_run_deletes_nothing_for_a_mistyped_name(command, tmp_path):
     suite = suite_file(tmp_path)
     asked = ["run", str(suite), "--results", str(tmp_path)]
-    assert cli.run_command(asked) == 0
+    command(*asked, "--strategy", "greedy-size")
     before = trial_store(tmp_path, "tiny").path.read_bytes()
     chosen = ("--strategy", "greedy-size", "--strategy", "greedy-sizee")
-    capsys.readouterr()
-    assert "did you mean 'greedy-size'" in refused(capsys, *asked, "--fresh", *chosen)
+    assert "did you mean 'greedy-size'" in command(*asked, "--fresh", *chosen, code=2)
     assert trial_store(tmp_path, "tiny").path.read_bytes() == before
 
 
-def test_a_fresh_reproduction_is_of_all_of_a_paper(capsys, tmp_path, monkeypatch):
+def test_a_fresh_reproduction_is_of_all_of_a_paper(command, tmp_path, monkeypatch):
     path = tmp_path / "studies" / "recshard" / "memory.jsonl"
     committed = Path(__file__).parent.parent / "results" / "studies" / "recshard" / "memory.jsonl"
     path.parent.mkdir(parents=True)
@@ -393,17 +379,17 @@ def test_a_fresh_reproduction_is_of_all_of_a_paper(capsys, tmp_path, monkeypatch
     for option in (["--quick"], ["--study", "memory"], ["--strategy", "recshard"]):
         for which in ("--fresh", "--outdated"):
             asked = ("reproduce", "recshard", which, *option, "--results", str(tmp_path))
-            assert "are about all of a paper" in refused(capsys, *asked)
+            assert "are about all of a paper" in command(*asked, code=2)
     assert path.exists()
     # What cells and trials give is not the matter here.
     monkeypatch.setattr("shardbench.studies.session.run_studies", lambda *_: [])
     monkeypatch.setattr("shardbench.runs.runner.run_suite", lambda *_: [])
-    assert cli.run_command(["reproduce", "recshard", "--fresh", "--results", str(tmp_path)]) == 0
+    command("reproduce", "recshard", "--fresh", "--results", tmp_path)
     assert not path.exists()
     assert not trial_store(tmp_path, "recshard").path.exists()
 
 
-def test_outdated_records_go_and_those_of_these_versions_stay(tmp_path, monkeypatch):
+def test_outdated_records_go_and_those_of_these_versions_stay(command, tmp_path, monkeypatch):
     here = Provenance.begin(strategy_version("greedy-size"))
     kept = make.ok("greedy-size", suite="recshard").model_copy(update={"provenance": here})
     others = (
@@ -418,19 +404,26 @@ def test_outdated_records_go_and_those_of_these_versions_stay(tmp_path, monkeypa
         store.append(record)
     monkeypatch.setattr("shardbench.studies.session.run_studies", lambda *_: [])
     monkeypatch.setattr("shardbench.runs.runner.run_suite", lambda *_: [])
-    assert cli.run_command(["reproduce", "recshard", "--outdated", "--results", str(tmp_path)]) == 0
+    command("reproduce", "recshard", "--outdated", "--results", tmp_path)
     assert [record.key for record in store.read()] == [kept.key]
 
 
-def test_report_page(capsys, results):
-    assert cli.run_command(["report", "quick", "--page", "--results", str(results)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"page: {results / 'pages' / 'quick.html'}"
+def test_report_page(command, results):
+    assert (
+        command("report", "quick", "--page", "--results", results).splitlines()[-1]
+        == f"page: {results / 'pages' / 'quick.html'}"
+    )
     assert "What lies where" in (results / "pages" / "quick.html").read_text(encoding="utf-8")
 
 
-def test_conformance_of_a_strategy(capsys):
-    assert cli.run_command(["test", "greedy-size", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["passed"] is True
+def test_conformance_of_a_strategy(command, monkeypatch):
+    asked = []
+    monkeypatch.setattr(conformance, "check", asked.append)
+    assert json.loads(command("test", "greedy-size", "--json"))["passed"] is True
+    assert [strategy.name for strategy in asked] == ["greedy-size"]
+    monkeypatch.setattr(conformance, "check", Mock(side_effect=conformance.ConformanceError("valid", "no plan")))
+    failed = json.loads(command("test", "greedy-size", "--json", code=1))
+    assert (failed["passed"], failed["check"], failed["cause"]) == (False, "valid", "no plan")
 
 
 def test_line_of_a_record_with_newlines_is_one_line():
@@ -442,7 +435,7 @@ def test_line_of_a_record_with_newlines_is_one_line():
 
 @pytest.mark.parametrize("depth", [1_500, 3_000])
 @pytest.mark.parametrize(
-    "command",
+    "line",
     [
         "claims --results .",
         "run quick --results {}",
@@ -450,7 +443,7 @@ def test_line_of_a_record_with_newlines_is_one_line():
         "plan t.csv cpu-1x2 --strategy shuffle --budget 0.1 --out {}/p",
     ],
 )
-def test_a_folder_nested_too_deeply_is_refused(capsys, tmp_path, monkeypatch, command, depth):
+def test_a_folder_nested_too_deeply_is_refused(command, tmp_path, monkeypatch, line, depth):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text("name,rows\na,100\n")
     folder = tmp_path / "tables"
@@ -458,7 +451,7 @@ def test_a_folder_nested_too_deeply_is_refused(capsys, tmp_path, monkeypatch, co
         folder.mkdir()
         folder /= "d"
     try:
-        refused(capsys, *command.format("d/" * depth).split())
+        command(*line.format("d/" * depth).split(), code=2)
     finally:
         subprocess.run(["rm", "-rf", "tables"], check=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv"]

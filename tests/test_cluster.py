@@ -12,7 +12,6 @@ from test_launch import runs, within
 from test_parallel import Order, facts, tiny  # noqa: F401 - a fixture
 
 from shardbench.base.errors import BadInput
-from shardbench.cli.main import run_command
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.runs.cluster import Cluster, Done, Engine, submitted
@@ -86,13 +85,13 @@ def test_what_a_job_gives_is_the_record_the_fault_of_a_file_or_the_failure(tiny,
     assert [record.failure for record in trial_store(tmp_path / "broken", "tiny").read()] == [dies]
 
 
-def test_what_cannot_be_submitted_is_one_clear_line(tiny, local, tmp_path, monkeypatch, capsys):  # noqa: F811
+def test_what_cannot_be_submitted_is_one_clear_line(tiny, local, tmp_path, monkeypatch, command):  # noqa: F811
     with pytest.raises(BadInput, match=r"--cluster local: .*nonsense"):
         list(submitted(fails_at_two, [(1,)], replace(local, parameters={"nonsense": 1})))
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(BadInput, match=r"needs submitit: install shardbench\[cluster\]"):
         list(submitted(fails_at_two, [(1,)], local))
-    assert run_command(["run", "quick", "--cluster", "local", "--cluster-option", "mem_gb"]) == 2
-    assert "--cluster-option mem_gb: write NAME=VALUE" in capsys.readouterr().err
-    assert run_command(["run", "quick", "--cluster-option", "mem_gb=4"]) == 2
-    assert "--cluster-option is for --cluster" in capsys.readouterr().err
+    said = command("run", "quick", "--cluster", "local", "--cluster-option", "mem_gb", code=2)
+    assert "--cluster-option mem_gb: write NAME=VALUE" in said
+    said = command("run", "quick", "--cluster-option", "mem_gb=4", code=2)
+    assert "--cluster-option is for --cluster" in said

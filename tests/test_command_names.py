@@ -1,6 +1,5 @@
 """Names on the command line: versions, help, completion, and what was meant by a mistyped one."""
 
-import os
 import subprocess
 import sys
 
@@ -19,14 +18,6 @@ from shardbench.runs.discovery import strategies
 
 COMMANDS = sorted(str(command.name) for command in cli.app.registered_commands)
 WORDS = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Z")), max_size=12)
-
-
-def line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line of an error."""
-    assert cli.run_command(arguments) == 2
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err.count("\n")) == ("", 1)
-    return printed.err
 
 
 @pytest.mark.parametrize(
@@ -55,8 +46,8 @@ def line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["reproduce", "shuffle"], "run: shardbench run quick --strategy shuffle"),
     ],
 )
-def test_what_was_meant_is_said(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
-    assert says in line(capsys, *arguments)
+def test_what_was_meant_is_said(command, arguments: list[str], says: str) -> None:
+    assert says in command(*arguments, code=2)
 
 
 @given(WORDS, st.lists(WORDS))
@@ -90,14 +81,12 @@ def test_any_word_that_is_no_command_gives_one_line(word: str) -> None:
     assert cli.run_command([word]) == 2
 
 
-def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version(command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "commit_here", lambda: "0123456789abcdef")
     monkeypatch.setattr(cli, "differs", lambda: True)
-    assert cli.run_command(["--version"]) == 0
-    assert capsys.readouterr().out == f"shardbench {__version__}, commit 0123456789ab, changed since\n"
+    assert command("--version") == f"shardbench {__version__}, commit 0123456789ab, changed since\n"
     monkeypatch.setattr(cli, "commit_here", lambda: None)
-    assert cli.run_command(["--version"]) == 0
-    assert capsys.readouterr().out == f"shardbench {__version__}\n"
+    assert command("--version") == f"shardbench {__version__}\n"
 
 
 def test_the_commit_is_that_of_the_clone() -> None:
@@ -106,61 +95,44 @@ def test_the_commit_is_that_of_the_clone() -> None:
     assert code.commit_here() == (said.stdout.strip() if said.returncode == 0 else None)
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_in_short_and_long(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    said = []
-    for option in ("-h", "--help"):
-        assert cli.run_command([*filter(None, [command]), option]) == 0
-        said.append(capsys.readouterr().out)
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_in_short_and_long(command, name: str) -> None:
+    said = [command(*filter(None, [name]), option) for option in ("-h", "--help")]
     assert said[0] == said[1]
-    assert said[0].startswith(f"Usage: shardbench {command}")
+    assert said[0].startswith(f"Usage: shardbench {name}")
 
 
-def completed(words: str) -> list[str]:
-    environment = {"_SHARDBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    code = """
-import sys
+COMPLETES = """
+import os, sys
 from shardbench.cli.main import main
-try:
-    main()
-finally:
-    print([name for name in ("torch", "jinja2") if name in sys.modules], file=sys.stderr)
+os.environ["_SHARDBENCH_COMPLETE"] = "complete_bash"
+for words in sys.argv[1:]:
+    os.environ.update(COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+    try:
+        main()
+    except SystemExit:
+        print("end of", words)
+print([name for name in ("torch", "jinja2") if name in sys.modules], file=sys.stderr)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+
+
+def test_names_are_completed_without_heavy_imports() -> None:
+    wanted = {
+        "shardbench repr": ["reproduce"],
+        "shardbench run qu": ["quick"],
+        "shardbench report recs": ["recshard"],
+        "shardbench plan quick a100-40gb-2x": ["a100-40gb-2x8"],
+        "shardbench run quick --retry inf": ["infeasible"],
+        "shardbench run quick --strategy ": list(strategies()),
+    }
+    program = [sys.executable, "-c", COMPLETES, *wanted]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.splitlines()[-1] == "[]", done.stderr
-    return done.stdout.split()
-
-
-@pytest.mark.parametrize(
-    ("words", "gives"),
-    [
-        ("shardbench repr", ["reproduce"]),
-        ("shardbench run qu", ["quick"]),
-        ("shardbench report recs", ["recshard"]),
-        ("shardbench plan quick a100-40gb-2x", ["a100-40gb-2x8"]),
-        ("shardbench run quick --retry inf", ["infeasible"]),
-    ],
-)
-def test_names_are_completed_without_heavy_imports(words: str, gives: list[str]) -> None:
-    assert completed(words) == gives
-
-
-def test_all_strategies_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = completed("shardbench run quick --strategy ")
-    assert found == list(strategies())
+    lines = [line for words, names in wanted.items() for line in (*names, f"end of {words}")]
+    assert done.stdout.splitlines() == lines
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_is_shown(
-    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_script_of_a_shell_is_shown(shell: str, monkeypatch: pytest.MonkeyPatch, command) -> None:
     monkeypatch.setattr("shellingham.detect_shell", lambda *_: (shell, f"/bin/{shell}"))
-    assert cli.run_command(["--show-completion"]) == 0
-    assert "_SHARDBENCH_COMPLETE=" in capsys.readouterr().out
+    assert "_SHARDBENCH_COMPLETE=" in command("--show-completion")

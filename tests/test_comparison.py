@@ -10,9 +10,8 @@ import records as make
 
 import shardbench
 from shardbench.base.errors import BadInput
-from shardbench.cli.main import run_command
 from shardbench.records.cell import CellRecord, cell_key
-from shardbench.records.store import cell_store, trial_store
+from shardbench.records.store import cell_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.comparison import OVER_CONTROL, STEP
 from shardbench.report.compare.comparison_text import text_lines
@@ -58,8 +57,7 @@ def claim(name, direction, paper="recshard"):
 
 
 def write(folder, records=(), cells=(), claims=(), suite="quick"):
-    for record in records:
-        trial_store(folder, suite).append(record)
+    make.kept(folder, *records, suite=suite)
     for one in cells:
         cell_store(folder, "recshard", "draws").append(one)
     (folder / "tables").mkdir(parents=True, exist_ok=True)
@@ -215,42 +213,30 @@ def test_claims_are_compared_by_their_answers(tmp_path):
     assert "direction not reproduced" in told
 
 
-def run(capsys, *arguments):
-    code = run_command(["compare", *map(str, arguments)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_the_command_exits_well_whatever_differs(tmp_path, capsys):
+def test_the_command_exits_well_whatever_differs(tmp_path, command):
     ours = write(tmp_path / "ours", [simulated(steps=(9.0, 9.0)), *measured("b", 20.0)], [cell(0, ms=1.0)])
     theirs = write(tmp_path / "committed", [simulated(), *measured("b", 10.0)], [cell(0, ms=2.0)])
-    code, out, _ = run(capsys, ours, "--with", theirs)
-    assert code == 0
+    out = command("compare", ours, "--with", theirs)
     assert "dlrm20 on cpu-1x2, a: +12.5 % (9.00 ms, committed 8.00; n = 1; the same plan, other charges)" in out
     assert "recshard/draws (simulated): 1 of 1 differ, the farthest 50.0 % in ms" in out
-    code, out, _ = run(capsys, ours, "--with", theirs, "--json")
-    data = json.loads(out)
+    data = json.loads(command("compare", ours, "--with", theirs, "--json"))
     assert data["simulated"][0]["difference_pct"] == pytest.approx(12.5)
     assert data["measured"][0]["beyond_noise"] is True
     assert {row["backend"] for row in data["simulated"]} == {"simulated"}
 
 
-def test_without_a_clone_the_other_folder_is_to_be_named(tmp_path, capsys, monkeypatch):
+def test_without_a_clone_the_other_folder_is_to_be_named(tmp_path, command, monkeypatch):
     ours = write(tmp_path / "ours", [simulated()])
     monkeypatch.chdir(tmp_path)
     # This package lies in a clone itself, whose results would be taken.
     monkeypatch.setattr("shardbench.cli.compare.__file__", str(tmp_path / "site-packages" / "compare.py"))
-    code, _, err = run(capsys, ours)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "is in no clone of ShardBench" in err
+    assert "is in no clone of ShardBench" in command("compare", ours, code=2)
     (tmp_path / "clone" / "src" / "shardbench").mkdir(parents=True)
     inner = tmp_path / "clone" / "docs"
     inner.mkdir()
     write(tmp_path / "clone" / "results", [simulated()])
     monkeypatch.chdir(inner)
-    code, out, _ = run(capsys, ours)
-    assert code == 0
-    assert "1 of 1 rows equal" in out
+    assert "1 of 1 rows equal" in command("compare", ours)
 
 
 def test_a_folder_is_not_compared_with_itself(tmp_path):

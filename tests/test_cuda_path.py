@@ -30,8 +30,8 @@ from shardbench.model.plan import (
     Plan,
     Replicated,
     RowWise,
-    Segment,
     Tier,
+    row_ranges,
     tier_of,
     whole_table,
     whole_tables,
@@ -65,16 +65,9 @@ def plan_of(workload: RandomWorkload, nodes: int, local: int) -> Plan:
         Replicated(ranks=everyone.ranks),
     ]
     segments = [whole_table(table, place) for table, place in zip(workload.tables, whole)]
-    columns = workload.tables[10].name
-    segments += [
-        Segment(table=columns, row_stop=ROWS, column_start=a, column_stop=a + 8, placement=OnRank(rank=rank))
-        for a, rank in ((0, 0), (8, 1))
-    ]
-    rows = [(0, 100, Replicated(ranks=everyone.ranks)), (100, 500, OnRank(rank=1)), (500, ROWS, cold)]
-    segments += [
-        Segment(table=workload.tables[11].name, row_start=a, row_stop=b, column_stop=DIM, placement=place)
-        for a, b, place in rows
-    ]
+    segments += [whole_table(workload.tables[10], OnRank(rank=rank), (8 * rank, 8 * rank + 8)) for rank in (0, 1)]
+    rows = (100, Replicated(ranks=everyone.ranks)), (500, OnRank(rank=1)), (ROWS, cold)
+    segments += row_ranges(workload.tables[11], *rows)
     segments.append(whole_table(workload.tables[12], OnLocalRank(local_rank=1, tier=Tier.UVM)))
     behind_caches = [
         OnRank(rank=1, tier=Tier.CACHED, cache_ratio=0.5),

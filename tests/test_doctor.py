@@ -8,6 +8,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -138,14 +139,13 @@ def test_trials_of_two_emulated_nodes_fit(monkeypatch, tmp_path):
     assert jobs
 
 
-def test_a_missing_engine_says_what_to_install(monkeypatch, tmp_path, capsys):
+def test_a_missing_engine_says_what_to_install(monkeypatch, tmp_path, command):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torchrec" else find(name))
     lacking = lacking_devices(load_machine("cpu-1x2"), Backend.MEASURED)
     assert lacking == "needs torchrec, not installed here: requirements/ lists the engine"
     assert lacking_devices(load_machine("cpu-1x2"), Backend.SIMULATED) == ""
-    assert cli.run_command(["doctor", "--data", str(tmp_path), "--json"]) == 1
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(command("doctor", "--data", tmp_path, "--json", code=1))
     assert document["ok"] is False
     assert document["problems"] == [
         "torchrec is not installed; measured trials need it: `nox -s reproduce` installs the engine, "
@@ -166,7 +166,7 @@ def without_driver(monkeypatch):
     monkeypatch.setattr(host.ctypes, "CDLL", load)
 
 
-def test_a_missing_driver_is_one_line_wherever_the_engine_is_needed(without_driver, monkeypatch, capsys):
+def test_a_missing_driver_is_one_line_wherever_the_engine_is_needed(without_driver, monkeypatch, command):
     line = host.missing_driver()
     assert line.startswith("the NVIDIA driver is not installed: libnvidia-ml.so.1 is missing, which the CUDA build of")
     assert line.endswith("or the CPU engine: python requirements/install.py cpu")
@@ -178,16 +178,8 @@ def test_a_missing_driver_is_one_line_wherever_the_engine_is_needed(without_driv
     unloaded = OSError("Could not load this library: /site/fbgemm_gpu/fbgemm_gpu_config.so")
     assert failure_of(unloaded, "plan").cause == line
     assert failure_of(OSError("disk full"), "plan").cause == "OSError: disk full"
-    monkeypatch.setattr(cli, "app", fails_with(unloaded))
-    assert cli.run_command(["export", "plan.json"]) == 2
-    assert capsys.readouterr().err == f"error: {line}\n"
-
-
-def fails_with(error):
-    def app(arguments, **_):
-        raise error
-
-    return app
+    monkeypatch.setattr(cli, "app", Mock(side_effect=unloaded))
+    assert command("export", "plan.json", code=2) == f"error: {line}\n"
 
 
 def test_the_driver_is_only_asked_for_by_the_cuda_build(without_driver, monkeypatch):
@@ -221,7 +213,7 @@ def test_fewer_devices_than_ranks(monkeypatch):
         (["--out", "mine.toml"], ("cuda", 8, Path("mine.toml"), 1)),
     ],
 )
-def test_a_calibration_is_of_all_gpus_and_names_its_file(monkeypatch, told, asked):
+def test_a_calibration_is_of_all_gpus_and_names_its_file(monkeypatch, command, told, asked):
     called = []
 
     def calibrate(device, ranks, out, *, nodes, **_):
@@ -230,7 +222,7 @@ def test_a_calibration_is_of_all_gpus_and_names_its_file(monkeypatch, told, aske
 
     machine_like(monkeypatch, gpus=8)
     monkeypatch.setattr(calibration, "calibrate", calibrate)
-    assert cli.run_command(["doctor", "--calibrate", *told]) == 2
+    command("doctor", "--calibrate", *told, code=2)
     assert called == [asked]
 
 
@@ -246,17 +238,13 @@ def test_a_calibration_is_of_all_gpus_and_names_its_file(monkeypatch, told, aske
         (["--calibrate", "--force", "--ranks", "4", "--out", "{here}"], "is 1x2 cpu, this calibration is 1x4 cpu"),
     ],
 )
-def test_bad_arguments_are_one_line(tmp_path, capsys, monkeypatch, arguments, says):
+def test_bad_arguments_are_one_line(tmp_path, command, monkeypatch, arguments, says):
     machine_like(monkeypatch)
     monkeypatch.setattr(calibration, "free_memory_bytes", lambda: 0)
     here = tmp_path / "cpu-1x2.toml"
     text = (Path(__file__).parent.parent / "benchmarks" / "machines" / "cpu-1x2.toml").read_text()
     here.write_text(text)
-    assert cli.run_command(["doctor", *(a.format(here=here) for a in arguments)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert says in printed.err
-    assert printed.err.count("\n") == 1
+    assert says in command("doctor", *(a.format(here=here) for a in arguments), code=2)
     assert here.read_text() == text
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from shardbench.base.errors import BadInput
-from shardbench.cli.main import run_command
 from shardbench.cli.prepare import Preparable
 from shardbench.datasets import avazu, criteo_terabyte, taobao
 from shardbench.datasets.access_log import AccessLog, read_note
@@ -59,11 +58,11 @@ def built(kind: str, data: Path, **fields: object) -> AccessLog:
     return workload
 
 
-def test_days_of_the_terabyte_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_days_of_the_terabyte_logs(tmp_path: Path, command) -> None:
     days = [criteo_day(tmp_path / f"day_{day}.gz", day) for day in (2, 3, 11)]
     target = tmp_path / "data" / "criteo_terabyte"
-    assert run_command(["prepare", "criteo_terabyte", *map(str, days), str(target), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["prepared"]["samples"] == 3 * ROWS
+    told = json.loads(command("prepare", "criteo_terabyte", *days, target, "--json"))
+    assert told["prepared"]["samples"] == 3 * ROWS
     workload = built("criteo_terabyte", tmp_path / "data")
     assert workload.train_samples == 2 * ROWS
     assert len(workload.tables) == load_card("criteo_terabyte").numbers["tables"]
@@ -118,28 +117,24 @@ def test_clicks_of_avazu(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_files_get_a_line_that_says_what_is_expected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, content: str, message: str
+    tmp_path: Path, command, kind: str, name: str, content: str, message: str
 ) -> None:
     (tmp_path / name).write_text(content)
-    assert run_command(["prepare", kind, str(tmp_path / name), str(tmp_path / "out")]) == 2
-    said = capsys.readouterr()
-    (line,) = said.err.splitlines()
-    assert said.out == ""
+    line = command("prepare", kind, tmp_path / name, tmp_path / "out", code=2)
     assert not (tmp_path / "out").exists()
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert re.search(message, line), line
 
 
-def test_days_out_of_order_and_one_argument_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    days = [str(criteo_day(tmp_path / f"day_{day}.gz", day)) for day in (1, 0)]
-    assert run_command(["prepare", "criteo_terabyte", *days, str(tmp_path / "out")]) == 2
-    assert "day_1.gz, day_0.gz are not days in order" in capsys.readouterr().err
-    assert run_command(["prepare", "taobao", days[0]]) == 2
-    assert "and then the folder to write" in capsys.readouterr().err
-    assert run_command(["prepare", "criteo_kaggle", *days, str(tmp_path / "out")]) == 2
-    assert "is one file, not 2" in capsys.readouterr().err
-    assert run_command(["prepare", "taobao", days[0], str(tmp_path / "out"), "--rows", "3"]) == 2
-    assert "counts the rows itself" in capsys.readouterr().err
+def test_days_out_of_order_and_one_argument_are_refused(tmp_path: Path, command) -> None:
+    days, out = [criteo_day(tmp_path / f"day_{day}.gz", day) for day in (1, 0)], tmp_path / "out"
+    for given, says in (
+        (("criteo_terabyte", *days, out), "day_1.gz, day_0.gz are not days in order"),
+        (("taobao", days[0]), "and then the folder to write"),
+        (("criteo_kaggle", *days, out), "is one file, not 2"),
+        (("taobao", days[0], out, "--rows", 3), "counts the rows itself"),
+    ):
+        assert says in command("prepare", *given, code=2)
 
 
 def test_every_data_set_that_can_be_prepared_is_a_kind_with_a_card() -> None:

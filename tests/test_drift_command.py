@@ -8,7 +8,6 @@ import pytest
 from toy_machine import machine_file
 from two_days import ROWS, write_days, write_log
 
-from shardbench.cli import main as cli
 from shardbench.cost.resharding import resharding
 from shardbench.datasets.access_log import AccessLogConfig
 from shardbench.model.machine_file import load_machine
@@ -22,7 +21,7 @@ STRATEGY = "recshard"
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -> Path:
     """A folder with a machine of little HBM and slow host memory, a day's log, and the plan made for it."""
     monkeypatch.chdir(tmp_path)
     path = Path(machine_file(tmp_path))
@@ -32,8 +31,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         text = text.replace(f"{name} = {{ value = {was},", f"{name} = {{ value = {now},")
     path.write_text(text)
     write_days(tmp_path, folder="monday", days=(0,))
-    asked = ["plan", "monday", str(path), "--batch-size", str(BATCH), "--strategy", STRATEGY, "--out", "plan.json"]
-    assert cli.run_command(asked) == 0
+    command("plan", "monday", path, "--batch-size", BATCH, "--strategy", STRATEGY, "--out", "plan.json")
     return tmp_path
 
 
@@ -42,15 +40,13 @@ def drift(newer: str, *more: str, plan: str = "plan.json", older: str = "monday"
     return ["drift", plan, newer, *options, *more]
 
 
-def told(capsys: pytest.CaptureFixture[str], newer: str, *more: str) -> dict[str, Any]:
-    capsys.readouterr()
-    assert cli.run_command(drift(newer, "--json", *more)) == 0
-    return json.loads(capsys.readouterr().out)
+def told(command, newer: str, *more: str) -> dict[str, Any]:
+    return json.loads(command(*drift(newer, "--json", *more)))
 
 
-def test_a_day_with_other_hot_rows_costs_and_a_new_plan_pays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_day_with_other_hot_rows_costs_and_a_new_plan_pays(place: Path, command) -> None:
     write_days(place, folder="tuesday", days=(1,), seed=1)
-    found = told(capsys, "tuesday", "--out", "new.json")
+    found = told(command, "tuesday", "--out", "new.json")
     new = found["new"]
     assert found["lost_pct"] == pytest.approx(100 * (found["now_ms"] / found["made_for_ms"] - 1))
     assert found["lost_pct"] > 10
@@ -68,36 +64,30 @@ def test_a_day_with_other_hot_rows_costs_and_a_new_plan_pays(place: Path, capsys
     assert new["reshard_s"] == pytest.approx(moved.seconds(on))
 
 
-def test_one_screen_says_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_screen_says_it(place: Path, command) -> None:
     write_days(place, folder="tuesday", days=(1,), seed=1)
-    capsys.readouterr()
-    assert cli.run_command(drift("tuesday")) == 0
-    said = capsys.readouterr().out.splitlines()
+    said = command(*drift("tuesday")).splitlines()
     assert len(said) < 20
     assert all(len(line) < 80 for line in said)
     assert said[3].startswith("this plan has lost ")
     assert " steps" in " ".join(said[3:5])
 
 
-def test_the_same_days_cost_nothing_and_nothing_is_sure(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, "monday")
+def test_the_same_days_cost_nothing_and_nothing_is_sure(place: Path, command) -> None:
+    found = told(command, "monday")
     assert found["lost_pct"] == 0.0
     assert found["new"]["saved_ms"] == 0.0
     assert found["new"]["pays_after_steps"] is None
     assert found["new"]["moved_bytes"] == 0
-    capsys.readouterr()
-    assert cli.run_command(drift("monday")) == 0
-    assert "this plan has lost nothing; a new one never pays" in capsys.readouterr().out
+    assert "this plan has lost nothing; a new one never pays" in command(*drift("monday"))
 
 
-def test_what_is_within_the_models_error_is_not_sure(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_within_the_models_error_is_not_sure(place: Path, command) -> None:
     write_days(place, folder="another", days=(0,), seed=7)
-    found = told(capsys, "another")
+    found = told(command, "another")
     assert abs(found["lost_pct"]) < 10
     assert found["new"]["sure"] is False
-    capsys.readouterr()
-    assert cli.run_command(drift("another")) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(command(*drift("another")).split())
     assert "not sure" in said or "never pays" in said
 
 
@@ -111,15 +101,9 @@ def test_what_is_within_the_models_error_is_not_sure(place: Path, capsys: pytest
         ({"rows": {"user": 20_000}}, "other is of other tables (user) than monday (user, item)"),
     ],
 )
-def test_logs_of_other_tables_are_refused_in_a_line(
-    newer: dict[str, Any], words: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_logs_of_other_tables_are_refused_in_a_line(newer: dict[str, Any], words: str, place: Path, command) -> None:
     write_days(place, folder="other", days=(1,), **newer)
-    capsys.readouterr()
-    assert cli.run_command(drift("other")) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
+    assert words in command(*drift("other"), code=2)
 
 
 @pytest.mark.parametrize(
@@ -134,26 +118,19 @@ def test_logs_of_other_tables_are_refused_in_a_line(
         (drift("monday", plan="monday/prepared.json"), "plan monday/prepared.json"),
     ],
 )
-def test_bad_input_is_one_line(line: list[str], words: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(line: list[str], words: str, place: Path, command) -> None:
     text = Path("plan.json").read_text().replace('"table":"item"', '"table":"thing"')
     Path("other.json").write_text(text)
-    capsys.readouterr()
-    assert cli.run_command(line) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
+    assert words in command(*line, code=2)
 
 
-def test_the_page_runs_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -> None:
     monkeypatch.chdir(tmp_path)
     for number, day in enumerate(("monday", "tuesday")):
         write_log(Path(f"{day}.csv"), (number,), seed=number)
     Path("tables.csv").write_text("name,rows,dim\n" + "".join(f"{name},{rows},16\n" for name, rows in ROWS.items()))
-    commands = [line.split()[2:] for line in PAGE.read_text().splitlines() if line.startswith("$ shardbench ")]
-    assert [command[0] for command in commands] == ["profile", "plan", "profile", "drift"]
-    for command in commands:
-        assert cli.run_command(command) == 0, capsys.readouterr().err
-    assert "this plan " in capsys.readouterr().out
+    lines = [line.split()[2:] for line in PAGE.read_text().splitlines() if line.startswith("$ shardbench ")]
+    assert [line[0] for line in lines] == ["profile", "plan", "profile", "drift"]
+    said = [command(*line) for line in lines]
+    assert "this plan " in said[-1]
     assert Plan.from_json(Path("new.json").read_text()).world_size == 2

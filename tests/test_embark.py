@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 from problems import RandomWorkload
 from problems import machine as small
-from unsharded import read_sharded, train_unsharded
+from unsharded import on_ranks
 
 from shardbench.base.errors import Infeasible
 from shardbench.baselines.embark.rounds import best_round
 from shardbench.baselines.embark.splits import RowSpread, TableSplit, TableSplits
-from shardbench.cost.collectives import CollectiveName
-from shardbench.cost.traffic import count
-from shardbench.engine.measure import measure, rank_job
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise
@@ -24,7 +21,6 @@ from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.model.validate import memory_bytes, validate
 from shardbench.runs.discovery import get_strategy
-from shardbench.workloads.materialise import materialise
 
 SAMPLES = 100
 Shape = tuple[int, int, int]
@@ -166,15 +162,6 @@ def test_a_hierarchical_plan_trains_the_unsharded_model_and_sends_what_is_counte
     kinds = {type(s.placement) for s in plan.segments}
     assert kinds == {Replicated, RowWise, OnRank}
     assert any(isinstance(s.placement, RowWise) and len(s.placement.ranks) == 2 for s in plan.segments)
-    batches = materialise(workload, tmp_path / "batches", range(1))
-    options = {"warmup": 0, "iterations": 1, "seed": 1, "timeout_s": 100, "learning_rate": 0.5, "dump": True}
-    job = rank_job(plan, asked, workload.dense, tmp_path / "batches", **options)
-    measured = measure(job, tmp_path / "job")
-    traffic = count(plan, asked, lambda i: batches.bags(0, i), workload.dense)
-    for rank in measured.ranks:
-        for name in CollectiveName:
-            counted = traffic.collectives[name]
-            expected = (counted.sent_intra[rank.rank], counted.sent_inter[rank.rank])
-            assert rank.sent[0].get(name, (0.0, 0.0)) == pytest.approx(expected), (rank.rank, name)
-    for ours, theirs in zip(read_sharded(job, tmp_path / "job").weights, train_unsharded(job).weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=5e-6)
+    ran = on_ranks(tmp_path, workload, asked, plan, warmup=0, iterations=1)
+    ran.check_sent()
+    ran.check_trained()

@@ -112,13 +112,15 @@ def test_the_parent_takes_the_time_of_a_process_of_its_own() -> None:
     ("kind", "outcome"), [(misbehaving.SaysHalf, Outcome.TIMEOUT), (misbehaving.SaysTooMuch, Outcome.ERROR)]
 )
 def test_half_an_answer_and_one_without_end_are_not_waited_for(monkeypatch, kind, outcome) -> None:
+    monkeypatch.setattr(planning_process, "LATE_S", 0.5)
     answer = evaluate(question(), kind(), Budget(plan_s=0.5), 0)
     assert isinstance(answer, Failure)
     assert answer.outcome is outcome
 
 
 @pytest.mark.parametrize("kind", ["object", "text", "failed", "began", "mark", "ok"])
-def test_what_a_planner_says_is_never_unpickled(tmp_path, kind) -> None:
+def test_what_a_planner_says_is_never_unpickled(tmp_path, monkeypatch, kind) -> None:
+    monkeypatch.setattr(planning_process, "LATE_S", 0.5)
     made = tmp_path / "made"
     answer = evaluate(question(), misbehaving.SaysPickle(made, kind), Budget(plan_s=0.5), 0)
     assert isinstance(answer, Failure)

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
-from shardbench.cli.main import run_command
 from shardbench.records.record import RankTiming
-from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.explain import explain, find
 from shardbench.report.compare.explain_text import sentences
@@ -251,19 +249,14 @@ def test_find_by_key_prefix_and_by_names():
             find(selector, records)
 
 
-def test_the_command(tmp_path, capsys):
-    store = trial_store(tmp_path, "quick")
-    for record in (FAST, SLOW):
-        store.append(record)
-    command = ["explain", SLOW.key[:10], "quick/dlrm20/a100-40gb-2x8/simulated/fast", "--results", str(tmp_path)]
-    assert run_command(command) == 0
-    assert capsys.readouterr().out.splitlines()[0].startswith("fast beats slow: ")
-    assert run_command([*command, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_the_command(tmp_path, command):
+    make.kept(tmp_path, FAST, SLOW)
+    line = ["explain", SLOW.key[:10], "quick/dlrm20/a100-40gb-2x8/simulated/fast", "--results", tmp_path]
+    assert command(*line).startswith("fast beats slow: ")
+    document = json.loads(command(*line, "--json"))
     assert document["faster"]["strategy"] == "fast"
     assert len(document["sentences"]) == 10
     assert document["phases"][0]["phase"] == "lookup"
-    assert run_command(["explain", "nosuch", "nosuch", "--results", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert run_command(["explain", "a", "b", "--results", str(tmp_path / "nothing")]) == 2
-    assert "holds no records; run: shardbench run quick" in capsys.readouterr().err
+    command("explain", "nosuch", "nosuch", "--results", tmp_path, code=2)
+    nothing = command("explain", "a", "b", "--results", tmp_path / "nothing", code=2)
+    assert "holds no records; run: shardbench run quick" in nothing

@@ -15,7 +15,8 @@ from shardbench.model.plan import (
     Plan,
     Replicated,
     RowWise,
-    Segment,
+    row_ranges,
+    whole_table,
     whole_tables,
 )
 from shardbench.model.validate import memory_bytes
@@ -53,8 +54,8 @@ def test_parts_of_all_placements_add_up_to_the_memory_of_the_plan(given_plan):
 def test_a_host_keeps_the_master_copies_that_a_schedule_needs():
     problem = RandomWorkload([(100, 8)], 8).problem(machine(1, 2))
     schedule = BatchSchedule(phases=(Phase(kind=PhaseKind.HOT, batches=1), Phase(kind=PhaseKind.COLD, batches=1)))
-    segment = Segment(table="table0", row_stop=100, column_stop=8, placement=Replicated(ranks=(0, 1)))
-    plan = Plan(world_size=2, segments=(segment,), schedule=schedule)
+    copied = whole_table(problem.tables[0], Replicated(ranks=(0, 1)))
+    plan = Plan(world_size=2, segments=(copied,), schedule=schedule)
     holders, _ = held(plan, problem)
     assert {holder.name: holder.bytes for holder in holders} == by_name(plan, problem)
 
@@ -75,10 +76,9 @@ def test_the_fullest_devices_and_their_biggest_and_hottest_parts_come_first():
 
 def test_lookups_go_to_who_serves_them():
     problem = RandomWorkload([(100, 8)], 8).problem(machine(1, 4))
-    hot = Segment(table="table0", row_stop=20, column_stop=8, placement=Replicated(ranks=(0, 1, 2, 3)))
-    warm = Segment(table="table0", row_start=20, row_stop=60, column_stop=8, placement=RowWise(ranks=(0, 1)))
-    cold = Segment(table="table0", row_start=60, row_stop=100, column_stop=8, placement=OnRank(rank=3))
-    holders, _ = held(Plan(world_size=4, segments=(hot, warm, cold)), problem, np.array([8.0, 4.0, 1.0]))
+    ends = (20, Replicated(ranks=(0, 1, 2, 3))), (60, RowWise(ranks=(0, 1))), (100, OnRank(rank=3))
+    segments = row_ranges(problem.tables[0], *ends)
+    holders, _ = held(Plan(world_size=4, segments=segments), problem, np.array([8.0, 4.0, 1.0]))
     assert {holder.name: holder.lookups for holder in holders} == {
         "rank 0": 4.0, "rank 1": 4.0, "rank 2": 2.0, "rank 3": 3.0
     }  # fmt: skip

@@ -23,8 +23,6 @@ from shardbench.model.profile import AccessProfile, InputSample
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Table
 from shardbench.model.validate import validate
-from shardbench.runs.conformance import check
-from shardbench.runs.discovery import get_strategy
 
 MB = 10**6
 
@@ -292,8 +290,3 @@ def test_inputs_without_a_lookup_make_no_hot_phase_where_no_row_is_hot(present):
     assert {p.kind for p in plan.schedule.phases} == {PhaseKind.COLD}
     assert plan.notes["hot_rows"] == 0
     assert not memory.hbm.any()
-
-
-@pytest.mark.parametrize("name", ["fae", "fae-512mb"])
-def test_conformance(name):
-    check(get_strategy(name))

@@ -18,15 +18,7 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.model.validate import memory_bytes
-from shardbench.runs.conformance import check
 from shardbench.runs.discovery import get_strategy
-
-NAMES = ["flexshard", "flexshard-no-warm-tier", "flexshard-whole-table-budget"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_conforms(name: str) -> None:
-    check(get_strategy(name))
 
 
 @settings(max_examples=40)

@@ -1,6 +1,7 @@
 """The greedy heuristics against orders and placements worked out by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,52 +87,45 @@ def test_cost_formulas(name: str, costs: list[float]) -> None:
     assert strategy.costs(problem(SHAPES)).tolist() == pytest.approx(costs)  # type: ignore[attr-defined]
 
 
-def test_equal_costs_go_by_size_then_index_and_less_memory() -> None:
-    # Equal widths: larger first (t2, then t0 before t3 by index, then t1); with cost sums equal
-    # the device with less memory in use takes the next one: t2 -> 0, t0 -> 1, t3 -> 1 (1,280 < 2,560), t1 -> 0.
-    shapes = [(20, 16, 1.0), (10, 16, 1.0), (40, 16, 1.0), (20, 16, 1.0)]
-    plan = get_strategy("greedy-dim").plan(problem(shapes), Budget(), 0)
-    assert homes(plan) == {"t2": "0", "t0": "1", "t3": "1", "t1": "0"}
+@pytest.mark.parametrize(
+    ("name", "shapes", "rest", "expected"),
+    [
+        # Equal widths: larger first (t2, then t0 before t3 by index, then t1); with cost sums equal
+        # the device with less memory in use takes the next one: t2 -> 0, t0 -> 1, t3 -> 1 (1,280 < 2,560), t1 -> 0.
+        (
+            "greedy-dim", [(20, 16, 1.0), (10, 16, 1.0), (40, 16, 1.0), (20, 16, 1.0)], {},
+            {"t2": "0", "t0": "1", "t3": "1", "t1": "0"},
+        ),
+        # HBM holds 2,560 bytes: t0 (2,560) fills rank 0, t1 and t2 (1,280 each) rank 1 although its cost is higher.
+        (
+            "greedy-size", [(40, 16, 1.0), (20, 16, 9.0), (20, 16, 9.0)], {"hbm": 2560},
+            {"t0": "0", "t1": "1", "t2": "1"},
+        ),
+        # HBM 2,560: t0 cost 144 -> rank 0 and fills it; t1 cost 128 -> rank 1 (1,280); t2 cost 112 -> rank 1, full;
+        # t3 cost 16 spills: rank 0 has the smaller sum (144 against 240); t4 cost 8 too (160 against 240).
+        (
+            "greedy-lookup", [(40, 16, 9.0), (20, 16, 8.0), (20, 16, 7.0), (40, 16, 1.0), (20, 16, 0.5)], {"hbm": 2560},
+            {"t0": "0", "t1": "1", "t2": "1", "t3": "0u", "t4": "0u"},
+        ),
+        # A later small table still gets HBM.
+        ("greedy-lookup", [(100, 16, 9.0), (20, 16, 1.0)], {"hbm": 2560}, {"t0": "0u", "t1": "1"}),
+        # Host memory of 6,400 takes one table of 6,400 a device.
+        ("greedy-lookup", [(100, 16, 3.0), (100, 16, 2.0)], {"hbm": 64, "uvm": 6400}, {"t0": "0u", "t1": "1u"}),
+        # 20 rows of 16 columns: 1,280 bytes of weights; Adam adds 2,560.
+        ("greedy-dim", [(20, 16, 1.0)], {"hbm": 1280}, {"t0": "0"}),
+        ("greedy-dim", [(20, 16, 1.0)], {"hbm": 1280, "optimizer": Optimizer.ADAM}, {"t0": "0u"}),
+    ],
+)  # fmt: skip
+def test_ties_full_devices_and_spills(
+    name: str, shapes: list[tuple[int, int, float]], rest: dict[str, Any], expected: dict[str, str]
+) -> None:
+    assert homes(get_strategy(name).plan(problem(shapes, **rest), Budget(), 0)) == expected
 
 
-def test_a_full_device_is_passed_over() -> None:
-    # HBM holds 2,560 bytes: t0 (2,560) fills rank 0, t1 and t2 (1,280 each) rank 1 although its cost is higher.
-    shapes = [(40, 16, 1.0), (20, 16, 9.0), (20, 16, 9.0)]
-    plan = get_strategy("greedy-size").plan(problem(shapes, hbm=2560), Budget(), 0)
-    assert homes(plan) == {"t0": "0", "t1": "1", "t2": "1"}
-
-
-def test_what_fits_no_hbm_spills_to_the_cheapest_device() -> None:
-    # HBM 2,560: t0 cost 144 -> rank 0 and fills it; t1 cost 128 -> rank 1 (1,280); t2 cost 112 -> rank 1, full;
-    # t3 cost 16 spills: rank 0 has the smaller sum (144 against 240); t4 cost 8 too (160 against 240).
-    shapes = [(40, 16, 9.0), (20, 16, 8.0), (20, 16, 7.0), (40, 16, 1.0), (20, 16, 0.5)]
-    plan = get_strategy("greedy-lookup").plan(problem(shapes, hbm=2560), Budget(), 0)
-    assert homes(plan) == {"t0": "0", "t1": "1", "t2": "1", "t3": "0u", "t4": "0u"}
-
-
-def test_a_later_small_table_still_gets_hbm() -> None:
-    shapes = [(100, 16, 9.0), (20, 16, 1.0)]
-    plan = get_strategy("greedy-lookup").plan(problem(shapes, hbm=2560), Budget(), 0)
-    assert homes(plan) == {"t0": "0u", "t1": "1"}
-
-
-def test_spilling_needs_host_memory_with_room() -> None:
-    # Host memory of 6,400 takes one table of 6,400 a device; the third fits nowhere.
+def test_what_fits_no_host_memory_is_infeasible() -> None:
     shapes = [(100, 16, 3.0), (100, 16, 2.0), (100, 16, 1.0)]
-    assert homes(get_strategy("greedy-lookup").plan(problem(shapes[:2], hbm=64, uvm=6400), Budget(), 0)) == {
-        "t0": "0u",
-        "t1": "1u",
-    }
     with pytest.raises(Infeasible, match=r"'t2' .6400 bytes. fits on no device: at most 64 bytes of HBM and 0 of UVM"):
         get_strategy("greedy-lookup").plan(problem(shapes, hbm=64, uvm=6400), Budget(), 0)
-
-
-def test_capacity_counts_the_optimiser_state() -> None:
-    # 20 rows of 16 columns: 1,280 bytes of weights; Adam adds 2,560.
-    shapes = [(20, 16, 1.0)]
-    assert homes(get_strategy("greedy-dim").plan(problem(shapes, hbm=1280), Budget(), 0)) == {"t0": "0"}
-    with_state = problem(shapes, hbm=1280, optimizer=Optimizer.ADAM)
-    assert homes(get_strategy("greedy-dim").plan(with_state, Budget(), 0)) == {"t0": "0u"}
 
 
 @pytest.mark.parametrize("name", ["greedy-size", "greedy-dim"])

@@ -23,7 +23,6 @@ from shardbench.model.plan import DenseHome, Host, OnRank, Plan, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.validate import validate
-from shardbench.runs.conformance import check
 from shardbench.runs.discovery import get_strategy
 from shardbench.workloads.trace import Split
 
@@ -39,11 +38,6 @@ def counted(name, problem):
     plan = get_strategy(name).plan(problem, Budget(), 0)
     validate(plan, problem, frozenset({Move.HOST}))
     return count(plan, problem, lambda i: WORKLOAD.bags(Split.TEST, 0, i), WORKLOAD.dense)
-
-
-@pytest.mark.parametrize("name", ["hybrid", "cpu-only"])
-def test_conformance(name):
-    check(get_strategy(name))
 
 
 def test_cpu_only_moves_nothing_and_computes_on_the_cpus():

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine, without_placing
 
-from shardbench.base.errors import Infeasible
 from shardbench.baselines.joint import relaxation
 from shardbench.baselines.joint.expected import as_expected, expected
 from shardbench.baselines.joint.memory import hot_rows
@@ -114,7 +113,7 @@ def test_sums_give_the_cost_models_step_and_the_plans_memory(
     np.testing.assert_allclose(state.held, [memory.hbm, memory.uvm], atol=1e-3)
 
 
-def placed(problem: Problem, name: str = "joint", plan_s: float = 2.0) -> float:
+def placed(problem: Problem, name: str = "joint", plan_s: float = 0.5) -> float:
     """Predicted step of a strategy's plan, which is valid."""
     strategy = get_strategy(name)
     plan = strategy.plan(problem, Budget(plan_s=plan_s), 0)
@@ -137,7 +136,7 @@ def test_a_pipelines_plan_is_another_and_under_it_no_slower_than_the_sequential_
     for _ in range(4):
         problem = scheduled(random_problem(rng, 1, 4), "cuda", StepSchedule.PIPELINED)
         plans = [
-            get_strategy("joint").plan(replace(problem, schedule=schedule), Budget(plan_s=2.0), 0)
+            get_strategy("joint").plan(replace(problem, schedule=schedule), Budget(plan_s=0.5), 0)
             for schedule in (StepSchedule.PIPELINED, StepSchedule.SEQUENTIAL)
         ]
         own, other = (estimate(plan, problem).step_ms for plan in plans)
@@ -439,12 +438,6 @@ def test_the_clock_is_a_safety_net_and_the_plan_says_when_it_was_needed(monkeypa
     validate(late, problem, MOVES)
 
 
-def test_what_fits_nowhere_is_declined() -> None:
-    problem = RandomWorkload([(4000, 16)], 256).problem(machine(1, 2, hbm=1000, uvm=1000))
-    with pytest.raises(Infeasible, match="fits"):
-        get_strategy("joint").plan(replace(problem, name="tight"), Budget(plan_s=1.0), 0)
-
-
 def test_expected_profiles_give_rows_never_seen_their_share_and_keep_all_lookups() -> None:
     profile = RandomWorkload([(4000, 16)], 256).problem(machine(1, 2)).profiles[0]
     found = expected(profile)
@@ -608,7 +601,7 @@ def test_runners_up_are_other_valid_plans_and_the_first_is_the_plan(monkeypatch:
     problem = RandomWorkload([(9000 * (1 + n), 8 << n % 3) for n in range(6)], 240).problem(machine(2, 2))
     problem = unsure(problem)
     for name in ("joint", "joint-nominal"):
-        strategy, budget = get_strategy(name), Budget(plan_s=1.0)
+        strategy, budget = get_strategy(name), Budget(plan_s=0.2)
         plans = strategy.plans(problem, budget, 0, 5)
         assert plans[0] == strategy.plan(problem, budget, 0) and 1 < len(plans) <= 5
         assert all(one.segments != two.segments for at, one in enumerate(plans) for two in plans[:at])
@@ -624,5 +617,5 @@ def test_a_machine_that_states_no_errors_has_the_nominal_plan(seed: int, monkeyp
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     problem = random_problem(np.random.default_rng(seed), 1, 4)
     names = ("joint", "joint-nominal", "joint-p90")
-    plans = [get_strategy(name).plan(problem, Budget(plan_s=1.0), 0) for name in names]
+    plans = [get_strategy(name).plan(problem, Budget(plan_s=0.2), 0) for name in names]
     assert plans == plans[:1] * len(names)

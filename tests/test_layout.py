@@ -1,10 +1,8 @@
 """The package map, the guard on the name `datasets`, and files that must not be."""
 
-import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,30 +10,6 @@ from layers import ROOMS, all_imports, cycle_of, fault_of, imports, modules, roo
 
 ROOT = Path(__file__).parent.parent
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-
-
-WHEEL = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
-
-
-def test_the_wheel_has_every_folder_and_a_new_baseline_needs_no_edit(tmp_path):
-    # Empty packages of the same names, so that it takes a second: what is in them is told by package-data.
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    wanted = {"shardbench/baselines/planted/__init__.py", "shardbench/baselines/planted/reproduction/__init__.py"}
-    for package, folder in CONFIG["package-dir"].items():
-        for init in (ROOT / folder).rglob("__init__.py"):
-            inner = init.relative_to(ROOT / folder)
-            wanted.add(str(Path(*package.split("."), inner)))
-            copy = tmp_path / folder / inner
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.touch()
-    planted = tmp_path / "baselines" / "planted"
-    (planted / "reproduction").mkdir(parents=True)
-    (planted / "__init__.py").touch()
-    (planted / "reproduction" / "__init__.py").touch()
-    done = subprocess.run([sys.executable, "-c", WHEEL], cwd=tmp_path, capture_output=True, text=True, check=True)
-    with zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]) as wheel:
-        assert {name for name in wheel.namelist() if name.endswith("__init__.py")} == wanted
 
 
 def test_datasets_refuses_to_be_another_projects_package():

@@ -11,11 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from problems import RandomWorkload, machine
-from unsharded import read_sharded, train_unsharded
+from unsharded import OnRanks, on_ranks, train_unsharded
 
 from shardbench.base.errors import Unsupported
 from shardbench.base.serialise import to_json
-from shardbench.cost.traffic import count, mean
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import gather, measure, rank_job
 from shardbench.engine.sent_bytes import SentBytes
@@ -26,19 +25,16 @@ from shardbench.model.plan import (
     Plan,
     Replicated,
     RowWise,
-    Segment,
+    row_ranges,
     whole_table,
     whole_tables,
 )
-from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer, Precision
-from shardbench.model.validate import validate
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.job import JOB
 from shardbench.processes.launch import call_in_child
 from shardbench.processes.trial_folder import result_text
 from shardbench.records.trial import Outcome
-from shardbench.runs.simulate import totals
 from shardbench.workloads.materialise import materialise
 
 SHAPES = [(1000, 16), (37, 16), (500, 16), (50, 16), (999, 16)]
@@ -46,12 +42,7 @@ SHAPES = [(1000, 16), (37, 16), (500, 16), (50, 16), (999, 16)]
 
 def columns(table, pieces, ranks):
     edges = np.linspace(0, table.dim, pieces + 1).astype(int)
-    return [
-        Segment(
-            table=table.name, row_stop=table.rows, column_start=int(a), column_stop=int(b), placement=OnRank(rank=r)
-        )
-        for a, b, r in zip(edges, edges[1:], ranks)
-    ]
+    return [whole_table(table, OnRank(rank=r), (int(a), int(b))) for a, b, r in zip(edges, edges[1:], ranks)]
 
 
 def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Plan:
@@ -76,17 +67,13 @@ def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Pl
         segments = [whole_table(t, Replicated(ranks=everyone)) for t in tables]
     else:
         last = world - 1
-        cuts = [
-            (0, 100, Replicated(ranks=everyone)),
-            (100, 800, OnRank(rank=last)),
-            (800, 999, RowWise(ranks=everyone)),
-        ]
+        ends = (100, Replicated(ranks=everyone)), (800, OnRank(rank=last)), (999, RowWise(ranks=everyone))
         segments = [
             whole_table(tables[0], OnRank(rank=0)),
             whole_table(tables[1], RowWise(ranks=everyone)),
             whole_table(tables[2], Replicated(ranks=everyone)),
             *columns(tables[3], 2, [last, 0]),
-            *[Segment(table="table4", row_start=a, row_stop=b, column_stop=16, placement=p) for a, b, p in cuts],
+            *row_ranges(tables[4], *ends),
         ]
     return Plan(world_size=world, segments=tuple(segments))
 
@@ -94,70 +81,49 @@ def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Pl
 def run(
     tmp_path: Path, kind: str, nodes: int, devices: int,
     precision=Precision.FP32, exchange=Precision.FP32, unpooled=frozenset(), **settings,
-):  # fmt: skip
+) -> OnRanks:  # fmt: skip
     workload = RandomWorkload(SHAPES, 32, unpooled=unpooled)
     problem = replace(workload.problem(machine(nodes, devices)), precision=precision, exchange=exchange)
-    plan = plan_of(kind, workload, nodes, devices)
-    validate(plan, problem, frozenset(Move))
-    batches = materialise(workload, tmp_path / "batches", range(2))
-    options = {"warmup": 1, "iterations": 2, "seed": 1, "timeout_s": 100, **settings}
-    job = rank_job(plan, problem, workload.dense, tmp_path / "batches", **options)
-    counted = mean(count(plan, problem, lambda i, n=n: batches.bags(n, i), workload.dense) for n in range(2))
-    return job, measure(job, tmp_path / "job"), totals(counted)
-
-
-def links(collectives):
-    """(collective, link) -> bytes, where any are sent."""
-    named = {(name, link): sent for name, pair in collectives.items() for link, sent in zip(("intra", "inter"), pair)}
-    return {key: sent for key, sent in named.items() if sent}
+    return on_ranks(tmp_path, workload, problem, plan_of(kind, workload, nodes, devices), batches=2, **settings)
 
 
 KINDS = ["table_wise", "one_rank", "row_wise", "column_wise", "replicated", "mixed"]
-WORLDS = [(1, 2), (1, 4), (2, 2)]
-CASES = [(kind, *world) for kind in KINDS for world in WORLDS] + [
-    ("table_row_wise", 2, 2),
-    ("whole_copies", 2, 2),
+CASES = [
+    *((kind, 2, 2) for kind in (*KINDS, "table_row_wise", "whole_copies")),
     ("one_rank", 1, 1),
+    ("mixed", 1, 2),
+    ("mixed", 1, 4),
+    *(pytest.param(kind, *world, marks=pytest.mark.slow) for kind in KINDS[:-1] for world in ((1, 2), (1, 4))),
 ]
+"""Plans of one kind on one node are slow tests: random plans (test_random_plans.py) are on every shape."""
 
 
 @pytest.mark.parametrize(("kind", "nodes", "devices"), CASES)
 def test_ranks_equal_the_unsharded_model_and_send_what_is_counted(tmp_path, kind, nodes, devices):
-    job, measured, counted = run(tmp_path, kind, nodes, devices, dump=True)
-    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
-    for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    for i, (ours, theirs) in enumerate(zip(sharded.weights, reference.weights, strict=True)):
-        np.testing.assert_allclose(ours, theirs, atol=2e-6, err_msg=f"table {i}")
-    sent = links(counted.collectives)
-    assert sent == pytest.approx(links(measured.sent), rel=1e-12)
-    assert sent or nodes * devices == 1
+    ran = run(tmp_path, kind, nodes, devices)
+    ran.check_trained()
+    ran.check_sent()
 
 
 def test_steps_change_the_weights(tmp_path):
     # Guards the comparison above: a reference that did not learn would also "equal" a frozen model.
-    job, _, _ = run(tmp_path, "table_wise", 1, 2, dump=True, learning_rate=1.0)
-    still = train_unsharded(job.model_copy(update={"learning_rate": 1e-12})).weights
-    moved = read_sharded(job, tmp_path / "job").weights
-    assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(still, moved, strict=True))
+    ran = run(tmp_path, "table_wise", 1, 2, learning_rate=1.0)
+    still = train_unsharded(ran.job.model_copy(update={"learning_rate": 1e-12})).weights
+    assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(still, ran.sharded.weights, strict=True))
 
 
 def test_row_wise_adagrad_equals_the_reference(tmp_path):
-    settings = {"dump": True, "optimizer": Optimizer.ROWWISE_ADAGRAD, "learning_rate": 0.1}
-    job, _, _ = run(tmp_path, "row_wise", 1, 2, **settings)
-    for ours, theirs in zip(read_sharded(job, tmp_path / "job").weights, train_unsharded(job).weights, strict=True):
-        # The first Adagrad steps are lr * sign(gradient): rounding of tiny gradients is amplified.
-        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    # The first Adagrad steps are lr * sign(gradient): rounding of tiny gradients is amplified.
+    ran = run(tmp_path, "row_wise", 1, 2, optimizer=Optimizer.ROWWISE_ADAGRAD, learning_rate=0.1)
+    ran.check_trained(logits=1e-4, weights=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["table_wise", "row_wise", "replicated", "node_sharded", "whole_copies", "mixed"])
 def test_half_precision_sends_what_is_counted(tmp_path, kind):
     unpooled = frozenset({1, 2}) if kind == "replicated" else frozenset[int]()
-    job, measured, counted = run(tmp_path, kind, 2, 1, precision=Precision.FP16, unpooled=unpooled, dump=True)
-    assert links(counted.collectives) == pytest.approx(links(measured.sent), rel=1e-12)
-    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
-    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+    ran = run(tmp_path, kind, 2, 1, precision=Precision.FP16, unpooled=unpooled)
+    ran.check_trained(logits=1e-3, weights=1e-3)
+    ran.check_sent()
 
 
 EXCHANGED = [
@@ -174,19 +140,14 @@ EXCHANGED = [
 
 @pytest.mark.parametrize(("kind", "nodes", "devices", "exchange", "unpooled"), EXCHANGED)
 def test_exchanges_in_two_bytes_are_counted_and_round_the_vectors(tmp_path, kind, nodes, devices, exchange, unpooled):
-    settings = {"exchange": exchange, "unpooled": unpooled, "dump": True}
-    job, measured, counted = run(tmp_path, kind, nodes, devices, **settings)
-    assert links(counted.collectives) == pytest.approx(links(measured.sent), rel=1e-12)
-    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
-    exact = train_unsharded(job.model_copy(update={"exchange": Precision.FP32}))
-    ours, theirs, fp32 = (np.concatenate(trained.logits) for trained in (sharded, reference, exact))
+    ran = run(tmp_path, kind, nodes, devices, exchange=exchange, unpooled=unpooled)
+    ran.check_sent()
+    exact = train_unsharded(ran.job.model_copy(update={"exchange": Precision.FP32}))
     off = 1e-3 if exchange is Precision.FP16 else 8e-3
-    assert 1e-6 < np.abs(ours - fp32).max() < off
+    assert 1e-6 < np.abs(np.concatenate(ran.sharded.logits) - np.concatenate(exact.logits)).max() < off
     if kind in ("table_wise", "column_wise"):
         # Whole rows are rounded once each way, on any rank: no parts of sums are.
-        np.testing.assert_allclose(ours, theirs, atol=1e-6)
-        for own, other in zip(sharded.weights, reference.weights, strict=True):
-            np.testing.assert_allclose(own, other, atol=1e-6)
+        ran.check_trained(logits=1e-6, weights=1e-6)
 
 
 @pytest.mark.gpu
@@ -195,22 +156,14 @@ def test_exchanges_in_two_bytes_are_counted_and_round_the_vectors(tmp_path, kind
 def test_gpus_equal_the_unsharded_model(tmp_path, kind, gpus):
     if torch.cuda.device_count() < gpus:
         pytest.skip(f"needs {gpus} CUDA devices")
-    on = replace(machine(1, gpus), device="cuda")
     workload = RandomWorkload(SHAPES, 32)
-    problem = workload.problem(on)
-    materialise(workload, tmp_path / "batches", range(2))
-    settings = {"warmup": 1, "iterations": 2, "seed": 1, "timeout_s": 300, "dump": True}
-    job = rank_job(plan_of(kind, workload, 1, gpus), problem, workload.dense, tmp_path / "batches", **settings)
-    measure(job, tmp_path / "job")
-    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
-    for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-3)
-    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    problem = workload.problem(replace(machine(1, gpus), device="cuda"))
+    plan = plan_of(kind, workload, 1, gpus)
+    on_ranks(tmp_path, workload, problem, plan, batches=2, timeout_s=300).check_trained(logits=1e-3, weights=1e-4)
 
 
 def test_phases_are_there_and_fit_the_step(tmp_path):
-    _, measured, _ = run(tmp_path, "mixed", 1, 2, iterations=5)
+    measured = run(tmp_path, "mixed", 1, 2, iterations=5).measured
     for rank in measured.ranks:
         phases = np.sum([ms for name, ms in rank.ms.items() if name != "step"], axis=0)
         assert np.all(phases <= np.multiply(rank.ms["step"], 1.001))
@@ -232,13 +185,11 @@ def test_phases_are_there_and_fit_the_step(tmp_path):
 
 def test_a_control_takes_its_turns_and_changes_neither_the_training_nor_the_bytes(tmp_path):
     control = plan_of("row_wise", RandomWorkload(SHAPES, 32), 2, 2)
-    job, measured, counted = run(tmp_path, "mixed", 2, 2, dump=True, control=control, iterations=5)
-    assert len(measured.control_ms) == 5 == len(measured.timing.step_ms)
-    assert min(measured.control_ms) > 0
-    assert links(measured.sent) == pytest.approx(links(counted.collectives), rel=1e-12)
-    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
-    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=2e-6)
+    ran = run(tmp_path, "mixed", 2, 2, control=control, iterations=5)
+    assert len(ran.measured.control_ms) == 5 == len(ran.measured.timing.step_ms)
+    assert min(ran.measured.control_ms) > 0
+    ran.check_sent()
+    ran.check_trained()
 
 
 def test_slow_ranks_are_a_timeout_with_their_phase_and_nobodys_fault(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from shardbench.base.errors import BadInput
-from shardbench.cli.main import run_command
 from shardbench.datasets.access_log import AccessLog, read_note
 from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.criteo_like import cardinalities
@@ -40,14 +39,11 @@ def day(folder: Path, number: int, samples: int = DAY, *, packed: bool = False) 
     return path
 
 
-def test_days_become_a_workload_whose_last_day_tests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_days_become_a_workload_whose_last_day_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -> None:
     monkeypatch.setattr(multi_hot_days, "BATCH_ROWS", 16)
     days = [day(tmp_path, 0), day(tmp_path, 7, 30, packed=True), day(tmp_path, 23, 20)]
     target = tmp_path / "data" / "criteo_multi_hot"
-    assert run_command(["prepare", "criteo_multi_hot", *map(str, days), str(target), "--json"]) == 0
-    noted = json.loads(capsys.readouterr().out)["prepared"]
+    noted = json.loads(command("prepare", "criteo_multi_hot", *days, target, "--json"))["prepared"]
     assert (noted["samples"], noted["train_samples"], noted["mode"]) == (90, 70, "ids")
     workload = CONFIG(batch_size=10, test_batches=2).build(tmp_path / "data")
     assert isinstance(workload, AccessLog)
@@ -70,11 +66,10 @@ def test_days_become_a_workload_whose_last_day_tests(
     assert lookups == 10 * int(numbers["lookups_per_sample"])  # type: ignore[arg-type]
 
 
-def test_one_day_is_split_by_a_share(tmp_path: Path) -> None:
+def test_one_day_is_split_by_a_share(tmp_path: Path, command) -> None:
     file = day(tmp_path, 4, 70)
     assert prepare_download(DOWNLOAD, [file], tmp_path / "own").train_samples == 60
-    asked = ["prepare", "criteo_multi_hot", str(file), str(tmp_path / "out"), "--train-share", "0.5"]
-    assert run_command(asked) == 0
+    command("prepare", "criteo_multi_hot", file, tmp_path / "out", "--train-share", 0.5)
     assert read_note(tmp_path / "out").train_samples == 35
 
 
@@ -130,12 +125,11 @@ def put(number: int, array: np.ndarray[Any, Any]) -> Callable[[dict[str, bytes]]
     ],
 )  # fmt: skip
 def test_a_day_that_is_not_as_expected_is_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[dict[str, bytes]], None], message: str
+    tmp_path: Path, command, change: Callable[[dict[str, bytes]], None], message: str
 ) -> None:
     path = day(tmp_path, 3)
     rewritten(path, change)
-    assert run_command(["prepare", "criteo_multi_hot", str(path), str(tmp_path / "out")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = command("prepare", "criteo_multi_hot", path, tmp_path / "out", code=2)
     assert message in line
     assert re.search(r"day_3_sparse_multi_hot\.npz .*; expected: any of day_0_sparse_multi_hot\.npz", line), line
     assert [found.name for found in tmp_path.iterdir()] == [path.name]

@@ -7,8 +7,6 @@ import pytest
 import records as make
 
 from shardbench.base.errors import BadInput
-from shardbench.cli.main import run_command
-from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.order import agreement, text_line
 
@@ -81,23 +79,18 @@ def test_simulated_records_have_nothing_to_compare():
         agreement(records, records)
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, command):
     results, again = tmp_path / "results", tmp_path / "again"
     for folder, steps in ((results, FIRST), (again, {"a": 10.0, "b": 35.0, "c": 30.0, "d": 30.0})):
-        for record in run(steps):
-            trial_store(folder, "quick").append(record)
-    command = ["compare", str(results), "--with", str(again), "--order", "quick"]
-    assert run_command([*command, "--check"]) == 1
-    assert f"agreement.csv: missing; run: shardbench {' '.join(command)}" in capsys.readouterr().out
-    assert run_command(command) == 0
-    assert "dlrm20 on cpu-1x2: 5 of 6 pairs" in capsys.readouterr().out
+        make.kept(folder, *run(steps))
+    line = ["compare", str(results), "--with", str(again), "--order", "quick"]
+    missing = command(*line, "--check", code=1)
+    assert f"agreement.csv: missing; run: shardbench {' '.join(line)}" in missing
+    assert "dlrm20 on cpu-1x2: 5 of 6 pairs" in command(*line)
     (group,) = csv.DictReader((results / "tables" / "quick" / "agreement.csv").read_text().splitlines())
     assert (group["compared_by"], group["same_order"], group["same_order_pct"]) == ("step, step", "3", "60")
-    assert run_command([*command, "--check"]) == 0
-    assert capsys.readouterr().out == "quick: tables and records agree\n"
-    assert run_command([*command, "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["agreement"]) == 1
-    assert run_command([*command[:-2], "--check"]) == 2
-    assert "name the suite" in capsys.readouterr().err
-    assert run_command(["compare", str(results), "--with", str(tmp_path / "none"), "--order", "quick"]) == 2
-    assert "holds no records" in capsys.readouterr().err
+    assert command(*line, "--check") == "quick: tables and records agree\n"
+    assert len(json.loads(command(*line, "--json"))["agreement"]) == 1
+    assert "name the suite" in command(*line[:-2], "--check", code=2)
+    none = command("compare", results, "--with", tmp_path / "none", "--order", "quick", code=2)
+    assert "holds no records" in none

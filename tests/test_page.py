@@ -9,7 +9,6 @@ import records as make
 
 from shardbench.base.host import Environment
 from shardbench.records.record import RankTiming
-from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.groups import groups
 from shardbench.report.page.figures import bounds_of, bytes_by_link, figures, predicted_and_measured, step_bars
@@ -200,9 +199,9 @@ def test_best_is_on_top():
 def test_written_beside_the_tables(tmp_path):
     here = Environment.here()
     here.save(tmp_path)
-    trial_store(tmp_path, "quick").append(make.ok(changes={"environment": here.hash}))
+    store = make.kept(tmp_path, make.ok(changes={"environment": here.hash}))
     write_tables(tmp_path, "quick")
-    path = write_page(tmp_path, "quick", trial_store(tmp_path, "quick").read())
+    path = write_page(tmp_path, "quick", store.read())
     assert path == tmp_path / "pages" / "quick.html"
     text = path.read_text(encoding="utf-8")
     assert here.platform in text

@@ -10,8 +10,6 @@ import test_profile_picture as profiles_by_hand
 from test_latex import braces, environments
 
 from shardbench.base.errors import BadInput
-from shardbench.cli.main import run_command
-from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
 from shardbench.report.groups import groups
 from shardbench.report.page.plot import Plot
@@ -25,14 +23,14 @@ from shardbench.studies.reproduction import find_reproduction
 RESULTS = Path(__file__).parent.parent / "results"
 
 
-@pytest.fixture
-def results(tmp_path):
-    for record in make.sample():
-        trial_store(tmp_path, "quick").append(record)
-    return tmp_path
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    make.kept(folder, *make.sample())
+    return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def files(results):
     return suite_paper(results, "quick")
 
@@ -141,18 +139,8 @@ def test_a_plots_series_facets_and_intervals_are_drawn(bars):
         "x": [1, 2] * 4, "y": [1.0, 2.0, 3.0, 4.0] * 2, "low": [0.5] * 8, "high": [5.0] * 8,
         "who": ["a", "a", "b", "b"] * 2, "where": ["here"] * 4 + ["there"] * 4,
     })  # fmt: skip
-    plot = Plot(
-        title="All.",
-        table="t",
-        x="x",
-        y="y",
-        series="who",
-        facet="where",
-        low="low",
-        high="high",
-        log_y=True,
-        bars=bars,
-    )
+    parts = {"x": "x", "y": "y", "series": "who", "facet": "where", "low": "low", "high": "high"}
+    plot = Plot(title="All.", table="t", **parts, log_y=True, bars=bars)
     figure = table_figure(plot, frame)
     assert [axes.get_title() for axes in figure.axes] == ["where = here", "where = there"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
@@ -191,11 +179,10 @@ def test_a_paper_has_its_claims_and_its_studies_plots():
         assert re.search(r"(Simulated|Measured|Counted)\.", text), name
 
 
-def test_the_command_writes_them_and_a_document_of_all(results, capsys):
+def test_the_command_writes_them_and_a_document_of_all(results, command):
     out = results / "paper"
-    arguments = ["report", "quick", "--results", str(results), "--latex", str(out)]
-    assert run_command(arguments) == 0
-    assert f"files in {out}; all-quick.tex shows all" in capsys.readouterr().out
+    line = ("report", "quick", "--results", results, "--latex", out)
+    assert f"files in {out}; all-quick.tex shows all" in command(*line)
     document = (out / "all-quick.tex").read_text()
     assert environments(document) == ["document"]
     parts = re.findall(r"\\input\{([^}]*)\}", document)
@@ -203,13 +190,13 @@ def test_the_command_writes_them_and_a_document_of_all(results, capsys):
         path.name for path in out.glob("*.tex") if path.name != "all-quick.tex"
     )
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert run_command(arguments) == 0
+    command(*line)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_groups_of_unlike_batches_have_names_of_their_own(tmp_path):
     for size, workload in ((1000, "dlrm20"), (2000, "dlrm20"), (3000, "other")):
-        trial_store(tmp_path, "quick").append(make.ok(batch_size=size, workload=workload))
+        make.kept(tmp_path, make.ok(batch_size=size, workload=workload))
     named = {
         name.removesuffix("-traffic.tex") for name in suite_paper(tmp_path, "quick") if name.endswith("-traffic.tex")
     }
@@ -218,9 +205,9 @@ def test_groups_of_unlike_batches_have_names_of_their_own(tmp_path):
     }  # fmt: skip
 
 
-def test_where_there_is_nothing_for_a_paper_it_says_so(tmp_path, capsys):
-    assert run_command(["report", "joint", "--results", str(tmp_path), "--latex", str(tmp_path / "paper")]) == 2
-    assert "joint: nothing for a paper" in capsys.readouterr().err
+def test_where_there_is_nothing_for_a_paper_it_says_so(tmp_path, command):
+    said = command("report", "joint", "--results", tmp_path, "--latex", tmp_path / "paper", code=2)
+    assert "joint: nothing for a paper" in said
 
 
 def test_profiles_have_scores_that_can_be_counted_again():
@@ -256,15 +243,13 @@ def test_profiles_in_the_figure_are_those_of_the_table():
 def test_a_suite_of_several_problems_has_profiles(tmp_path):
     for workload, slower in (("one", 20.0), ("two", 30.0)):
         for name, ms in (("a", 10.0), ("b", slower)):
-            trial_store(tmp_path, "quick").append(
-                make.ok(name, (ms,) * 4, workload=workload, backend=Backend.SIMULATED)
-            )
+            make.kept(tmp_path, make.ok(name, (ms,) * 4, workload=workload, backend=Backend.SIMULATED))
     text = suite_paper(tmp_path, "quick")["quick-profiles-simulated-as-run.tex"].decode("ascii")
     # Twice and three times the best: the root of six.
     assert r"b & 2 & 0 \% & 0 \% & 0 \% & +144.9 \% & - & " in text
     assert "of commit dddddddddd" in text
 
 
-def test_latex_is_of_a_suite_or_a_paper_only(results, capsys):
-    assert run_command(["report", "quick", "--results", str(results), "--latex", "x", "--check"]) == 2
-    assert "--latex is of the tables" in capsys.readouterr().err
+def test_latex_is_of_a_suite_or_a_paper_only(results, command):
+    said = command("report", "quick", "--results", results, "--latex", "x", "--check", code=2)
+    assert "--latex is of the tables" in said

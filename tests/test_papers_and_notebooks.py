@@ -1,12 +1,12 @@
 """docs/papers_and_notebooks.md and results/README.md: what they show runs, and what they say is so."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 import shardbench
-from shardbench.cli.main import run_command
 from shardbench.report.result_columns import COLUMNS
 
 ROOT = Path(__file__).parent.parent
@@ -26,18 +26,22 @@ def test_the_pages_python_runs_as_it_stands(monkeypatch):
     assert "joint" in set(found["measured"]["strategy"])
 
 
-def test_the_pages_commands_run_as_they_stand(tmp_path, monkeypatch, capsys):
-    commands = [line.split()[1:] for line in PAGE.splitlines() if line.startswith("shardbench ")]
-    assert [command[0] for command in commands] == ["compare", "report"]
+def test_the_pages_commands_run_as_they_stand(tmp_path, monkeypatch, command):
+    lines_of_page = [line.split()[1:] for line in PAGE.splitlines() if line.startswith("shardbench ")]
+    assert [line[0] for line in lines_of_page] == ["compare", "report"]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "src" / "shardbench").mkdir(parents=True)
     (tmp_path / "runs").symlink_to(ROOT / "results" / "again")
     (tmp_path / "results" / "tables").mkdir(parents=True)
-    for name in ("records", "studies"):
-        (tmp_path / "results" / name).symlink_to(ROOT / "results" / name)
-    for command in commands:
-        assert run_command(command) == 0, capsys.readouterr().err
-    rows = re.search(r"measured: (\d+) rows in both", capsys.readouterr().out)
+    (tmp_path / "results" / "studies").symlink_to(ROOT / "results" / "studies")
+    records = tmp_path / "results" / "records"
+    shutil.copytree(ROOT / "results" / "records", records)
+    # Figures take most of the time: three of the suite's five problems have enough of them.
+    lines = (records / "quick.jsonl").read_text().splitlines(keepends=True)
+    kept = ('"workload":"mixed"', '"workload":"meta-traces"', '"machine":"2080ti-1x4"')
+    (records / "quick.jsonl").write_text("".join(line for line in lines if any(part in line for part in kept)))
+    said = [command(*line) for line in lines_of_page]
+    rows = re.search(r"measured: (\d+) rows in both", said[0])
     assert rows is not None
     assert int(rows.group(1)) > 100
     assert len(list((tmp_path / "paper").glob("*.pdf"))) >= 10

@@ -25,7 +25,7 @@ from shardbench.model.plan import (
     Plan,
     Replicated,
     RowWise,
-    Segment,
+    row_ranges,
     whole_table,
 )
 from shardbench.model.strategy import Move
@@ -50,16 +50,9 @@ def schedule_of(order):
 
 
 def plan_of(workload, world, nodes=1, hot=HOT, order=ORDER):
-    segments = []
+    everyone, segments = Replicated(ranks=tuple(range(world))), []
     for i, (table, rows) in enumerate(zip(workload.tables, hot)):
-        if rows:
-            everyone = Replicated(ranks=tuple(range(world)))
-            segments.append(Segment(table=table.name, row_stop=rows, column_stop=table.dim, placement=everyone))
-        if rows < table.rows:
-            host = Host(node=i % nodes)
-            segments.append(
-                Segment(table=table.name, row_start=rows, row_stop=table.rows, column_stop=table.dim, placement=host)
-            )
+        segments += row_ranges(table, (rows, everyone), (table.rows, Host(node=i % nodes)))
     return Plan(world_size=world, segments=tuple(segments), schedule=schedule_of(order))
 
 

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from problems import RandomWorkload, machine
 from random_plans import random_plans
 from test_random_plans import SETTINGS
-from unsharded import read_sharded, train_unsharded
+from unsharded import OnRanks, on_ranks
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import from_data
@@ -41,7 +40,7 @@ from shardbench.model.plan import (
     Plan,
     Replicated,
     RowWise,
-    Segment,
+    row_ranges,
     whole_table,
 )
 from shardbench.model.table import Optimizer, Precision, StepSchedule
@@ -64,27 +63,18 @@ def job_of(workload, problem, plan, folder: Path, **given) -> RankJob:
     return job.model_copy(update={"schedule": StepSchedule.PIPELINED})
 
 
+def pipelined(folder: Path, workload, problem, plan, **given) -> OnRanks:
+    settings = {"warmup": 2, "iterations": 4, "schedule": StepSchedule.PIPELINED, **given}
+    return on_ranks(folder, workload, problem, plan, batches=BATCHES, **settings)
+
+
 def check(workload, problem, plan, **given) -> None:
     """A step on each of three batches equals the unsharded model, and sends of each batch what is counted of it."""
     folder, workload.test_batches = Path(tempfile.mkdtemp(prefix="pipelined-")), BATCHES
     try:
-        batches = materialise(workload, folder / "batches", range(BATCHES))
-        job = job_of(workload, problem, plan, folder, **given)
-        measured = measure(job, folder / "job")
-        for n in range(BATCHES):
-            traffic = count(plan, problem, lambda i, n=n: batches.bags(n, i), workload.dense)
-            for rank in measured.ranks:
-                for name in CollectiveName:
-                    links = traffic.collectives[name]
-                    expected = (links.sent_intra[rank.rank], links.sent_inter[rank.rank])
-                    sent = rank.sent[n].get(name, (0.0, 0.0))
-                    assert sent == pytest.approx(expected, rel=1e-12), (n, rank.rank, name)
-        sharded, reference = read_sharded(job, folder / "job"), train_unsharded(job)
-        assert len(sharded.logits) == BATCHES
-        for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-5)
-        for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        ran = pipelined(folder, workload, problem, plan, **given)
+        ran.check_sent()
+        ran.check_trained(weights=1e-5)
     finally:
         shutil.rmtree(folder)
 
@@ -100,12 +90,9 @@ def everything(nodes: int, devices: int) -> tuple[RandomWorkload, Plan]:
     workload = RandomWorkload(shapes, 12, pooling=3, seed=1, unpooled=sequences, shared={0: 2, 5: 2})
     *whole, columns, rows = workload.tables
     segments = [whole_table(table, place) for table, place in zip(whole, places * 2)]
-    segments += [
-        Segment(table=columns.name, row_stop=40, column_start=a, column_stop=a + 8, placement=OnRank(rank=r))
-        for a, r in ((0, 0), (8, last))
-    ]
-    cuts = [(0, 9, Replicated(ranks=everyone)), (9, 20, OnRank(rank=0)), (20, 40, RowWise(ranks=everyone))]
-    segments += [Segment(table=rows.name, row_start=a, row_stop=b, column_stop=16, placement=p) for a, b, p in cuts]
+    segments += [whole_table(columns, OnRank(rank=r), (a, a + 8)) for a, r in ((0, 0), (8, last))]
+    ends = (9, Replicated(ranks=everyone)), (20, OnRank(rank=0)), (40, RowWise(ranks=everyone))
+    segments += row_ranges(rows, *ends)
     return workload, Plan(world_size=len(everyone), segments=tuple(segments))
 
 
@@ -142,12 +129,10 @@ def two_tables(kind) -> tuple[RandomWorkload, Plan]:
 @pytest.mark.parametrize("kind", [Replicated(ranks=(0, 1)), RowWise(ranks=(0, 1))])
 def test_row_wise_adagrad_keeps_its_moments(kind, tmp_path):
     workload, plan = two_tables(kind)
-    materialise(workload, tmp_path / "batches", range(BATCHES))
     given = {"optimizer": Optimizer.ROWWISE_ADAGRAD, "learning_rate": 0.1}
-    job = job_of(workload, workload.problem(machine(1, 2)), plan, tmp_path, **given)
-    measure(job, tmp_path / "job")
-    for ours, theirs in zip(read_sharded(job, tmp_path / "job").weights, train_unsharded(job).weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    pipelined(tmp_path, workload, workload.problem(machine(1, 2)), plan, **given).check_trained(
+        logits=1e-4, weights=1e-4
+    )
 
 
 class Seen(SentBytes):
@@ -235,15 +220,9 @@ def test_gpus_train_in_a_pipeline_as_the_unsharded_model_does(tmp_path, gpus):
     if torch.cuda.device_count() < gpus:
         pytest.skip(f"needs {gpus} CUDA devices")
     workload, plan = everything(1, gpus)
+    workload.test_batches = BATCHES
     problem = workload.problem(replace(machine(1, gpus), device="cuda"))
-    materialise(workload, tmp_path / "batches", range(2))
-    job = job_of(workload, problem, plan, tmp_path, timeout_s=300)
-    measure(job, tmp_path / "job")
-    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
-    for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-3)
-    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+    pipelined(tmp_path, workload, problem, plan, timeout_s=300).check_trained(logits=1e-3, weights=1e-3)
 
 
 def test_a_steps_pieces_add_up_to_its_phases():

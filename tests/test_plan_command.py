@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from shardbench.base.errors import BadInput
-from shardbench.cli import main as cli
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
 from shardbench.model.constraints import Constraints
@@ -52,14 +51,8 @@ def tables(tmp_path: Path) -> Path:
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
-    assert cli.run_command(["plan", *map(str, arguments)]) == code
-    printed = capsys.readouterr()
-    return printed.err if code == 2 else printed.out
-
-
-def test_one_screen_says_all(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, tables, "a100-40gb-2x8", "--budget", 2, "--out", tmp_path / "p.json")
+def test_one_screen_says_all(tables: Path, tmp_path: Path, command) -> None:
+    text = command("plan", tables, "a100-40gb-2x8", "--budget", 2, "--out", tmp_path / "p.json")
     said = text.splitlines()
     assert len(said) <= 40
     assert all(len(line) <= 80 for line in said if str(tmp_path) not in line)
@@ -73,10 +66,10 @@ def test_one_screen_says_all(tables: Path, tmp_path: Path, capsys: pytest.Captur
     assert {s.table for s in Plan.from_json((tmp_path / "p.json").read_text()).segments} == {"user", "items", "city"}
 
 
-def test_json_has_the_best_and_all_that_was_asked(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_best_and_all_that_was_asked(tables: Path, command) -> None:
     names = ["greedy-size", "row-wise", "joint"]
     arguments = [part for name in names for part in ("--strategy", name)]
-    told: dict[str, Any] = json.loads(run(capsys, tables, "a100-40gb-2x8", "--budget", 2, "--json", *arguments))
+    told: dict[str, Any] = json.loads(command("plan", tables, "a100-40gb-2x8", "--budget", 2, "--json", *arguments))
     best, steps = told["best"], [one["step_ms"] for one in told["tried"]]
     assert steps == sorted(steps)
     assert (best["strategy"], best["step_ms"]) == (told["tried"][0]["strategy"], steps[0])
@@ -89,30 +82,30 @@ def test_json_has_the_best_and_all_that_was_asked(tables: Path, capsys: pytest.C
     assert told["backend"] == "simulated"
 
 
-def test_precision_and_optimizer_decide_what_a_table_takes(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_precision_and_optimizer_decide_what_a_table_takes(tables: Path, command) -> None:
     used = {}
     for option in ((), ("--precision", "fp16"), ("--optimizer", "adam")):
-        told = json.loads(run(capsys, tables, "cpu-1x2", "--strategy", "greedy-size", "--json", *option))
+        told = json.loads(command("plan", tables, "cpu-1x2", "--strategy", "greedy-size", "--json", *option))
         used[option] = sum(told["best"]["hbm_used_bytes"])
     half, adam = list(used.values())[1:]
     assert half == used[()] / 2
     assert adam == 3 * used[()]
 
 
-def test_constraints_of_a_file_are_kept(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_constraints_of_a_file_are_kept(tables: Path, tmp_path: Path, command) -> None:
     kept = tmp_path / "keep.toml"
     kept.write_text(
         'same_device = [["city", "items"]]\nreserved_bytes = 1_000_000\n[sharding_types]\nuser = ["row_wise"]\n'
     )
     arguments = [tables, "a100-40gb-2x8", "--constraints", kept, "--strategy", "greedy-size"]
-    told = json.loads(run(capsys, *arguments, "--json"))
+    told = json.loads(command("plan", *arguments, "--json"))
     assert told["best"]["sharding_types"] == {"row_wise": 1, "table_wise": 2}
     assert told["best"]["hbm_room_bytes"][0] == load_machine("a100-40gb-2x8").topology.hbm_bytes - 1_000_000
-    assert "tables were placed anew to keep the constraints" in run(capsys, *arguments)
+    assert "tables were placed anew to keep the constraints" in command("plan", *arguments)
     kept.write_text('same_device = [["city", "cty"]]\n')
-    assert "constraints name table 'cty'" in run(capsys, *arguments, code=2)
+    assert "constraints name table 'cty'" in command("plan", *arguments, code=2)
     kept.write_text("same_devices = []\n")
-    assert "same_devices" in run(capsys, *arguments, code=2)
+    assert "same_devices" in command("plan", *arguments, code=2)
 
 
 class Stubborn(Strategy):
@@ -155,6 +148,13 @@ def test_a_long_test_bag_is_no_room_under_the_profile() -> None:
     assert question.over_profile_bound_pct(found.plan) == pytest.approx(found.over_profile_bound_pct, rel=0.01)
 
 
+@pytest.fixture
+def asked_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have strategies of these tests asked in the program, as those of the repository are."""
+    monkeypatch.setattr("shardbench.runs.asking.ours", lambda _: True)
+
+
+@pytest.mark.usefixtures("asked_here")
 def test_a_plan_that_does_not_fit_is_refused_and_said() -> None:
     machine = load_machine("a100-40gb-2x8")
     sizes = (3_000_000, *(10_000_000,) * 15)  # a table has 2,560,000 bytes
@@ -177,10 +177,10 @@ def test_a_plan_that_does_not_fit_is_refused_and_said() -> None:
     assert nobody.memory.endswith("; the largest is 'a' with 2560000")
 
 
-def test_nothing_fits_and_the_answer_says_what_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_fits_and_the_answer_says_what_is_needed(tmp_path: Path, command) -> None:
     listed = tmp_path / "large.csv"
     listed.write_text("name,rows,dim\nsmall,1000,4\nlarge,4000000000,128\n")
-    said = run(capsys, listed, "a100-40gb-2x8", "--batch-size", 64, "--strategy", "row-wise", code=1).splitlines()
+    said = command("plan", listed, "a100-40gb-2x8", "--batch-size", 64, "--strategy", "row-wise", code=1).splitlines()
     assert "no strategy has a plan" in said
     assert all(len(line) <= 80 for line in said)
     whole = " ".join(" ".join(said).split())
@@ -189,6 +189,7 @@ def test_nothing_fits_and_the_answer_says_what_is_needed(tmp_path: Path, capsys:
     assert f"the largest is 'large' with {needed - 16_000}, which alone fits no device" in whole
 
 
+@pytest.mark.usefixtures("asked_here")
 def test_without_constraints_a_plan_is_left_alone() -> None:
     found = best_plan(described(), load_machine("a100-40gb-2x8"), [Stubborn()])
     assert found.best is not None
@@ -225,12 +226,6 @@ class Planner(Slow):
     """Needs a process of its own."""
 
     requires = ("json",)
-
-
-@pytest.fixture
-def asked_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have strategies of these tests asked in the program, as those of the repository are."""
-    monkeypatch.setattr("shardbench.runs.asking.ours", lambda _: True)
 
 
 @pytest.mark.usefixtures("asked_here")
@@ -325,6 +320,7 @@ class Split(Strategy):
         return Plan(world_size=problem.world_size, segments=tuple(segments))
 
 
+@pytest.mark.usefixtures("asked_here")
 def test_of_plans_that_are_not_told_apart_the_simplest_is_the_answer() -> None:
     asked = [Split("split", split=True), Split("whole", split=False)]
     found = best_plan(described(), load_machine("a100-40gb-2x8"), asked)
@@ -365,25 +361,25 @@ def test_a_longer_plan_is_the_answer_only_within_the_error_of_pairs() -> None:
     assert near(1.009, None)
 
 
-def test_lists_of_tables_and_suites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_of_tables_and_suites(tmp_path: Path, command) -> None:
     listed = tmp_path / "ours.csv"
     listed.write_text("name,rows,dim,pooling\na,1000,64,2.5\nb,20000,32,\n")
     arguments = ["a100-40gb-2x8", "--strategy", "greedy-size", "--budget", "1"]
-    assert run(capsys, listed, *arguments, "--batch-size", 64).startswith("ours: 2 tables")
+    assert command("plan", listed, *arguments, "--batch-size", 64).startswith("ours: 2 tables")
     suite = tmp_path / "suite.toml"
     text = "".join(
         f'[[workloads]]\nname = "{n}"\ndataset = "described"\nbatch_size = 64\ntables = [{{name = "t", rows = 999}}]\n'
         for n in ("one", "two")
     )
     suite.write_text(text)
-    assert "say which by --workload: one, two" in run(capsys, suite, *arguments, code=2)
-    assert run(capsys, suite, *arguments, "--workload", "two").startswith("two: 1 tables")
-    assert "unknown workload of " in run(capsys, suite, *arguments, "--workload", "three", code=2)
-    assert "prepared.json" in run(capsys, tmp_path, *arguments, "--batch-size", 64, code=2)
+    assert "say which by --workload: one, two" in command("plan", suite, *arguments, code=2)
+    assert command("plan", suite, *arguments, "--workload", "two").startswith("two: 1 tables")
+    assert "unknown workload of " in command("plan", suite, *arguments, "--workload", "three", code=2)
+    assert "prepared.json" in command("plan", tmp_path, *arguments, "--batch-size", 64, code=2)
     listed.write_text("name,rows\na,none\n")
-    assert "rows" in run(capsys, listed, *arguments, code=2)
+    assert "rows" in command("plan", listed, *arguments, code=2)
     for workloads in ("5", "[5]", "[]", "'x'", "{}"):
         suite.write_text(f"workloads = {workloads}")
-        assert f"{suite}: workloads" in run(capsys, suite, *arguments, code=2)
+        assert f"{suite}: workloads" in command("plan", suite, *arguments, code=2)
     suite.write_text("x = 1\n")
-    assert "neither [[workloads]] nor [[tables]]" in run(capsys, suite, *arguments, code=2)
+    assert "neither [[workloads]] nor [[tables]]" in command("plan", suite, *arguments, code=2)

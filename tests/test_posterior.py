@@ -20,7 +20,7 @@ from shardbench.calibrate.raced import raced_plans
 from shardbench.model.calibrated import calibrated_on, chip_behind, is_calibrated
 from shardbench.model.machine import Machine, dense_key
 from shardbench.model.machine_file import load_machine, scaled
-from shardbench.model.plan import BatchSchedule, OnRank, Phase, PhaseKind, Plan, RowWise, Segment, Tier
+from shardbench.model.plan import BatchSchedule, OnRank, Phase, PhaseKind, Plan, RowWise, Tier, whole_table
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.records.record import RankTiming, Record, Tiers, Timing
 from shardbench.records.trial import Backend, Outcome
@@ -53,12 +53,8 @@ def plans_of(question: CountedQuestion) -> list[Plan]:
             RowWise(ranks=(0, 1), tier=Tier.HBM) if kind == "r" else OnRank(rank=int(kind), tier=Tier.HBM)
             for kind in kinds
         ]
-        tables = question.problem.tables
-        segments = [
-            Segment(table=t.name, row_start=0, row_stop=t.rows, column_start=0, column_stop=t.dim, placement=at)
-            for t, at in zip(tables, placed)
-        ]
-        found.append(Plan(world_size=question.problem.world_size, segments=tuple(segments)))
+        segments = tuple(map(whole_table, question.problem.tables, placed))
+        found.append(Plan(world_size=question.problem.world_size, segments=segments))
     return found
 
 

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 import records as make
 
-from shardbench.cli.main import run_command
 from shardbench.model.calibrated import calibrated_on, measured_on
 from shardbench.model.machine_file import load_machine
 from shardbench.records.record import RankTiming
-from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.prediction.against_measured import ClockKind, points, read_measured
 from shardbench.report.prediction.summary import cells, limit, summaries, text_lines
@@ -229,16 +227,12 @@ def test_workloads_are_summed_up_together():
     assert all(line.isascii() for line in text_lines(summaries(points(more))))
 
 
-def test_the_command(tmp_path, capsys):
-    for suite, records in (("quick", RECORDS), ("more", [trial("z", measured=5.0, predicted=5.0, workload="w")])):
-        store = trial_store(tmp_path, suite)
-        for record in records:
-            store.append(record)
-    command = ["report", "prediction", "--results", str(tmp_path)]
-    assert run_command([*command, "--check"]) == 1
-    assert "missing; run: shardbench report prediction" in capsys.readouterr().out
-    assert run_command(command) == 0
-    out = capsys.readouterr().out
+def test_the_command(tmp_path, command):
+    make.kept(tmp_path, *RECORDS)
+    make.kept(tmp_path, trial("z", measured=5.0, predicted=5.0, workload="w"), suite="more")
+    line = ("report", "prediction", "--results", tmp_path)
+    assert "missing; run: shardbench report prediction" in command(*line, "--check", code=1)
+    out = command(*line)
     assert "MAPE" in out
     assert "tau" in out
     path, summary = (tmp_path / "tables" / "prediction" / name for name in ("points.csv", "summary.csv"))
@@ -257,26 +251,21 @@ def test_the_command(tmp_path, capsys):
     header, first, *_ = summary.read_text().splitlines()
     assert header == "quantity,workload,n,mape_pct,bias_pct,kendall_tau,pairs_beyond_noise,calibrated_on"
     assert first == "step,dlrm20,3,31.0,-2.4,,0,"
-    assert run_command([*command, "--check"]) == 0
-    capsys.readouterr()
-    assert run_command([*command, "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["summaries"]) == 6
+    command(*line, "--check")
+    assert len(json.loads(command(*line, "--json"))["summaries"]) == 6
     for edited in (path, summary):
         kept = edited.read_text()
         edited.write_text("edited")
-        assert run_command([*command, "--check"]) == 1
+        command(*line, "--check", code=1)
         edited.write_text(kept)
 
 
 def test_of_two_suites_under_one_condition_the_larger_counts(tmp_path):
     few = [trial("z", measured=5.0, predicted=6.0)]
     for suite, records in (("a-first", few), ("large", RECORDS), ("z-last", few)):
-        store = trial_store(tmp_path, suite)
-        for record in records:
-            store.append(record)
+        make.kept(tmp_path, *records, suite=suite)
     assert {point.strategy for point in read_measured(tmp_path)} == {"a", "b", "b2", "c"}
 
 
-def test_no_measured_records_is_one_line(tmp_path, capsys):
-    assert run_command(["report", "prediction", "--results", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_no_measured_records_is_one_line(tmp_path, command):
+    command("report", "prediction", "--results", tmp_path, code=2)

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from problems import RandomWorkload, machine
 from random_plans import random_plans
-from unsharded import read_sharded, train_unsharded
+from unsharded import on_ranks, train_unsharded
 
 from shardbench.cost.collectives import Calls, CollectiveName, called_by
-from shardbench.cost.traffic import count
-from shardbench.engine.measure import measure, rank_job
 from shardbench.model.plan import (
     Host,
     NodeSharded,
@@ -28,12 +26,9 @@ from shardbench.model.plan import (
     sharding_groups,
     whole_table,
 )
-from shardbench.model.strategy import Move
 from shardbench.model.table import Precision
-from shardbench.model.validate import validate
-from shardbench.workloads.materialise import materialise
 
-DEFAULT, MANY = 30, 200
+DEFAULT, MANY = 20, 200
 ROUNDED = {Precision.FP32: 1, Precision.FP16: 50, Precision.BF16: 400}
 """Times by which results may be further off: a number has 24, 11 or 8 binary digits."""
 SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "print_blob": True}
@@ -51,34 +46,23 @@ def without_copies(calls, plan, rank, topology) -> Calls:
 
 
 def check(workload, problem, plan) -> None:
-    """One step on one batch; bytes are compared per rank, collective and link."""
-    validate(plan, problem, frozenset(Move))
+    """One step on one batch; bytes and calls are compared per rank, collective and link."""
     folder = Path(tempfile.mkdtemp(prefix="random-plan-"))
     try:
-        batches = materialise(workload, folder / "batches", range(1))
-        job = rank_job(
-            plan, problem, workload.dense, folder / "batches",
-            warmup=0, iterations=1, seed=1, timeout_s=100, learning_rate=0.5, dump=True,
-        )  # fmt: skip
-        measured = measure(job, folder / "job")
-        traffic = count(plan, problem, lambda i: batches.bags(0, i), workload.dense)
-        for rank in measured.ranks:
+        ran = on_ranks(folder, workload, problem, plan, warmup=0, iterations=1)
+        ran.check_sent()
+        for rank in ran.measured.ranks:
             for name in CollectiveName:
-                counted = traffic.collectives[name]
-                expected = (counted.sent_intra[rank.rank], counted.sent_inter[rank.rank])
-                assert rank.sent[0].get(name, (0.0, 0.0)) == pytest.approx(expected, rel=1e-12), (rank.rank, name)
-                calls = counted.calls
+                calls = ran.counted[0].collectives[name].calls
                 if name is CollectiveName.ROWS_ALL_REDUCE:
                     calls = without_copies(calls, plan, rank.rank, problem.topology)
                 assert rank.calls[0].get(name, Calls()) == calls, (rank.rank, name)
-            assert set(rank.sent[0]) <= set(CollectiveName)
-        exact = job.model_copy(update={"exchange": Precision.FP32})
-        sharded, reference = read_sharded(job, folder / "job"), train_unsharded(exact)
         # Parts of sums are rounded on ranks, and no two plans have the same.
-        times = ROUNDED[job.exchange]
-        np.testing.assert_allclose(sharded.logits[0], reference.logits[0], atol=1e-5 * times)
-        for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=5e-6 * times)
+        exact, times = (
+            train_unsharded(ran.job.model_copy(update={"exchange": Precision.FP32})),
+            ROUNDED[ran.job.exchange],
+        )
+        ran.check_trained(exact, logits=1e-5 * times, weights=5e-6 * times)
     finally:
         if "KEEP_RANDOM_PLANS" not in os.environ:
             shutil.rmtree(folder)

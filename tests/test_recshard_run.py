@@ -3,14 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from problems import RandomWorkload, machine
-from unsharded import read_sharded, train_unsharded
+from unsharded import on_ranks
 
-from shardbench.cost.collectives import CollectiveName
-from shardbench.cost.traffic import count
-from shardbench.engine.measure import measure, rank_job
 from shardbench.model.machine import Machine
 from shardbench.model.plan import OnRank, Plan, Tier
 from shardbench.model.problem import Problem
@@ -18,7 +14,6 @@ from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer
 from shardbench.model.validate import validate
 from shardbench.runs.discovery import get_strategy
-from shardbench.workloads.materialise import materialise
 
 SHAPES = [(1000, 16), (37, 16), (500, 16), (50, 16), (999, 16)]
 SCARCE = machine(1, 2, hbm=10_000, uvm=200_000)
@@ -39,20 +34,9 @@ def test_two_ranks_equal_the_unsplit_tables_and_send_what_is_counted(tmp_path: P
     assert sum(len(t) == 2 for t in tiers) >= 3
     for segments in plan.by_table().values():
         assert len({s.placement.rank for s in segments if isinstance(s.placement, OnRank)}) == 1
-    batches = materialise(workload, tmp_path / "batches", range(2))
-    settings = {"warmup": 1, "iterations": 2, "seed": 1, "timeout_s": 100, "learning_rate": 0.5, "dump": True}
-    job = rank_job(plan, problem, workload.dense, tmp_path / "batches", **settings)
-    measured = measure(job, tmp_path / "job")
-    sharded, reference = read_sharded(job, tmp_path / "job"), train_unsharded(job)
-    for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    for ours, theirs in zip(sharded.weights, reference.weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=5e-6)
-    traffic = count(plan, problem, lambda i: batches.bags(0, i), workload.dense)
-    for rank in measured.ranks:
-        for name in CollectiveName:
-            expected = traffic.collectives[name].sent_intra[rank.rank]
-            assert rank.sent[0].get(name, (0.0, 0.0))[0] == pytest.approx(expected, rel=1e-12)
+    ran = on_ranks(tmp_path, workload, problem, plan, batches=2)
+    ran.check_trained()
+    ran.check_sent()
 
 
 def test_lookups_of_a_batch_fall_into_the_tiers_as_predicted():

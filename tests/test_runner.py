@@ -4,9 +4,10 @@ import re
 import socket
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from toy_machine import MADE_UP, machine_file
+from faults.suites import suite
+from kept_folders import Silent
+from toy_machine import MADE_UP
 
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
@@ -17,7 +18,6 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
-from shardbench.runs.suite import load_suite
 
 SUITE = (
     """
@@ -42,7 +42,7 @@ strategies = ["greedy-size"]
 )
 
 
-class Log:
+class Log(Silent):
     """Listener that remembers."""
 
     def __init__(self):
@@ -54,20 +54,13 @@ class Log:
     def started(self, piece):
         self.calls.append(("started", piece.split()[3]))
 
-    def noted(self, line):
-        """See Listener."""
-
     def finished(self, number, record):
         self.calls.append(("finished", number, record.outcome.value))
 
 
 @pytest.fixture
 def tiny(tmp_path):
-    rows = np.random.default_rng(0).integers(0, 500, 2000)
-    (tmp_path / "trace.txt").write_text("\n".join(map(str, rows)) + "\n")
-    suite = tmp_path / "tiny.toml"
-    suite.write_text(SUITE.format(trace=tmp_path / "trace.txt", machine=machine_file(tmp_path)))
-    return load_suite(str(suite)), RunOptions(results=tmp_path / "results", data=tmp_path)
+    return suite(tmp_path, SUITE), RunOptions(results=tmp_path / "results", data=tmp_path)
 
 
 def test_a_suite_runs_resumes_retries_and_forces(tiny):
@@ -148,15 +141,22 @@ def test_an_impossible_pair_is_infeasible_rows_and_the_rest_runs(tiny):
     assert sorted(outcomes) == ["infeasible"] * 4 + ["ok"] * 2
 
 
-def test_a_file_that_cannot_be_read_ends_the_run_before_the_first_trial(tiny, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "rows", "says"),
+    [
+        ("no number\n", {}, "line 1: 'no number' is not a row index"),
+        ("0\n9\n10\n3\n", {"rows": [10]}, "line 3: '10' is not a row index below 10: one index a line$"),
+    ],
+)
+def test_a_file_that_cannot_be_read_ends_the_run_before_the_first_trial(tiny, tmp_path, text, rows, says):
     suite, options = tiny
     broken = tmp_path / "broken.txt"
-    broken.write_text("no number\n")
+    broken.write_text(text)
     (config,) = suite.workloads
-    workloads = (config, {**config, "name": "broken", "files": [str(broken)]})
+    workloads = (config, {**config, **rows, "name": "broken", "files": [str(broken)]})
     jobs = (*suite.jobs, suite.jobs[0].model_copy(update={"workload": "broken"}))
     log = Log()
-    with pytest.raises(BadInput, match=r"broken.txt line 1: 'no number' is not a row index"):
+    with pytest.raises(BadInput, match=rf"broken\.txt {says}"):
         run_suite(suite.model_copy(update={"workloads": workloads, "jobs": jobs}), options, log)
     assert log.calls == []
     assert not options.results.exists()

@@ -11,7 +11,6 @@ import records as make
 from shardbench.base.generated import visible
 from shardbench.cli import main as cli
 from shardbench.records.record import Record
-from shardbench.records.store import trial_store
 from shardbench.runs import runner
 
 OBEYED = "\x1b[2J\x9b31m\u202e\x07"
@@ -30,8 +29,7 @@ def hostile() -> list[Record]:
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("command", ["report quick --page", "run quick --tables --page"])
 def test_what_records_say_is_shown_and_never_obeyed(capsys, monkeypatch, tmp_path, command, terminal):
-    for record in hostile():
-        trial_store(tmp_path, "quick").append(record)
+    make.kept(tmp_path, *hostile())
     monkeypatch.setattr(runner, "run_suite", lambda *_: hostile())
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     monkeypatch.setenv("TERM", "dumb")

@@ -9,24 +9,24 @@ import records as make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine
-from unsharded import read_sharded, train_in_groups, train_unsharded
+from unsharded import on_ranks, train_in_groups
 
 from shardbench.base.errors import BadInput, InvalidPlan, Unsupported
 from shardbench.cost.bounds.step import StepBounds
 from shardbench.cost.collectives import Calls
-from shardbench.cost.traffic import count, mean
+from shardbench.cost.traffic import count
 from shardbench.engine.lower import lower
-from shardbench.engine.measure import measure, rank_job
+from shardbench.engine.measure import rank_job
 from shardbench.model.plan import (
     NodeSharded,
     OnLocalRank,
     OnRank,
     Plan,
     Replicated,
-    Segment,
     ShardingGroups,
     Tier,
     deal_start,
+    row_ranges,
     sharding_groups,
     whole_table,
 )
@@ -40,7 +40,7 @@ from shardbench.runs.best_plan import best_plan
 from shardbench.runs.described import declaration_fault
 from shardbench.runs.drift import check_drifting
 from shardbench.runs.evaluate import answer_of
-from shardbench.runs.simulate import CountedQuestion, simulate, totals
+from shardbench.runs.simulate import CountedQuestion, simulate
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.trace import Split
 
@@ -51,38 +51,22 @@ WORKLOAD = RandomWorkload(SHAPES, 32, unpooled=frozenset({3}))
 def copying(world: int, groups: ShardingGroups | None) -> Plan:
     """Tables dealt over a group and whole on one of its ranks, pooled and not; one is cut into rows of all kinds."""
     t, size = WORKLOAD.tables, groups.size if groups is not None else world
-    cuts = [(0, 10, Replicated(ranks=tuple(range(world)))), (10, 30, NodeSharded()), (30, 40, OnRank(rank=world - 1))]
-    pieces = [Segment(table=t[4].name, row_start=a, row_stop=b, column_stop=8, placement=p) for a, b, p in cuts]
+    ends = (10, Replicated(ranks=tuple(range(world)))), (30, NodeSharded()), (40, OnRank(rank=world - 1))
     segments = (
         whole_table(t[0], NodeSharded()),
         whole_table(t[1], OnLocalRank(local_rank=0)),
         whole_table(t[2], OnLocalRank(local_rank=size - 1)),
         whole_table(t[3], NodeSharded()),
-        *pieces,
+        *row_ranges(t[4], *ends),
     )
     return Plan(world_size=world, segments=segments, groups=groups)
 
 
-def run(tmp_path, plan, nodes, devices, batches=3, **settings):
+def run(tmp_path, plan, nodes, devices, batches=3):
     problem = WORKLOAD.problem(machine(nodes, devices))
-    validate(plan, problem, frozenset(Move))
-    stored = materialise(WORKLOAD, tmp_path / "batches", range(batches))
-    options = {"warmup": 0, "iterations": batches, "seed": 1, "timeout_s": 100, "dump": True, "learning_rate": 0.5}
-    job = rank_job(plan, problem, WORKLOAD.dense, tmp_path / "batches", **(options | settings))
-    traffic = mean(count(plan, problem, lambda i, n=n: stored.bags(n, i), WORKLOAD.dense) for n in range(batches))
-    return job, measure(job, tmp_path / "job"), traffic
-
-
-def compare(job, measured, traffic, folder, reference):
-    sent = {name: pair for name, pair in totals(traffic).collectives.items() if sum(pair)}
-    assert {name: pair for name, pair in measured.sent.items() if sum(pair)} == {
-        name: pytest.approx(pair, rel=1e-9) for name, pair in sent.items()
-    }
-    sharded = read_sharded(job, folder)
-    for ours, theirs in zip(sharded.logits, reference.logits, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    for i, (ours, theirs) in enumerate(zip(sharded.weights, reference.weights, strict=True)):
-        np.testing.assert_allclose(ours, theirs, atol=5e-6, err_msg=f"table {i}")
+    ran = on_ranks(tmp_path, WORKLOAD, problem, plan, batches, warmup=0, iterations=batches)
+    ran.check_sent()
+    return ran
 
 
 LAYOUTS = [(2, True, 1, 4), (2, False, 1, 4), (2, True, 2, 2), (1, False, 2, 2), (4, False, 2, 2)]
@@ -91,8 +75,7 @@ LAYOUTS = [(2, True, 1, 4), (2, False, 1, 4), (2, True, 2, 2), (1, False, 2, 2),
 @pytest.mark.parametrize(("size", "interleaved", "nodes", "devices"), LAYOUTS)
 def test_groups_equal_the_unsharded_model_and_send_what_is_counted(tmp_path, size, interleaved, nodes, devices):
     plan = copying(4, ShardingGroups(size=size, interleaved=interleaved))
-    job, measured, traffic = run(tmp_path, plan, nodes, devices)
-    compare(job, measured, traffic, tmp_path / "job", train_unsharded(job))
+    run(tmp_path, plan, nodes, devices).check_trained()
 
 
 COPIED = [(0, 0, 60), (1, 0, 37), (2, 0, 50), (3, 0, 44), (4, 10, 30)]
@@ -104,18 +87,18 @@ def test_copies_that_are_averaged_every_two_steps_equal_groups_that_train_apart(
     tmp_path, size, interleaved, nodes, devices
 ):
     plan = copying(nodes * devices, ShardingGroups(size=size, interleaved=interleaved, sync_every=2))
-    job, measured, traffic = run(tmp_path, plan, nodes, devices, batches=4)
-    reference = train_in_groups(job, COPIED)
-    compare(job, measured, traffic, tmp_path / "job", reference)
+    ran = run(tmp_path, plan, nodes, devices, batches=4)
+    reference = train_in_groups(ran.job, COPIED)
+    ran.check_trained(reference)
     # It is another model: the second step's copies have drifted apart.
-    assert np.abs(reference.logits[1] - train_unsharded(job).logits[1]).max() > 1e-4
+    assert np.abs(reference.logits[1] - ran.unsharded.logits[1]).max() > 1e-4
     every_step = replace(plan, groups=replace(plan.groups, sync_every=1))
-    averaged = train_in_groups(job.model_copy(update={"plan": every_step}), COPIED)
-    np.testing.assert_allclose(averaged.weights[0], train_unsharded(job).weights[0], atol=2e-6)
+    averaged = train_in_groups(ran.job.model_copy(update={"plan": every_step}), COPIED)
+    np.testing.assert_allclose(averaged.weights[0], ran.unsharded.weights[0], atol=2e-6)
     # Half of the steps average, and every iteration is the mean of a period.
-    once = measured.ranks[0].calls[0]["rows_all_reduce"]
+    once = ran.measured.ranks[0].calls[0]["rows_all_reduce"]
     assert sum(once[:5]) == 1.0 + 0.5
-    steps = measured.timing.step_ms
+    steps = ran.measured.timing.step_ms
     assert steps[0] == steps[1] != steps[2] == steps[3]
 
 

@@ -9,7 +9,6 @@ from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text
 from shardbench.base.serialise import to_json
 from shardbench.records.record import Record, Tiers
-from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.comparison import compare_results
 from shardbench.report.compare.explain import explain
@@ -51,13 +50,8 @@ def test_a_record_shares_cores_where_its_ranks_on_cpus_are_more(cores: int | Non
 def test_no_rank_is_stated_of_ranks_that_shared_cores() -> None:
     (found,) = groups(group(1))
     assert found.compared_by is ComparedBy.NOTHING
-    assert (found.best, found.noise, found.noise_pct, found.pairs, found.pairs_beyond_noise) == (
-        None,
-        None,
-        None,
-        (),
-        None,
-    )
+    assert (found.best, found.noise, found.noise_pct, found.pairs_beyond_noise) == (None,) * 4
+    assert found.pairs == ()
     standing = found.standings["a"]
     assert standing.step_ms == pytest.approx(5.05, rel=1e-3)
     assert (standing.mark, standing.over_best_pct, standing.vs_best_pct, standing.same) == (None,) * 4
@@ -101,8 +95,7 @@ def test_nothing_else_compares_their_times(tmp_path: Path) -> None:
     assert set(board["workload"]) == {"other"}
     assert {point.condition.workload for point in points([*shared, *own])} == {"other"}
     for folder in ("ours", "theirs"):
-        for record in [*shared, *own]:
-            trial_store(tmp_path / folder, "quick").append(record)
+        make.kept(tmp_path / folder, *shared, *own)
     compared = compare_results(tmp_path / "ours", tmp_path / "theirs").measured
     refused = compared[compared["ratio"].isna() & (compared["outcome"] == "ok")]
     assert set(refused["reason"]) == {"more ranks than cores"}
@@ -110,9 +103,7 @@ def test_nothing_else_compares_their_times(tmp_path: Path) -> None:
 
 
 def test_files_of_such_a_suite_are_whole(tmp_path: Path) -> None:
-    store = trial_store(tmp_path, "quick")
-    for record in [*group(1), *group(2, workload="other")]:
-        store.append(record)
+    make.kept(tmp_path, *group(1), *group(2, workload="other"))
     drift = Drift(
         workload="other", machine="cpu-1x2", machine_hash="a" * 16, before_ms=10.0, after_ms=10.5, error_pct=9.0
     )

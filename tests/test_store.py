@@ -36,8 +36,7 @@ def test_failures_round_trip(store, outcome):
 
 def test_order_is_kept_and_the_last_of_a_key_counts(store):
     first, other, again = make.failed(Outcome.OOM), make.ok("other"), make.ok()
-    for record in (first, other, again):
-        store.append(record)
+    make.kept(store.path.parents[1], first, other, again)
     assert store.read() == [first, other, again]
     assert store.latest() == {again.key: again, other.key: other}
 

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 import records as make
 from hostile import CLOSING, MARKUP
+from kept_folders import Silent
 from test_page import Seen
 
-from shardbench.records.store import cell_store, trial_store
+from shardbench.records.store import cell_store
 from shardbench.report.standing import AS_RUN, COLUMNS
 from shardbench.studies import session
 from shardbench.studies.files import extras, write_reproduction_page, write_study_files
@@ -50,37 +51,31 @@ def find_made(owner: str) -> Reproduction:
     return Reproduction(owner=owner, studies=(Places(),), claims=(), observe=lambda _: {}, defined={})
 
 
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reproduction:
-    reproduction = find_made("contest")
-    monkeypatch.setattr(session, "find_reproduction", find_made)
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the study, and of two suites that are measured."""
+    folder = tmp_path_factory.mktemp("results")
     for suite, workloads in (("other", ("else",)), ("timed", ("mixed", "sequence"))):
-        store = trial_store(tmp_path, suite)
-        for workload in workloads:
-            store.append(make.ok("fast", suite=suite, workload=workload))
-
-    class Silent:
-        """Listener that is told and keeps nothing."""
-
-        def planned(self, work, unit, total, settled):
-            """Nothing."""
-
-        def started(self, piece):
-            """Nothing."""
-
-        def finished(self, number, record):
-            """Nothing."""
-
-    run_studies(reproduction, SessionOptions(results=tmp_path, workers=1), Silent())
-    return reproduction
+        trials = (make.ok("fast", suite=suite, workload=workload) for workload in workloads)
+        make.kept(folder, *trials, suite=suite)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "find_reproduction", find_made)
+        run_studies(find_made("contest"), SessionOptions(results=folder, workers=1), Silent())
+    return folder
 
 
-def test_rows_know_their_records_and_their_trials(made: Reproduction, tmp_path: Path) -> None:
-    found = study_standings(made, tmp_path)
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Reproduction:
+    monkeypatch.setattr(session, "find_reproduction", find_made)
+    return find_made("contest")
+
+
+def test_rows_know_their_records_and_their_trials(made: Reproduction, results: Path) -> None:
+    found = study_standings(made, results)
     assert found is not None
     known = {
         (record.cell["workload"], record.cell["strategy"]): key
-        for key, record in cell_store(tmp_path, "contest", "places").latest().items()
+        for key, record in cell_store(results, "contest", "places").latest().items()
     }
     simulated = [one for one in found.standings if one.backend == "simulated"]
     assert [one.record for one in simulated] == [known[one.workload, one.strategy] for one in simulated]
@@ -91,15 +86,15 @@ def test_rows_know_their_records_and_their_trials(made: Reproduction, tmp_path: 
     assert found.records == "studies/contest/places.jsonl"
 
 
-def test_without_such_a_table_there_are_no_standings(made: Reproduction, tmp_path: Path, monkeypatch) -> None:
+def test_without_such_a_table_there_are_no_standings(made: Reproduction, results: Path, monkeypatch) -> None:
     monkeypatch.setattr(Places, "tables_beside", lambda self, rows, results: {"places": rows.drop(columns="tie")})
-    assert study_standings(made, tmp_path) is None
+    assert study_standings(made, results) is None
 
 
-def test_its_page_has_the_answer_and_every_problem(made: Reproduction, tmp_path: Path) -> None:
-    write_study_files(made, tmp_path)
-    assert extras(made, tmp_path) == [], "the page shows all of the table, not its first rows"
-    path = write_reproduction_page(made, tmp_path)
+def test_its_page_has_the_answer_and_every_problem(made: Reproduction, results: Path) -> None:
+    write_study_files(made, results)
+    assert extras(made, results) == [], "the page shows all of the table, not its first rows"
+    path = write_reproduction_page(made, results)
     text = path.read_text(encoding="utf-8")
     seen = Seen(text)
     words = " ".join(seen.text.split())

@@ -203,7 +203,7 @@ def test_any_strategy_is_behind_it_under_the_same_constraints() -> None:
 
 def test_constraints_that_cannot_be_kept_are_refused() -> None:
     def planner(constraint: ParameterConstraints) -> ShardBenchPlanner:
-        return ShardBenchPlanner(topology(), 64, constraints={"t0": constraint}, plan_s=1.0, ask_torchrec=False)
+        return ShardBenchPlanner(topology(), 64, constraints={"t0": constraint}, plan_s=0.1, ask_torchrec=False)
 
     with pytest.raises(PlannerError, match=r"no sharding type is left of \['grid_shard'\]"):
         planner(ParameterConstraints(sharding_types=["grid_shard"])).plan(module([100]), SHARDERS)
@@ -221,7 +221,7 @@ def test_kernels_are_kept_while_planning(ask_torchrec: bool) -> None:
     kernels = ["fused", "fused_uvm", "fused_uvm_caching", "fused_uvm_caching", "dense"]
     asked = {f"t{i}": ParameterConstraints(compute_kernels=[kernel]) for i, kernel in enumerate(kernels)}
     asked["t3"].cache_params = CacheParams(load_factor=0.5)
-    planner = ShardBenchPlanner(topology(), 64, constraints=asked, ask_torchrec=ask_torchrec, plan_s=0.5)
+    planner = ShardBenchPlanner(topology(), 64, constraints=asked, ask_torchrec=ask_torchrec, plan_s=0.1)
     made = planner.plan(module([1_000] * len(kernels)), SHARDERS).plan["tables"]
     assert [made[f"t{i}"].compute_kernel for i in range(len(kernels))] == kernels
     assert made["t3"].cache_params.load_factor == 0.5
@@ -232,12 +232,12 @@ def test_kernels_are_kept_while_planning(ask_torchrec: bool) -> None:
 
 def test_tables_that_fill_the_devices_go_to_host_memory() -> None:
     """Ten of 24.4 MiB in 4 x 50 MiB: one a device, and six beside them."""
-    planner = ShardBenchPlanner(topology(59 * MIB), 64, ask_torchrec=False, plan_s=0.5)
+    planner = ShardBenchPlanner(topology(59 * MIB), 64, ask_torchrec=False, plan_s=0.1)
     made = planner.plan(module([100_000] * 10), SHARDERS)
     assert max(held(made)) <= 50 * MIB
     assert sum(held(made)) > 100 * MIB
     with pytest.raises(PlannerError, match=r"tables need 256000000 bytes .* 4 devices have .* of HBM"):
-        ShardBenchPlanner(topology(59 * MIB, 0), 64, ask_torchrec=False, plan_s=0.5).plan(
+        ShardBenchPlanner(topology(59 * MIB, 0), 64, ask_torchrec=False, plan_s=0.1).plan(
             module([100_000] * 10), SHARDERS
         )
 
@@ -248,7 +248,7 @@ def test_modules_may_have_tables_of_one_name(caplog: pytest.LogCaptureFixture) -
     profiles = {"of_item.t0": even_profile(9_000, 3.0), "t1": even_profile(70, 2.0), "t9": even_profile(70, 2.0)}
     for ask_torchrec in (True, False):
         planner = ShardBenchPlanner(
-            topology(), 64, constraints=asked, profiles=profiles, ask_torchrec=ask_torchrec, plan_s=0.5
+            topology(), 64, constraints=asked, profiles=profiles, ask_torchrec=ask_torchrec, plan_s=0.1
         )
         made = planner.plan(model, SHARDERS).plan
         assert {path: set(tables) for path, tables in made.items()} == {"of_user": {"t0", "t1"}, "of_item": {"t0"}}
@@ -290,7 +290,7 @@ def wrapped(kind: type) -> torch.nn.Module:
 
 
 def test_a_module_around_a_collection_is_planned_as_a_whole_or_refused() -> None:
-    planner = ShardBenchPlanner(topology(), 64, ask_torchrec=False, plan_s=0.5)
+    planner = ShardBenchPlanner(topology(), 64, ask_torchrec=False, plan_s=0.1)
     for kind in (ManagedCollisionEmbeddingBagCollection, FeatureProcessedEmbeddingBagCollection):
         model = wrapped(kind)
         made = planner.plan(model).plan
@@ -298,7 +298,7 @@ def test_a_module_around_a_collection_is_planned_as_a_whole_or_refused() -> None
         assert set(made["tables"]) == {"t0", "t1"}
         # TorchRec's planner would shard the collection, and leave on each rank a map of ids of its own.
         for ask_torchrec in (True, False):
-            refused = ShardBenchPlanner(topology(), 64, ask_torchrec=ask_torchrec, plan_s=0.5)
+            refused = ShardBenchPlanner(topology(), 64, ask_torchrec=ask_torchrec, plan_s=0.1)
             with pytest.raises(PlannerError, match=f"no sharder is given for tables, a {kind.__name__}"):
                 refused.plan(model, SHARDERS)
     dealt = planner.plan(wrapped(ManagedCollisionEmbeddingBagCollection)).plan["tables"]
@@ -320,11 +320,11 @@ def test_a_sequence_on_cpus_is_not_copied() -> None:
     cpus = TorchRecTopology(world_size=2, local_world_size=2, compute_device="cpu")
     sharders: Any = [EmbeddingCollectionSharder()]
     for ask_torchrec in (True, False):
-        planner = ShardBenchPlanner(cpus, 64, ask_torchrec=ask_torchrec, plan_s=0.5)
+        planner = ShardBenchPlanner(cpus, 64, ask_torchrec=ask_torchrec, plan_s=0.1)
         assert planner.plan(model, sharders).plan["tables"]["t0"].sharding_type != "data_parallel"
         copied = {"t0": ParameterConstraints(sharding_types=["data_parallel"])}
         with pytest.raises(PlannerError, match="'t0'"):
-            ShardBenchPlanner(cpus, 64, constraints=copied, ask_torchrec=ask_torchrec, plan_s=0.5).plan(model, sharders)
+            ShardBenchPlanner(cpus, 64, constraints=copied, ask_torchrec=ask_torchrec, plan_s=0.1).plan(model, sharders)
     plan = Plan(world_size=2, segments=(whole_table(Table(name="t0", rows=40, dim=8), Replicated(ranks=(0, 1))),))
     with pytest.raises(Unsupported, match="'t0': TorchRec has no data_parallel for an EmbeddingCollection on CPUs"):
         sharding_plan(export(plan), model, "cpu")
@@ -339,7 +339,7 @@ def test_means_are_not_sharded_by_rows_beside_other_types(ask_torchrec: bool) ->
 
     def planned(**types: list[str]) -> dict[str, str]:
         asked = {name: ParameterConstraints(sharding_types=kinds) for name, kinds in types.items()}
-        planner = ShardBenchPlanner(topology(), 64, constraints=asked, ask_torchrec=ask_torchrec, plan_s=0.5)
+        planner = ShardBenchPlanner(topology(), 64, constraints=asked, ask_torchrec=ask_torchrec, plan_s=0.1)
         return {name: how.sharding_type for name, how in planner.plan(model, SHARDERS).plan["tables"].items()}
 
     assert planned(t0=["row_wise", "table_wise"], t1=["row_wise", "table_wise"])["t0"] == "table_wise"
@@ -363,7 +363,7 @@ def test_types_in_nodes_are_called_as_asked() -> None:
         nodes = TorchRecTopology(
             world_size=4, local_world_size=local, compute_device="cuda", hbm_cap=256 * MIB, ddr_cap=1 << 30
         )
-        planner = ShardBenchPlanner(nodes, 64, constraints=asked, ask_torchrec=False, plan_s=0.5)
+        planner = ShardBenchPlanner(nodes, 64, constraints=asked, ask_torchrec=False, plan_s=0.1)
         made = planner.plan(module([5_000, 9_000]), SHARDERS).plan["tables"]
         assert {name: how.sharding_type for name, how in made.items()} == {
             "t0": "table_row_wise", "t1": "table_column_wise",
@@ -382,7 +382,7 @@ def test_kernels_that_no_planner_has_are_said() -> None:
 def test_the_plan_of_rank_0_is_everybodys_and_the_topology_is_the_groups(tmp_path: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)
     try:
-        planner = ShardBenchPlanner(batch_size=64, plan_s=1.0)
+        planner = ShardBenchPlanner(batch_size=64, plan_s=0.1)
         made = planner.collective_plan(module([5_000, 70]), SHARDERS).plan["tables"]
         with pytest.raises(PlannerError, match="'t0' is 6 wide"):
             ShardBenchPlanner(batch_size=64, ask_torchrec=False).collective_plan(module([70], dim=6), SHARDERS)
@@ -397,7 +397,7 @@ def test_the_plan_of_rank_0_is_everybodys_and_the_topology_is_the_groups(tmp_pat
 
 def test_columns_are_not_narrower_than_asked() -> None:
     wide = ParameterConstraints(sharding_types=["column_wise"], min_partition=64)
-    planner = ShardBenchPlanner(topology(), 64, constraints={"t0": wide}, plan_s=1.0, ask_torchrec=False)
+    planner = ShardBenchPlanner(topology(), 64, constraints={"t0": wide}, plan_s=0.1, ask_torchrec=False)
     shards = planner.plan(module([5_000], dim=128), SHARDERS).plan["tables"]["t0"].sharding_spec.shards
     assert [shard.shard_sizes for shard in shards] == [[5_000, 64], [5_000, 64]]
     with pytest.raises(PlannerError, match="no sharding type is left"):

@@ -1,11 +1,13 @@
 """Plans as TorchRec's: what it can express, the remap, split collections, and an example that trains."""
 
+import contextlib
+import io
 import json
 import os
 import runpy
 import socket
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ from torchrec import (
 from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_configs import PoolingType
 
+from shardbench.processes.launch import call_in_child
 from shardbench.torchrec import Exported, export, ranks_of, read_tables, sharding_plan, split
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "train_with_plan.py"
@@ -283,20 +286,20 @@ def test_models_of_other_tables_are_refused() -> None:
         split(exported, right)
 
 
-def exported_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def exported_by_command(tmp_path: Path, command) -> Path:
     plan = tmp_path / "plan.json"
     plan.write_text(everything().to_json())
-    assert cli.run_command(["export", str(plan)]) == 0
-    assert "3 of 6 tables" in capsys.readouterr().out
+    assert "3 of 6 tables" in command("export", plan)
     return tmp_path / "plan.torchrec.json"
 
 
-def test_the_command_refuses_what_cannot_be_expressed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_what_cannot_be_expressed(
+    tmp_path: Path, command, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = tmp_path / "plan.json"
     hosted = Plan(world_size=2, segments=(seg("a", (0, 10), (0, 8), Host(node=0)),))
     plan.write_text(hosted.to_json())
-    assert cli.run_command(["export", str(plan), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(command("export", plan, "--json", code=1))
     assert told["cannot"] == [
         "table 'a' rows 0..10 columns 0..8: rows looked up by the CPUs of node 0 have no sharding type"
     ]
@@ -305,55 +308,50 @@ def test_the_command_refuses_what_cannot_be_expressed(tmp_path: Path, capsys: py
     assert capsys.readouterr().err == f"cannot: {told['cannot'][0]}\n"
 
 
-def test_the_command_says_what_a_node_is_and_spares_the_remap(tmp_path: Path) -> None:
+def test_the_command_says_what_a_node_is_and_spares_the_remap(tmp_path: Path, command) -> None:
     plan, made = tmp_path / "plan.json", tmp_path / "made.json"
     plan.write_text(everything().to_json())
     # A node has both devices unless the option says otherwise.
     for option, per_node in (((), 2), (("--devices-per-node", "1"), 1)):
-        assert cli.run_command(["export", str(plan), "--out", str(made), *option]) == 0
+        command("export", plan, "--out", made, *option)
         assert Exported.from_json(made.read_bytes()).devices_per_node == per_node
     assert "dealt" in Exported.from_json(made.read_bytes()).remapped
-    assert cli.run_command(["export", str(plan), "--out", str(made), "--in-blocks"]) == 0
+    command("export", plan, "--out", made, "--in-blocks")
     assert "dealt" not in Exported.from_json(made.read_bytes()).remapped
 
 
-def losses(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(EXAMPLE), *arguments],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def losses(*arguments: str, **environment: str) -> list[float]:
+    """What the example prints with these arguments, in this process."""
+    os.environ.update(environment)
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "argv", [str(EXAMPLE), *arguments])
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    return json.loads(printed.getvalue())["losses"] if printed.getvalue() else []
 
 
-def finished(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    return out
+def rank_losses(arguments: list[str], environment: dict[str, str]) -> list[float]:
+    return losses(*arguments, **environment)
 
 
-def test_the_example_trains_as_the_unsharded_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = exported_by_command(tmp_path, capsys)
+def test_the_example_trains_as_the_unsharded_model(tmp_path: Path, command) -> None:
+    made = exported_by_command(tmp_path, command)
     names = ("tiers", "dealt", "boxes")
     (tmp_path / "prepared.json").write_text(json.dumps({"tables": [{"name": name} for name in names]}))
     for number, name in enumerate(names):
         np.save(tmp_path / f"t{number}_order.npy", shuffled_ranks()[name].argsort().numpy())
-    arguments = [str(made), "--profile", str(tmp_path)]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [losses(arguments, RANK=str(rank), LOCAL_RANK=str(rank), **group) for rank in range(2)]
-    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(made), "--unsharded"])
-    capsys.readouterr()
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    expected = json.loads(capsys.readouterr().out)["losses"]
-    printed = [finished(rank) for rank in ranks]
-    found = json.loads(printed[0])["losses"]
-    assert found == pytest.approx(expected, rel=1e-5)
+
+    def on_rank(rank: int) -> list[float]:
+        given = [str(made), "--profile", str(tmp_path)], {**group, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        return call_in_child(rank_losses, given, timeout_s=120, phase="time", log=tmp_path / f"{rank}.log")
+
+    with ThreadPoolExecutor(2) as pool:
+        found, _ = pool.map(on_rank, range(2))
+    assert found == pytest.approx(losses(str(made), "--unsharded"), rel=1e-5)
     assert abs(found[0] - found[-1]) > 1e-3
 
 

@@ -25,9 +25,9 @@ from shardbench.model.plan import (
     Plan,
     Replicated,
     RowWise,
-    Segment,
     Tier,
     deal_start,
+    row_ranges,
     whole_table,
     whole_tables,
 )
@@ -180,10 +180,7 @@ def test_columns_send_their_ids_to_every_owner():
     on = problem()
     tables = (Table(name="a", rows=6, dim=8), on.tables[1])
     on = Problem.of("hand", tables, on.profiles, on.machine, batch_size=4)
-    halves = [
-        Segment(table="a", row_stop=6, column_start=c, column_stop=c + 4, placement=OnRank(rank=r))
-        for c, r in ((0, 0), (4, 1))
-    ]
+    halves = [whole_table(tables[0], OnRank(rank=r), (c, c + 4)) for c, r in ((0, 0), (4, 1))]
     plan = Plan(world_size=2, segments=(*halves, whole_table(tables[1], OnRank(rank=0))))
     traffic = count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE)
     assert traffic.load.lookups.tolist() == [6 + 4, 6]
@@ -264,9 +261,7 @@ def test_node_copies_are_padded_table_by_table(precision):
     cut = {"a": 5, "b": 3}
     segments = []
     for table in on.tables:
-        rest = Segment(table=table.name, row_start=cut[table.name], row_stop=table.rows, column_stop=4,
-                       placement=OnRank(rank=0))  # fmt: skip
-        segments += [replace(rest, row_start=0, row_stop=cut[table.name], placement=NodeSharded()), rest]
+        segments += row_ranges(table, (cut[table.name], NodeSharded()), (table.rows, OnRank(rank=0)))
     traffic = count(Plan(world_size=4, segments=tuple(segments)), on, lambda i: (FIRST, SECOND)[i], DENSE)
     # A ring of two nodes: 2 * 1/2 of (3 + 2) rows of 4 columns.
     assert traffic.collectives["rows_all_reduce"].sent_inter.tolist() == [(3 + 2) * 4 * precision.bytes] * 4
@@ -403,10 +398,7 @@ def test_a_group_of_one_rank_calls_nothing():
 def test_segments_that_meet_on_a_rank_send_one_vector():
     on = problem()
     whole = counted(OnRank(rank=0), OnRank(rank=1), on)
-    halves = [
-        Segment(table="a", row_start=0, row_stop=1, column_stop=4, placement=OnRank(rank=0)),
-        Segment(table="a", row_start=1, row_stop=6, column_stop=4, placement=OnRank(rank=0, tier=Tier.UVM)),
-    ]
+    halves = row_ranges(on.tables[0], (1, OnRank(rank=0)), (6, OnRank(rank=0, tier=Tier.UVM)))
     plan = Plan(world_size=2, segments=(*halves, whole_table(on.tables[1], OnRank(rank=1))))
     cut = count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE)
     assert cut.collectives["output_all_to_all"].sent.tolist() == whole.collectives["output_all_to_all"].sent.tolist()
@@ -428,8 +420,7 @@ def test_schedules_count_their_copies():
     plan = Plan(
         world_size=2,
         segments=(
-            Segment(table="a", row_stop=2, column_stop=4, placement=Replicated(ranks=(0, 1))),
-            Segment(table="a", row_start=2, row_stop=6, column_stop=4, placement=Host(node=0)),
+            *row_ranges(on.tables[0], (2, Replicated(ranks=(0, 1))), (6, Host(node=0))),
             whole_table(on.tables[1], Host(node=0)),
         ),
         schedule=BatchSchedule(phases=tuple(phases)),
@@ -460,8 +451,7 @@ def test_a_cold_batch_is_looked_up_where_the_masters_are():
     plan = Plan(
         world_size=2,
         segments=(
-            Segment(table="a", row_stop=2, column_stop=4, placement=Replicated(ranks=(0, 1))),
-            Segment(table="a", row_start=2, row_stop=6, column_stop=4, placement=Host(node=1)),
+            *row_ranges(on.tables[0], (2, Replicated(ranks=(0, 1))), (6, Host(node=1))),
             whole_table(on.tables[1], Replicated(ranks=(0, 1))),
         ),
         schedule=BatchSchedule(phases=(Phase(kind=PhaseKind.COLD, batches=1), Phase(kind=PhaseKind.HOT, batches=1))),

@@ -15,7 +15,7 @@ from shardbench.model.plan import (
     Plan,
     Replicated,
     RowWise,
-    Segment,
+    row_ranges,
     whole_table,
 )
 from shardbench.workloads.trace import Bags, Split
@@ -59,9 +59,8 @@ def test_any_split_conserves_lookups_bytes_and_vectors(data):
     segments = []
     for table in on.tables:
         cut = data.draw(st.integers(8, table.rows - 8))
-        for start, stop in ((0, cut), (cut, table.rows)):
-            place = data.draw(st.sampled_from(choices))
-            segments.append(Segment(table=table.name, row_start=start, row_stop=stop, column_stop=8, placement=place))
+        places = [data.draw(st.sampled_from(choices)) for _ in range(2)]
+        segments += row_ranges(table, (cut, places[0]), (table.rows, places[1]))
     traffic = count(
         Plan(world_size=4, segments=tuple(segments)), on, lambda i: workload.bags(Split.TEST, 0, i), workload.dense
     )
@@ -82,8 +81,7 @@ def test_expected_traffic_agrees_with_many_counted_batches():
     plan = Plan(
         world_size=4,
         segments=(
-            Segment(table="table0", row_stop=50, column_stop=8, placement=OnRank(rank=0)),
-            Segment(table="table0", row_start=50, row_stop=200, column_stop=8, placement=RowWise(ranks=everyone)),
+            *row_ranges(on.tables[0], (50, OnRank(rank=0)), (200, RowWise(ranks=everyone))),
             whole_table(on.tables[1], Replicated(ranks=everyone)),
         ),
     )

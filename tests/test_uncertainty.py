@@ -25,7 +25,7 @@ from shardbench.cost.uncertainty import (
 )
 from shardbench.model.machine import HostConstants, Trust
 from shardbench.model.machine_file import load_machine, uncertain
-from shardbench.model.plan import OnRank, Plan, Segment, Tier
+from shardbench.model.plan import Plan, Tier, whole_tables
 from shardbench.model.problem import Problem
 from shardbench.runs.simulate import simulate
 from shardbench.workloads.materialise import materialise
@@ -41,11 +41,7 @@ def problem_on(device) -> Problem:
 
 
 def plan(*placed: tuple[int, Tier]) -> Plan:
-    segments = tuple(
-        Segment(table=t.name, row_start=0, row_stop=t.rows, column_stop=t.dim, placement=OnRank(rank=rank, tier=tier))
-        for t, (rank, tier) in zip(WORKLOAD.tables, placed, strict=True)
-    )
-    return Plan(world_size=2, segments=segments)
+    return Plan(world_size=2, segments=whole_tables(WORKLOAD.tables, *zip(*placed)))
 
 
 def test_deviations_are_standard_normal_and_of_the_name_alone():

@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VERSION = PROJECT["project"]["version"]
+PLANTED = ("baselines/planted/__init__.py", "baselines/planted/reproduction/__init__.py")
+"""A new baseline, which needs no edit elsewhere."""
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
 
 
@@ -25,6 +27,9 @@ def wheel(tmp_path_factory):
         shutil.copytree(ROOT / name, source / name, ignore=LEFT_OUT)
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    for name in PLANTED:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).touch()
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check")
     sdist = [sys.executable, "-c", "from setuptools.build_meta import build_sdist; build_sdist('.')"]
     of_sdist = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", "wheels", f"shardbench-{VERSION}.tar.gz"]
@@ -65,6 +70,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
         wanted = {package.replace(".", "/") + name.removeprefix(folder) for name in said.splitlines()}
         assert wanted
         assert wanted <= names
+    assert {f"shardbench/{name}" for name in PLANTED} <= names
 
 
 def test_nothing_of_the_checkout_but_the_package_is_in_the_wheel(wheel):

@@ -1,26 +1,35 @@
-"""The unsharded model, which a sharded run must reproduce, in one process with plain torch; and the sharded run."""
+"""A plan on real ranks, and the unsharded model that they must reproduce, in one process with plain torch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torchrec.optim import RowWiseAdagrad
 
 from shardbench.base.arrays import Floats32
+from shardbench.cost.collectives import CollectiveName
+from shardbench.cost.traffic import Traffic, count, mean
 from shardbench.engine.dlrm import DenseModel, History
 from shardbench.engine.formats import TENSOR_TYPES
 from shardbench.engine.inputs import in_schedule, packed, seeded_inputs, seeded_weights
 from shardbench.engine.lower import Lowered, lower
-from shardbench.model.plan import PhaseKind, sharding_groups
+from shardbench.engine.measure import Measurement, measure, rank_job
+from shardbench.model.plan import PhaseKind, Plan, sharding_groups
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer, Pooling, Table
+from shardbench.model.validate import validate
 from shardbench.processes.job import RankJob
+from shardbench.runs.simulate import totals
 from shardbench.workloads.hotness import take
-from shardbench.workloads.materialise import Batches
+from shardbench.workloads.materialise import Batches, materialise
 from shardbench.workloads.trace import Bags
+from shardbench.workloads.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +40,66 @@ class Trained:
     weights: list[Floats32]
     moments: list[Floats32] | None = None
     """Row-wise Adagrad's, [rows] a table; of ranks only those of the masters of a batch schedule."""
+
+
+@dataclass(frozen=True)
+class OnRanks:
+    """A plan that was trained by real ranks, a step on each of the batches."""
+
+    job: RankJob
+    folder: Path
+    measured: Measurement
+    counted: tuple[Traffic, ...]
+    """What is counted of each batch."""
+
+    @cached_property
+    def sharded(self) -> Trained:
+        """What the ranks dumped."""
+        return read_sharded(self.job, self.folder)
+
+    @cached_property
+    def unsharded(self) -> Trained:
+        """The same training in one process."""
+        return train_unsharded(self.job)
+
+    def check_sent(self) -> None:
+        """Check that ranks sent of each batch, by collective and link, what is counted, and that its mean is kept."""
+        for n, traffic in enumerate(self.counted):
+            for rank in self.measured.ranks:
+                for name in CollectiveName:
+                    links = traffic.collectives[name]
+                    expected = (links.sent_intra[rank.rank], links.sent_inter[rank.rank])
+                    assert rank.sent[n].get(name, (0.0, 0.0)) == pytest.approx(expected, rel=1e-12), (
+                        n,
+                        rank.rank,
+                        name,
+                    )
+                assert set(rank.sent[n]) <= set(CollectiveName)
+        counted = {name: pair for name, pair in totals(mean(self.counted)).collectives.items() if sum(pair)}
+        kept = {name: pair for name, pair in self.measured.sent.items() if sum(pair)}
+        assert kept == {name: pytest.approx(pair, rel=1e-9) for name, pair in counted.items()}
+        assert counted or self.job.topology.world_size == 1
+
+    def check_trained(self, reference: Trained | None = None, *, logits: float = 1e-5, weights: float = 5e-6) -> None:
+        """Check that the ranks' logits and weights are a reference's, the unsharded model's unless one is given."""
+        reference = reference or self.unsharded
+        assert len(self.sharded.logits) == len(self.counted)
+        for ours, theirs in zip(self.sharded.logits, reference.logits, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=logits)
+        for i, (ours, theirs) in enumerate(zip(self.sharded.weights, reference.weights, strict=True)):
+            np.testing.assert_allclose(ours, theirs, atol=weights, err_msg=f"table {i}")
+
+
+def on_ranks(
+    folder: Path, workload: Workload, problem: Problem, plan: Plan, batches: int = 1, **settings: Any
+) -> OnRanks:
+    """Train a valid plan on real ranks in a new folder; ``settings`` are of the job."""
+    validate(plan, problem, frozenset(Move))
+    stored = materialise(workload, folder / "batches", range(batches))
+    given = {"warmup": 1, "iterations": 2, "seed": 1, "timeout_s": 100, "learning_rate": 0.5, "dump": True, **settings}
+    job = rank_job(plan, problem, workload.dense, folder / "batches", **given)
+    counted = (count(plan, problem, partial(stored.bags, n), workload.dense) for n in range(batches))
+    return OnRanks(job, folder / "job", measure(job, folder / "job"), tuple(counted))
 
 
 class _Rounded(torch.autograd.Function):

@@ -203,42 +203,27 @@ def _kept(folder: Path) -> list[bytes]:
     return [KEPT.encode()]
 
 
-def _table_list(_: Path) -> list[bytes]:
-    return words("name,rows,dim,pooled,features,pooling\na,100,16,true,x|y,3.5\nb,20,,false,,\n")(_)
+_TABLE_LIST = words("name,rows,dim,pooled,features,pooling\na,100,16,true,x|y,3.5\nb,20,,false,,\n")
 
 
 LINES = (
-    Parser(name="command lines", file="line.json", make=_fill, change=_lines, read=_run, weight=7),
+    Parser("command lines", "line.json", _fill, _lines, _run, 7),
+    Parser("planned suite", "s.toml", _suite, mutations.toml, _planned("s.toml", "a100-40gb-2x8"), 2),
+    Parser("planned machine", "m.toml", _machine, mutations.toml, _planned("t.toml", "m.toml"), 2),
     Parser(
-        name="planned suite",
-        file="s.toml",
-        make=_suite,
-        change=mutations.toml,
-        read=_planned("s.toml", "a100-40gb-2x8"),
-        weight=2,
+        "planned constraints",
+        "kept.toml",
+        _kept,
+        mutations.toml,
+        _planned("t.toml", "a100-40gb-2x8", "--constraints", "kept.toml"),
+        1,
     ),
     Parser(
-        name="planned machine",
-        file="m.toml",
-        make=_machine,
-        change=mutations.toml,
-        read=_planned("t.toml", "m.toml"),
-        weight=2,
-    ),
-    Parser(
-        name="planned constraints",
-        file="kept.toml",
-        make=_kept,
-        change=mutations.toml,
-        read=_planned("t.toml", "a100-40gb-2x8", "--constraints", "kept.toml"),
-        weight=1,
-    ),
-    Parser(
-        name="planned tables",
-        file="t.csv",
-        make=_table_list,
-        change=mutations.lines,
-        read=_planned("t.csv", "a100-40gb-2x8", "--batch-size", "32"),
-        weight=1,
+        "planned tables",
+        "t.csv",
+        _TABLE_LIST,
+        mutations.lines,
+        _planned("t.csv", "a100-40gb-2x8", "--batch-size", "32"),
+        1,
     ),
 )

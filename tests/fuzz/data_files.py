@@ -102,10 +102,6 @@ def _triples(_: Path) -> list[bytes]:
     return [made.getvalue(), old.getvalue()]
 
 
-def _packed_triples(folder: Path) -> list[bytes]:
-    return [mutations.gz(one) for one in _triples(folder)]
-
-
 LOG = "user,item,time\n" + "".join(f"u{i % 7},{i % 3};{i % 5},{1000 + i}\n" for i in range(40))
 
 
@@ -271,147 +267,71 @@ def _pt(data: bytes, random: Random) -> bytes:
     return mutations.some_bytes(data, random)
 
 
+def _packed(name: str, parser: Parser, pack: Callable[[bytes], bytes], weight: int) -> Parser:
+    """The parser whose files are packed; the ending is the packing function's name."""
+    return Parser(
+        name,
+        f"{parser.file}.{pack.__name__}",
+        lambda folder: [pack(content) for content in parser.make(folder)],
+        mutations.packed(parser.change, pack),
+        parser.read,
+        weight,
+    )
+
+
+TRIPLES = Parser("dlrm_datasets .pt", "x.pt", _triples, _pt, lambda p: load_triple(p, 2), 5)
+LOGS = Parser("log .csv", "log.csv", _log, mutations.lines, _profile, 4)
+TRACES = Parser("trace", "x.txt", _trace, mutations.lines, _read_trace, 4)
 DATA = (
+    Parser("pool of tables", "pool.npz", _pool, mutations.zipped(mutations.npy), _read_pool, 4),
+    Parser("checkpoint", "k.pt", _checkpoint, mutations.zipped(mutations.some_bytes), _read_checkpoint, 5),
+    TRIPLES,
+    _packed("dlrm_datasets .pt.gz", TRIPLES, mutations.gz, 3),
+    LOGS,
+    _packed("log .csv.gz", LOGS, mutations.gz, 2),
+    _packed("log .csv.zst", LOGS, mutations.zst, 2),
+    Parser("log .parquet", "log.parquet", _log_parquet, mutations.some_bytes, _profile, 3),
+    Parser("Criteo Kaggle", "train.txt", words(CRITEO), mutations.lines, _criteo, 2),
     Parser(
-        name="pool of tables",
-        file="pool.npz",
-        make=_pool,
-        change=mutations.zipped(mutations.npy),
-        read=_read_pool,
-        weight=4,
+        "Criteo Kaggle archive",
+        "dac.tar.gz",
+        _archive,
+        mutations.packed(mutations.some_bytes, mutations.gz),
+        _criteo,
+        2,
+    ),
+    Parser("Criteo Terabyte", "day_0", words(CRITEO), mutations.lines, _download(criteo_terabyte.DOWNLOAD), 1),
+    Parser("Avazu", "train.csv", _avazu, mutations.lines, _download(avazu.DOWNLOAD), 1),
+    Parser("Taobao", "UserBehavior.csv", _taobao, mutations.lines, _download(taobao.DOWNLOAD), 2),
+    Parser(
+        "multi-hot days",
+        "day_0_sparse_multi_hot.npz",
+        _day,
+        mutations.zipped(mutations.npy),
+        _download(criteo_multi_hot.DOWNLOAD),
+        1,
     ),
     Parser(
-        name="checkpoint",
-        file="k.pt",
-        make=_checkpoint,
-        change=mutations.zipped(mutations.some_bytes),
-        read=_read_checkpoint,
-        weight=5,
+        "prepared note", "prepared/prepared.json", _of_prepared("prepared.json"), mutations.as_json, _read_prepared, 4
     ),
     Parser(
-        name="dlrm_datasets .pt", file="x.pt", make=_triples, change=_pt, read=lambda p: load_triple(p, 2), weight=5
+        "prepared array",
+        "prepared/t0_f0_values.npy",
+        _of_prepared("t0_f0_values.npy"),
+        mutations.npy,
+        _read_prepared,
+        2,
+    ),
+    Parser("array", "x.npy", _npy, mutations.npy, _unnoted_array, 20),
+    TRACES,
+    _packed("trace .gz", TRACES, mutations.gz, 2),
+    Parser("bag lengths", "y.txt", _lengths, mutations.lines, _read_lengths, 4),
+    Parser(
+        "header of batches", "batches/batches.json", _of_batches("batches.json"), mutations.as_json, _read_batches, 10
     ),
     Parser(
-        name="dlrm_datasets .pt.gz",
-        file="x.pt.gz",
-        make=_packed_triples,
-        change=mutations.packed(_pt, mutations.gz),
-        read=lambda p: load_triple(p, 2),
-        weight=3,
+        "lengths of batches", "batches/0.lengths.npy", _of_batches("0.lengths.npy"), mutations.npy, _read_batches, 10
     ),
-    Parser(name="log .csv", file="log.csv", make=_log, change=mutations.lines, read=_profile, weight=4),
-    Parser(
-        name="log .csv.gz",
-        file="log.csv.gz",
-        make=lambda f: [mutations.gz(one) for one in _log(f)],
-        change=mutations.packed(mutations.lines, mutations.gz),
-        read=_profile,
-        weight=2,
-    ),
-    Parser(
-        name="log .csv.zst",
-        file="log.csv.zst",
-        make=lambda f: [mutations.zst(one) for one in _log(f)],
-        change=mutations.packed(mutations.lines, mutations.zst),
-        read=_profile,
-        weight=2,
-    ),
-    Parser(
-        name="log .parquet", file="log.parquet", make=_log_parquet, change=mutations.some_bytes, read=_profile, weight=3
-    ),
-    Parser(name="Criteo Kaggle", file="train.txt", make=words(CRITEO), change=mutations.lines, read=_criteo, weight=2),
-    Parser(
-        name="Criteo Kaggle archive",
-        file="dac.tar.gz",
-        make=_archive,
-        change=mutations.packed(mutations.some_bytes, mutations.gz),
-        read=_criteo,
-        weight=2,
-    ),
-    Parser(
-        name="Criteo Terabyte",
-        file="day_0",
-        make=words(CRITEO),
-        change=mutations.lines,
-        read=_download(criteo_terabyte.DOWNLOAD),
-        weight=1,
-    ),
-    Parser(
-        name="Avazu", file="train.csv", make=_avazu, change=mutations.lines, read=_download(avazu.DOWNLOAD), weight=1
-    ),
-    Parser(
-        name="Taobao",
-        file="UserBehavior.csv",
-        make=_taobao,
-        change=mutations.lines,
-        read=_download(taobao.DOWNLOAD),
-        weight=2,
-    ),
-    Parser(
-        name="multi-hot days",
-        file="day_0_sparse_multi_hot.npz",
-        make=_day,
-        change=mutations.zipped(mutations.npy),
-        read=_download(criteo_multi_hot.DOWNLOAD),
-        weight=1,
-    ),
-    Parser(
-        name="prepared note",
-        file="prepared/prepared.json",
-        make=_of_prepared("prepared.json"),
-        change=mutations.as_json,
-        read=_read_prepared,
-        weight=4,
-    ),
-    Parser(
-        name="prepared array",
-        file="prepared/t0_f0_values.npy",
-        make=_of_prepared("t0_f0_values.npy"),
-        change=mutations.npy,
-        read=_read_prepared,
-        weight=2,
-    ),
-    Parser(name="array", file="x.npy", make=_npy, change=mutations.npy, read=_unnoted_array, weight=20),
-    Parser(name="trace", file="x.txt", make=_trace, change=mutations.lines, read=_read_trace, weight=4),
-    Parser(
-        name="trace .gz",
-        file="x.txt.gz",
-        make=lambda f: [mutations.gz(one) for one in _trace(f)],
-        change=mutations.packed(mutations.lines, mutations.gz),
-        read=_read_trace,
-        weight=2,
-    ),
-    Parser(name="bag lengths", file="y.txt", make=_lengths, change=mutations.lines, read=_read_lengths, weight=4),
-    Parser(
-        name="header of batches",
-        file="batches/batches.json",
-        make=_of_batches("batches.json"),
-        change=mutations.as_json,
-        read=_read_batches,
-        weight=10,
-    ),
-    Parser(
-        name="lengths of batches",
-        file="batches/0.lengths.npy",
-        make=_of_batches("0.lengths.npy"),
-        change=mutations.npy,
-        read=_read_batches,
-        weight=10,
-    ),
-    Parser(
-        name="list of tables .csv",
-        file="tables.csv",
-        make=_table_list,
-        change=mutations.lines,
-        read=read_table_list,
-        weight=6,
-    ),
-    Parser(
-        name="list of tables .parquet",
-        file="tables.parquet",
-        make=_table_list_parquet,
-        change=mutations.some_bytes,
-        read=read_table_list,
-        weight=10,
-    ),
+    Parser("list of tables .csv", "tables.csv", _table_list, mutations.lines, read_table_list, 6),
+    Parser("list of tables .parquet", "tables.parquet", _table_list_parquet, mutations.some_bytes, read_table_list, 10),
 )

@@ -208,72 +208,25 @@ def _written_tables(path: Path) -> object:
 
 
 LEFT = (
-    Parser(name="plan", file="plan.json", make=_plans, change=mutations.as_json, read=_plan, weight=30),
+    Parser("plan", "plan.json", _plans, mutations.as_json, _plan, 30),
     Parser(
-        name="exported plan",
-        file="plan.json",
-        make=_exported,
-        change=mutations.as_json,
-        read=lambda p: Exported.from_json(p.read_bytes()),
-        weight=25,
+        "exported plan", "plan.json", _exported, mutations.as_json, lambda p: Exported.from_json(p.read_bytes()), 25
+    ),
+    Parser("records of trials", "records/quick.jsonl", _trials, _redigested, _results, 4),
+    Parser(
+        "records of cells", "studies/mine/steps.jsonl", _cells, _redigested, lambda p: load_results(p.parents[2]), 15
     ),
     Parser(
-        name="records of trials", file="records/quick.jsonl", make=_trials, change=_redigested, read=_results, weight=4
+        "submission",
+        "studies/leaderboard/steps.jsonl",
+        _submitted,
+        _redigested,
+        lambda p: check_submission(p.parents[2], committed=ROOT / "results"),
+        1,
     ),
-    Parser(
-        name="records of cells",
-        file="studies/mine/steps.jsonl",
-        make=_cells,
-        change=_redigested,
-        read=lambda p: load_results(p.parents[2]),
-        weight=15,
-    ),
-    Parser(
-        name="submission",
-        file="studies/leaderboard/steps.jsonl",
-        make=_submitted,
-        change=_redigested,
-        read=lambda p: check_submission(p.parents[2], committed=ROOT / "results"),
-        weight=1,
-    ),
-    Parser(
-        name="environment",
-        file="environments/e.json",
-        make=_environments,
-        change=mutations.as_json,
-        read=_environment,
-        weight=20,
-    ),
-    Parser(
-        name="job of ranks",
-        file="job.json",
-        make=_jobs,
-        change=mutations.as_json,
-        read=lambda p: read_job(p.parent),
-        weight=20,
-    ),
-    Parser(
-        name="failure of a rank",
-        file="rank0.error.json",
-        make=_failures,
-        change=mutations.as_json,
-        read=_failure,
-        weight=10,
-    ),
-    Parser(
-        name="result of a rank",
-        file="rank0.json",
-        make=_rank_results,
-        change=_whole_redigested,
-        read=_measured,
-        weight=10,
-    ),
-    Parser(
-        name="written tables",
-        file="tables/x/x.csv",
-        make=_tables_csv,
-        change=mutations.lines,
-        read=_written_tables,
-        weight=2,
-    ),
+    Parser("environment", "environments/e.json", _environments, mutations.as_json, _environment, 20),
+    Parser("job of ranks", "job.json", _jobs, mutations.as_json, lambda p: read_job(p.parent), 20),
+    Parser("failure of a rank", "rank0.error.json", _failures, mutations.as_json, _failure, 10),
+    Parser("result of a rank", "rank0.json", _rank_results, _whole_redigested, _measured, 10),
+    Parser("written tables", "tables/x/x.csv", _tables_csv, mutations.lines, _written_tables, 2),
 )

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 Change = Callable[[bytes, Random], bytes]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Parser:
     """``read`` gets the path of a file, which lies in a folder with what else it needs."""
 
@@ -25,8 +25,6 @@ class Parser:
     read: Callable[[Path], object]
     weight: int = 10
     """Its share of all inputs."""
-    refuses: bool = False
-    """Whether even the contents that it begins with are refused."""
 
 
 def words(*texts: str) -> Callable[[Path], list[bytes]]:
