@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import records as make
 
 from shardbench.base.serialise import content_hash
 from shardbench.leaderboard import problems
-from shardbench.leaderboard.studies import Steps
+from shardbench.leaderboard.studies import STEPS
 from shardbench.model.machine_file import load_machine
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.report.standing import by_problem, disagreement, table_standings
@@ -69,12 +70,11 @@ def test_what_a_version_poses_is_frozen(version: int) -> None:
 
 def test_a_cell_is_of_the_problems_and_of_its_strategy_whatever_the_code_around_them(monkeypatch) -> None:
     cell = {"version": 1, "workload": "kaggle", "machine": "m", "strategy": "greedy-size", "effort": "timed"}
-    before = cell_code(Steps(), cell)
+    before = cell_code(STEPS, cell)
     monkeypatch.setattr("shardbench.studies.session.class_code", lambda *_, **__: "edited since")
-    assert cell_code(Steps(), cell) == before
-    assert cell_code(Steps(), cell | {"strategy": "greedy-lookup"}) != before
-    monkeypatch.setattr(Steps, "frozen", "another list")
-    assert cell_code(Steps(), cell) != before
+    assert cell_code(STEPS, cell) == before
+    assert cell_code(STEPS, cell | {"strategy": "greedy-lookup"}) != before
+    assert cell_code(replace(STEPS, frozen="another list"), cell) != before
 
 
 def test_problems_have_known_machines_and_workloads_of_all_sizes() -> None:
@@ -95,7 +95,7 @@ def test_problems_have_known_machines_and_workloads_of_all_sizes() -> None:
 
 
 def test_every_strategy_that_is_no_variant_stands_on_every_problem() -> None:
-    cells = Steps().cells(False)
+    cells = STEPS.cells(False)
     named = {name for name, each in strategies().items() if not each.role.named_only}
     listed = {(cell["workload"], cell["machine"]) for cell in cells}
     timed = {(cell["workload"], cell["machine"], cell["strategy"]) for cell in cells if cell["effort"] == "timed"}

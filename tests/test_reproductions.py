@@ -31,7 +31,7 @@ def test_cells_are_distinct_and_quick_ones_are_among_them(name: str) -> None:
         quick = {cell_key(study.name, study.version, cell) for cell in study.cells(True)}
         assert len(set(full)) == len(full), study.name
         assert quick <= set(full), study.name
-        assert (study.__doc__ or "").strip(), study.name
+        assert study.title.strip(), study.name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -178,7 +178,7 @@ def test_dreamshard_trained_elsewhere_is_held_against_itself_trained_there() -> 
             "infeasible": 0,
         }
     )
-    tables = studies.DreamShardTransfer().tables(rows)
+    tables = studies.transfer_tables(rows)
     # A policy that is used on its own row alone tells nothing of other rows.
     assert observe(Evidence(records=(), tables=tables)) == {"other-sizes": pytest.approx([20.0 / 25.0, 10.0 / 8.0])}
 

@@ -222,7 +222,7 @@ def cell_code(study: Study, cell: Cell) -> str | None:
 
     The owner counts by its data alone where the study says so. None where the study has no file to read.
     """
-    own = study.frozen or class_code(study, Study, reproduction=True)
+    own = study.frozen or class_code(study, Study, study.home, reproduction=True)
     return content_hash(own, {name: _strategy_code(name) for name in study.strategies_of(cell)}) if own else None
 
 
