@@ -38,8 +38,8 @@ def calibrate(
     """Choose hot rows under ``budget_bytes`` from profiles; ``row_bytes[i]`` is a row of table i, state included.
 
     With ``fill``, rows that were never seen take what room is left, table by table (deviation 14).
-    Exact, as a profile holds how many rows have each count. Raises BadInput for a budget that
-    holds not one row.
+    Exact, as a profile holds how many rows have each count (deviation 2). Raises BadInput for a
+    budget that holds not one row.
     """
     if not profiles or len(row_bytes) != len(profiles):
         raise BadInput(f"give at least one table and a row size for each, got {len(profiles)} and {len(row_bytes)}")

@@ -143,7 +143,7 @@ REGION = region_study(
 
 
 class SmallKaggle(CriteoLike):
-    """Kaggle's columns with one in PART of their rows, all frequencies to the power ``skew``."""
+    """Made-up Kaggle columns (deviation 10) with one in PART of their rows, all frequencies to the power ``skew``."""
 
     def __init__(self, *, skew: float, batch_size: int, logged: int, dense_scale: float, dependence: float) -> None:
         def width(units: int) -> int:

@@ -136,8 +136,8 @@ SENSITIVITY = Study(
     name="sensitivity",
     title="One factor at a time, from the contrast, on nine features: skew, length, nodes, links, batch, budget. "
     "`skew` multiplies all exponents, `history` all lengths; `bandwidth_ratio` is that of the link inside a node to "
-    "the one between nodes; `budget` multiplies the row-wise plan's memory. Gains are over table-row-wise, as the claims' "
-    "are (`latency`, `traffic`), and over row-wise.",
+    "the one between nodes; `budget` multiplies the row-wise plan's memory. Gains are over table-row-wise, as the "
+    "claims' are (`latency`, `traffic`), and over row-wise.",
     version=2,
     cells=lambda quick: [
         {"factor": factor, "value": float(value)}

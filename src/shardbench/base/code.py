@@ -33,7 +33,6 @@ _FOLDERS = ("baselines", "datasets", "drift", "leaderboard", "machines", "suites
 _JUDGES = (
     "runs.run_trial",
     "engine.rank",
-    "engine.phased.ranks",
     "studies.contests.contest",
     "studies.contests.split_contest",
     "tasks.measured_oracle",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HELD_OUT = 20
 """Random placements a task that the cost network is tested on."""
 Means = Mapping[str, float | int]
-"""What ``judge`` gives."""
+"""Means over tasks, as ``judge`` gives them."""
 StageRow = Callable[["AnyTrained", Means, Means, Floats], Row]
 """Makes own columns of the network, the means of its plans for training and for test tasks, and its errors."""
 Errors = Callable[["AnyTrained", Task, Ints], Floats]
