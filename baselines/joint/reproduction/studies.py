@@ -96,7 +96,7 @@ def _planner_study(
 
 def _strategies(problem: str, quick: bool) -> list[Cell]:
     """List every strategy and budget on a problem."""
-    others = ON_LARGE
+    others: tuple[str, ...] = ON_LARGE
     if problem not in LARGE:
         others = OTHERS + (ALL_FORMS if problem in ALL_FORMS_ON else ())
         others += LEARNED if problem in LEARNED_ON and not quick else ()
