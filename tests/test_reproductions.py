@@ -1,5 +1,6 @@
 """The studies and claims that baselines bring: well-formed, and their numbers are what their definitions say."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +42,8 @@ def test_cells_are_distinct_ask_known_strategies_and_quick_ones_are_some_of_them
         assert quick < set(full) or not full, study.name
         asked = {name for cell in study.cells(False) for name in study.strategies_of(cell)}
         assert asked <= {*strategies(), BEST_FOUND}, study.name
+        for cell in study.cells(False):
+            inspect.signature(study.judge).bind(Path(), **cell)
         assert study.title.strip(), study.name
 
 
@@ -69,6 +72,8 @@ def test_committed_tables_are_what_the_records_give(name: str) -> None:
             if cell_key(study.name, study.version, cell) not in known and not study.optional(cell)
         ]
         assert missing == [], f"make them again with: nox -s publish -- {name}"
+        backends = {row["backend"] for record in known.values() for row in record.rows}
+        assert backends <= {study.backend}, study.name
         environments = {path.stem for path in (RESULTS / "environments").glob("*.json")}
         assert {record.environment for record in known.values()} <= environments
 
