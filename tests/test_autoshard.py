@@ -12,7 +12,7 @@ from autoshard_tasks import SMALL, TASKS, make_task
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.autoshard.networks import AutoShardNetworks
 from shardbench.baselines.autoshard.policy import AutoShardPolicy, place, play
-from shardbench.baselines.autoshard.reproduction.unroll import Unroll
+from shardbench.baselines.autoshard.reproduction.studies import UNROLL
 from shardbench.baselines.autoshard.settings import AutoShardSettings
 from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.model.strategy import Budget
@@ -160,6 +160,8 @@ def test_a_collapse_is_a_seed_worse_than_random():
     rows = pd.DataFrame(
         {
             "task": "DLRM-160 (8)",
+            "seed": [0, 1, 2],
+            "backend": "simulated",
             "steps": 100,
             "kernel_ms": [13.0, 14.0, 90.0],
             "largest_share_pct": [13.0, 14.0, 75.0],
@@ -167,6 +169,6 @@ def test_a_collapse_is_a_seed_worse_than_random():
             "best_greedy_ms": 13.5,
         }
     )
-    (row,) = Unroll().tables(rows)["unroll"].to_dict("records")
+    (row,) = UNROLL.tables(rows)["unroll"].to_dict("records")
     assert (row["n"], row["worse_than_random"]) == (3, 1)
     assert (row["kernel_ms_min"], row["kernel_ms_median"], row["kernel_ms_max"]) == (13.0, 14.0, 90.0)

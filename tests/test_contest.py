@@ -6,11 +6,12 @@ import pytest
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
+from shardbench.baselines.dreamshard.reproduction import studies as dreamshard
 from shardbench.model.strategy import Budget
 from shardbench.runs.discovery import get_strategy
 from shardbench.studies.contests.contest import cheapest, fitted, judge, judge_tasks, place_all
 from shardbench.studies.contests.contest_tasks import best_of, over_rows, ratios, task_table
-from shardbench.studies.reproduction import find_reproduction
+from shardbench.studies.contests.training_study import learning_curve
 from shardbench.tasks.task import Task
 
 
@@ -53,9 +54,15 @@ def test_the_cheapest_is_named_with_its_mean():
     assert best_ms == of_each[best] == min(of_each.values())
 
 
+def curve(strategy, train_tasks, test_tasks, folder):
+    return learning_curve(
+        strategy=strategy, train_tasks=train_tasks, test_tasks=test_tasks, seed=0, folder=folder,
+        stage_row=dreamshard._stage_row, errors=dreamshard._errors,
+    )  # fmt: skip
+
+
 def test_a_study_of_a_training_judges_every_stage(tmp_path):
-    training = find_reproduction("dreamshard").study("training")
-    rows = training.learning_curve(counted(tasks(2)), counted(tasks(3)), 0, tmp_path)
+    rows = curve("dreamshard", counted(tasks(2)), counted(tasks(3)), tmp_path)
     assert [row["iteration"] for row in rows] == list(range(11))
     assert [row["oracle_calls"] for row in rows] == list(range(0, 101, 10))
     errors = [row["random_error_pct"] for row in rows]
@@ -65,14 +72,12 @@ def test_a_study_of_a_training_judges_every_stage(tmp_path):
         learner.fit([task.problem for task in tasks(2)], Budget(fit_s=3600.0), 0)
         placed = place_all(learner, counted(tasks(3)), Budget(fit_s=1.0), 0)
         assert row["test_cost_ms"] == judge(placed.judged, counted(tasks(3)))["cost_ms"]
-    assert training.learning_curve(counted(tasks(2)), counted(tasks(3)), 0, tmp_path) == rows
+    assert curve("dreamshard", counted(tasks(2)), counted(tasks(3)), tmp_path) == rows
 
 
 def test_a_study_of_a_training_needs_a_learner(tmp_path):
-    training = find_reproduction("dreamshard").study("training")
-    training.strategy = "greedy-size"
     with pytest.raises(BadInput, match="greedy-size does not learn"):
-        training.learning_curve(counted(tasks(1)), counted(tasks(1)), 0, tmp_path)
+        curve("greedy-size", counted(tasks(1)), counted(tasks(1)), tmp_path)
 
 
 def test_a_contest_keeps_the_cost_of_every_task():

@@ -10,7 +10,7 @@ from two_days import write_days
 from shardbench.base.errors import Undeclared
 from shardbench.drift import problems, studies
 from shardbench.drift.problems import PROBLEMS, days_question, periods
-from shardbench.drift.studies import SEEDS, SHARES_PCT, TOO_LONG, Days, HotRows
+from shardbench.drift.studies import HOT_ROWS, SEEDS, SHARES_PCT, TOO_LONG, days_study
 from shardbench.model.machine_file import load_machine
 from shardbench.model.strategy import Move, Role
 from shardbench.records.cell import CellRecord
@@ -23,7 +23,7 @@ from shardbench.workloads.trace import Split, closed_test_split
 
 
 def test_all_competitors_are_asked_but_those_whose_plans_know_no_rows() -> None:
-    asked = {(cell["problem"], cell["strategy"]) for cell in HotRows().cells(False)}
+    asked = {(cell["problem"], cell["strategy"]) for cell in HOT_ROWS.cells(False)}
     competing = {name for name, one in strategies().items() if one.role is Role.COMPETITOR}
     learning = {name for name in competing if learns(get_strategy(name))}
     for name in learning:
@@ -42,7 +42,7 @@ def test_the_table_has_ratios_over_seeds_and_why_there_is_no_plan() -> None:
             {"problem": "p", "strategy": "c", "backend": "simulated", "outcome": "infeasible", "cause": "no room"},
         ]
     )
-    (table,) = HotRows().tables(rows).values()
+    (table,) = HOT_ROWS.tables(rows).values()
     assert table.over_undrifted[:2].tolist() == pytest.approx([2.0, 1.0])
     assert table.over_best_fresh[:2].tolist() == pytest.approx([4.0, 1.0])
     assert table.drifted_ms[0] == pytest.approx(4.0)
@@ -60,7 +60,7 @@ def test_a_cell_judges_one_plan_on_all_shares_and_seeds(monkeypatch: pytest.Monk
     monkeypatch.setitem(problems.PROBLEMS, "small", ("a100-40gb-1x8", {**SMALL, "tables": TABLES}))
     monkeypatch.setattr(studies, "SEEDS", 3)
     for strategy in ("greedy-size", "fae"):
-        rows = HotRows().run({"problem": "small", "strategy": strategy}, tmp_path)
+        rows = HOT_ROWS.run({"problem": "small", "strategy": strategy}, tmp_path)
         assert [row["drift_pct"] for row in rows] == list(SHARES_PCT)
         assert all(len(row["step_ms"]) == 3 for row in rows)
         if strategy == "greedy-size":
@@ -79,10 +79,11 @@ def avazu(tmp_path: Path) -> Path:
 
 
 def test_days_are_those_that_are_prepared(tmp_path: Path, avazu: Path) -> None:
-    assert Days(tmp_path / "none").cells(False) == []
-    cells = Days(avazu).cells(False)
+    assert days_study(tmp_path / "none").cells(False) == []
+    study = days_study(avazu)
+    cells = study.cells(False)
     assert {cell["log"] for cell in cells} == {"avazu"}
-    assert all(Days(avazu).optional(cell) for cell in cells)
+    assert all(study.optional(cell) for cell in cells)
     assert [study.name for study in find_reproduction("drift").studies] == ["hot_rows", "days"]
 
 
@@ -104,7 +105,7 @@ def test_periods_share_no_sample_and_keep_the_days_apart(avazu: Path) -> None:
 
 
 def test_later_days_slow_a_plan_that_a_fresh_one_of_their_own_would_not_be(avazu: Path) -> None:
-    study = Days(avazu, batch_size=256)
+    study = days_study(avazu, batch_size=256)
     cell = {"log": "avazu", "strategy": "fae"}
     record: CellRecord = run_cell(lambda: study, cell, avazu, "e" * 16)
     assert record.failure is None, record.failure

@@ -104,7 +104,7 @@ def test_costs_are_compared_by_task_with_seeds_averaged_first():
             ("dreamshard-search", 100, 0, 0.8),
         )
     ]
-    (table,) = effort.EqualEffort().tables(pd.DataFrame(rows)).values()
+    (table,) = effort.EQUAL_EFFORT.tables(pd.DataFrame(rows)).values()
     over = table.set_index(["task", "contender"])["over_policy_pct"]
     for task in ("A", "B", effort.ALL_ROWS):
         assert over[task, "dreamshard"] == pytest.approx(0.0)
@@ -117,7 +117,7 @@ def test_costs_are_compared_by_task_with_seeds_averaged_first():
 
 
 def test_each_budget_stands_beside_what_has_none():
-    cells = effort.EqualEffort().cells(False)
+    cells = effort.EQUAL_EFFORT.cells(False)
     fixed = [cell for cell in cells if cell["calls"] == 0]
     assert {cell["contender"] for cell in fixed} == set(contenders.FIXED)
     assert len(fixed) == len(effort.EFFORT_ROWS) * len(contenders.FIXED)

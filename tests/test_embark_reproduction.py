@@ -8,7 +8,7 @@ import pytest
 
 from shardbench.baselines.embark.reproduction import models
 from shardbench.baselines.embark.reproduction.claims import observations
-from shardbench.baselines.embark.reproduction.studies import STRATEGIES, Models, over_compared
+from shardbench.baselines.embark.reproduction.studies import STRATEGIES, STUDY, over_compared
 from shardbench.studies.claim import Evidence
 
 
@@ -71,9 +71,8 @@ def test_the_table_of_throughput() -> None:
 def test_a_cell_asks_all_strategies_on_the_same_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(models, "LOCAL_BATCH", 2)
     monkeypatch.setattr(models, "PROFILE_SAMPLES", 64)
-    study = Models()
-    (cell,) = study.cells(True)
-    found = study.run(cell, tmp_path)
+    (cell,) = STUDY.cells(True)
+    found = STUDY.run(cell, tmp_path)
     assert [row["strategy"] for row in found] == list(STRATEGIES)
     for row in found:
         parts = [row["embedding_ms"], row["exchanges_ms"]]

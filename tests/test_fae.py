@@ -9,10 +9,7 @@ from problems import machine
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.baselines.fae import Fae
 from shardbench.baselines.fae.calibrator import (
-    CHUNK_ROWS,
-    CHUNKS,
     calibrate,
-    estimate_hot_rows,
     expected_hot_share,
     hot_access_share,
 )
@@ -95,38 +92,6 @@ def test_the_threshold_is_the_lowest_that_fits(data):
     assert choice.rows == tuple(sum(n for c, n in zip(p.counts, p.row_counts) if c >= lowest) for p in profiles)
     if choice.bytes:
         assert sizes[choice.least_count] == sizes[lowest]
-
-
-def skewed_counts(rows=400_000, seed=0):
-    rng = np.random.default_rng(seed)
-    return np.minimum(rng.zipf(1.5, rows) - 1, 10**6).astype(np.int64)
-
-
-def test_the_chunk_estimate_is_unbiased_and_its_interval_holds_as_often_as_it_says():
-    counts = skewed_counts()
-    rng = np.random.default_rng(1)
-    for least, confidence in ((1, 0.9), (5, 0.9), (5, 0.999)):
-        exact = int((counts >= least).sum())
-        found = [estimate_hot_rows(counts, least, rng, confidence) for _ in range(1500)]
-        held = np.mean([e.low <= exact <= e.high for e in found])
-        # Five standard errors of a share of 1,500 draws, and Student's error on shares that are not quite normal.
-        assert abs(held - confidence) < 5 * np.sqrt(confidence * (1 - confidence) / 1500) + 0.005
-        spread = np.std([e.rows for e in found])
-        assert abs(np.mean([e.rows for e in found]) - exact) < 5 * spread / np.sqrt(1500)
-
-
-def test_rows_at_the_end_are_read_as_often_as_others():
-    counts = np.repeat([0, 9], [39_000, 1000])
-    rng = np.random.default_rng(2)
-    found = [estimate_hot_rows(counts, 1, rng).rows for _ in range(300)]
-    assert np.mean(found) == pytest.approx(1000, rel=0.1)
-
-
-def test_tables_that_the_chunks_would_cover_are_read_whole():
-    counts = skewed_counts(CHUNKS * CHUNK_ROWS)
-    found = estimate_hot_rows(counts, 3, np.random.default_rng(0))
-    assert found.rows == found.low == found.high == (counts >= 3).sum()
-    assert estimate_hot_rows(counts[:0], 1, np.random.default_rng(0)).rows == 0
 
 
 def test_shares_are_judged_without_the_lookup_itself():

@@ -11,7 +11,7 @@ from shardbench.cost.costmodel import step_time
 from shardbench.cost.traffic import count
 from shardbench.model.plan import BatchSchedule, Host, OnRank, Phase, PhaseKind, Plan, Replicated, Segment, whole_table
 from shardbench.runs.simulate import simulate, simulate_schedule
-from shardbench.workloads.hotness import HotMask, HotPrefix, HotReplicas, Packer, hot_samples, join, pack, take
+from shardbench.workloads.hotness import HotPrefix, HotReplicas, Packer, hot_samples, join, pack, take
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.trace import Bags, Split
 
@@ -39,7 +39,7 @@ def test_classification_taking_and_packing_equal_plain_python(data):
     hot = data.draw(st.integers(0, ROWS))
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=ROWS, max_size=ROWS)))
     tables = (bags(first), bags(second))
-    rows = (HotPrefix(hot=hot, rows=ROWS), HotMask(mask=mask))
+    rows = (HotPrefix(hot=hot, rows=ROWS), mask.__getitem__)
     found = hot_samples(tables.__getitem__, rows, len(first))
     plain = [all(v < hot for v in a) and all(mask[v] for v in b) for a, b in zip(first, second)]
     assert found.tolist() == plain
@@ -96,7 +96,7 @@ def test_ids_beyond_the_table_and_wrong_shapes_are_refused():
     with pytest.raises(BadInput, match=r"hot rows: lookup 1 asks for row 9, the table has rows 0\.\.8"):
         hot_samples(lambda _: bags([[1], [9]]), [HotPrefix(hot=9, rows=9)], 2)
     with pytest.raises(BadInput, match="lookup 0 asks for row -1"):
-        HotMask(mask=np.ones(3, dtype=bool))(np.array([-1]))
+        HotPrefix(hot=3, rows=3)(np.array([-1]))
     with pytest.raises(BadInput, match="2 bags for 3 samples"):
         hot_samples(lambda _: bags([[1], [1]]), [HotPrefix(hot=9, rows=9)], 3)
     with pytest.raises(BadInput, match="1 tables of lookups for 2 tables"):

@@ -1,11 +1,13 @@
 """FAE's region, its counts of skew, and the public code's rule, against cases by hand."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from shardbench.baselines.fae.reproduction.claims import observations
-from shardbench.baselines.fae.reproduction.region import PART, FaeRegion, SmallKaggle, skewed
+from shardbench.baselines.fae.reproduction.region import KNOBS, PART, REGION, SmallKaggle, skewed
 from shardbench.baselines.fae.reproduction.skew import top_share, tutorial_row
 from shardbench.datasets.criteo_like import HeadTailLaw
 from shardbench.datasets.laws.power_law import PowerLaw
@@ -45,14 +47,13 @@ def test_kaggle_in_small_has_its_tables_and_links_its_knobs():
     assert (small.dense.bottom, small.dense.top) == ((1024, 512, 128, 16), (1024, 512, 1))
     steep = SmallKaggle(skew=1.3, **kind)
     assert steep.profiles[2].seen_rows < small.profiles[2].seen_rows
-    region = FaeRegion()
-    assert {"skew", "column_dependence"} < {knob.name for knob in region.knobs}
-    assert len(region.cells(False)) == 64
-    assert all(knob.reason for knob in region.knobs)
+    assert {"skew", "column_dependence"} < {knob.name for knob in KNOBS}
+    assert len(REGION.cells(False)) == 64
+    assert all(knob.reason for knob in KNOBS)
 
 
 def test_the_public_rule_on_columns_that_depend_and_on_independent_ones():
-    dependent, independent = tutorial_row(0, 1.0), tutorial_row(0, 0.0)
+    dependent, independent = (tutorial_row(Path(), scale, 0) for scale in (1.0, 0.0))
     assert dependent["hot_rows"] == 8_388_608
     for row in (dependent, independent):
         # Filled room is a quarter of all rows: inputs with a few never-logged values become hot, too.

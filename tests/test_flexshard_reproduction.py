@@ -21,8 +21,8 @@ from shardbench.baselines.flexshard.reproduction.conditions import (
     workload,
 )
 from shardbench.baselines.flexshard.reproduction.gains import CONDITION, RATIOS, gains
-from shardbench.baselines.flexshard.reproduction.region import KNOBS, FlexShardRegion, measure
-from shardbench.baselines.flexshard.reproduction.studies import FACTORS, Gap, Sensitivity, _gains, studies
+from shardbench.baselines.flexshard.reproduction.region import KNOBS, REGION, measure
+from shardbench.baselines.flexshard.reproduction.studies import GAP, _gains
 from shardbench.cost.collectives import ALL_REDUCES, CollectiveName
 from shardbench.model.table import DenseShape
 from shardbench.records.trial import Backend
@@ -37,17 +37,9 @@ from shardbench.workloads.materialise import DrawnBatches
 SMALL = {"tables": 6, "row_scale": 0.01, "profile_samples": 512}
 
 
-def test_cells_of_a_quick_run_are_some_of_the_full_run() -> None:
-    for study in studies():
-        quick, full = study.cells(True), study.cells(False)
-        assert all(cell in full for cell in quick)
-        assert len(quick) < len(full)
-    assert {cell["factor"] for cell in Sensitivity().cells(False)} == set(FACTORS)
-
-
 @pytest.mark.parametrize(("case", "seed"), [("one-table", 1), ("one-table", 4), ("one-table", 6)])
 def test_a_small_problem_has_no_plan_below_the_best(case: str, seed: int) -> None:
-    (row,) = Gap().run({"case": case, "budget": 1.5, "nodes": 2, "seed": seed}, Path())
+    (row,) = GAP.run({"case": case, "budget": 1.5, "nodes": 2, "seed": seed}, Path())
     assert row["backend"] == "simulated"
     assert -1e-9 <= float(row["over_best_pct"] or 0) < 1.0
     bound, best, rule = (float(row[name] or 0) for name in ("bound_ms", "best_ms", "rule_ms"))
@@ -55,7 +47,7 @@ def test_a_small_problem_has_no_plan_below_the_best(case: str, seed: int) -> Non
 
 
 def test_the_gap_is_shown_at_the_suites_own_budgets() -> None:
-    own = [cell["nodes"] for cell in Gap().cells(False) if cell["budget"] is None]
+    own = [cell["nodes"] for cell in GAP.cells(False) if cell["budget"] is None]
     assert own == [2, 4, 16]
 
 
@@ -100,8 +92,10 @@ def test_samples_scaled_up_are_the_whole_batch() -> None:
 
 
 def test_a_point_of_the_region_is_the_ratio_of_two_plans() -> None:
-    point = {"samples": 64.0, "history_scale": 0.5, "exponent_scale": 1.4, "nodes": 2.0, "budget_pct": 150.0}
-    slow, fast = (measure(point | {"link_ratio": ratio}, 16, **SMALL) for ratio in (40.0, 2.5))
+    point = {"samples": 64.0, "history_scale": 0.5, "exponent_scale": 1.4, "nodes": 2, "budget_pct": 150.0}
+    slow, fast = (
+        measure(Path(), point=0, **point, link_ratio=ratio, counted_samples=16, **SMALL) for ratio in (40.0, 2.5)
+    )
     assert slow["traffic_x"] > 1.5 and slow["latency_x"] >= slow["latency_vs_best_x"] > 1.0
     assert slow["latency_x"] > fast["latency_x"]
     assert slow["lookups_a_sample"] == fast["lookups_a_sample"]
@@ -164,7 +158,8 @@ def test_claims_are_those_of_the_abstract_and_say_whose_definition_they_take() -
     assert {(c.paper, c.relation) for c in sourced.values() if c.paper == 85.0} == {(85.0, "at least")}
     assert all("no claim of the paper" in c.statement and c.paper is None for c in claims if not c.sourced)
     columns = {claim.region.column for claim in claims if claim.region is not None}
-    assert columns == set(FlexShardRegion.outcomes)
+    made = REGION.tables(pd.DataFrame(REGION.cells(False)).assign(**dict.fromkeys(columns, 1.0)))
+    assert columns == set(made["region_knobs"]["outcome"])
 
 
 def test_the_region_holds_the_base_condition_and_the_contrast() -> None:
@@ -173,7 +168,7 @@ def test_the_region_holds_the_base_condition_and_the_contrast() -> None:
         assert knob.low < value < knob.high
     (samples,) = (knob for knob in KNOBS if knob.name == "samples")
     assert samples.low == SHORT_LOCAL_BATCH
-    assert len(FlexShardRegion().cells(False)) >= 64
+    assert len(REGION.cells(False)) >= 64
 
 
 def test_the_suite_compares_at_the_same_samples_a_device() -> None:

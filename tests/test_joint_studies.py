@@ -21,13 +21,8 @@ def asked() -> CountedQuestion:
     return CountedQuestion(workload.problem(machine(1, 4)), DrawnBatches(workload, 1), DenseShape(), 1)
 
 
-def test_every_problem_is_of_a_known_kind_and_every_cell_once() -> None:
-    for study in studies():
-        for quick in (True, False):
-            cells = [tuple(sorted(cell.items())) for cell in study.cells(quick)]
-            assert len(cells) == len(set(cells)) > 0
-            assert {dict(cell)["problem"] for cell in cells} <= {*PROBLEMS, *GROUPS}
-        assert {tuple(sorted(cell.items())) for cell in study.cells(True)} <= set(cells)
+def test_every_problem_is_of_a_known_kind() -> None:
+    assert {cell["problem"] for study in studies() for cell in study.cells(False)} == {*PROBLEMS, *GROUPS}
     assert set(LEARNED_ON) <= set(PROBLEMS)
     assert [posed_problem(name).load_machine().name for name in GROUPS] == [machine for _, machine in GROUPS.values()]
     assert posed_problem("mixed-cpu").workload["tables"] == 32

@@ -13,7 +13,7 @@ import records as make
 
 from shardbench.base.serialise import content_hash
 from shardbench.leaderboard import problems
-from shardbench.leaderboard.studies import Steps
+from shardbench.leaderboard.studies import STEPS
 from shardbench.model.machine_file import load_machine
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.report.standing import by_problem, disagreement, table_standings
@@ -84,7 +84,7 @@ def test_problems_have_known_machines_and_workloads_of_all_sizes() -> None:
 
 
 def test_every_strategy_that_is_no_variant_stands_on_every_problem() -> None:
-    cells = Steps().cells(False)
+    cells = STEPS.cells(False)
     named = {name for name, each in strategies().items() if not each.role.named_only}
     listed = {(cell["workload"], cell["machine"]) for cell in cells}
     timed = {(cell["workload"], cell["machine"], cell["strategy"]) for cell in cells if cell["effort"] == "timed"}

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from learned_tasks import random_task
 
-from shardbench.runs.discovery import strategies
 from shardbench.studies.claim import Evidence
 from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.reproduction import find_reproduction
@@ -88,14 +87,8 @@ def test_errors_are_of_unseen_tables():
     assert prediction.spearman(ours, -ours) == pytest.approx(-1.0)
 
 
-def test_studies_ask_for_what_there_is():
-    found, known = find_reproduction("neuroshard"), strategies()
-    for study in found.studies:
-        cells, quick = study.cells(False), study.cells(True)
-        assert all(cell in cells for cell in quick)
-        assert {str(cell["strategy"]) for cell in cells if "strategy" in cell} <= known.keys()
-    table = found.study("table").cells(False)
-    asked = [cell["strategy"] for cell in table]
+def test_all_others_are_asked_and_who_draws_with_several_seeds():
+    asked = [cell["strategy"] for cell in find_reproduction("neuroshard").study("table").cells(False)]
     assert [asked.count(name) for name in (names.OURS, "autoshard", "greedy-dim")] == [3, 1, 1]
     assert set(names.OTHERS) < set(asked)
 

@@ -1,6 +1,6 @@
 """Which place a strategy has: among trials on record elsewhere, on papers' tasks that it enters, on the leaderboard."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +11,7 @@ from shardbench.base.code import JUDGE_VERSION
 from shardbench.cli import compare, reproduce, run
 from shardbench.cli.main import run_command
 from shardbench.leaderboard.places import board_places
-from shardbench.leaderboard.studies import Steps
+from shardbench.leaderboard.studies import STEPS
 from shardbench.model.strategy import Role
 from shardbench.records.cell import Cell, CellRecord, Row, cell_key
 from shardbench.records.provenance import Provenance
@@ -107,38 +107,24 @@ def test_a_run_of_one_strategy_says_its_rank_among_the_committed_trials(
     assert compare.NOTHING_COMMITTED in alone
 
 
-class Posing(Study):
-    """Poses two tasks to every strategy, and proves a bound about each."""
-
-    name = "posing"
-    strategies = ("greedy-size", "shuffle")
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        return [
-            {"task": task, "strategy": strategy, "seed": seed}
-            for task in ("t1", "t2")
-            for strategy in (None, *self.strategies)
-            for seed in ((0, 1) if strategy == "shuffle" else (0,))
-        ]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        raise AssertionError("no test runs its cells: their records are written by hand")
+def _never(folder: Path, **cell: object) -> Row:
+    raise AssertionError("no test runs its cells: their records are written by hand")
 
 
-class Unasked(Study):
-    """Has cells of no strategy."""
-
-    name = "unasked"
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        return [{"task": "t1"}]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        raise AssertionError("no test runs its cells: their records are written by hand")
-
-
-STUDY = Posing()
-FOUND = Reproduction(owner="posed", studies=(STUDY, Unasked()), claims=(), observe=None, defined={})
+STUDY = Study(
+    name="posing",
+    title="Poses two tasks to every strategy, and proves a bound about each.",
+    strategies=("greedy-size", "shuffle"),
+    cells=lambda quick: [
+        {"task": task, "strategy": strategy, "seed": seed}
+        for task in ("t1", "t2")
+        for strategy in (None, "greedy-size", "shuffle")
+        for seed in ((0, 1) if strategy == "shuffle" else (0,))
+    ],
+    judge=_never,
+)
+UNASKED = Study(name="unasked", title="Has cells of no strategy.", cells=lambda quick: [{"task": "t1"}], judge=_never)
+FOUND = Reproduction(owner="posed", studies=(STUDY, UNASKED), claims=(), observe=None, defined={})
 ENTERING = [{"task": task, "strategy": "row-wise", "seed": 0} for task in ("t1", "t2")]
 BOUNDS = [{"task": task, "strategy": None, "seed": 0} for task in ("t1", "t2")]
 
@@ -161,7 +147,7 @@ def keep(results: Path, *records: CellRecord) -> None:
 def test_a_strategy_that_a_study_does_not_name_enters_each_task_once(tmp_path: Path) -> None:
     options = SessionOptions(results=tmp_path, strategies=("row-wise",))
     assert options.cells(STUDY) == [*BOUNDS, *ENTERING]
-    assert options.cells(Unasked()) == [], "cells of others are not run for it"
+    assert options.cells(UNASKED) == [], "cells of others are not run for it"
     named = SessionOptions(results=tmp_path, strategies=("shuffle",)).cells(STUDY)
     assert [cell for cell in named if cell["strategy"]] == [c for c in STUDY.cells(False) if c["strategy"] == "shuffle"]
     assert SessionOptions(results=tmp_path).cells(STUDY) == STUDY.cells(False)
@@ -196,7 +182,7 @@ def test_a_paper_without_tasks_for_it_says_where_there_are_some(capsys: pytest.C
         assert said.out == ""
 
 
-def test_bounds_are_reused_where_this_version_proved_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_are_reused_where_this_version_proved_them(tmp_path: Path) -> None:
     options, committed = SessionOptions(results=tmp_path / "runs", strategies=("row-wise",)), tmp_path / "results"
     other = cell_record({"task": "t1", "strategy": "shuffle", "seed": 0}, cost_ms=1.0)
     keep(committed, cell_record(BOUNDS[0]), cell_record(BOUNDS[1], judge=OLD), other)
@@ -208,8 +194,8 @@ def test_bounds_are_reused_where_this_version_proved_them(tmp_path: Path, monkey
     assert reuse(FOUND, options, committed) == (0, 1), "what is there already stays"
     keep(options.results, cell_record(BOUNDS[0], judge=OLD), cell_record(BOUNDS[1], judge=OLD))
     assert reuse(FOUND, options, committed) == (1, 0), "unless another version made it"
-    monkeypatch.setattr(STUDY, "holds", lambda record: False, raising=False)
-    assert reuse(FOUND, SessionOptions(results=tmp_path / "3", strategies=("row-wise",)), committed) == (0, 2)
+    moved = replace(FOUND, studies=(replace(STUDY, holds=lambda record: False),))
+    assert reuse(moved, SessionOptions(results=tmp_path / "3", strategies=("row-wise",)), committed) == (0, 2)
 
 
 def test_places_on_tasks_are_among_competitors_of_one_version_who_placed_all(tmp_path: Path) -> None:
@@ -271,10 +257,10 @@ def test_a_place_on_the_leaderboard_is_by_the_problems_that_it_solved_beside_oth
 def test_a_record_of_the_leaderboard_is_of_the_machine_file_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = {"version": 1, "workload": "kaggle", "machine": "a100-40gb-1x8", "strategy": None, "effort": BOUND}
     kept = cell_record(cell)
-    assert not Steps().holds(kept), "it does not say"
+    assert not STEPS.holds(kept), "it does not say"
     monkeypatch.setattr("shardbench.leaderboard.studies.content_hash", lambda machine: machine.name)
-    assert Steps().holds(cell_record(cell, machine_hash="a100-40gb-1x8"))
-    assert not Steps().holds(cell_record(cell, machine_hash="another"))
+    assert STEPS.holds(cell_record(cell, machine_hash="a100-40gb-1x8"))
+    assert not STEPS.holds(cell_record(cell, machine_hash="another"))
 
 
 def test_a_study_is_said_to_stand_beside_others_of_its_version() -> None:

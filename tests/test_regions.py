@@ -1,6 +1,6 @@
 """Regions: designs over knobs, what a response surface says of them, and their pictures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +13,10 @@ from test_claims import claim
 
 from shardbench.base.arrays import Ints
 from shardbench.learning.learner import Learner
-from shardbench.records.cell import Cell, Scalar
+from shardbench.records.cell import Cell, Row, Scalar
 from shardbench.runs.discovery import get_strategy
 from shardbench.studies.regions import placement_region
-from shardbench.studies.regions.placement_region import PlacementRegion
-from shardbench.studies.regions.region import Knob, RegionStudy, design, knob_table
+from shardbench.studies.regions.region import Knob, design, knob_table, region_study
 from shardbench.studies.regions.region_picture import region_drawing
 from shardbench.studies.regions.surface import fit_surface
 from shardbench.tasks.pools import Pool, Side, load_pool
@@ -31,21 +30,17 @@ KNOBS = (
 )
 
 
-class Gains(RegionStudy):
-    """A gain that skew and device decide."""
+def gain(folder: Path, point: int, skew: float, device: str, **others: Scalar) -> Row:
+    return {"gain_x": None if point == 7 else np.exp(3.0 * (skew - 1.0)) * (2.0 if device == "new" else 1.0)}
 
-    knobs = KNOBS
-    outcomes = ("gain_x",)
-    backend = "counted"
 
-    def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
-        skew, device = float(cell["skew"] or 0), 2.0 if cell["device"] == "new" else 1.0
-        return {"gain_x": None if cell["point"] == 7 else np.exp(3.0 * (skew - 1.0)) * device}
+GAINS = region_study(
+    title="A gain that skew and device decide.", knobs=KNOBS, outcomes=("gain_x",), measure=gain, backend="counted"
+)
 
 
 def rows() -> pd.DataFrame:
-    study = Gains()
-    return pd.DataFrame([{**cell, **study.run(cell, Path())[0]} for cell in study.cells(False)])
+    return pd.DataFrame([{**cell, **GAINS.run(cell, Path())[0]} for cell in GAINS.cells(False)])
 
 
 def test_a_design_is_even_in_every_knob_and_never_at_its_ends() -> None:
@@ -58,9 +53,9 @@ def test_a_design_is_even_in_every_knob_and_never_at_its_ends() -> None:
 
 
 def test_cells_hold_every_knobs_values() -> None:
-    cells = Gains().cells(False)
+    cells = GAINS.cells(False)
     assert len(cells) == 64
-    assert Gains().cells(True) == cells[:4]
+    assert GAINS.cells(True) == cells[:4]
     assert {cell["nodes"] for cell in cells} == {2, 3, 4, 5}
     assert [sum(cell["device"] == name for cell in cells) for name in ("old", "new")] == [32, 32]
     for knob in KNOBS:
@@ -115,15 +110,6 @@ def test_the_picture_has_a_mark_for_every_point() -> None:
     assert text == region_drawing(judged, table, knob_table(KNOBS, ("gain_x",), table))
 
 
-class AllOnOne(PlacementRegion):
-    """A policy that learns nothing, beside one heuristic."""
-
-    uses = ("greedy-lookup",)
-    judged = "kernel_ms"
-    strategy = "autoshard"
-    scaled = ("total_steps",)
-
-
 def on_one(
     learner: Learner, tasks: Sequence[Task], seed: int, folder: Path | None, *, total_steps: int
 ) -> tuple[Any, float]:
@@ -143,14 +129,19 @@ def test_a_point_of_a_placement_region_is_tasks_of_its_own(tmp_path: Path, monke
     monkeypatch.setattr(placement_region, "trained_with", on_one)
     monkeypatch.setattr(get_strategy("autoshard").__class__, "place", staticmethod(all_on_one))
     cell: Cell = {"point": 3, "widths": 2, "tables_a_device": 5, "device": "v100-32gb-1x8", "effort": 0.25}
-    train, test = placement_region.point_tasks(cell, tmp_path / "mine")
+    point = {name: cell[name] for name in ("widths", "tables_a_device", "device")}
+    train, test = placement_region.point_tasks(tmp_path / "mine", 3, **point)
     assert len(train) == len(test) == placement_region.TASKS
     assert {(task.tables, task.devices) for task in (*train, *test)} == {(20, 4)}
     assert {table.dim for task in test for table in task.problem.tables} == {16, 32}
     assert {table.name for table in train[0].problem.tables}.isdisjoint(t.name for t in test[0].problem.tables)
-    other, _ = placement_region.point_tasks({**cell, "point": 4}, tmp_path / "mine")
+    other, _ = placement_region.point_tasks(tmp_path / "mine", 4, **point)
     assert other[0].key != train[0].key
-    (row,) = AllOnOne().run(cell, tmp_path / "mine")
+    study = placement_region.placement_region(
+        title="A policy that learns nothing, beside one heuristic.", greedies=("greedy-lookup",), judged="kernel_ms",
+        strategy="autoshard", scaled=("total_steps",),
+    )  # fmt: skip
+    (row,) = study.run(cell, tmp_path / "mine")
     # All on one of four devices is slower, if little: at this size the launch is most of it.
     assert 0.2 < float(row["margin_x"] or 0) < 0.99
     assert row["margin_x"] == pytest.approx(float(row["best_greedy_ms"] or 0) / float(row["ours_ms"] or 1))

@@ -1,18 +1,27 @@
 """The studies and claims that baselines bring: well-formed, and their numbers are what their definitions say."""
 
-import importlib
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import pytest
 
 from shardbench.base.statistics import log_mean
+from shardbench.baselines.autoshard.reproduction import claims as autoshard_claims
+from shardbench.baselines.dreamshard.reproduction import beside_paper, paper_table
+from shardbench.baselines.dreamshard.reproduction import claims as dreamshard_claims
+from shardbench.baselines.dreamshard.reproduction.contests import RNN_ROWS
+from shardbench.baselines.dreamshard.reproduction.studies import transfer_tables
+from shardbench.baselines.recshard.reproduction import claims as recshard_claims
+from shardbench.baselines.rnn_placer.reproduction import claims as rnn_claims
 from shardbench.records.cell import cell_key
 from shardbench.records.store import cell_store
 from shardbench.report.tables.files import frame_csv
-from shardbench.runs.discovery import reproduction_names
+from shardbench.runs.discovery import reproduction_names, strategies
 from shardbench.studies.claim import Evidence
+from shardbench.studies.contests.contest import BEST_FOUND
 from shardbench.studies.files import check_study_files
 from shardbench.studies.reproduction import find_reproduction
 
@@ -25,13 +34,17 @@ GREEDIES = ("greedy-size", "greedy-lookup", "greedy-size-lookup")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_cells_are_distinct_and_quick_ones_are_among_them(name: str) -> None:
+def test_cells_are_distinct_ask_known_strategies_and_quick_ones_are_some_of_them(name: str) -> None:
     for study in find_reproduction(name).studies:
         full = [cell_key(study.name, study.version, cell) for cell in study.cells(False)]
         quick = {cell_key(study.name, study.version, cell) for cell in study.cells(True)}
         assert len(set(full)) == len(full), study.name
-        assert quick <= set(full), study.name
-        assert (study.__doc__ or "").strip(), study.name
+        assert quick < set(full) or not full, study.name
+        asked = {name for cell in study.cells(False) for name in study.strategies_of(cell)}
+        assert asked <= {*strategies(), BEST_FOUND}, study.name
+        for cell in study.cells(False):
+            inspect.signature(study.judge).bind(Path(), **cell)
+        assert study.title.strip(), study.name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,8 +72,15 @@ def test_committed_tables_are_what_the_records_give(name: str) -> None:
             if cell_key(study.name, study.version, cell) not in known and not study.optional(cell)
         ]
         assert missing == [], f"make them again with: nox -s publish -- {name}"
+        backends = {row["backend"] for record in known.values() for row in record.rows}
+        assert backends <= {study.backend}, study.name
         environments = {path.stem for path in (RESULTS / "environments").glob("*.json")}
         assert {record.environment for record in known.values()} <= environments
+
+
+def seen_by(claims: ModuleType, tables: Mapping[str, pd.DataFrame]) -> Mapping[str, Sequence[float]]:
+    numbers: Mapping[str, Sequence[float]] = claims.observations(Evidence(records=(), tables=tables))
+    return numbers
 
 
 def recshard_rows(numbers: dict[str, tuple[float, float, float]], **keys: object) -> list[dict[str, object]]:
@@ -73,7 +93,6 @@ def recshard_rows(numbers: dict[str, tuple[float, float, float]], **keys: object
 
 
 def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_against_each() -> None:
-    observe = importlib.import_module("shardbench.baselines.recshard.reproduction.claims").observations
     greedies = dict(zip(GREEDIES, ((40.0, 9.0, 499.0), (12.0, 6.0, 49.0), (20.0, 3.0, 99.0))))
     ours = (
         ("rm2", "machine", 0, 4.0, 4.0),
@@ -89,7 +108,7 @@ def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_again
             {**greedies, "recshard": (slowest, 1.0, off)}, workload=form, hbm=hbm, features_seed=draw
         )
     ]
-    seen = observe(Evidence(records=(), tables={"draws": pd.DataFrame(rows)}))
+    seen = seen_by(recshard_claims, {"draws": pd.DataFrame(rows)})
     # Draw 0: rm2 gives 12 / 4 and rm3 12 / 2; draw 1 has rm2 alone, 12 / 1; rm1 fits and does not count.
     assert seen["throughput-stand-in"] == pytest.approx([18**0.5, 12.0])
     assert seen["throughput-stand-in-each"] == pytest.approx(
@@ -115,10 +134,8 @@ def task_rows(task: str, split: str, **costs: tuple[float, ...]) -> list[dict[st
 
 
 def dreamshards_numbers(table: pd.DataFrame, mixed: pd.DataFrame) -> Mapping[str, Sequence[float]]:
-    observe = importlib.import_module("shardbench.baselines.dreamshard.reproduction.claims").observations
-    beside = importlib.import_module("shardbench.baselines.dreamshard.reproduction.beside_paper")
-    rows = beside.row_table(table[table["split"] == "test"])
-    return observe(Evidence(records=(), tables={"table_tasks": table, "mixed_tasks": mixed, "table_rows": rows}))
+    rows = beside_paper.row_table(table[table["split"] == "test"])
+    return seen_by(dreamshard_claims, {"table_tasks": table, "mixed_tasks": mixed, "table_rows": rows})
 
 
 def test_dreamshard_is_held_against_the_strongest_baseline_task_by_task() -> None:
@@ -162,8 +179,6 @@ def test_dreamshard_is_held_against_the_strongest_baseline_task_by_task() -> Non
 
 
 def test_dreamshard_trained_elsewhere_is_held_against_itself_trained_there() -> None:
-    observe = importlib.import_module("shardbench.baselines.dreamshard.reproduction.claims").observations
-    studies = importlib.import_module("shardbench.baselines.dreamshard.reproduction.studies")
     rows = pd.DataFrame(
         {
             "trained_on": ["a", "a", "a", "b", "b", "b", "a"],
@@ -178,24 +193,22 @@ def test_dreamshard_trained_elsewhere_is_held_against_itself_trained_there() -> 
             "infeasible": 0,
         }
     )
-    tables = studies.DreamShardTransfer().tables(rows)
+    tables = transfer_tables(rows)
     # A policy that is used on its own row alone tells nothing of other rows.
-    assert observe(Evidence(records=(), tables=tables)) == {"other-sizes": pytest.approx([20.0 / 25.0, 10.0 / 8.0])}
+    assert seen_by(dreamshard_claims, tables) == {"other-sizes": pytest.approx([20.0 / 25.0, 10.0 / 8.0])}
 
 
 def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> None:
-    published = importlib.import_module("shardbench.baselines.dreamshard.reproduction.paper_table")
     rows = [
         {"task": task, "split": split, "number": 0, **{name: ms for name, (ms, _) in cells.items()}}
-        for (task, split), cells in published.published_rows().items()
+        for (task, split), cells in paper_table.published_rows().items()
     ]
     table = pd.DataFrame(rows)
     mixed = table["task"].str.startswith("Mixed")
     seen = dreamshards_numbers(table[~mixed], table[mixed])
     claims = {claim.name: claim for claim in find_reproduction("dreamshard").claims}
-    contests = importlib.import_module("shardbench.baselines.dreamshard.reproduction.contests")
-    few = dreamshards_numbers(table[table["task"].isin(contests.RNN_ROWS)], table[mixed])
-    assert len(contests.RNN_ROWS) == 3
+    few = dreamshards_numbers(table[table["task"].isin(RNN_ROWS)], table[mixed])
+    assert len(RNN_ROWS) == 3
     seen = {**seen, "over-rnn": few["over-rnn"]}
     for name in ("margin-open-tables", "over-random", "over-rnn"):
         assert seen[name] == pytest.approx([1.0] * len(seen[name])), name
@@ -204,12 +217,11 @@ def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> 
         assert claims[name].paper == pytest.approx(claims[name].scale.shown(number), abs=0.06), name
     assert seen["margin-open-tables-order"] == pytest.approx([1.0])
     assert min(seen["margin-open-tables-region"]) > 1.01
-    assert published.published_as("Mixed-80 (8)") == "Prod-80 (8)"
-    assert published.published_as("DLRM-20 (4)") == "DLRM-20 (4)"
+    assert paper_table.published_as("Mixed-80 (8)") == "Prod-80 (8)"
+    assert paper_table.published_as("DLRM-20 (4)") == "DLRM-20 (4)"
 
 
 def test_dreamshards_rows_stand_beside_the_papers_and_their_orders_are_compared() -> None:
-    beside = importlib.import_module("shardbench.baselines.dreamshard.reproduction.beside_paper")
     # The paper: 17.6, 32.4 and 9.4 ms; over the strongest baseline 4.0, 1.9 and 1.1 %.
     ours = {
         "DLRM-20 (4)": ((8.8, 8.8), (8.8, 8.8)),
@@ -223,12 +235,12 @@ def test_dreamshards_rows_stand_beside_the_papers_and_their_orders_are_compared(
             for row in task_rows(task, "test", **{"dreamshard": own, "greedy-dim": dim})
         ]
     )
-    table = beside.row_table(tasks)
+    table = beside_paper.row_table(tasks)
     assert table["ours_over_paper"].tolist() == pytest.approx([0.5, 0.5, 2.0])
     assert table["gain_strongest_pct"].tolist() == pytest.approx([0.0, 10.0, 20.0])
     assert table["gain_strongest_paper_pct"].tolist() == pytest.approx([3.977, 1.852, 1.064], abs=1e-3)
     assert table["strongest_paper"].tolist() == ["greedy-lookup"] * 3
-    agreement = beside.agreement_table(table).set_index(["quantity", "rows"])
+    agreement = beside_paper.agreement_table(table).set_index(["quantity", "rows"])
     margins, costs = (agreement.loc[name] for name in ("gain over the strongest baseline", "cost"))
     assert margins["spearman"].tolist() == pytest.approx([-1.0, -1.0])
     assert (margins.loc["all", "ours_ahead_pct"], margins.loc["all", "paper_ahead_pct"]) == pytest.approx(
@@ -237,8 +249,8 @@ def test_dreamshards_rows_stand_beside_the_papers_and_their_orders_are_compared(
     assert costs.loc["4 devices", "ours_over_paper_most"] == pytest.approx(0.5)
     assert costs.loc["all", "ours_over_paper_most"] == pytest.approx(2.0)
     assert "8 devices" not in costs.index, "one row has no order"
-    assert beside.spearman([1.0, 1.0], [1.0, 2.0]) is None
-    machines = beside.machine_table(
+    assert beside_paper.spearman([1.0, 1.0], [1.0, 2.0]) is None
+    machines = beside_paper.machine_table(
         pd.DataFrame({"task": ["DLRM-20 (4)", "DLRM-40 (4)"], "machine": "m", "cost_ms": [18.3, 132.0]})
     )
     assert machines["ours_over_paper_mean"].tolist() == pytest.approx([2.0])
@@ -246,7 +258,6 @@ def test_dreamshards_rows_stand_beside_the_papers_and_their_orders_are_compared(
 
 
 def test_autoshard_is_held_against_the_best_greedy_task_by_task() -> None:
-    observe = importlib.import_module("shardbench.baselines.autoshard.reproduction.claims").observations
 
     def tasks(row: str, **kernel_ms: tuple[float, float]) -> pd.DataFrame:
         named = {name.replace("_", "-"): ms for name, ms in kernel_ms.items()}
@@ -265,7 +276,7 @@ def test_autoshard_is_held_against_the_best_greedy_task_by_task() -> None:
             "kernel_ms_mean": [10.0, 12.0, 11.0, 1.0, 10.0, 9.0],
         }
     )
-    seen = observe(Evidence(records=(), tables={"table": means, "equal": means, "table_tasks": trained}))
+    seen = seen_by(autoshard_claims, {"table": means, "equal": means, "table_tasks": trained})
     assert seen["beats-heuristics"] == pytest.approx([1.2, 1.5])
     assert seen["beats-heuristics-rows"] == pytest.approx([1.1, 0.9] * 2)
     assert seen["learning-helps"] == pytest.approx([2.0, 3.0])
@@ -280,7 +291,7 @@ def test_autoshard_is_held_against_the_best_greedy_task_by_task() -> None:
             "best_greedy_ms": [11.0, 11.0, 12.0, 50.0, 9.0, 9.0],
         }
     )
-    seen = observe(Evidence(records=(), tables={"transfer": transfer}))
+    seen = seen_by(autoshard_claims, {"transfer": transfer})
     # A seed is a policy; of shares only tasks with a table that was not seen in training count.
     assert seen["transfers-other-sizes"] == pytest.approx([11.0 / 9.0, 1.0])
     assert seen["transfers-unseen-tables"] == pytest.approx([(5.0 * 0.9) ** 0.5])
@@ -288,7 +299,6 @@ def test_autoshard_is_held_against_the_best_greedy_task_by_task() -> None:
 
 
 def test_the_rnn_is_held_against_random_its_order_and_chance() -> None:
-    observe = importlib.import_module("shardbench.baselines.rnn_placer.reproduction.claims").observations
     costs = {
         "best device": 10.0,
         "one sample": 11.0,
@@ -302,7 +312,7 @@ def test_the_rnn_is_held_against_random_its_order_and_chance() -> None:
         for order, scale in (("as given", 2.0), ("by cost", 1.0))
         for acting, cost in costs.items()
     ]
-    seen = observe(Evidence(records=(), tables={"acting": pd.DataFrame(rows)}))
+    seen = seen_by(rnn_claims, {"acting": pd.DataFrame(rows)})
     assert seen["ahead-on-4-devices"] == pytest.approx([0.75])
     assert seen["behind-on-8-devices"] == pytest.approx([0.75])
     assert seen["order-decides"] == pytest.approx([2.0, 2.0])
@@ -311,11 +321,10 @@ def test_the_rnn_is_held_against_random_its_order_and_chance() -> None:
 
 
 def test_dreamshard_knows_the_papers_table() -> None:
-    published = importlib.import_module("shardbench.baselines.dreamshard.reproduction.paper_table")
-    assert len(published.published_rows()) == 26
-    assert published.published_ms("DLRM-20 (4)", "train", "dreamshard") == 18.6
-    assert published.published_ms("Mixed-80 (8)", "test", "greedy-dim") == 41.9
-    assert published.published_ms("DLRM-20 (4)", "train", "autoshard") is None
+    assert len(paper_table.published_rows()) == 26
+    assert paper_table.published_ms("DLRM-20 (4)", "train", "dreamshard") == 18.6
+    assert paper_table.published_ms("Mixed-80 (8)", "test", "greedy-dim") == 41.9
+    assert paper_table.published_ms("DLRM-20 (4)", "train", "autoshard") is None
 
 
 def test_csv_has_six_significant_digits_and_no_word_for_nothing() -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,10 +23,10 @@ from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims
 from shardbench.studies.files import extras, write_reproduction_page
-from shardbench.studies.regions.region import Knob, RegionStudy
+from shardbench.studies.regions.region import Knob, region_study
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
-from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.studies.study import Plot, Row, Study, grid
 
 CLAIMS = """
 [[claims]]
@@ -56,74 +55,55 @@ NOT_FULL = "(not by the kernel for want of memory)"
 THREE = 'raise ValueError("three is\\nno good")'
 
 
-class Doubling(Study):
-    """Twice a number."""
-
-    name = "doubling"
-    columns = ("backend",)
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        return [{"number": n} for n in range(1, 3 if quick else 5)]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        if cell["number"] == 3:
-            raise ValueError("three is\nno good")
-        return [{"backend": "counted", "twice": 2.0 * float(cell["number"] or 0)}]
-
-    def plots(self, tables):
-        return [Plot(title="Twice a number.", table="doubling", x="number", y="twice")]
+def twice(folder: Path, number: int) -> Row:
+    if number == 3:
+        raise ValueError("three is\nno good")
+    return {"twice": 2.0 * number}
 
 
-class Giving(Doubling):
-    """Gives one row, whatever the cell."""
-
-    def __init__(self, row: Row) -> None:
-        self.row = row
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        return [self.row]
-
-
-class Using(Giving):
-    """Names the strategy that it asks."""
-
-    uses = ("shuffle",)
-
-
-class Failing(Doubling):
-    """Cells that end in every way; the last one is well."""
-
-    timeout_s = 3.0
-    kinds = ("killed", "hangs", "exits", "leaves", "full", "well")
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        return [{"kind": kind} for kind in self.kinds]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        kind = cell["kind"]
-        print(f"this is {kind}")
-        if kind == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if kind == "hangs":
-            time.sleep(1e6)
-        if kind == "exits":
-            os._exit(3)
-        if kind == "leaves":
-            raise SystemExit(0)
-        if kind == "full":
-            raise MemoryError
-        return [{"backend": "counted", "pid": os.getpid()}]
+def end(folder: Path, kind: str) -> list[Row]:
+    print(f"this is {kind}")
+    if kind == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "hangs":
+        time.sleep(1e6)
+    if kind == "exits":
+        os._exit(3)
+    if kind == "leaves":
+        raise SystemExit(0)
+    if kind == "full":
+        raise MemoryError
+    return [{"pid": os.getpid()}]
 
 
-class Growing(RegionStudy):
-    """A gain that one knob decides."""
+DOUBLING = Study(
+    name="doubling",
+    title="Twice a number.",
+    cells=lambda quick: grid(number=range(1, 3 if quick else 5)),
+    judge=twice,
+    backend="counted",
+    columns=("backend",),
+    plots=(Plot(title="Twice a number.", table="doubling", x="number", y="twice"),),
+)
+FAILING = replace(
+    DOUBLING,
+    title="Cells that end in every way; the last one is well.",
+    timeout_s=3.0,
+    cells=lambda quick: grid(kind=("killed", "hangs", "exits", "leaves", "full", "well")),
+    judge=end,
+)
+GROWING = region_study(
+    title="A gain that one knob decides.",
+    knobs=(Knob(name="size", low=1.0, high=9.0, reason="as seen"), Knob(name="age", reason="as seen")),
+    outcomes=("gain_x",),
+    backend="counted",
+    measure=lambda folder, point, size, age: {"gain_x": size},
+)
 
-    knobs = (Knob(name="size", low=1.0, high=9.0, reason="as seen"), Knob(name="age", reason="as seen"))
-    outcomes = ("gain_x",)
-    backend = "counted"
 
-    def measure(self, cell, folder):
-        return {"gain_x": float(cell["size"])}
+def giving(row: Row, **more: object) -> Study:
+    """The study that gives one row, whatever the cell."""
+    return replace(DOUBLING, judge=lambda folder, number: row, **more)
 
 
 class Heard:
@@ -159,19 +139,19 @@ def reproduction(owner: str, *studies: Study, claims: str = CLAIMS) -> Reproduct
 def find_made(owner: str) -> Reproduction:
     """What a worker, which knows nothing of a test's patches, finds too."""
     return {
-        "mine": lambda: reproduction("mine", Doubling(), Growing()),
-        "shuffles": lambda: reproduction("shuffles", Giving({"backend": "counted", "strategy": "shuffle"})),
-        "uses": lambda: reproduction("uses", Using({"backend": "counted", "strategy": "shuffle"})),
-        "no-backend": lambda: reproduction("no-backend", Giving({"twice": 1})),
-        "twice": lambda: reproduction("twice", Giving({"backend": "counted", "number": 1})),
-        "faults": lambda: reproduction("faults", Failing()),
+        "mine": lambda: reproduction("mine", DOUBLING, GROWING),
+        "shuffles": lambda: reproduction("shuffles", giving({"strategy": "shuffle"})),
+        "uses": lambda: reproduction("uses", giving({"strategy": "shuffle"}, uses=("shuffle",))),
+        "no-backend": lambda: reproduction("no-backend", giving({"backend": "guessed"})),
+        "twice": lambda: reproduction("twice", giving({"number": 1})),
+        "faults": lambda: reproduction("faults", FAILING),
     }[owner]()
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Reproduction:
     monkeypatch.setattr(session, "find_reproduction", find_made)
-    mine = reproduction("mine", Doubling())
+    mine = reproduction("mine", DOUBLING)
     monkeypatch.setattr(ledger, "find_reproduction", lambda owner: mine)
     monkeypatch.setattr(ledger, "reproduction_names", lambda: ["mine"])
     return mine
@@ -197,9 +177,8 @@ def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, t
 def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_it_names(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shuffles = reproduction("shuffles", Giving({"backend": "counted", "strategy": "shuffle"}))
     assert (
-        run(shuffles, tmp_path, quick=True).cells
+        run(find_made("shuffles"), tmp_path, quick=True).cells
         == ["study doubling used shuffle, which is not among its strategies: add it to uses"] * 2
     )
     made = find_made("uses")
@@ -267,7 +246,7 @@ def test_a_region_has_a_picture_once_enough_points_ran(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = parse_claims(CLAIMS + 'region = { column = "gain_x" }\n', "x")
-    made = replace(made, studies=(*made.studies, Growing()), claims=claims)
+    made = replace(made, studies=(*made.studies, GROWING), claims=claims)
     monkeypatch.setattr(ledger, "find_reproduction", lambda owner: made)
     picture = tmp_path / "pictures" / "mine-doubles.svg"
     run(made, tmp_path, quick=True)
@@ -440,13 +419,9 @@ def test_the_command_refuses_what_has_nothing_to_reproduce(capsys: pytest.Captur
 
 def test_cells_run_side_by_side_in_processes(tmp_path: Path) -> None:
     real = found.find_reproduction("recshard")
-    study = real.study("profiling")
     few = [{"workload": "rm2", "table": 0}, {"workload": "rm2", "table": 1}]
-    listed, study.cells = study.cells, lambda quick: few  # type: ignore[method-assign]
-    try:
-        records = run_studies(real, SessionOptions(results=tmp_path, studies=("profiling",), workers=2), Heard())
-    finally:
-        study.cells = listed  # type: ignore[method-assign]
+    less = replace(real, studies=(replace(real.study("profiling"), cells=lambda quick: few),))
+    records = run_studies(less, SessionOptions(results=tmp_path, workers=2), Heard())
     assert [(record.failure, record.cell) for record in records] == [(None, cell) for cell in few]
 
 

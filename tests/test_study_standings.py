@@ -1,6 +1,6 @@
 """A study's table of standings on its page: rows with their records, measured ones with the trials of their suite."""
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,39 +16,41 @@ from shardbench.studies import session
 from shardbench.studies.files import extras, write_reproduction_page, write_study_files
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
-from shardbench.studies.study import Cell, Row, Study
+from shardbench.studies.study import Row, Study, Tables, grid
 from shardbench.studies.study_standings import study_standings
 
 MEASURED = {"workload": "mixed", "machine": "cpu-1x2", "backend": "measured", "budget": AS_RUN}
 
 
-class Places(Study):
-    """Two strategies on two problems with two budgets, and measured rows of a suite."""
+def place(folder: Path, workload: str, machine: str, strategy: str) -> list[Row]:
+    step_ms = 1.0 if strategy == "fast" else 2.0
+    rest = {"role": "competitor", "tie": "", "fit_s": 0.0}
+    spent = {"1 s": 0.5, "60 s": 7.0}
+    if (workload, strategy) == ("v", MARKUP):
+        late = {**rest, "outcome": "timeout", "cause": CLOSING}
+        return [{**late, "budget": budget} for budget in spent]
+    ok = {**rest, "outcome": "ok", "step_ms": step_ms, "over_best_pct": 100 * step_ms - 100, "headroom_pct": 12.5}
+    return [{**ok, "budget": budget, "plan_s": plan_s} for budget, plan_s in spent.items()]
 
-    name = "places"
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        return [{"workload": w, "machine": "m", "strategy": s} for w in ("u", "v") for s in ("fast", MARKUP)]
+def with_measured(rows: pd.DataFrame, results: Path) -> Tables:
+    timed = {**MEASURED, "role": "competitor", "outcome": "ok", "step_ms": 30.0, "over_best_pct": 0.0, "tie": ""}
+    table = pd.concat([rows, pd.DataFrame([{**timed, "strategy": "fast"}])], ignore_index=True)
+    return {"places": table.reindex(columns=[*COLUMNS, "headroom_pct", "cause"])}
 
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        step_ms = 1.0 if cell["strategy"] == "fast" else 2.0
-        rest = {"backend": "simulated", "role": "competitor", "tie": "", "fit_s": 0.0}
-        spent = {"1 s": 0.5, "60 s": 7.0}
-        if cell == {"workload": "v", "machine": "m", "strategy": MARKUP}:
-            late = {**rest, "outcome": "timeout", "cause": CLOSING}
-            return [{**late, "budget": budget} for budget in spent]
-        ok = {**rest, "outcome": "ok", "step_ms": step_ms, "over_best_pct": 100 * step_ms - 100, "headroom_pct": 12.5}
-        return [{**ok, "budget": budget, "plan_s": plan_s} for budget, plan_s in spent.items()]
 
-    def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
-        timed = {**MEASURED, "role": "competitor", "outcome": "ok", "step_ms": 30.0, "over_best_pct": 0.0, "tie": ""}
-        table = pd.concat([rows, pd.DataFrame([{**timed, "strategy": "fast"}])], ignore_index=True)
-        return {"places": table.reindex(columns=[*COLUMNS, "headroom_pct", "cause"])}
+PLACES = Study(
+    name="places",
+    title="Two strategies on two problems with two budgets, and measured rows of a suite.",
+    cells=lambda quick: grid(workload=("u", "v"), machine=["m"], strategy=("fast", MARKUP)),
+    judge=place,
+    beside=with_measured,
+)
 
 
 def find_made(owner: str) -> Reproduction:
     """What a worker, which knows nothing of a test's patches, finds too."""
-    return Reproduction(owner=owner, studies=(Places(),), claims=(), observe=lambda _: {}, defined={})
+    return Reproduction(owner=owner, studies=(PLACES,), claims=(), observe=lambda _: {}, defined={})
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +88,9 @@ def test_rows_know_their_records_and_their_trials(made: Reproduction, results: P
     assert found.records == "studies/contest/places.jsonl"
 
 
-def test_without_such_a_table_there_are_no_standings(made: Reproduction, results: Path, monkeypatch) -> None:
-    monkeypatch.setattr(Places, "tables_beside", lambda self, rows, results: {"places": rows.drop(columns="tie")})
-    assert study_standings(made, results) is None
+def test_without_such_a_table_there_are_no_standings(made: Reproduction, results: Path) -> None:
+    without = replace(PLACES, beside=lambda rows, results: {"places": rows.drop(columns="tie")})
+    assert study_standings(replace(made, studies=(without,)), results) is None
 
 
 def test_its_page_has_the_answer_and_every_problem(made: Reproduction, results: Path) -> None:

@@ -11,17 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
-from shardbench.base.statistics import t_quantile
 from shardbench.model.profile import AccessProfile
 
 BUDGET_BYTES = 256 * 2**20
 """The budget L in the public code by default."""
 SMALL_TABLE_BYTES = 10**6  # deviation 1
-CHUNKS = 35  # deviation 2
-CHUNK_ROWS = 1024
-CONFIDENCE = 0.999
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +38,8 @@ def calibrate(
     """Choose hot rows under ``budget_bytes`` from profiles; ``row_bytes[i]`` is a row of table i, state included.
 
     With ``fill``, rows that were never seen take what room is left, table by table (deviation 14).
-    Exact, as a profile holds how many rows have each count. Raises BadInput for a budget that
-    holds not one row.
+    Exact, as a profile holds how many rows have each count (deviation 2). Raises BadInput for a
+    budget that holds not one row.
     """
     if not profiles or len(row_bytes) != len(profiles):
         raise BadInput(f"give at least one table and a row size for each, got {len(profiles)} and {len(row_bytes)}")
@@ -84,40 +79,6 @@ def _least_count(profiles: Sequence[AccessProfile], row_bytes: Sequence[int], bu
     last = np.append(counts[1:] != counts[:-1], True)
     fitting = counts[last & (ends <= budget_bytes)]
     return int(fitting[-1]) if len(fitting) else 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CountEstimate:
-    """Hot rows of a table, estimated from chunks, and its two-sided interval; equal where all rows were read."""
-
-    rows: float
-    low: float
-    high: float
-
-
-def estimate_hot_rows(
-    counts: Ints, least: int, rng: np.random.Generator, confidence: float = CONFIDENCE
-) -> CountEstimate:
-    """Estimate the rows with at least ``least`` lookups among ``counts`` int64 [rows], from random chunks of them.
-
-    Chunks of neighbouring rows begin anywhere and wrap around, so that each row is read equally
-    often and the mean is unbiased; the interval is Student's for the mean of CHUNKS draws
-    (deviation 2). Rows must be in no order that has to do with their counts: where the hot ones are
-    neighbours, chunks may meet none of them, and the interval says nothing. A table of no more rows
-    than the chunks hold is read whole.
-    """
-    rows = len(counts)
-    if rows <= CHUNKS * CHUNK_ROWS:
-        exact = float(np.count_nonzero(counts >= least))
-        return CountEstimate(rows=exact, low=exact, high=exact)
-    starts = rng.integers(0, rows, CHUNKS)
-    read = (starts[:, None] + np.arange(CHUNK_ROWS)) % rows
-    shares = (counts[read] >= least).mean(axis=1)
-    mean = float(shares.mean())
-    half = float(t_quantile(0.5 + confidence / 2.0, CHUNKS - 1) * shares.std(ddof=1) / math.sqrt(CHUNKS))
-    return CountEstimate(
-        rows=rows * mean, low=max(0.0, rows * (mean - half)), high=min(float(rows), rows * (mean + half))
-    )
 
 
 def expected_hot_share(profiles: Sequence[AccessProfile], choice: HotChoice) -> float:

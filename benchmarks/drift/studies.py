@@ -1,6 +1,6 @@
 """Studies of drift: what every strategy's plan loses when hot rows change places, and on later days of real logs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,11 @@ from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Role
 from shardbench.records.cell import Cell, Row, SeriesRow
 from shardbench.records.trial import Failure, Outcome
-from shardbench.report.page.plot import Plot
 from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.runs.evaluate import Answer, evaluate
 from shardbench.runs.planning import learns
 from shardbench.runs.simulate import CountedQuestion, Simulation, simulate
-from shardbench.studies.study import Study
+from shardbench.studies.study import Plot, Study, grid
 from shardbench.workloads.drift import DriftedBatches
 
 from .problems import BATCHES, DAYS, DAYS_BATCH, PROBLEMS, days_question, periods, question
@@ -29,133 +28,6 @@ PLAN_S = 20.0
 TOO_LONG = frozenset({("off-hbm", "torchrec-2d"), ("off-hbm", "torchrec-fused")})
 """Planners that take minutes for 397 tables, many times their budget."""
 RATIO = ("n", "over_undrifted", "low", "high")
-
-
-class HotRows(Study):
-    """Every strategy's plan on lookups of which 5 to 50 % of the hot rows have changed places with other rows."""
-
-    name = "hot_rows"
-    columns = ("backend", "outcome", "drift_pct", "undrifted_ms", "step_ms", "cause")
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return a cell a problem and strategy; of a quick run those of the first problem."""
-        named = list(PROBLEMS)[:1] if quick else list(PROBLEMS)
-        return [
-            {"problem": problem, "strategy": strategy}
-            for problem in named
-            for strategy in _asked()
-            if (problem, strategy) not in TOO_LONG
-        ]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
-        """Plan once, and return a row a share, whose ``step_ms`` are those of all seeds; or why there is no plan."""
-        asked = question(str(cell["problem"]))
-        answer = _planned(asked, str(cell["strategy"]))
-        if isinstance(answer, Failure):
-            return [_failed(answer)]
-        shared: SeriesRow = {"backend": "simulated", "outcome": Outcome.OK.value, "undrifted_ms": answer.judged.step_ms}
-        return [
-            {
-                **shared,
-                "drift_pct": share,
-                "step_ms": tuple(_step_ms(asked, answer.plan, share, n) for n in range(SEEDS)),
-            }
-            for share in SHARES_PCT
-        ]
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Return a row a problem, strategy and share, with the mean over seeds; and why others have none."""
-        rows = rows.reindex(columns=["problem", "strategy", *self.columns])
-        best = rows.groupby("problem")["undrifted_ms"].min()
-        found = []
-        for row in rows.to_dict("records"):
-            told = {name: row[name] for name in ("problem", "strategy", "backend", "outcome")}
-            if row["outcome"] != Outcome.OK.value:
-                found.append({**told, "cause": row["cause"]})
-                continue
-            undrifted_ms = row["undrifted_ms"]
-            ratio = _ratio("over_undrifted", [step_ms / undrifted_ms for step_ms in row["step_ms"]])
-            drifted_ms = undrifted_ms * ratio["over_undrifted"]
-            found.append(
-                {
-                    **told, "drift_pct": row["drift_pct"], "undrifted_ms": undrifted_ms, "drifted_ms": drifted_ms,
-                    **ratio, "over_best_fresh": drifted_ms / best[row["problem"]],
-                }
-            )  # fmt: skip
-        columns = (
-            "problem", "strategy", "backend", "outcome", "drift_pct", "undrifted_ms", "drifted_ms", *RATIO,
-            "over_best_fresh", "cause",
-        )  # fmt: skip
-        return {self.name: pd.DataFrame(found, columns=list(columns))}
-
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Plot what plans lose, a panel a problem."""
-        title = "Step on drifted lookups over the plan's undrifted step, by share of hot rows that changed places (%)."
-        return [
-            Plot(
-                title=title, table=self.name, x="drift_pct", y="over_undrifted", series="strategy", low="low",
-                high="high", facet="problem",
-            )
-        ]  # fmt: skip
-
-
-class Days(Study):
-    """Every strategy's plan of a prepared log's first days, judged on its last ones beside a fresh plan."""
-
-    name = "days"
-    columns = ("backend", "outcome", "batch", "undrifted_ms", "step_ms", "fresh_ms", "cause")
-
-    def __init__(self, data: Path = Path("data"), batch_size: int = DAYS_BATCH) -> None:
-        self.data, self.batch_size = data, batch_size
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return a cell a strategy and log, of the logs that are prepared here."""
-        if quick:
-            return []
-        logs = [name for name in DAYS if (self.data / name / "prepared.json").is_file()]
-        return [{"log": log, "strategy": strategy} for log in logs for strategy in _asked()]
-
-    def optional(self, cell: Cell) -> bool:
-        """Return True: not every user has prepared these logs."""
-        return True
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Plan on the first days and on the last ones, and return a row a batch."""
-        older, newer = periods(str(cell["log"]), self.data.resolve(), self.batch_size)
-        answers = []
-        for period in (older, newer):
-            answer = _planned(days_question(period, period, 0), str(cell["strategy"]))
-            if isinstance(answer, Failure):
-                return [_failed(answer)]
-            answers.append(answer)
-        was, fresh = answers
-        return [
-            {
-                "backend": "simulated", "outcome": Outcome.OK.value, "batch": batch,
-                "undrifted_ms": days_question(older, older, batch).judge(was.plan).step_ms,
-                "step_ms": days_question(older, newer, batch).judge(was.plan).step_ms,
-                "fresh_ms": days_question(newer, newer, batch).judge(fresh.plan).step_ms,
-            }
-            for batch in range(BATCHES)
-        ]  # fmt: skip
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Return a row a log and strategy, with the means over batches."""
-        found = []
-        for (log, strategy), group in rows.groupby(["log", "strategy"], sort=False):
-            head = {"log": log, "strategy": strategy, "backend": "simulated", "outcome": group["outcome"].iloc[0]}
-            if head["outcome"] != Outcome.OK.value:
-                found.append({**head, "cause": group["cause"].iloc[0]})
-                continue
-            found.append(
-                {
-                    **head,
-                    **_ratio("over_undrifted", group["step_ms"] / group["undrifted_ms"]),
-                    **_ratio("over_fresh", group["step_ms"] / group["fresh_ms"], "fresh_"),
-                }
-            )
-        columns = ("log", "strategy", "backend", "outcome", *RATIO, "over_fresh", "fresh_low", "fresh_high", "cause")
-        return {self.name: pd.DataFrame(found, columns=list(columns))}
 
 
 @cache
@@ -175,7 +47,7 @@ def _planned(asked: CountedQuestion, strategy: str) -> Answer[Simulation] | Fail
 
 
 def _failed(failure: Failure) -> Row:
-    return {"backend": "simulated", "outcome": failure.outcome.value, "cause": failure.cause}
+    return {"outcome": failure.outcome.value, "cause": failure.cause}
 
 
 def _ratio(name: str, ratios: Sequence[float], prefix: str = "") -> dict[str, Any]:
@@ -184,6 +56,128 @@ def _ratio(name: str, ratios: Sequence[float], prefix: str = "") -> dict[str, An
     return {"n": mean.n, name: mean.value, f"{prefix}low": mean.low, f"{prefix}high": mean.high}
 
 
+def _drifted(_: Path, problem: str, strategy: str) -> Sequence[SeriesRow]:
+    """Plan once, and return a row a share, whose ``step_ms`` are those of all seeds; or why there is no plan."""
+    asked = question(problem)
+    answer = _planned(asked, strategy)
+    if isinstance(answer, Failure):
+        return [_failed(answer)]
+    return [
+        {
+            "outcome": Outcome.OK.value,
+            "undrifted_ms": answer.judged.step_ms,
+            "drift_pct": share,
+            "step_ms": tuple(_step_ms(asked, answer.plan, share, n) for n in range(SEEDS)),
+        }
+        for share in SHARES_PCT
+    ]
+
+
+def _drift_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a problem, strategy and share, with the mean over seeds; and why others have none."""
+    rows = rows.reindex(columns=["problem", "strategy", *HOT_ROWS.columns])
+    best = rows.groupby("problem")["undrifted_ms"].min()
+    found = []
+    for row in rows.to_dict("records"):
+        told = {name: row[name] for name in ("problem", "strategy", "backend", "outcome")}
+        if row["outcome"] != Outcome.OK.value:
+            found.append({**told, "cause": row["cause"]})
+            continue
+        undrifted_ms = row["undrifted_ms"]
+        ratio = _ratio("over_undrifted", [step_ms / undrifted_ms for step_ms in row["step_ms"]])
+        drifted_ms = undrifted_ms * ratio["over_undrifted"]
+        found.append(
+            {
+                **told, "drift_pct": row["drift_pct"], "undrifted_ms": undrifted_ms, "drifted_ms": drifted_ms,
+                **ratio, "over_best_fresh": drifted_ms / best[row["problem"]],
+            }
+        )  # fmt: skip
+    columns = (
+        "problem", "strategy", "backend", "outcome", "drift_pct", "undrifted_ms", "drifted_ms", *RATIO,
+        "over_best_fresh", "cause",
+    )  # fmt: skip
+    return pd.DataFrame(found, columns=list(columns))
+
+
+HOT_ROWS = Study(
+    name="hot_rows",
+    title="Every strategy's plan on lookups of which 5 to 50 % of the hot rows have changed places with other rows.",
+    cells=lambda quick: [
+        {"problem": problem, "strategy": strategy}
+        for problem in list(PROBLEMS)[: 1 if quick else None]
+        for strategy in _asked()
+        if (problem, strategy) not in TOO_LONG
+    ],
+    judge=_drifted,
+    summary=_drift_table,
+    columns=("backend", "outcome", "drift_pct", "undrifted_ms", "step_ms", "cause"),
+    plots=(
+        Plot(
+            title="Step on drifted lookups over the plan's undrifted step, by share of hot rows that changed places "
+            "(%).",
+            table="hot_rows", x="drift_pct", y="over_undrifted", series="strategy", low="low", high="high",
+            facet="problem",
+        ),
+    ),
+)  # fmt: skip
+
+
+def _days_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a log and strategy, with the means over batches."""
+    found = []
+    for (log, strategy), group in rows.groupby(["log", "strategy"], sort=False):
+        head = {"log": log, "strategy": strategy, "backend": "simulated", "outcome": group["outcome"].iloc[0]}
+        if head["outcome"] != Outcome.OK.value:
+            found.append({**head, "cause": group["cause"].iloc[0]})
+            continue
+        found.append(
+            {
+                **head,
+                **_ratio("over_undrifted", group["step_ms"] / group["undrifted_ms"]),
+                **_ratio("over_fresh", group["step_ms"] / group["fresh_ms"], "fresh_"),
+            }
+        )
+    columns = ("log", "strategy", "backend", "outcome", *RATIO, "over_fresh", "fresh_low", "fresh_high", "cause")
+    return pd.DataFrame(found, columns=list(columns))
+
+
+def days_study(data: Path = Path("data"), batch_size: int = DAYS_BATCH) -> Study:
+    """Make the study of the logs that are prepared below ``data``; not every user has prepared any."""
+
+    def cells(quick: bool) -> list[Cell]:
+        logs = [name for name in DAYS if (data / name / "prepared.json").is_file() and not quick]
+        return grid(log=logs, strategy=_asked())
+
+    def judge(_: Path, log: str, strategy: str) -> list[Row]:
+        older, newer = periods(log, data.resolve(), batch_size)
+        answers = []
+        for period in (older, newer):
+            answer = _planned(days_question(period, period, 0), strategy)
+            if isinstance(answer, Failure):
+                return [_failed(answer)]
+            answers.append(answer)
+        was, fresh = answers
+        return [
+            {
+                "outcome": Outcome.OK.value, "batch": batch,
+                "undrifted_ms": days_question(older, older, batch).judge(was.plan).step_ms,
+                "step_ms": days_question(older, newer, batch).judge(was.plan).step_ms,
+                "fresh_ms": days_question(newer, newer, batch).judge(fresh.plan).step_ms,
+            }
+            for batch in range(BATCHES)
+        ]  # fmt: skip
+
+    return Study(
+        name="days",
+        title="Every strategy's plan of a prepared log's first days, judged on its last ones beside a fresh plan.",
+        cells=cells,
+        optional=lambda cell: True,
+        judge=judge,
+        summary=_days_table,
+        columns=("backend", "outcome", "batch", "undrifted_ms", "step_ms", "fresh_ms", "cause"),
+    )
+
+
 def studies() -> Sequence[Study]:
     """Return both studies in the order that they run."""
-    return HotRows(), Days()
+    return HOT_ROWS, days_study()

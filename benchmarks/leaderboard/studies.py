@@ -1,7 +1,7 @@
 """The leaderboard as a study: a cell a problem and strategy, and the two tables that its rows make."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +22,7 @@ from shardbench.runs.discovery import get_strategy, strategies
 from shardbench.runs.evaluate import Answer, Planner, evaluate
 from shardbench.runs.planning import learns, ours, wall_kind
 from shardbench.runs.simulate import CountedQuestion, Simulation
-from shardbench.studies.study import Study
+from shardbench.studies.study import Study, Tables
 
 from .places import board_places
 from .problems import VERSION, Posed, load, question
@@ -37,82 +37,70 @@ DRAWN = 64
 QUICK = (("equal-200", "a100-40gb-1x8"), ("meta-traces", "h100-1x8"))
 
 
-class Steps(Study):
-    """Every strategy on every problem: the predicted step, its distance to the proven bound and to the best found."""
+def _cells(quick: bool) -> list[Cell]:
+    """A problem's bound, then its strategies; those that learn also as they were published, on some problems."""
+    return [
+        {"version": VERSION, "workload": posed.name, "machine": machine, "strategy": name, "effort": effort}
+        for posed, machine in load().problems()
+        if not quick or (posed.name, machine) in QUICK
+        for name, effort in _asked(posed, machine, quick)
+    ]
 
-    name = "steps"
-    version = 1
 
-    def __init__(
-        self,
-        told: Callable[[Answer[Simulation]], None] = lambda answer: None,
-        planners: Callable[[str], Planner | None] = lambda budget: None,
-    ) -> None:
-        self._told, self._planners = told, planners
 
-    def telling(self, listener: Callable[[Answer[Simulation]], None]) -> "Steps":
-        """Return the study as one that tells ``listener`` of every plan's answer."""
-        return Steps(listener, self._planners)
-
-    def judging(self, planners: Callable[[str], Planner]) -> "Steps":
-        """Return the study as one whose plans are brought by ``planners``, by the word of their budget."""
-        return Steps(self._told, planners)
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """A problem's bound, then its strategies; those that learn also as they were published, on some problems."""
-        board = load()
-        return [
-            {"version": VERSION, "workload": posed.name, "machine": machine, "strategy": name, "effort": effort}
-            for posed, machine in board.problems()
-            if not quick or (posed.name, machine) in QUICK
-            for name, effort in _asked(posed, machine, quick)
-        ]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
-        """The bound, or a row an effort: the plan made in a process of its own within it, and judged."""
-        workload, machine = str(cell["workload"]), str(cell["machine"])
-        if cell["strategy"] is None:
-            return [_bound(question(VERSION, workload, machine, inputs=False))]
-        strategy = get_strategy(str(cell["strategy"]))
-        if wall_kind(strategy) is Kind.UNCONFINED:
-            raise Unsupported("the leaderboard takes no plans of unconfined processes: install bubblewrap")
-        asked = question(VERSION, workload, machine, inputs=Sees.INPUTS in strategy.sees)
-        board = load()
-        if cell["effort"] == PUBLISHED:
-            budgets = {PUBLISHED: Budget(fit_s=board.published_s)}
-        else:
-            budgets = {f"{effort_s:g} s": _budget(strategy, effort_s) for effort_s in board.efforts}
-        return [self._row(asked, strategy, word, budget) for word, budget in budgets.items()]
-
-    def _row(self, asked: CountedQuestion, strategy: Strategy, word: str, budget: Budget) -> SeriesRow:
-        answer = evaluate(asked, strategy, budget, 0, planner=self._planners(word))
+def _judge(
+    _: Path,
+    version: int,
+    workload: str,
+    machine: str,
+    strategy: str | None,
+    effort: str,
+    *,
+    told: Callable[[Answer[Simulation]], None] = lambda answer: None,
+    planners: Callable[[str], Planner | None] = lambda budget: None,
+) -> SeriesRow | Sequence[SeriesRow]:
+    """The bound, or a row an effort: the plan made in a process of its own within it, and judged."""
+    if strategy is None:
+        return _bound(question(VERSION, workload, machine, inputs=False))
+    entrant = get_strategy(strategy)
+    if wall_kind(entrant) is Kind.UNCONFINED:
+        raise Unsupported("the leaderboard takes no plans of unconfined processes: install bubblewrap")
+    asked = question(VERSION, workload, machine, inputs=Sees.INPUTS in entrant.sees)
+    board = load()
+    if effort == PUBLISHED:
+        budgets = {PUBLISHED: Budget(fit_s=board.published_s)}
+    else:
+        budgets = {f"{effort_s:g} s": _budget(entrant, effort_s) for effort_s in board.efforts}
+    rows: list[SeriesRow] = []
+    for word, budget in budgets.items():
+        answer = evaluate(asked, entrant, budget, 0, planner=planners(word))
         if not isinstance(answer, Failure):
-            self._told(answer)
-        return {"budget": word, **_row(asked, strategy, answer)}
+            told(answer)
+        rows.append({"budget": word, **_row(asked, entrant, answer)})
+    return rows
 
-    def holds(self, record: CellRecord) -> bool:
-        """Tell whether the record is of the machine that the cell names as it is here; the list says all else."""
-        here = content_hash(load_machine(str(record.cell["machine"])))
-        return all(row.get("machine_hash") == here for row in record.rows)
 
-    def places(self, own: pd.DataFrame, others: pd.DataFrame, strategy: str) -> Sequence[str]:
-        """Say which place a strategy has by each budget, and its row of the tables of scores."""
-        return tuple(board_places(own, others, strategy, VERSION))
+def _holds(record: CellRecord) -> bool:
+    """Tell whether the record is of the machine that the cell names as it is here; the list says all else."""
+    here = content_hash(load_machine(str(record.cell["machine"])))
+    return all(row.get("machine_hash") == here for row in record.rows)
 
-    def optional(self, cell: Cell) -> bool:
-        """Strategies of other people's packages are listed where they are installed."""
-        name = cell["strategy"]
-        return name is not None and not ours(get_strategy(str(name)))
 
-    def tables_beside(self, rows: pd.DataFrame, results: Path) -> Mapping[str, pd.DataFrame]:
-        """Return both tables, with the measured rows of the suite that has them."""
-        stored = trial_store(results, MEASURED_SUITE).read()
-        measured = [record for record in stored if not unusual(record.spec.exchange, record.spec.schedule)]
-        found = _described(steps(rows, VERSION))
-        if measured:
-            devices = {name: load_machine(name).topology.world_size for name in {r.spec.machine for r in measured}}
-            found = pd.concat([found, measured_steps(measured, VERSION, devices, _sees())], ignore_index=True)
-        return {"steps": found, "scores": _marked(scores(found))}
+def _optional(cell: Cell) -> bool:
+    """Strategies of other people's packages are listed where they are installed."""
+    name = cell["strategy"]
+    return name is not None and not ours(get_strategy(str(name)))
+
+
+def _tables(rows: pd.DataFrame, results: Path) -> Tables:
+    """Return both tables, with the measured rows of the suite that has them."""
+    stored = trial_store(results, MEASURED_SUITE).read()
+    measured = [record for record in stored if not unusual(record.spec.exchange, record.spec.schedule)]
+    found = _described(steps(rows, VERSION))
+    if measured:
+        devices = {name: load_machine(name).topology.world_size for name in {r.spec.machine for r in measured}}
+        found = pd.concat([found, measured_steps(measured, VERSION, devices, _sees())], ignore_index=True)
+    return {"steps": found, "scores": _marked(scores(found))}
 
 
 def _asked(posed: Posed, machine: str, quick: bool) -> list[tuple[str | None, str]]:
@@ -183,7 +171,7 @@ def _head(asked: CountedQuestion) -> dict[str, Scalar]:
     problem = asked.problem
     needed, hbm = sum(map(problem.weight_bytes, problem.tables)), problem.topology.hbm_bytes
     return {
-        "backend": "simulated", "devices": problem.world_size, "batch_size": problem.batch_size,
+        "devices": problem.world_size, "batch_size": problem.batch_size,
         "machine_hash": content_hash(load_machine(problem.machine.name)), "fills": needed / hbm / problem.world_size,
     }  # fmt: skip
 
@@ -222,6 +210,20 @@ def _bounded_by(answer: Answer[Simulation]) -> str:
     return ORDERED if in_order(answer.plan) else ANY_PLAN
 
 
+STEPS = Study(
+    name="steps",
+    title="Every strategy on every problem: the predicted step, its distance to the proven bound and to the best "
+    "found.",
+    cells=_cells,
+    judge=_judge,
+    brought=True,
+    holds=_holds,
+    optional=_optional,
+    beside=_tables,
+    ranked=partial(board_places, version=VERSION),
+)
+
+
 def studies() -> Sequence[Study]:
     """Return the leaderboard's studies."""
-    return (Steps(),)
+    return (STEPS,)

@@ -15,7 +15,7 @@ from shardbench.base.wall import Kind
 from shardbench.cli.check_submission import check_submission_command
 from shardbench.leaderboard import problems, studies
 from shardbench.leaderboard.problems import Posed, Version
-from shardbench.leaderboard.studies import Steps
+from shardbench.leaderboard.studies import STEPS
 from shardbench.model.plan import Plan
 from shardbench.model.strategy import Strategy
 from shardbench.model.table import Table
@@ -83,7 +83,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> None:
 def submitted(folder: Path, strategy: str, *workloads: str) -> list[CellRecord]:
     """Somebody's submission of these problems, as a clean checkout would have made it."""
     store, found = cell_store(folder, "leaderboard", "steps"), []
-    telling = Steps().telling(lambda answer: keep_plan(folder, answer.plan))
+    telling = STEPS.telling(lambda answer: keep_plan(folder, answer.plan))
     for workload in workloads:
         for name, effort in ((None, "bound"), (strategy, "timed")):
             cell = {

@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,13 +15,13 @@ from process_table import seen_from_here
 
 from faults.case import Fault, Seen, expected, soon
 from faults.strategies import HARMS
-from shardbench.records.cell import Cell, CellRecord, Row
+from shardbench.records.cell import CellRecord, Row
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.studies import session
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
-from shardbench.studies.study import Study
+from shardbench.studies.study import Study, grid
 
 CELL_S = 4.0
 NOT_FULL = r"\(not by the kernel for want of memory\) in phase run"
@@ -46,31 +46,30 @@ SIGNALS = {
 """The same by what is sent to its process."""
 
 
-class Cells(Study):
-    """Three cells, of which the middle one goes wrong, or waits for what is done to it."""
+def _square(folder: Path, number: int, harm: str) -> Row:
+    if number == 1:
+        if harm in HARMS:
+            HARMS[harm]()
+        else:
+            (folder / "pid").write_text(str(os.getpid()))
+            time.sleep(1e6)
+    return {"square": float(number) ** 2}
 
-    name = "cells"
-    timeout_s = CELL_S
 
-    def __init__(self, harm: str) -> None:
-        self.harm = harm
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        return [{"number": number} for number in range(3)]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        if cell["number"] == 1:
-            if self.harm in HARMS:
-                HARMS[self.harm]()
-            else:
-                (folder / "pid").write_text(str(os.getpid()))
-                time.sleep(1e6)
-        return [{"backend": "counted", "square": float(cell["number"] or 0) ** 2}]
+def _cells(harm: str) -> Study:
+    return Study(
+        name="cells",
+        title="Three cells, of which the middle one goes wrong, or waits for what is done to it.",
+        backend="counted",
+        timeout_s=CELL_S,
+        cells=lambda quick: grid(number=range(3)),
+        judge=partial(_square, harm=harm),
+    )
 
 
 def find(owner: str) -> Reproduction:
     """Reproductions of plug-ins: the owner is what goes wrong."""
-    return Reproduction(owner=owner, studies=(Cells(owner),), claims=(), observe=None, defined={})
+    return Reproduction(owner=owner, studies=(_cells(owner),), claims=(), observe=None, defined={})
 
 
 def faults() -> Iterator[Fault]:

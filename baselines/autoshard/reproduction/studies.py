@@ -1,8 +1,7 @@
-"""Studies of AutoShard: its own tasks, DreamShard's, transfer, training, unrolls, its region, and seconds."""
+"""Studies of AutoShard: its own tasks, DreamShard's, transfer, training, unrolls, a feature, its region, seconds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,208 +11,309 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.model.strategy import Budget
 from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import RulesOnly, answer_of
-from shardbench.studies.contests.contest import BEST_FOUND, SIDES, fitted, pool_of, tasks_of
-from shardbench.studies.contests.contest_study import ContestStudy
+from shardbench.studies.contests.contest import (
+    BEST_FOUND,
+    SIDES,
+    SPLITS,
+    beside,
+    fitted,
+    judge,
+    pool_of,
+    tasks_of,
+    trained_with,
+)
+from shardbench.studies.contests.contest_study import contest_means, contest_study
 from shardbench.studies.contests.contest_tasks import task_table
-from shardbench.studies.contests.training_study import TrainingStudy
-from shardbench.studies.contests.transfer_study import TransferStudy
-from shardbench.studies.study import Cell, Plot, Row, Study
-from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, join, machine_of
+from shardbench.studies.contests.training_study import training_study
+from shardbench.studies.contests.transfer_study import transfer_study
+from shardbench.studies.regions.placement_region import placement_region
+from shardbench.studies.study import Plot, Row, Study, Tables, grid
+from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, machine_of
 from shardbench.tasks.task import Task
 
+from .. import AutoShard
 from .names import COST_GREEDY, DREAMSHARD, GREEDIES, LOOKUP, OURS, RANDOM, SEARCH, UNTRAINED
-from .region import AutoShardRegion
-from .rows import JUDGED, ROWS, WIDTHS
-from .size_feature import SizeFeature
-from .unroll import Unroll
 
 if TYPE_CHECKING:
     from shardbench.learning.training import AnyTrained
 
-STRATEGIES = (RANDOM, *GREEDIES, OURS, UNTRAINED, COST_GREEDY, DREAMSHARD, SEARCH, BEST_FOUND)
+CAP_BYTES = 7 * 2**30  # deviation 11
+WIDTHS = (16, 32)
+ROWS = {
+    row.name: row
+    for row in (
+        TaskRow(name=f"Auto-{tables} ({devices})", tables=tables, devices=devices, widths=WIDTHS, cap_bytes=CAP_BYTES)
+        for tables, devices in ((40, 4), (80, 8), (120, 8), (40, 2))
+    )
+}
+"""The repository's tasks are 80 tables of widths 16 and 32 on 8 devices of 7 GB; the others test transfer."""
+JUDGED = ("Auto-40 (4)", "Auto-80 (8)")
+EQUAL_ROWS = {row.name: row for row in DLRM_ROWS}
 DRAWN = (*GREEDIES[1:], OURS, COST_GREEDY, DREAMSHARD, SEARCH, BEST_FOUND)
 """Plots show these; a strategy far below random would flatten all others."""
 ROOMY_BYTES = 40 << 30
 """Memory of a device that holds its share of all 856 tables."""
 
 
-class KernelContest(ContestStudy):
-    """Kernel time of the slowest device, min/max balance, over 50 tasks of a row."""
-
-    seeded = frozenset({RANDOM, OURS, UNTRAINED, DREAMSHARD})
-    random = RANDOM
-    measure = "kernel_ms"
-    asking = (COST_GREEDY, SEARCH, BEST_FOUND)
-
-    def own_columns(self, task: str, split: str, strategy: str, part: pd.DataFrame) -> Mapping[str, object]:
-        """Give the balance, and DreamShard's cost, which has a bound."""
-        cost_ms, bound_ms = float(part["cost_ms"].mean()), float(part["bound_ms"].mean())
-        return {
-            "balance_min_over_max": float(part["balance"].mean()),
-            "cost_ms_mean": cost_ms,
-            "cost_bound_ms": bound_ms,
-            "cost_over_bound_pct": 100.0 * (cost_ms / bound_ms - 1.0),
-        }
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Make a table of means; and kernel times, which AutoShard balances, task by task."""
-        means = {self.name: self.means(rows)}
-        return means | ({f"{self.name}_tasks": task_table(rows, "kernel_ms")} if "task_kernel_ms" in rows else {})
-
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Plot the gain over random placement."""
-        return [
-            Plot(
-                title="Embedding kernel time of the slowest device: speed-up over random placement, in percent.",
-                table=self.name, x="task", y="vs_random_pct", series="strategy", facet="split", shown=DRAWN, bars=True,
-            )
-        ]  # fmt: skip
+def _own_columns(task: str, split: str, strategy: str, part: pd.DataFrame) -> Mapping[str, object]:
+    """Give the balance, and DreamShard's cost, which has a bound."""
+    cost_ms, bound_ms = float(part["cost_ms"].mean()), float(part["bound_ms"].mean())
+    return {
+        "balance_min_over_max": float(part["balance"].mean()),
+        "cost_ms_mean": cost_ms,
+        "cost_bound_ms": bound_ms,
+        "cost_over_bound_pct": 100.0 * (cost_ms / bound_ms - 1.0),
+    }
 
 
-class OwnTasks(KernelContest):
-    """AutoShard's tasks (widths 16 and 32): kernel time of the slowest device, min/max balance, over 50 tasks."""
+def _kernel_contest(
+    *,
+    name: str,
+    title: str,
+    task_rows: Mapping[str, TaskRow],
+    quick_rows: Collection[str],
+    strategies: Sequence[str],
+    shown: tuple[str, ...],
+    bars: bool,
+    version: int,
+    same_as: tuple[str, str] | None = None,
+) -> Study:
+    """Make a contest by what AutoShard balances: kernel time of the slowest device, over 50 tasks of a row."""
 
-    name = "table"
-    task_rows = MappingProxyType({name: ROWS[name] for name in JUDGED})
-    quick_rows = JUDGED
-    strategies = STRATEGIES
+    def tables(rows: pd.DataFrame) -> Tables:
+        asking = (COST_GREEDY, SEARCH, BEST_FOUND)
+        means = contest_means(rows, task_rows, RANDOM, _own_columns, asking=asking, measure="kernel_ms")
+        return {name: means, f"{name}_tasks": task_table(rows, "kernel_ms")}
 
-
-class KernelsOfEqualWidths(KernelContest):
-    """The ten equal-width rows of DreamShard's table, by what AutoShard balances: kernel time; heuristics beside it."""
-
-    name = "equal"
-    version = 1
-    task_rows = MappingProxyType({row.name: row for row in DLRM_ROWS})
-    quick_rows = ("DLRM-20 (4)",)
-    strategies = (RANDOM, *GREEDIES, OURS)
-    same_as = ("dreamshard", "table")
-
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Plot the gain over random placement as a line: the rows have an order."""
-        return [
-            Plot(
-                title="Embedding kernel time of the slowest device: speed-up over random placement, in percent.",
-                table=self.name, x="task", y="vs_random_pct", series="strategy", facet="split", shown=DRAWN[:4],
-            )
-        ]  # fmt: skip
-
-
-class AutoShardTransfer(TransferStudy):
-    """AutoShard trained on one row and used, untuned, on other numbers of tables and devices and on unseen tables."""
-
-    uses = GREEDIES
-    version = 2
-    columns = ("backend", "used_on", "task_set", "unseen_tables_pct", "kernel_ms", "best_greedy", "best_greedy_ms")
-    strategy = OURS
-    measure, beside = "kernel_ms", "balance"
-    task_rows = MappingProxyType(ROWS)
-    trained_on = JUDGED
+    gain = Plot(
+        title="Embedding kernel time of the slowest device: speed-up over random placement, in percent.",
+        table=name, x="task", y="vs_random_pct", series="strategy", facet="split", shown=shown, bars=bars,
+    )  # fmt: skip
+    return contest_study(
+        name=name, title=title, version=version, task_rows=task_rows, quick_rows=quick_rows, strategies=strategies,
+        seeded=(RANDOM, OURS, UNTRAINED, DREAMSHARD), measure="kernel_ms", same_as=same_as, summary=tables,
+        plots=(gain,),
+    )  # fmt: skip
 
 
-class AutoShardCurve(TrainingStudy):
-    """Reward, kernel time of the policy's plans and error of the cost network after each stage of training."""
+OWN_TASKS = _kernel_contest(
+    name="table",
+    title="AutoShard's tasks (widths 16 and 32): kernel time of the slowest device, min/max balance, over 50 tasks.",
+    task_rows={name: ROWS[name] for name in JUDGED},
+    quick_rows=JUDGED,
+    strategies=(RANDOM, *GREEDIES, OURS, UNTRAINED, COST_GREEDY, DREAMSHARD, SEARCH, BEST_FOUND),
+    shown=DRAWN,
+    bars=True,
+    version=2,
+)
+EQUAL_WIDTHS = _kernel_contest(
+    name="equal",
+    title="The ten equal-width rows of DreamShard's table, by what AutoShard balances: kernel time; heuristics beside "
+    "it.",
+    task_rows=EQUAL_ROWS,
+    quick_rows=("DLRM-20 (4)",),
+    strategies=(RANDOM, *GREEDIES, OURS),
+    shown=DRAWN[:4],
+    bars=False,  # the rows have an order
+    version=1,
+    same_as=("dreamshard", "table"),
+)
+TRANSFER = transfer_study(
+    title="AutoShard trained on one row and used, untuned, on other numbers of tables and devices and on unseen "
+    "tables.",
+    version=2,
+    strategy=OURS,
+    greedies=GREEDIES,
+    measure="kernel_ms",
+    beside="balance",
+    task_rows=ROWS,
+    training_rows=JUDGED,
+    columns=("backend", "used_on", "task_set", "unseen_tables_pct", "kernel_ms", "best_greedy", "best_greedy_ms"),
+)
 
-    columns = ("backend", "stage", "updates", "reward", "train_kernel_ms", "test_kernel_ms")
-    strategy = OURS
-    task_rows = MappingProxyType({JUDGED[0]: ROWS[JUDGED[0]]})
-    quick_rows = JUDGED[:1]
 
-    def stage_row(
-        self,
-        trained: "AnyTrained",
-        of_train: Mapping[str, float | int],
-        of_test: Mapping[str, float | int],
-        policy_errors: Floats,
-    ) -> Row:
-        """Give the stage's means: ``reward`` is that of the episodes sampled in it, the rest are over tasks."""
-        return {
-            "stage": len(trained.history),
-            "updates": trained.updates,
-            "reward": trained.history[-1].reward if trained.history else None,
-            "train_kernel_ms": of_train["kernel_ms"],
-            "test_kernel_ms": of_test["kernel_ms"],
-            "test_balance": of_test["balance"],
-        }
+def _stage_row(
+    trained: "AnyTrained", of_train: Mapping[str, float | int], of_test: Mapping[str, float | int], errors: Floats
+) -> Row:
+    """Give the stage's means: ``reward`` is that of the episodes sampled in it, the rest are over tasks."""
+    return {
+        "stage": len(trained.history),
+        "updates": trained.updates,
+        "reward": trained.history[-1].reward if trained.history else None,
+        "train_kernel_ms": of_train["kernel_ms"],
+        "test_kernel_ms": of_test["kernel_ms"],
+        "test_balance": of_test["balance"],
+    }
 
-    def errors(self, trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
-        """Give the errors of the kernel ms of devices with tables."""
-        from .prediction import kernel_errors  # noqa: PLC0415 - needs torch, which listing does not
 
-        return kernel_errors(trained, task, placements)
+def _errors(trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
+    """Give the errors of the kernel ms of devices with tables."""
+    from .prediction import kernel_errors  # noqa: PLC0415 - needs torch, which listing does not
 
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Plot the learning curves by stage."""
-        return [
-            Plot(
-                title="Kernel time (ms) of the slowest device, plans for test tasks after each stage; 0 is untrained.",
-                table=self.name, x="stage", y="test_kernel_ms", series="seed", facet="task", log_y=True,
+    return kernel_errors(trained, task, placements)
+
+
+CURVE = training_study(
+    title="Reward, kernel time of the policy's plans and error of the cost network after each stage of training.",
+    strategy=OURS,
+    task_rows={JUDGED[0]: ROWS[JUDGED[0]]},
+    stage_row=_stage_row,
+    errors=_errors,
+    columns=("backend", "stage", "updates", "reward", "train_kernel_ms", "test_kernel_ms"),
+    plots=tuple(
+        Plot(title=title, table="training", x="stage", y=y, series="seed", facet="task", log_y=True)
+        for y, title in (
+            (
+                "test_kernel_ms",
+                "Kernel time (ms) of the slowest device, plans for test tasks after each stage; 0 is untrained.",
             ),
-            Plot(
-                title="Mean absolute relative error of the cost network, on random placements of test tasks.",
-                table=self.name, x="stage", y="random_error_pct", series="seed", facet="task", log_y=True,
+            (
+                "random_error_pct",
+                "Mean absolute relative error of the cost network, on random placements of test tasks.",
             ),
-        ]  # fmt: skip
+        )
+    ),
+)
 
 
-class PlacingSeconds(Study):
-    """CPU seconds to place 80 to 856 tables on 8 devices with a trained policy, beside the lookup heuristic's."""
-
-    name = "placing"
-    version = 2
-    exclusive = True
-    uses = (LOOKUP,)
-    columns = ("backend", "plan_cpu_s_median", "plan_cpu_s_max", "busy_threads", "beside_cpu_s_median", "times_beside")
-    REPEATS = 7
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Give one cell a number of tables."""
-        return [
-            {"strategy": OURS, "tables": n, "devices": 8} for n in ((80,) if quick else (80, 200, 300, 400, 600, 856))
-        ]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Train briefly (placing costs the same whatever was learned), place a few times, each after the heuristic.
-
-        ``busy_threads`` are CPU seconds over wall seconds of our plans; ``times_beside`` is the median of ours over
-        the heuristic's CPU seconds, pair by pair.
-        """
-        budget, row = Budget(fit_s=20.0), ROWS[JUDGED[1]]
-        strategy, _ = fitted(OURS, tasks_of(row, "train", folder), budget, 0, folder)
-        pools = [pool_of(side, folder, WIDTHS) for side in SIDES]
-        wanted = int(cell["tables"] or 0)
-        own, others = np.arange(min(wanted, POOL_TABLES)), np.arange(max(0, wanted - POOL_TABLES))
-        parts = ((pools[0], own), (pools[1], others)) if len(others) else ((pools[0], own),)
-        problem = join(parts, machine_of(row.machine, int(cell["devices"] or 0), ROOMY_BYTES), "placing").problem
-        question, heuristic = RulesOnly(problem), get_strategy(LOOKUP)
-        pairs = [
-            (answer_of(question, heuristic, budget).spent, answer_of(question, strategy, budget, fitted=True).spent)
-            for _ in range(self.REPEATS)
-        ]
-        ours, beside = np.array([[our.plan_cpu_s, its.plan_cpu_s] for its, our in pairs]).T
-        return [
-            {
-                "backend": "measured",
-                "plan_cpu_s_median": float(np.median(ours)),
-                "plan_cpu_s_max": float(ours.max()),
-                "busy_threads": float(ours.sum() / sum(our.plan_s for _, our in pairs)),
-                "beside": LOOKUP,
-                "beside_cpu_s_median": float(np.median(beside)),
-                "times_beside": float(np.median(ours / beside)),
-                "n": self.REPEATS,
-            }
-        ]
+def _unrolled(folder: Path, task: str, seed: int) -> Row:
+    """Train by the published settings as they are; kernel time of the plans for test tasks."""
+    tasks = {split: tasks_of(EQUAL_ROWS[task], split, folder) for split in SPLITS}
+    trained, _ = trained_with(AutoShard(), tasks["train"], seed, folder)
+    placements = AutoShard().place(trained, tasks["test"])
+    ours = judge(placements, tasks["test"])
+    largest = [np.bincount(placement).max() / len(placement) for placement in placements]
+    return {
+        "steps": trained.settings.unroll,
+        "kernel_ms": ours["kernel_ms"],
+        "balance": ours["balance"],
+        "largest_share_pct": 100.0 * float(np.mean(largest)),
+        **beside(RANDOM, GREEDIES, tasks["test"], "kernel_ms", seed),
+    }
 
 
-def studies() -> Iterable[Study]:
-    """Give the studies in the order in which they run."""
-    return (
-        OwnTasks(),
-        KernelsOfEqualWidths(),
-        AutoShardTransfer(),
-        AutoShardCurve(),
-        Unroll(),
-        SizeFeature(),
-        AutoShardRegion(),
-        PlacingSeconds(),
+def _unroll_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Make one row a row of tasks; ``worse_than_random`` counts seeds whose mean is above random placement's."""
+    compared = rows.assign(worse=rows["kernel_ms"] > rows["random_ms"])
+    return compared.groupby("task", sort=False, as_index=False).agg(
+        backend=("backend", "first"),
+        steps=("steps", "first"),
+        n=("seed", "size"),
+        kernel_ms_mean=("kernel_ms", "mean"),
+        kernel_ms_min=("kernel_ms", "min"),
+        kernel_ms_median=("kernel_ms", "median"),
+        kernel_ms_max=("kernel_ms", "max"),
+        worse_than_random=("worse", "sum"),
+        largest_share_pct=("largest_share_pct", "mean"),
+        random_ms=("random_ms", "mean"),
+        best_greedy_ms=("best_greedy_ms", "mean"),
     )
+
+
+UNROLL = Study(
+    name="unroll",
+    title="AutoShard with unrolls of 100 steps, as published, on rows of more than 100 tables; `equal` has "
+    "longer ones.",
+    # A training takes a minute, too long for a quick run. What is looked for happens to some trainings only, so that
+    # none here, with a seed a row, does not mean never.
+    cells=lambda quick: [] if quick else grid(task=[row.name for row in DLRM_ROWS if row.tables > 100], seed=[0]),
+    judge=_unrolled,  # deviation 8
+    summary=_unroll_table,
+    uses=(OURS, *GREEDIES, RANDOM),
+    columns=("backend", "steps", "kernel_ms", "largest_share_pct", "random_ms", "best_greedy", "best_greedy_ms"),
+)
+SCORED, RAW = "z-scored", "raw"
+SIZED_ROWS = {"DLRM-20 (4)": EQUAL_ROWS["DLRM-20 (4)"], JUDGED[0]: ROWS[JUDGED[0]]}
+"""The row on which kernels were longer than the original's, and one of two widths: sizes differ more there."""
+
+
+def _sized(folder: Path, task: str, size: str, seed: int) -> list[Row]:
+    """Train by the published settings; one row a split of tasks."""
+    tasks = {split: tasks_of(SIZED_ROWS[task], split, folder) for split in SPLITS}
+    trained, _ = trained_with(AutoShard(), tasks["train"], seed, folder, size_scored=size == SCORED)
+    judged = {split: judge(AutoShard().place(trained, given), given) for split, given in tasks.items()}
+    return [
+        {"split": split, "balance": means["balance"], "kernel_ms": means["kernel_ms"]}
+        for split, means in judged.items()
+    ]
+
+
+def _size_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Make one row a row of tasks, form and split: means over seeds, and the spread of the kernels."""
+    return rows.groupby(["task", "size", "split"], sort=False, as_index=False).agg(
+        backend=("backend", "first"),
+        n=("seed", "size"),
+        balance_mean=("balance", "mean"),
+        kernel_ms_mean=("kernel_ms", "mean"),
+        kernel_ms_min=("kernel_ms", "min"),
+        kernel_ms_max=("kernel_ms", "max"),
+    )
+
+
+SIZE_FEATURE = Study(
+    name="size_feature",
+    title="AutoShard with a table's GiB z-scored and raw, as published: the reward that it learns by, and the slowest "
+    "device's kernels. The form is chosen by the plans for training tasks; those for test tasks stand beside them.",
+    cells=lambda quick: grid(
+        task=list(SIZED_ROWS)[: 1 if quick else None], size=(SCORED, RAW), seed=range(1 if quick else 8)
+    ),
+    judge=_sized,  # deviation 5
+    summary=_size_table,
+    columns=("backend", "form", "split", "balance", "kernel_ms"),
+)
+REGION = placement_region(
+    title="Kernel time of the slowest device, the best heuristic's over AutoShard's, at 64 points of four knobs. Each "
+    "point is one short training for tasks of its own; `effort` is the share of the 100,000 published steps.",
+    strategy=OURS,
+    scaled=("total_steps",),
+    greedies=GREEDIES,
+    judged="kernel_ms",
+)
+REPEATS = 7
+
+
+def _placed(folder: Path, strategy: str, tables: int, devices: int) -> Row:
+    """Train briefly (placing costs the same whatever was learned), place a few times, each after the heuristic.
+
+    ``busy_threads`` are CPU seconds over wall seconds of our plans; ``times_beside`` is the median of ours over the
+    heuristic's CPU seconds, pair by pair.
+    """
+    budget, row = Budget(fit_s=20.0), ROWS[JUDGED[1]]
+    trained, _ = fitted(strategy, tasks_of(row, "train", folder), budget, 0, folder)
+    pools = [pool_of(side, folder, WIDTHS) for side in SIDES]
+    own, others = np.arange(min(tables, POOL_TABLES)), np.arange(max(0, tables - POOL_TABLES))
+    parts = ((pools[0], own), (pools[1], others)) if len(others) else ((pools[0], own),)
+    question = RulesOnly(join(parts, machine_of(row.machine, devices, ROOMY_BYTES), "placing").problem)
+    heuristic = get_strategy(LOOKUP)
+    pairs = [
+        (answer_of(question, heuristic, budget).spent, answer_of(question, trained, budget, fitted=True).spent)
+        for _ in range(REPEATS)
+    ]
+    ours, its = np.array([[our.plan_cpu_s, its.plan_cpu_s] for its, our in pairs]).T
+    return {
+        "plan_cpu_s_median": float(np.median(ours)),
+        "plan_cpu_s_max": float(ours.max()),
+        "busy_threads": float(ours.sum() / sum(our.plan_s for _, our in pairs)),
+        "beside": LOOKUP,
+        "beside_cpu_s_median": float(np.median(its)),
+        "times_beside": float(np.median(ours / its)),
+        "n": REPEATS,
+    }
+
+
+PLACING = Study(
+    name="placing",
+    title="CPU seconds to place 80 to 856 tables on 8 devices with a trained policy, beside the lookup heuristic's.",
+    version=2,
+    cells=lambda quick: grid(strategy=[OURS], tables=(80,) if quick else (80, 200, 300, 400, 600, 856), devices=[8]),
+    judge=_placed,
+    backend="measured",
+    exclusive=True,
+    uses=(LOOKUP,),
+    columns=("backend", "plan_cpu_s_median", "plan_cpu_s_max", "busy_threads", "beside_cpu_s_median", "times_beside"),
+)
+
+
+def studies() -> Sequence[Study]:
+    """Give the studies in the order in which they run."""
+    return (OWN_TASKS, EQUAL_WIDTHS, TRANSFER, CURVE, UNROLL, SIZE_FEATURE, REGION, PLACING)

@@ -1,15 +1,14 @@
 """Study of equal effort: what network, policy and search contribute at the same number of oracle calls."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from shardbench.records.cell import SeriesRow
-from shardbench.studies.contests.contest import JUDGED_SPLIT, judge_tasks, tasks_of
+from shardbench.studies.contests.contest import JUDGED_SPLIT, SPLITS, judge_tasks, tasks_of
 from shardbench.studies.contests.contest_study import SEEDS
 from shardbench.studies.contests.contest_tasks import gain_pct, over_rows, task_table
-from shardbench.studies.study import Cell, Study
+from shardbench.studies.study import Cell, Study, grid
 
 from .contenders import BUDGETED, CONTENDERS, FIXED, JOINT_WHOLE, Given
 from .contests import ROWS
@@ -25,57 +24,37 @@ EFFORT_TASKS = 20
 ALL_ROWS = "all rows"
 
 
-class EqualEffort(Study):
-    """DreamShard, its search, AutoShard, joint and plain searches at equal oracle calls, on unseen tasks."""
+def _cells(quick: bool) -> list[Cell]:
+    """List rows, contenders, budgets and seeds; contenders without a budget run once a row."""
+    few = 1 if quick else None
+    rows = EFFORT_ROWS[:few]
+    fixed = grid(task=rows, contender=FIXED, calls=[0], seed=[0])
+    return fixed + grid(task=rows, contender=BUDGETED, calls=CALLS[:few], seed=SEEDS[:few])
 
-    name = "effort"
-    uses = (LOOKUP, COST_GREEDY, JOINT_WHOLE, OURS, SEARCH, AUTOSHARD)
-    columns = ("backend", "cost_ms", "bound_ms", "learning_calls", "task_calls", "network_rated")
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Give rows, contenders, budgets and seeds; contenders without a budget run once a row."""
-        rows = EFFORT_ROWS[:1] if quick else EFFORT_ROWS
-        fixed: list[Cell] = [{"task": row, "contender": name, "calls": 0, "seed": 0} for row in rows for name in FIXED]
-        return fixed + [
-            {"task": row, "contender": name, "calls": calls, "seed": seed}
-            for row in rows
-            for name in BUDGETED
-            for calls in (CALLS[:1] if quick else CALLS)
-            for seed in (SEEDS[:1] if quick else SEEDS)
-        ]
+def _placed(folder: Path, task: str, contender: str, calls: int, seed: int) -> SeriesRow:
+    """Place the row's test tasks and judge them on a counted batch."""
+    train, test = (tasks_of(ROWS[task], split, folder) for split in SPLITS)
+    given = Given(train=train, test=test[:EFFORT_TASKS], calls=calls, seed=seed, folder=folder)
+    spent = CONTENDERS[contender](given)
+    judged = judge_tasks(spent.placements, given.test)
+    return {
+        **judged.means(),
+        **judged.of_tasks(),
+        "learning_calls": spent.learning_calls,
+        "task_calls": spent.task_calls,
+        "network_rated": spent.network_rated,
+    }
 
-    def run(self, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
-        """Place the row's test tasks and judge them on a counted batch."""
-        row, calls = ROWS[str(cell["task"])], int(cell["calls"] or 0)
-        test = tasks_of(row, JUDGED_SPLIT, folder)[:EFFORT_TASKS]
-        given = Given(
-            train=tasks_of(row, "train", folder),
-            test=test,
-            calls=calls,
-            seed=int(cell["seed"] or 0),
-            folder=folder,
-        )
-        spent = CONTENDERS[str(cell["contender"])](given)
-        judged = judge_tasks(spent.placements, test)
-        return [
-            {
-                "backend": "simulated",
-                **judged.means(),
-                **judged.of_tasks(),
-                "learning_calls": spent.learning_calls,
-                "task_calls": spent.task_calls,
-                "network_rated": spent.network_rated,
-            }
-        ]
 
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Make one row a budget, row of tasks and contender: milliseconds, and over DreamShard's policy."""
-        made = []
-        for calls in CALLS:
-            part = rows[rows["calls"].isin((0, calls))]
-            if OURS in set(part["contender"]):
-                made += _compared(part, calls)
-        return {self.name: pd.DataFrame(made)}
+def _tables(rows: pd.DataFrame) -> pd.DataFrame:
+    """Make one row a budget, row of tasks and contender: milliseconds, and over DreamShard's policy."""
+    made = []
+    for calls in CALLS:
+        part = rows[rows["calls"].isin((0, calls))]
+        if OURS in set(part["contender"]):
+            made += _compared(part, calls)
+    return pd.DataFrame(made)
 
 
 def _compared(rows: pd.DataFrame, calls: int) -> list[dict[str, object]]:
@@ -107,3 +86,14 @@ def _compared(rows: pd.DataFrame, calls: int) -> list[dict[str, object]]:
                 }
             )
     return made
+
+
+EQUAL_EFFORT = Study(
+    name="effort",
+    title="DreamShard, its search, AutoShard, joint and plain searches at equal oracle calls, on unseen tasks.",
+    cells=_cells,
+    judge=_placed,
+    summary=_tables,
+    uses=(LOOKUP, COST_GREEDY, JOINT_WHOLE, OURS, SEARCH, AUTOSHARD),
+    columns=("backend", "cost_ms", "bound_ms", "learning_calls", "task_calls", "network_rated"),
+)

@@ -67,7 +67,6 @@ def _rows_of(name: str, tasks: Sequence[Task], plans: Sequence[np.ndarray], judg
         cost = judged.measure(task, placement[None])
         rows.append(
             {
-                "backend": "measured",
                 "strategy": name,
                 "test_task": number,
                 "kernel_ms": float((cost.forward_ms + cost.backward_ms).max()),

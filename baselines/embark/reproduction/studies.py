@@ -1,7 +1,6 @@
 """A study: steps of EMBark's plans and of uniform ones on its models, by model and draw of the tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -10,7 +9,7 @@ from shardbench.model.strategy import Budget
 from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import answer_of
 from shardbench.runs.simulate import CountedQuestion
-from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.studies.study import Plot, Row, Study, grid
 
 from .models import DRAWS, MODELS, question
 
@@ -19,33 +18,6 @@ STRATEGIES = (OURS, FLAT, COMPARED)
 PLANNING = Budget(plan_s=600.0)
 EMBEDDING = (StepPhase.LOOKUP, StepPhase.LOOKUP_BACKWARD)
 EXCHANGES = (StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD, StepPhase.ALL_REDUCE)
-
-
-class Models(Study):
-    """A step on a test batch of each model and draw: EMBark's planner, with either buckets, and table-row-wise."""
-
-    name = "models"
-    uses = STRATEGIES
-    columns = ("strategy", "backend", "step_ms", "embedding_ms", "exchanges_ms", "fullest_device_gib", "plan_cpu_s")
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return one cell for each model and draw; where quick, one draw of the model with the fewest lookups."""
-        chosen = [("T510", DRAWS[0])] if quick else [(name, draw) for name in MODELS for draw in DRAWS]
-        return [{"model": name, "draw": draw} for name, draw in chosen]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Return one row for each strategy."""
-        given = question(str(cell["model"]), int(cell["draw"] or 0))
-        return [outcome(name, given) for name in STRATEGIES]
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Return all rows, and the throughput over table-row-wise by model and strategy: mean and range over draws."""
-        return {self.name: rows, "throughput": over_compared(rows)}
-
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Plot the milliseconds of a step by model and strategy."""
-        title = "Step (ms) on EMBark's models, simulated, by draw of the tables"
-        return [Plot(title=title, table=self.name, x="draw", y="step_ms", series="strategy", facet="model")]
 
 
 def outcome(name: str, given: CountedQuestion) -> Row:
@@ -58,7 +30,6 @@ def outcome(name: str, given: CountedQuestion) -> Row:
 
     return {
         "strategy": name,
-        "backend": "simulated",
         "step_ms": step.step_ms,
         "embedding_ms": milliseconds(EMBEDDING),
         "exchanges_ms": milliseconds(EXCHANGES),
@@ -83,6 +54,24 @@ def over_compared(rows: pd.DataFrame) -> pd.DataFrame:
     return made
 
 
-def studies() -> Iterable[Study]:
+STUDY = Study(
+    name="models",
+    title="A step on a test batch of each model and draw: EMBark's planner, with either buckets, and table-row-wise.",
+    # A quick run takes one draw of the model with the fewest lookups.
+    cells=lambda quick: grid(model=["T510"], draw=DRAWS[:1]) if quick else grid(model=MODELS, draw=DRAWS),
+    judge=lambda _, model, draw: [outcome(name, question(model, draw)) for name in STRATEGIES],
+    summary=lambda rows: {"models": rows, "throughput": over_compared(rows)},
+    uses=STRATEGIES,
+    columns=("strategy", "backend", "step_ms", "embedding_ms", "exchanges_ms", "fullest_device_gib", "plan_cpu_s"),
+    plots=(
+        Plot(
+            title="Step (ms) on EMBark's models, simulated, by draw of the tables",
+            table="models", x="draw", y="step_ms", series="strategy", facet="model",
+        ),
+    ),
+)  # fmt: skip
+
+
+def studies() -> Sequence[Study]:
     """Return all studies of EMBark."""
-    return (Models(),)
+    return (STUDY,)

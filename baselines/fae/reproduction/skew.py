@@ -11,8 +11,6 @@ from shardbench.workloads.profiling import count_samples
 from shardbench.workloads.trace import Split
 from shardbench.workloads.workload import one_hot_values
 
-from .hot_shares import workload
-
 LARGE_ROWS = 1_000_000
 """Tables of more rows are large: five of Kaggle's 26."""
 TOP_ROWS = 0.068
@@ -22,12 +20,13 @@ TUTORIAL_BUDGET = 512 * 2**20
 TUTORIAL_RATE = 0.1
 
 
-def skew_rows(inputs: int, seed: int) -> list[Row]:
+def skew_rows(_: Path, inputs: int, seed: int) -> list[Row]:
     """Return rows of skew: hottest over median seen row of every large table, and the share of the top rows.
 
     Rows are ordered by the first ``inputs`` train inputs; the top rows' share is of held-out accesses.
     """
-    source = workload("kaggle", seed=seed)
+    config = CriteoLikeConfig(batch_size=4096, test_batches=16, profile_samples=65_536, seed=seed)
+    source = config.build(Path())
     found: list[Row] = []
     counts, held = [], []
     for i, table in enumerate(source.tables):
@@ -45,7 +44,7 @@ def skew_rows(inputs: int, seed: int) -> list[Row]:
 
 def _skew_row(table: str, rows: int, counts: Ints, top_pct: float | None) -> Row:
     return {
-        "table": table, "rows": rows, "backend": "counted", "seen_rows": len(counts),
+        "table": table, "rows": rows, "seen_rows": len(counts),
         "hottest_over_median_x": float(counts.max() / np.median(counts)), "top_rows_accesses_pct": top_pct,
     }  # fmt: skip
 
@@ -64,14 +63,14 @@ def top_share(counts: Ints, accesses: Ints, top: int) -> float:
     return float(weight.mean())
 
 
-def tutorial_row(seed: int, dependence: float) -> Row:
+def tutorial_row(_: Path, column_dependence: float, seed: int) -> Row:
     """Return the share of hot inputs by the public code's rule in its published run's setting, with our own inputs.
 
     A log of 10 % of the inputs, drawn with replacement; as many rows as 512 MB hold are hot, those of most accesses
     first; never-seen ones, of which about a quarter is, at random. All inputs are classified, logged ones too.
     """
     source = CriteoLikeConfig(
-        batch_size=TUTORIAL_INPUTS, test_batches=1, profile_samples=1, seed=seed, column_dependence=dependence
+        batch_size=TUTORIAL_INPUTS, test_batches=1, profile_samples=1, seed=seed, column_dependence=column_dependence
     ).build(Path())
     values = one_hot_values(source, Split.TEST, 0)
     rng = np.random.default_rng([seed, 1])
@@ -86,7 +85,7 @@ def tutorial_row(seed: int, dependence: float) -> Row:
         logged_alone &= known
         hot &= known | _chosen(values[:, column], share, rng)
     return {
-        "backend": "counted", "hot_inputs_pct": 100.0 * float(hot.mean()),
+        "hot_inputs_pct": 100.0 * float(hot.mean()),
         "hot_without_filling_pct": 100.0 * float(logged_alone.mean()), "seen_rows": seen_rows, "hot_rows": room,
     }  # fmt: skip
 

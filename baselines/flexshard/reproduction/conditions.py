@@ -158,7 +158,6 @@ def outcome(strategy: Strategy, given: CountedQuestion) -> Row:
         "mean_device_bytes": float(np.mean(memory)),
         "hot_lookups_pct": _lookups_pct(plan, given, Replicated),
         "warm_lookups_pct": _lookups_pct(plan, given, NodeSharded),
-        "backend": "simulated",
     }
 
 

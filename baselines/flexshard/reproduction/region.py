@@ -1,13 +1,12 @@
 """The region: FlexShard's gains over other plans where no source fixes the workload, the cluster or the memory."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from shardbench.model.strategy import Strategy
 from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import answer_of
-from shardbench.studies.regions.region import Knob, RegionStudy
-from shardbench.studies.study import Cell
+from shardbench.studies.regions.region import Knob, region_study
+from shardbench.studies.study import Row
 
 from .. import FlexShard
 from ..shape import least_bytes
@@ -55,32 +54,30 @@ KNOBS = (
 )  # fmt: skip
 
 
-class FlexShardRegion(RegionStudy):
-    """The production form's first draw over its unknown knobs; bytes are counted, times simulated.
-
-    Memory is a knob, so that it is no longer what one compared plan happens to leave.
-    """
-
-    uses = ("flexshard", *OTHERS)
-    knobs = KNOBS
-    outcomes = ("traffic_x", "traffic_all_links_x", "latency_x", "latency_vs_best_x")
-
-    def measure(self, cell: Cell, folder: Path) -> dict[str, float]:
-        """Return theirs over ours: bytes between nodes, on all links, latency against table-row-wise and the best."""
-        return measure({knob.name: float(cell[knob.name] or 0.0) for knob in KNOBS})
-
-
 def measure(
-    point: Mapping[str, float], counted_samples: int = COUNTED_SAMPLES, **parameters: float
-) -> dict[str, float]:
-    """Return the outcomes at one value of every knob; ``parameters`` are further ones of the workload."""
-    machine = cluster(round(point["nodes"]), bandwidth_ratio=point["link_ratio"])
+    _: Path,
+    *,
+    point: int,
+    samples: float,
+    history_scale: float,
+    exponent_scale: float,
+    nodes: int,
+    link_ratio: float,
+    budget_pct: float,
+    counted_samples: int = COUNTED_SAMPLES,
+    **parameters: float,
+) -> Row:
+    """Return theirs over ours: bytes between nodes, on all links, latency against table-row-wise and the best.
+
+    ``parameters`` are further ones of the workload.
+    """
+    machine = cluster(nodes, bandwidth_ratio=link_ratio)
     drawn = workload(
-        "production", counted_samples * machine.topology.world_size,
-        history_scale=point["history_scale"], exponent_scale=point["exponent_scale"], **parameters,
+        "production", counted_samples * machine.topology.world_size, history_scale=history_scale,
+        exponent_scale=exponent_scale, **parameters,
     )  # fmt: skip
-    question = SampledQuestion(drawn, machine, local_batch=round(point["samples"]))
-    budget_bytes = int(least_bytes(question.problem) * (1.0 + point["budget_pct"] / 100.0))
+    question = SampledQuestion(drawn, machine, local_batch=round(samples))
+    budget_bytes = int(least_bytes(question.problem) * (1.0 + budget_pct / 100.0))
     plans: list[Strategy] = [FlexShard(budget_bytes=budget_bytes), *map(get_strategy, OTHERS)]
     sent = {strategy.name: answer_of(question, strategy).judged for strategy in plans}
     ours, compared = sent[plans[0].name], sent[COMPARED]
@@ -93,3 +90,13 @@ def measure(
         "communication_ms": waits[plans[0].name],
         "lookups_a_sample": sum(profile.mean_pooling for profile in question.problem.profiles),
     }
+
+
+REGION = region_study(
+    title="The production form's first draw over its unknown knobs; bytes are counted, times simulated. Memory is a "
+    "knob, so that it is no longer what one compared plan happens to leave.",
+    knobs=KNOBS,
+    outcomes=("traffic_x", "traffic_all_links_x", "latency_x", "latency_vs_best_x"),
+    measure=measure,
+    uses=("flexshard", *OTHERS),
+)

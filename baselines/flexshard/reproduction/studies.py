@@ -1,6 +1,6 @@
 """Studies: communication latency and memory by strategy and nodes, sensitivity, and the rule's optimality gap."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Table
 from shardbench.runs.discovery import get_strategy
-from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.studies.study import Cell, Plot, Row, Study, Tables
 
 from .. import FlexShard
 from ..search import search
@@ -31,7 +31,7 @@ from .conditions import (
 )
 from .exact import best_of_all, bound_s
 from .gains import COMPARED, CONDITION, gains
-from .region import FlexShardRegion
+from .region import REGION
 
 OTHERS = ("row-wise", "table-row-wise", "column-wise", "greedy-size", "greedy-lookup", "torchrec-fused")
 OURS = ("flexshard", "flexshard-no-warm-tier", "flexshard-whole-table-budget")
@@ -40,55 +40,53 @@ SMALL_LOCAL_BATCH = 8
 MEMORY = ("fullest_device_bytes", "mean_device_bytes")
 
 
-class Communication(Study):
-    """Communication of a step and memory, by strategy, workload, nodes and draw of the features.
+def _conditions(quick: bool) -> list[Cell]:
+    """List draws on every number of nodes, the contrast and the Taobao form; where quick, one draw on two nodes."""
+    drawn = {2: DRAWS[:1]} if quick else {n: DRAWS_OF_MANY if n == max(NODES) else DRAWS for n in NODES}
+    cases = [("production", LOCAL_BATCH, HISTORY_SCALE, n, draw) for n, draws in drawn.items() for draw in draws]
+    cases += [("production", SHORT_LOCAL_BATCH, 1.0, n, 0) for n in drawn]
+    cases += [("taobao", LOCAL_BATCH, 1.0, n, 0) for n in drawn]
+    return [dict(zip(CONDITION, case)) for case in cases]
 
-    Histories of the Taobao form keep the public scripts' bound. The contrast is the first draw at
-    fewer samples a device and shorter histories.
-    """
 
-    name = "communication"
-    uses = (*OURS, *OTHERS)
-    version = 3
-    columns = ("strategy", "backend", "communication_ms", "expected_communication_ms", "exchanged_between_nodes_bytes")
+def _sent(_: Path, workload: str, local_batch: int, history_scale: float, nodes: int, draw: int) -> list[Row]:
+    """Return one row for each strategy; variants of ours are asked on the first draw alone."""
+    given = condition(workload, cluster(nodes), local_batch, history_scale=history_scale, draw=draw, seed=draw)
+    names = (*OURS, *OTHERS) if draw == 0 else (OURS[0], *OTHERS)
+    return [outcome(get_strategy(name), given) for name in names]
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return draws on every number of nodes, the contrast and the Taobao form; where quick, one on two nodes."""
-        drawn = {2: DRAWS[:1]} if quick else {n: DRAWS_OF_MANY if n == max(NODES) else DRAWS for n in NODES}
-        cases = [("production", LOCAL_BATCH, HISTORY_SCALE, n, draw) for n, draws in drawn.items() for draw in draws]
-        cases += [("production", SHORT_LOCAL_BATCH, 1.0, n, 0) for n in drawn]
-        cases += [("taobao", LOCAL_BATCH, 1.0, n, 0) for n in drawn]
-        return [dict(zip(CONDITION, case)) for case in cases]
 
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Return one row for each strategy; variants of ours are asked on the first draw alone."""
-        draw = int(cell["draw"] or 0)
-        given = condition(
-            str(cell["workload"]), cluster(int(cell["nodes"] or 0)), int(cell["local_batch"] or 0),
-            history_scale=float(cell["history_scale"] or 0.0), draw=draw, seed=draw,
-        )  # fmt: skip
-        names = (*OURS, *OTHERS) if draw == 0 else (OURS[0], *OTHERS)
-        return [outcome(get_strategy(name), given) for name in names]
+def communication_tables(rows: pd.DataFrame) -> Tables:
+    """Return ``latency`` (milliseconds and bytes a step), ``memory`` (bytes a device) and ``gains`` (ratios)."""
+    memory = rows[[*CONDITION, "strategy", *MEMORY, "backend"]].copy()
+    keys = [memory[name] for name in CONDITION]
+    fullest, at = memory["fullest_device_bytes"], len(CONDITION) + 3
+    reference = fullest.where(memory["strategy"] == COMPARED).groupby(keys).transform("max")
+    memory.insert(at, "over_table_row_wise_pct", 100.0 * (fullest / reference - 1.0))
+    least = fullest.groupby(keys).transform("min")
+    memory.insert(at + 1, "over_least_pct", 100.0 * (fullest / least - 1.0))
+    return {"latency": rows.drop(columns=list(MEMORY)), "memory": memory, "gains": gains(rows, OURS[0], OURS[1:])}
 
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Return ``latency`` (milliseconds and bytes a step), ``memory`` (bytes a device) and ``gains`` (ratios)."""
-        memory = rows[[*CONDITION, "strategy", *MEMORY, "backend"]].copy()
-        keys = [memory[name] for name in CONDITION]
-        fullest, at = memory["fullest_device_bytes"], len(CONDITION) + 3
-        reference = fullest.where(memory["strategy"] == COMPARED).groupby(keys).transform("max")
-        memory.insert(at, "over_table_row_wise_pct", 100.0 * (fullest / reference - 1.0))
-        least = fullest.groupby(keys).transform("min")
-        memory.insert(at + 1, "over_least_pct", 100.0 * (fullest / least - 1.0))
-        return {
-            "latency": rows.drop(columns=list(MEMORY)),
-            "memory": memory,
-            "gains": gains(rows, OURS[0], OURS[1:]),
-        }
 
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Plot the gain over table-row-wise sharding, by draw."""
-        title = "Communication latency of table-row-wise sharding over FlexShard's, simulated, by draw of the features"
-        return [Plot(title=title, table="gains", x="nodes", y="latency_x", series="draw", facet="case")]
+COMMUNICATION = Study(
+    name="communication",
+    title="Communication of a step and memory, by strategy, workload, nodes and draw of the features. Histories of the "
+    "Taobao form keep the public scripts' bound. The contrast is the first draw at fewer samples a device and shorter "
+    "histories.",
+    version=3,
+    cells=_conditions,
+    judge=_sent,
+    summary=communication_tables,
+    uses=(*OURS, *OTHERS),
+    columns=("strategy", "backend", "communication_ms", "expected_communication_ms", "exchanged_between_nodes_bytes"),
+    plots=(
+        Plot(
+            title="Communication latency of table-row-wise sharding over FlexShard's, simulated, by draw of the "
+            "features",
+            table="gains", x="nodes", y="latency_x", series="draw", facet="case",
+        ),
+    ),
+)  # fmt: skip
 
 
 FACTORS: Mapping[str, tuple[float, ...]] = {
@@ -103,52 +101,21 @@ FACTORS: Mapping[str, tuple[float, ...]] = {
 QUICK_FACTORS = {"skew": (0.5, 1.0, 1.5), "local_batch": (64, 256)}
 
 
-class Sensitivity(Study):
-    """One factor at a time, from the contrast, on nine features: skew, length, nodes, links, batch, budget.
-
-    ``skew`` multiplies all exponents, ``history`` all lengths; ``bandwidth_ratio`` is that of the
-    link inside a node to the one between nodes; ``budget`` multiplies the row-wise plan's memory.
-    Gains are over table-row-wise, as the claims' are (``latency``, ``traffic``), and over row-wise.
-    """
-
-    name = "sensitivity"
-    uses = (*OURS[:2], *OTHERS[:2])
-    version = 2
-    columns = (
-        "strategy", "backend", "latency_gain_x", "latency_gain_over_row_wise_x", "between_nodes_saved_pct",
-        "between_nodes_saved_over_row_wise_pct",
-    )  # fmt: skip
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return one cell for each factor and value."""
-        factors = QUICK_FACTORS if quick else FACTORS
-        return [{"factor": factor, "value": float(value)} for factor, values in factors.items() for value in values]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Ask FlexShard, row-wise and table-row-wise."""
-        factor, value = str(cell["factor"]), float(cell["value"] or 0.0)
-        machine = cluster(
-            int(value) if factor == "nodes" else 4, bandwidth_ratio=value if factor == "bandwidth_ratio" else None
-        )
-        scales = {
-            name: value for name, of in (("exponent_scale", "skew"), ("history_scale", "history")) if of == factor
-        }
-        given = condition(
-            "production", machine, int(value) if factor == "local_batch" else SHORT_LOCAL_BATCH, tables=9, **scales
-        )  # fmt: skip
-        budget_bytes = int(least_bytes(given.problem) * value) if factor == "budget" else None
-        ours = [FlexShard(budget_bytes=budget_bytes, warm_tier=warm) for warm in (True, False)]
-        ours[1].name = OURS[1]
-        rows = [outcome(strategy, given) for strategy in (*ours, *map(get_strategy, OTHERS[:2]))]
-        row_wise, compared = rows[-2:]
-        return [row | _gains(row, compared) | _gains(row, row_wise, "_over_row_wise") for row in rows]
-
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Plot the gains over the compared plan by factor."""
-        title = "Communication latency of table-row-wise sharding over the strategy's, simulated, by factor"
-        return [
-            Plot(title=title, table="sensitivity", x="value", y="latency_gain_x", series="strategy", facet="factor")
-        ]
+def _varied(_: Path, factor: str, value: float) -> list[Row]:
+    """Ask FlexShard, row-wise and table-row-wise."""
+    machine = cluster(
+        int(value) if factor == "nodes" else 4, bandwidth_ratio=value if factor == "bandwidth_ratio" else None
+    )
+    scales = {name: value for name, of in (("exponent_scale", "skew"), ("history_scale", "history")) if of == factor}
+    given = condition(
+        "production", machine, int(value) if factor == "local_batch" else SHORT_LOCAL_BATCH, tables=9, **scales
+    )
+    budget_bytes = int(least_bytes(given.problem) * value) if factor == "budget" else None
+    ours = [FlexShard(budget_bytes=budget_bytes, warm_tier=warm) for warm in (True, False)]
+    ours[1].name = OURS[1]
+    rows = [outcome(strategy, given) for strategy in (*ours, *map(get_strategy, OTHERS[:2]))]
+    row_wise, compared = rows[-2:]
+    return [row | _gains(row, compared) | _gains(row, row_wise, "_over_row_wise") for row in rows]
 
 
 def _gains(row: Row, reference: Row, over: str = "") -> Row:
@@ -165,64 +132,76 @@ def _gains(row: Row, reference: Row, over: str = "") -> Row:
     }
 
 
-class Gap(Study):
-    """The rule beside the best plan: of all, on one or two small tables; a proven bound on the production form.
+SENSITIVITY = Study(
+    name="sensitivity",
+    title="One factor at a time, from the contrast, on nine features: skew, length, nodes, links, batch, budget. "
+    "`skew` multiplies all exponents, `history` all lengths; `bandwidth_ratio` is that of the link inside a node to "
+    "the one between nodes; `budget` multiplies the row-wise plan's memory. Gains are over table-row-wise, as the "
+    "claims' are (`latency`, `traffic`), and over row-wise.",
+    version=2,
+    cells=lambda quick: [
+        {"factor": factor, "value": float(value)}
+        for factor, values in (QUICK_FACTORS if quick else FACTORS).items()
+        for value in values
+    ],
+    judge=_varied,
+    uses=(*OURS[:2], *OTHERS[:2]),
+    columns=(
+        "strategy", "backend", "latency_gain_x", "latency_gain_over_row_wise_x", "between_nodes_saved_pct",
+        "between_nodes_saved_over_row_wise_pct",
+    ),
+    plots=(
+        Plot(
+            title="Communication latency of table-row-wise sharding over the strategy's, simulated, by factor",
+            table="sensitivity", x="value", y="latency_gain_x", series="strategy", facet="factor",
+        ),
+    ),
+)  # fmt: skip
 
-    Small tables are on two nodes of two devices, without latencies, which would hide the gap, or
-    (``two-widths``, in calls of their own) with a thousandth of them. ``budget`` multiplies the
-    memory that no copies need; where it is empty, it is what the suite's budget leaves to
-    sequence tables.
-    """
 
-    name = "gap"
-    version = 2
+def _gap_cells(quick: bool) -> list[Cell]:
+    """List small problems, where quick those of one table; else the production form's sequence tables too."""
+    small: list[Cell] = [
+        {"case": case, "budget": budget, "nodes": 2, "seed": seed}
+        for case, seeds in (("one-table", 10), ("two-tables", 3), ("two-widths", 3))
+        for budget in (1.1, 1.5, 3.0)
+        for seed in range(seeds)
+    ]
+    large: list[Cell] = [
+        {"case": "production", "budget": budget, "nodes": nodes, "seed": 0}
+        for nodes in NODES
+        for budget in (None, 1.001, 1.01, 2.0)
+    ]
+    return [cell for cell in small if cell["case"] == "one-table"] if quick else small + large
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return small problems, where quick those of one table; else the production form's sequence tables too."""
-        small: list[Cell] = [
-            {"case": case, "budget": budget, "nodes": 2, "seed": seed}
-            for case, seeds in (("one-table", 10), ("two-tables", 3), ("two-widths", 3))
-            for budget in (1.1, 1.5, 3.0)
-            for seed in range(seeds)
-        ]
-        large: list[Cell] = [
-            {"case": "production", "budget": budget, "nodes": nodes, "seed": 0}
-            for nodes in NODES
-            for budget in (None, 1.001, 1.01, 2.0)
-        ]
-        return [cell for cell in small if cell["case"] == "one-table"] if quick else small + large
 
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Return one row: the rule's expected communication, the best (small problems) and the bound, in ms."""
-        case, budget = str(cell["case"]), cell["budget"]
-        machine = cluster(int(cell["nodes"] or 0))
-        if case == "production":
-            whole = condition("production", machine, SHORT_LOCAL_BATCH).problem
-            pairs = zip(whole.tables, whole.profiles, strict=True)
-            tables, profiles = zip(*((table, known) for table, known in pairs if table.pooling is Pooling.NONE))
-            problem = replace(whole, tables=tables, profiles=profiles)
-            suites = FlexShard().limit_bytes(whole) - (least_bytes(whole) - least_bytes(problem))
-        else:
-            problem, suites = _small(case, machine, int(cell["seed"] or 0)), 0
-        limit = suites if budget is None else int(float(budget) * least_bytes(problem))
-        found = search(problem, limit, with_warm=True)
-        best_s: float | None = None
-        if case != "production":
-            best_s, _ = best_of_all(problem, limit, step=1)
-        bound = bound_s(problem, limit)
-        return [
-            {
-                "budget_over_row_wise_pct": 100.0 * (limit / least_bytes(problem) - 1.0),
-                "rule_ms": 1e3 * found.seconds,
-                "best_ms": None if best_s is None else 1e3 * best_s,
-                "bound_ms": 1e3 * bound,
-                "over_best_pct": None if best_s is None else 100.0 * (found.seconds / best_s - 1.0),
-                "over_bound_pct": 100.0 * (found.seconds / bound - 1.0),
-                "hot_rows": int(found.tiers.hot.sum()),
-                "warm_rows": int(found.tiers.warm.sum()),
-                "backend": "simulated",
-            }
-        ]
+def _gap(_: Path, case: str, budget: float | None, nodes: int, seed: int) -> Row:
+    """Return the rule's expected communication, the best (small problems) and the bound, in ms."""
+    machine = cluster(nodes)
+    if case == "production":
+        whole = condition("production", machine, SHORT_LOCAL_BATCH).problem
+        pairs = zip(whole.tables, whole.profiles, strict=True)
+        tables, profiles = zip(*((table, known) for table, known in pairs if table.pooling is Pooling.NONE))
+        problem = replace(whole, tables=tables, profiles=profiles)
+        suites = FlexShard().limit_bytes(whole) - (least_bytes(whole) - least_bytes(problem))
+    else:
+        problem, suites = _small(case, machine, seed), 0
+    limit = suites if budget is None else int(budget * least_bytes(problem))
+    found = search(problem, limit, with_warm=True)
+    best_s: float | None = None
+    if case != "production":
+        best_s, _tiers = best_of_all(problem, limit, step=1)
+    bound = bound_s(problem, limit)
+    return {
+        "budget_over_row_wise_pct": 100.0 * (limit / least_bytes(problem) - 1.0),
+        "rule_ms": 1e3 * found.seconds,
+        "best_ms": None if best_s is None else 1e3 * best_s,
+        "bound_ms": 1e3 * bound,
+        "over_best_pct": None if best_s is None else 100.0 * (found.seconds / best_s - 1.0),
+        "over_bound_pct": 100.0 * (found.seconds / bound - 1.0),
+        "hot_rows": int(found.tiers.hot.sum()),
+        "warm_rows": int(found.tiers.warm.sum()),
+    }
 
 
 def _small(case: str, machine: Machine, seed: int) -> Problem:
@@ -254,6 +233,18 @@ def _small(case: str, machine: Machine, seed: int) -> Problem:
     return Problem.of(case, tables, profiles, machine, batch_size=batch)
 
 
-def studies() -> Iterable[Study]:
+GAP = Study(
+    name="gap",
+    title="The rule beside the best plan: of all, on one or two small tables; a proven bound on the production form. "
+    "Small tables are on two nodes of two devices, without latencies, which would hide the gap, or (`two-widths`, in "
+    "calls of their own) with a thousandth of them. `budget` multiplies the memory that no copies need; where it is "
+    "empty, it is what the suite's budget leaves to sequence tables.",
+    version=2,
+    cells=_gap_cells,
+    judge=_gap,
+)
+
+
+def studies() -> Sequence[Study]:
     """Return all studies of FlexShard in the order that they run."""
-    return (Communication(), FlexShardRegion(), Sensitivity(), Gap())
+    return (COMMUNICATION, REGION, SENSITIVITY, GAP)

@@ -1,10 +1,8 @@
 """Studies of the joint planner: every strategy on every problem, parts taken away, budgets, wrong profiles, errors."""
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -18,7 +16,7 @@ from shardbench.records.trial import Failure
 from shardbench.runs.discovery import get_strategy
 from shardbench.runs.evaluate import evaluate
 from shardbench.runs.simulate import CountedQuestion, step_cells
-from shardbench.studies.study import Study
+from shardbench.studies.study import Study, grid
 
 from ..strategy import VARIANTS
 from .problems import GROUPS, PROBLEMS, Misled, question
@@ -49,7 +47,7 @@ COLUMNS = (
 
 def judged(asked: CountedQuestion, strategy: str, budget: Budget) -> Row:
     """Return the row of a strategy's plan: what it comes to on the test batches, or why there is none."""
-    row: dict[str, str | float | int | None] = {"backend": "simulated", "devices": asked.problem.world_size}
+    row: Row = {"devices": asked.problem.world_size}
     answer = evaluate(asked, get_strategy(strategy), budget, 0, sealed=False)
     if isinstance(answer, Failure):
         return {**row, "outcome": answer.outcome.value, "cause": answer.cause}
@@ -58,115 +56,101 @@ def judged(asked: CountedQuestion, strategy: str, budget: Budget) -> Row:
     return {**row, "outcome": "ok", **step_cells(answer), **seconds}
 
 
-class PlannerStudy(Study):
-    """Cells of problems and strategies; rows of one problem follow each other, so that it is drawn once."""
-
-    columns = COLUMNS
-    problems: ClassVar[Sequence[str]] = tuple(PROBLEMS)
-    """The problems of the study, of which a quick run takes the first."""
-
-    @abstractmethod
-    def asked_on(self, problem: str, quick: bool) -> Sequence[Cell]:
-        """Return what each cell on a problem has beside the problem: the strategy, and what varies."""
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return one cell for each problem and what is asked on it; a plan later than its budget is a timeout."""
-        problems = self.problems[:1] if quick else self.problems
-        return [{"problem": problem, **asked} for problem in problems for asked in self.asked_on(problem, quick)]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Plan within the cell's budget, or ten seconds where it states none, and judge the plan."""
-        budget = Budget(plan_s=float(cell.get("budget_s", MIDDLE_S) or 0.0), fit_s=FIT_S)
-        return [judged(self.question_of(cell), str(cell["strategy"]), budget)]
-
-    def question_of(self, cell: Cell) -> CountedQuestion:
-        """Return the question that the cell's strategy is asked."""
-        return question(str(cell["problem"]))
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Return all rows, each with its distance to the best of the problem."""
-        least = rows.groupby("problem")["step_ms"].transform("min")
-        return {self.name: rows.assign(over_best_pct=100.0 * (rows["step_ms"] / least - 1.0))}
+def planned(_: Path, problem: str, strategy: str, budget_s: float = MIDDLE_S, profile: str = "train") -> Row:
+    """Plan within the budget on a kind of profile, and judge the plan on the batches as they are."""
+    asked = question(problem, 0.1 if profile == "tenth" else 1.0)
+    if profile in CHANGES:
+        asked = Misled(asked, replace(asked.problem, profiles=CHANGES[profile](asked.problem.profiles)))
+    return judged(asked, strategy, Budget(plan_s=budget_s, fit_s=FIT_S))
 
 
-class StrategiesStudy(PlannerStudy):
-    """Strategies on problems: all on 14, of the learned ones on four; ours and the search with two budgets."""
-
-    name = "table"
-
-    def asked_on(self, problem: str, quick: bool) -> Sequence[Cell]:
-        """Return every strategy and budget on a problem."""
-        timed = [(name, seconds) for name in (OURS, SEARCH) for seconds in (PLAN_S, SHORT_S)]
-        asked = [*timed, *((name, PLAN_S) for name in self._others(problem, quick))]
-        return [{"strategy": name, "budget_s": seconds} for name, seconds in asked]
-
-    @staticmethod
-    def _others(problem: str, quick: bool) -> tuple[str, ...]:
-        if problem in LARGE:
-            return ON_LARGE
-        learned = LEARNED if problem in LEARNED_ON and not quick else ()
-        return OTHERS + (ALL_FORMS if problem in ALL_FORMS_ON else ()) + learned
+def over_best(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return all rows, each with its distance to the best of the problem."""
+    least = rows.groupby("problem")["step_ms"].transform("min")
+    return rows.assign(over_best_pct=100.0 * (rows["step_ms"] / least - 1.0))
 
 
-class JointAblation(PlannerStudy):
-    """The planner without each of its moves, and without its exchanges."""
+def _planner_study(
+    *,
+    name: str,
+    title: str,
+    problems: Sequence[str],
+    asked_on: Callable[[str, bool], Sequence[Cell]],
+    summary: Callable[[pd.DataFrame], pd.DataFrame] = over_best,
+    strategies: Sequence[str] = (),
+) -> Study:
+    """Make a study of problems, of which a quick run takes the first; a plan later than its budget is a timeout.
 
-    name = "ablation"
-    problems = (
-        "synthetic-40", "synthetic-200-wide", "mixed-200-wide", "kaggle", "dcnv2", "rm2", "production", "taobao-wide",
+    ``asked_on`` returns what each cell on a problem has beside it: the strategy, and what varies. Cells of one problem
+    follow each other, so that it is drawn once.
+    """
+    return Study(
+        name=name, title=title, columns=COLUMNS, judge=planned, summary=summary, strategies=strategies,
+        cells=lambda quick: [
+            {"problem": problem, **asked}
+            for problem in problems[: 1 if quick else None]
+            for asked in asked_on(problem, quick)
+        ],
     )  # fmt: skip
 
-    def asked_on(self, problem: str, quick: bool) -> Sequence[Cell]:
-        """Return the planner and its variants."""
-        return [{"strategy": name} for name in (OURS, *(variant.name for variant in VARIANTS))]
+
+def _strategies(problem: str, quick: bool) -> list[Cell]:
+    """List every strategy and budget on a problem."""
+    others: tuple[str, ...] = ON_LARGE
+    if problem not in LARGE:
+        others = OTHERS + (ALL_FORMS if problem in ALL_FORMS_ON else ())
+        others += LEARNED if problem in LEARNED_ON and not quick else ()
+    timed = grid(strategy=(OURS, SEARCH), budget_s=(PLAN_S, SHORT_S))
+    return timed + grid(strategy=others, budget_s=[PLAN_S])
 
 
-class Budgets(PlannerStudy):
-    """The planner within budgets of 0.1 to 60 seconds: what more time gains."""
+STRATEGIES = _planner_study(
+    name="table",
+    title="Strategies on problems: all on 14, of the learned ones on four; ours and the search with two budgets.",
+    problems=tuple(PROBLEMS),
+    asked_on=_strategies,
+)
+ABLATION = _planner_study(
+    name="ablation",
+    title="The planner without each of its moves, and without its exchanges.",
+    problems=(
+        "synthetic-40", "synthetic-200-wide", "mixed-200-wide", "kaggle", "dcnv2", "rm2", "production", "taobao-wide",
+    ),
+    asked_on=lambda problem, quick: grid(strategy=(OURS, *(variant.name for variant in VARIANTS))),
+)  # fmt: skip
+BUDGETS = _planner_study(
+    name="budget",
+    title="The planner within budgets of 0.1 to 60 seconds: what more time gains.",
+    problems=("synthetic-40", "mixed-200-wide", "dcnv2", "production", "synthetic-856"),
+    asked_on=lambda problem, quick: grid(strategy=[OURS], budget_s=(0.1, 0.3, 1.0, 3.0, 10.0, 60.0)),
+)
 
-    name = "budget"
-    seconds = (0.1, 0.3, 1.0, 3.0, 10.0, 60.0)
-    problems = ("synthetic-40", "mixed-200-wide", "dcnv2", "production", "synthetic-856")
 
-    def asked_on(self, problem: str, quick: bool) -> Sequence[Cell]:
-        """Return every budget of the planner."""
-        return [{"strategy": OURS, "budget_s": seconds} for seconds in self.seconds]
+def over_train(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return all rows, each with its distance to the same strategy's plan under the train profile."""
+    train = rows[rows["profile"] == "train"].set_index(["problem", "strategy"])["step_ms"]
+    known = train.reindex(pd.MultiIndex.from_frame(rows[["problem", "strategy"]])).to_numpy()
+    return rows.assign(over_train_profile_pct=100.0 * (rows["step_ms"] / known - 1.0))
 
 
+PROFILED = (OURS, "recshard", "flexshard", "greedy-lookup")
+PROFILES = _planner_study(
+    name="profiles",
+    title="Plans made on other profiles than those of the train split, and judged on the same test batches. `tenth`: "
+    "counted over a tenth of the samples. `other day`: every table was looked up more or less often by a log-normal "
+    "factor, its rows in the same order. `none`: all rows of a table alike, as a planner without profiles would "
+    "assume.",
+    problems=("synthetic-40", "mixed-200-wide", "dcnv2", "production"),
+    asked_on=lambda problem, quick: [
+        {"strategy": strategy, "profile": profile}
+        for profile in ("train", "other day", "none", "tenth")
+        for strategy in PROFILED
+    ],
+    summary=over_train,
+    strategies=PROFILED,
+)
 SPREAD = 0.3
 """Standard deviation of the logarithm of the factor by which a table's lookups change from train day to test day."""
-
-
-class WrongProfiles(PlannerStudy):
-    """Plans made on other profiles than those of the train split, and judged on the same test batches.
-
-    ``tenth``: counted over a tenth of the samples. ``other day``: every table was looked up more or less often by a
-    log-normal factor, its rows in the same order. ``none``: all rows of a table alike, as a planner without profiles
-    would assume.
-    """
-
-    name = "profiles"
-    problems = ("synthetic-40", "mixed-200-wide", "dcnv2", "production")
-    strategies = (OURS, "recshard", "flexshard", "greedy-lookup")
-    profiles = ("train", "other day", "none", "tenth")
-
-    def asked_on(self, problem: str, quick: bool) -> Sequence[Cell]:
-        """Return every strategy with every kind of profile."""
-        return [{"strategy": name, "profile": profile} for profile in self.profiles for name in self.strategies]
-
-    def question_of(self, cell: Cell) -> CountedQuestion:
-        """Return the question with the cell's kind of profile, whose plans are judged on the batches as they are."""
-        name, kind = str(cell["problem"]), str(cell["profile"])
-        asked = question(name, 0.1 if kind == "tenth" else 1.0)
-        if kind not in CHANGES:
-            return asked
-        return Misled(asked, replace(asked.problem, profiles=CHANGES[kind](asked.problem.profiles)))
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Return all rows, each with its distance to the same strategy's plan under the train profile."""
-        train = rows[rows["profile"] == "train"].set_index(["problem", "strategy"])["step_ms"]
-        known = train.reindex(pd.MultiIndex.from_frame(rows[["problem", "strategy"]])).to_numpy()
-        return {self.name: rows.assign(over_train_profile_pct=100.0 * (rows["step_ms"] / known - 1.0))}
 
 
 def other_day(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
@@ -194,56 +178,56 @@ def none_known(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
 CHANGES = {"other day": other_day, "none": none_known}
 
 
-class Robust(Study):
-    """The planner's ways to choose among plans, judged on test batches under draws of the model's error.
+WAYS = (NOMINAL, OURS, P90)
+"""The planner's ways to choose among plans; the first takes the shortest step under the constants as they are."""
+ROBUST_ON = ("synthetic-40", "mixed-200-wide", "kaggle", "dcnv2", "production", "taobao-wide", *GROUPS)
+"""Few and many tables, on one node and on many, bags and sequences, GPUs and CPUs; each is counted in seconds."""
 
-    The draws are not those that plans are chosen by. A cell has all ways, since each plan is compared with that of the
-    shortest step under the constants as they are, draw by draw.
-    """
 
-    name = "robust"
-    columns = (
+def _drawn(_: Path, problem: str) -> list[Row]:
+    """Plan in each way within ten seconds, and judge all plans; raises BadInput where one has no plan."""
+    asked, rows, nominal = question(problem), list[Row](), tuple[float, ...]()
+    for name in WAYS:
+        answer = evaluate(asked, get_strategy(name), Budget(plan_s=MIDDLE_S, fit_s=FIT_S), 0, sealed=False)
+        if isinstance(answer, Failure):
+            raise BadInput(f"{name} has no plan on {problem}: {answer.cause}")
+        drawn = answer.judged.draws(asked.problem, asked.dense)
+        if drawn is None:
+            raise BadInput(f"machine {asked.problem.machine.name} states no errors: nothing can be drawn")
+        nominal = nominal or drawn.step_ms
+        rows.append(
+            {
+                "strategy": name,
+                "devices": asked.problem.world_size,
+                "n_draws": len(drawn.step_ms),
+                "nominal_step_ms": answer.judged.step_ms,
+                "mean_step_ms": float(np.mean(drawn.step_ms)),
+                "p90_step_ms": float(np.percentile(drawn.step_ms, 90.0)),
+                "p_faster_than_nominal": p_larger([nominal], [drawn.step_ms]),
+                "calls": sum(sum(sent.calls[:5]) for sent in answer.judged.traffic.collectives.values()),
+                "segments": len(answer.plan.segments),
+                "plan_cpu_s": answer.spent.plan_cpu_s,
+                "plan_s": answer.spent.plan_s,
+            }
+        )
+    return rows
+
+
+ROBUST = Study(
+    name="robust",
+    title="The planner's ways to choose among plans, judged on test batches under draws of the model's error. The "
+    "draws are not those that plans are chosen by. A cell has all ways, since each plan is compared with that of the "
+    "shortest step under the constants as they are, draw by draw.",
+    cells=lambda quick: grid(problem=ROBUST_ON[: 1 if quick else None]),
+    judge=_drawn,
+    uses=WAYS,
+    columns=(
         "strategy", "backend", "devices", "n_draws", "nominal_step_ms", "mean_step_ms", "p90_step_ms",
         "p_faster_than_nominal", "calls", "segments", "plan_cpu_s", "plan_s",
-    )  # fmt: skip
-    uses = (NOMINAL, OURS, P90)
-    problems = ("synthetic-40", "mixed-200-wide", "kaggle", "dcnv2", "production", "taobao-wide", *GROUPS)
-    """Few and many tables, on one node and on many, bags and sequences, GPUs and CPUs; each is counted in seconds."""
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return one cell for each problem."""
-        return [{"problem": problem} for problem in (self.problems[:1] if quick else self.problems)]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Plan in each way within ten seconds, and judge all plans; raises BadInput where one has no plan."""
-        asked, rows, nominal = question(str(cell["problem"])), list[Row](), tuple[float, ...]()
-        for name in self.uses:
-            answer = evaluate(asked, get_strategy(name), Budget(plan_s=MIDDLE_S, fit_s=FIT_S), 0, sealed=False)
-            if isinstance(answer, Failure):
-                raise BadInput(f"{name} has no plan on {cell['problem']}: {answer.cause}")
-            drawn = answer.judged.draws(asked.problem, asked.dense)
-            if drawn is None:
-                raise BadInput(f"machine {asked.problem.machine.name} states no errors: nothing can be drawn")
-            nominal = nominal or drawn.step_ms
-            rows.append(
-                {
-                    "strategy": name,
-                    "backend": "simulated",
-                    "devices": asked.problem.world_size,
-                    "n_draws": len(drawn.step_ms),
-                    "nominal_step_ms": answer.judged.step_ms,
-                    "mean_step_ms": float(np.mean(drawn.step_ms)),
-                    "p90_step_ms": float(np.percentile(drawn.step_ms, 90.0)),
-                    "p_faster_than_nominal": p_larger([nominal], [drawn.step_ms]),
-                    "calls": sum(sum(sent.calls[:5]) for sent in answer.judged.traffic.collectives.values()),
-                    "segments": len(answer.plan.segments),
-                    "plan_cpu_s": answer.spent.plan_cpu_s,
-                    "plan_s": answer.spent.plan_s,
-                }
-            )
-        return rows
+    ),
+)  # fmt: skip
 
 
 def studies() -> Sequence[Study]:
     """Return all studies of the planner in the order that they run."""
-    return (StrategiesStudy(), JointAblation(), Budgets(), WrongProfiles(), Robust())
+    return (STRATEGIES, ABLATION, BUDGETS, PROFILES, ROBUST)

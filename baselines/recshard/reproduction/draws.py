@@ -1,12 +1,13 @@
 """Studies of RecShard on whole models: draws of their features, small samples, and whether small is like large."""
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from shardbench.runs.simulate import CountedQuestion
-from shardbench.studies.study import Cell, Row, Study
+from shardbench.studies.study import Cell, Row, Study, Tables
 
 from .ratios import ratio_table, summary
 from .scaled import (
@@ -30,6 +31,7 @@ PAIRINGS = (0, 1, 2, 3, 4, 5)
 HBM = {"machine": 1.0, "quarter": 0.25}
 """Multiples of the machine's HBM. With all of it the rows that the profile saw fit; with a quarter they do not."""
 STRATEGIES = (*GREEDIES, RECSHARD, UNSEEN)
+COLUMNS = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms", "cv", "off_hbm_lookups", "off_hbm_lookups_pct")
 
 
 def rows_of(question: CountedQuestion) -> list[Row]:
@@ -47,74 +49,64 @@ def rows_of(question: CountedQuestion) -> list[Row]:
     ]
 
 
-class FeatureDraws(Study):
-    """RecShard and the greedies on models whose features are paired in several ways, profiled over 105 M samples.
-
-    Models that HBM cannot hold are placed also on devices with a quarter of it, where not even the seen rows fit.
-    """
-
-    name = "draws"
-    uses = STRATEGIES
-    version = 3
-    samples = SAMPLES
-    columns = ("strategy", "backend", "slowest_ms", "mean_ms", "std_ms", "cv", "off_hbm_lookups", "off_hbm_lookups_pct")
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return one cell for each model, HBM and draw of features; cells of the same lookups follow one another."""
-        forms, pairings = (("rm2",), PAIRINGS[:1]) if quick else (FORMS, PAIRINGS)
-        return [
-            {"workload": form, "hbm": hbm, "features_seed": pairing}
-            for form in forms
-            for pairing in pairings
-            for hbm in (HBM if form in CONSTRAINED else ("machine",))
-        ]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Ask all strategies on the same problem and test batches."""
-        condition = RmCondition(
-            form=str(cell["workload"]),
-            draw=int(cell["features_seed"] or 0),
-            hbm=HBM[str(cell["hbm"])],
-            samples=self.samples,
-        )
-        return rows_of(condition.question())
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Return all rows; by model and strategy their mean and range over draws; and the ratios by model."""
-        metrics = ("slowest_ms", "std_ms", "cv", "off_hbm_lookups_pct", "hbm_used_pct", "never_touched_pct")
-        keys = ("workload", "hbm")
-        return {
-            self.name: rows,
-            f"{self.name}_summary": summary(rows, (*keys, "strategy"), metrics),
-            f"{self.name}_ratios": ratio_table(rows, keys),
-        }
+def _models(quick: bool) -> list[Cell]:
+    """List one cell for each model, HBM and draw of features; cells of the same lookups follow one another."""
+    forms, pairings = (("rm2",), PAIRINGS[:1]) if quick else (FORMS, PAIRINGS)
+    return [
+        {"workload": form, "hbm": hbm, "features_seed": pairing}
+        for form in forms
+        for pairing in pairings
+        for hbm in (HBM if form in CONSTRAINED else ("machine",))
+    ]
 
 
-class SmallSamples(FeatureDraws):
-    """The study ``draws`` with a hundredth of the samples: many rows that will be looked up were never seen."""
-
-    name = "small-samples"
-    version = 1
-    samples = SMALL_SAMPLES
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return the cells with all of the machine's HBM, which these samples' seen rows do not fill by far."""
-        return [cell for cell in super().cells(quick) if cell["hbm"] == "machine"]
+def _drawn(_: Path, workload: str, hbm: str, features_seed: int, samples: int = SAMPLES) -> list[Row]:
+    """Ask all strategies on the same problem and test batches."""
+    return rows_of(RmCondition(form=workload, draw=features_seed, hbm=HBM[hbm], samples=samples).question())
 
 
-class ModelScaling(Study):
-    """One model, one draw, a small sample, at full size and below: is a model in small like the whole?"""
+def _tables(name: str, rows: pd.DataFrame) -> Tables:
+    """Return all rows; by model and strategy their mean and range over draws; and the ratios by model."""
+    metrics = ("slowest_ms", "std_ms", "cv", "off_hbm_lookups_pct", "hbm_used_pct", "never_touched_pct")
+    keys = ("workload", "hbm")
+    return {
+        name: rows,
+        f"{name}_summary": summary(rows, (*keys, "strategy"), metrics),
+        f"{name}_ratios": ratio_table(rows, keys),
+    }
 
-    name = "scaling"
-    uses = STRATEGIES
-    columns = ("strategy", "backend", "slowest_ms", "std_ms", "off_hbm_lookups_pct", "never_touched_pct")
-    SMALLER = (1, 64, 256, 512, 1024)
 
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return one cell for each scale; a quick run leaves the full size out."""
-        return [{"workload": "rm2", "smaller": times} for times in self.SMALLER if times > 1 or not quick]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Ask all strategies on the same problem in small."""
-        scale = 1.0 / float(cell["smaller"] or 1)
-        return rows_of(RmCondition(form=str(cell["workload"]), samples=SMALL_SAMPLES, row_scale=scale).question())
+FEATURE_DRAWS = Study(
+    name="draws",
+    title="RecShard and the greedies on models whose features are paired in several ways, profiled over 105 M samples. "
+    "Models that HBM cannot hold are placed also on devices with a quarter of it, where not even the seen rows fit.",
+    version=3,
+    cells=_models,
+    judge=_drawn,
+    summary=partial(_tables, "draws"),
+    uses=STRATEGIES,
+    columns=COLUMNS,
+)
+SMALL_SAMPLES_STUDY = replace(
+    FEATURE_DRAWS,
+    name="small-samples",
+    title="The study `draws` with a hundredth of the samples: many rows that will be looked up were never seen.",
+    version=1,
+    # These samples' seen rows do not fill all of the machine's HBM by far.
+    cells=lambda quick: [cell for cell in _models(quick) if cell["hbm"] == "machine"],
+    judge=partial(_drawn, samples=SMALL_SAMPLES),
+    summary=partial(_tables, "small-samples"),
+)
+SCALING = Study(
+    name="scaling",
+    title="One model, one draw, a small sample, at full size and below: is a model in small like the whole?",
+    # A quick run leaves the full size out.
+    cells=lambda quick: [
+        {"workload": "rm2", "smaller": times} for times in (1, 64, 256, 512, 1024)[1 if quick else 0 :]
+    ],
+    judge=lambda _, workload, smaller: rows_of(
+        RmCondition(form=workload, samples=SMALL_SAMPLES, row_scale=1.0 / smaller).question()
+    ),
+    uses=STRATEGIES,
+    columns=("strategy", "backend", "slowest_ms", "std_ms", "off_hbm_lookups_pct", "never_touched_pct"),
+)

@@ -1,7 +1,6 @@
 """Studies of RecShard's planning of the whole of rm1 to rm3: its time and its memory."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,72 +21,72 @@ SEEDS = (0, 1, 2)
 MADE_UP = "made-up-"
 
 
-class Solve(Study):
-    """Time to a plan of 397 tables on 16 devices, and the gap to the bound that is proven with it.
-
-    On the machine of the suite the seen rows of rm1 to rm3 fit HBM many times over. So there are
-    two kinds of cells in which they do not: half as much HBM as the seen rows take, and made-up
-    models profiled over a hundred times as many samples.
-    """
-
-    name = "solve"
-    version = 2
-    columns = (
-        "seen_rows_gib", "hbm_total_gib", "backend", "plan_wall_s", "plan_cpu_s", "gap_pct", "status",
-        "predicted_slowest_ms", "proven_bound_ms", "expected_hbm_share",
-    )  # fmt: skip
-    exclusive = True
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return one cell for each model, HBM and seed of the search; cells of one model follow one another."""
-        if quick:
-            return [{"workload": f"{MADE_UP}{SIZES_GIB[0]}", "hbm": "machine", "seed": 0}]
-        models = [(form, hbm) for form in FORMS for hbm in ("machine", "half of the seen rows")]
-        models += [(f"{MADE_UP}{size}", "machine") for size in SIZES_GIB]
-        return [{"workload": name, "hbm": hbm, "seed": seed} for name, hbm in models for seed in SEEDS]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Return wall and CPU seconds of planning, the plan's own estimate, its bound and their gap."""
-        problem = _problem(str(cell["workload"]))
-        pairs = zip(problem.profiles, problem.tables, strict=True)
-        seen = sum(profile.seen_rows * (problem.weight_bytes(table) // table.rows) for profile, table in pairs)
-        if cell["hbm"] != "machine":
-            topology = replace(problem.topology, hbm_bytes=seen // 2 // problem.world_size)
-            problem = replace(problem, machine=replace(problem.machine, topology=topology), topology=topology)
-        answer = answer_of(RulesOnly(problem), get_strategy(RECSHARD), Budget(plan_s=60.0), int(cell["seed"] or 0))
-        names = ("predicted_slowest_ms", "proven_bound_ms", "gap_pct", "status", "expected_hbm_share")
-        return [
-            {
-                "backend": "measured",
-                "plan_wall_s": answer.spent.plan_s,
-                "plan_cpu_s": answer.spent.plan_cpu_s,
-                "seen_rows_gib": seen / 2**30,
-                "hbm_total_gib": problem.world_size * problem.topology.hbm_bytes / 2**30,
-                "segments": answer.planned.segments,
-                **{name: answer.plan.notes[name] for name in names},
-            }
-        ]
-
-
-class PlanningMemory(Study):
-    """Peak memory of a process that profiles, plans and counts rm3 (5.3 billion rows)."""
-
-    name = "memory"
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Return the cell of the largest model, profiled over a small sample."""
-        return [] if quick else [{"workload": "rm3", "profile_samples": SMALL_SAMPLES}]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Return the bytes and seconds of a child process."""
-        start = time.perf_counter()
-        peak = peak_rss_bytes(str(cell["workload"]), int(cell["profile_samples"] or 0))
-        return [{"backend": "measured", "peak_rss_bytes": peak, "process_s": time.perf_counter() - start}]
-
-
 @lru_cache(maxsize=1)
 def _problem(workload: str) -> Problem:
     """Return a model's problem, which consecutive cells share: profiling 397 tables takes a minute."""
     if workload.startswith(MADE_UP):
         return production_like(float(workload.removeprefix(MADE_UP)))
     return RmCondition(form=workload, row_scale=1.0, samples=SMALL_SAMPLES).question().problem
+
+
+def _solve_cells(quick: bool) -> list[Cell]:
+    """List one cell for each model, HBM and seed of the search; cells of one model follow one another."""
+    if quick:
+        return [{"workload": f"{MADE_UP}{SIZES_GIB[0]}", "hbm": "machine", "seed": 0}]
+    models = [(form, hbm) for form in FORMS for hbm in ("machine", "half of the seen rows")]
+    models += [(f"{MADE_UP}{size}", "machine") for size in SIZES_GIB]
+    return [{"workload": name, "hbm": hbm, "seed": seed} for name, hbm in models for seed in SEEDS]
+
+
+def _solved(_: Path, workload: str, hbm: str, seed: int) -> Row:
+    """Return wall and CPU seconds of planning, the plan's own estimate, its bound and their gap."""
+    problem = _problem(workload)
+    pairs = zip(problem.profiles, problem.tables, strict=True)
+    seen = sum(profile.seen_rows * (problem.weight_bytes(table) // table.rows) for profile, table in pairs)
+    if hbm != "machine":
+        topology = replace(problem.topology, hbm_bytes=seen // 2 // problem.world_size)
+        problem = replace(problem, machine=replace(problem.machine, topology=topology), topology=topology)
+    answer = answer_of(RulesOnly(problem), get_strategy(RECSHARD), Budget(plan_s=60.0), seed)
+    names = ("predicted_slowest_ms", "proven_bound_ms", "gap_pct", "status", "expected_hbm_share")
+    return {
+        "plan_wall_s": answer.spent.plan_s,
+        "plan_cpu_s": answer.spent.plan_cpu_s,
+        "seen_rows_gib": seen / 2**30,
+        "hbm_total_gib": problem.world_size * problem.topology.hbm_bytes / 2**30,
+        "segments": answer.planned.segments,
+        **{name: answer.plan.notes[name] for name in names},
+    }
+
+
+SOLVE = Study(
+    name="solve",
+    title="Time to a plan of 397 tables on 16 devices, and the gap to the bound that is proven with it. On the machine "
+    "of the suite the seen rows of rm1 to rm3 fit HBM many times over. So there are two kinds of cells in which they "
+    "do not: half as much HBM as the seen rows take, and made-up models profiled over a hundred times as many samples.",
+    version=2,
+    cells=_solve_cells,
+    judge=_solved,
+    backend="measured",
+    exclusive=True,
+    columns=(
+        "seen_rows_gib", "hbm_total_gib", "backend", "plan_wall_s", "plan_cpu_s", "gap_pct", "status",
+        "predicted_slowest_ms", "proven_bound_ms", "expected_hbm_share",
+    ),
+)  # fmt: skip
+
+
+def _peak(_: Path, workload: str, profile_samples: int) -> Row:
+    """Return the bytes and seconds of a child process."""
+    start = time.perf_counter()
+    peak = peak_rss_bytes(workload, profile_samples)
+    return {"peak_rss_bytes": peak, "process_s": time.perf_counter() - start}
+
+
+MEMORY = Study(
+    name="memory",
+    title="Peak memory of a process that profiles, plans and counts rm3 (5.3 billion rows).",
+    # The largest model, profiled over a small sample.
+    cells=lambda quick: [] if quick else [{"workload": "rm3", "profile_samples": SMALL_SAMPLES}],
+    judge=_peak,
+    backend="measured",
+)

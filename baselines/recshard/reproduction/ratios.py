@@ -54,12 +54,7 @@ def ratio_table(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 def summary(rows: pd.DataFrame, keys: Sequence[str], metrics: Sequence[str]) -> pd.DataFrame:
     """Return mean, least and most of each metric over draws, by ``keys``; ``n`` is the number of draws."""
-    made = []
-    for key, part in rows.groupby(list(keys), sort=False):
-        row: dict[str, object] = dict(zip(keys, key, strict=True))
-        row |= {"backend": "simulated", "n": len(part)}
-        for metric in metrics:
-            values = part[metric]
-            row |= {metric: values.mean(), f"{metric}_low": values.min(), f"{metric}_high": values.max()}
-        made.append(row)
-    return pd.DataFrame(made)
+    spread = {"": "mean", "_low": "min", "_high": "max"}
+    columns = {f"{metric}{end}": (metric, how) for metric in metrics for end, how in spread.items()}
+    grouped = rows.groupby(list(keys), sort=False, as_index=False)
+    return grouped.agg(backend=("backend", "first"), n=(metrics[0], "size"), **columns)

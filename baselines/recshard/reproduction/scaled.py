@@ -167,7 +167,6 @@ def metrics(simulation: Simulation) -> Row:
     times = simulation.embedding_ms
     mean, std = float(np.mean(times)), float(np.std(times))
     return {
-        "backend": "simulated",
         "slowest_ms": float(times.max()),
         "mean_ms": mean,
         "std_ms": std,

@@ -1,6 +1,6 @@
 """A study of the RNN baseline: its best devices beside its samples, and tables as they come beside sorted ones."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ import pandas as pd
 
 from shardbench.base.arrays import Ints
 from shardbench.studies.contests.contest import SPLITS, beside, judge, tasks_of, trained_with
-from shardbench.studies.study import Cell, Plot, Row, Study
+from shardbench.studies.study import Plot, Row, Study
 from shardbench.tasks.oracle import SimulatedOracle
 from shardbench.tasks.pools import DLRM_ROWS
 from shardbench.tasks.task import Task, random_placements
@@ -34,69 +34,16 @@ SEEDS = MappingProxyType({name: range(3) if name == "DLRM-20 (4)" else range(1) 
 """Seeds by row: how they differ is asked where a training is shortest."""
 
 
-class Acting(Study):
-    """The RNN's plans for test tasks by how it acts, trained on tables in the task's order and on tables by cost."""
+def _acting(folder: Path, task: str, strategy: str, order: str, seed: int) -> list[Row]:
+    """Train once, then one row a way of acting."""
+    from .acting import by_cost  # noqa: PLC0415 - needs torch, which listing does not
 
-    name = "acting"
-    uses = (*GREEDIES, RANDOM)
-    columns = ("backend", "acting", "cost_ms", "random_ms", "best_greedy", "best_greedy_ms")
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Give one cell a row, order of tables and seed."""
-        return [
-            {"task": name, "strategy": OURS, "order": order, "seed": seed}
-            for name in (list(ROWS)[:1] if quick else ROWS)
-            for order in (AS_GIVEN, BY_COST)
-            for seed in (SEEDS[name][:1] if quick else SEEDS[name])
-        ]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Train once, then one row a way of acting."""
-        from .acting import by_cost  # noqa: PLC0415 - needs torch, which listing does not
-
-        row, seed = ROWS[str(cell["task"])], int(cell["seed"] or 0)
-        given = {split: tasks_of(row, split, folder) for split in SPLITS}
-        others = beside(RANDOM, GREEDIES, given["test"], "cost_ms", seed)
-        if cell["order"] == BY_COST:
-            given = {split: tuple(map(by_cost, tasks)) for split, tasks in given.items()}
-        trained, _ = trained_with(RnnPlacer(), given["train"], seed, folder)
-        return [
-            {"backend": "simulated", "acting": acting, **numbers, **others}
-            for acting, numbers in acted(trained, given["test"], seed).items()
-        ]
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Make one row a task, order and way of acting: mean and spread over seeds."""
-        made = []
-        for (task, order, acting), part in rows.groupby(["task", "order", "acting"], sort=False):
-            mean_ms = float(part["cost_ms"].mean())
-            made.append(
-                {
-                    "task": task,
-                    "order": order,
-                    "acting": acting,
-                    "backend": "simulated",
-                    "cost_ms_mean": mean_ms,
-                    "cost_ms_std": float(part["cost_ms"].std(ddof=1)),
-                    "n": len(part),
-                    "random_ms": float(part["random_ms"].mean()),
-                    "best_greedy": part["best_greedy"].iloc[0],
-                    "best_greedy_ms": float(part["best_greedy_ms"].mean()),
-                    "in_turn_pct": float(part["in_turn_pct"].mean()),
-                    "different_plans": float(part["different_plans"].mean()),
-                    "oracle_calls_a_task": int(part["oracle_calls_a_task"].max()),
-                }
-            )
-        return {self.name: pd.DataFrame(made)}
-
-    def plots(self, tables: Mapping[str, pd.DataFrame]) -> Sequence[Plot]:
-        """Plot the cost by way of acting."""
-        return [
-            Plot(
-                title="Cost (ms) of the RNN's plans for test tasks by how it acts; means over seeds.",
-                table=self.name, x="task", y="cost_ms_mean", series="acting", facet="order", bars=True,
-            )
-        ]  # fmt: skip
+    given = {split: tasks_of(ROWS[task], split, folder) for split in SPLITS}
+    others = beside(RANDOM, GREEDIES, given["test"], "cost_ms", seed)
+    if order == BY_COST:
+        given = {split: tuple(map(by_cost, tasks)) for split, tasks in given.items()}
+    trained, _ = trained_with(RnnPlacer(), given["train"], seed, folder)
+    return [{"acting": acting, **numbers, **others} for acting, numbers in acted(trained, given["test"], seed).items()]
 
 
 def acted(trained: "AnyTrained", tasks: Sequence[Task], seed: int) -> dict[str, Row]:
@@ -138,6 +85,44 @@ def _row_of_all(tasks: Sequence[Task], draws: Sequence[Ints]) -> Row:
     return {**_row(tasks, [each[0] for each in draws], 0), "cost_ms": float(np.mean(means))}
 
 
-def studies() -> Iterable[Study]:
+def _table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Make one row a task, order and way of acting: mean and spread over seeds."""
+    return rows.groupby(["task", "order", "acting"], sort=False, as_index=False).agg(
+        backend=("backend", "first"),
+        cost_ms_mean=("cost_ms", "mean"),
+        cost_ms_std=("cost_ms", "std"),
+        n=("seed", "size"),
+        random_ms=("random_ms", "mean"),
+        best_greedy=("best_greedy", "first"),
+        best_greedy_ms=("best_greedy_ms", "mean"),
+        in_turn_pct=("in_turn_pct", "mean"),
+        different_plans=("different_plans", "mean"),
+        oracle_calls_a_task=("oracle_calls_a_task", "max"),
+    )
+
+
+ACTING = Study(
+    name="acting",
+    title="The RNN's plans for test tasks by how it acts, trained on tables in the task's order and on tables by cost.",
+    cells=lambda quick: [
+        {"task": name, "strategy": OURS, "order": order, "seed": seed}
+        for name in (list(ROWS)[:1] if quick else ROWS)
+        for order in (AS_GIVEN, BY_COST)
+        for seed in (SEEDS[name][:1] if quick else SEEDS[name])
+    ],
+    judge=_acting,
+    summary=_table,
+    uses=(*GREEDIES, RANDOM),
+    columns=("backend", "acting", "cost_ms", "random_ms", "best_greedy", "best_greedy_ms"),
+    plots=(
+        Plot(
+            title="Cost (ms) of the RNN's plans for test tasks by how it acts; means over seeds.",
+            table="acting", x="task", y="cost_ms_mean", series="acting", facet="order", bars=True,
+        ),
+    ),
+)  # fmt: skip
+
+
+def studies() -> Sequence[Study]:
     """Give the one study of this folder."""
-    return (Acting(),)
+    return (ACTING,)

@@ -94,18 +94,17 @@ def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
     """Sections of the page: claims first, then every study that has rows."""
     made = claims_sections(ledger(results, reproduction))
     for study, tables in tables_by_study(reproduction, results):
-        plots = study.plots(tables)
         for name, frame in tables.items():
             # The page shows standings by problem, and scores as its ranking.
             if states_standings(frame) or any(map(states_standings, tables.values())):
                 continue
-            note = (study.__doc__ or "").strip()
+            note = study.title
             if len(frame) > SHOWN_ROWS:
                 note += f" The first {SHOWN_ROWS} of {len(frame)} rows; all are in the CSV."
             made.append(
                 replace(
                     _extra(f"Study {name}", note, frame.head(SHOWN_ROWS), name),
-                    charts=tuple(plot_chart(plot, frame) for plot in plots if plot.table == name),
+                    charts=tuple(plot_chart(plot, frame) for plot in study.plots if plot.table == name),
                     csv=f"tables/{reproduction.owner}/{name}.csv",
                     command=f"shardbench reproduce {reproduction.owner}",
                 )

@@ -43,7 +43,7 @@ def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, b
                 sources = {str(name): f"ShardBench, tables/{owner}/{table}.csv." for name in set(frame["backend"])}
                 sources |= dict.fromkeys(backends, made_by)
                 files |= profiles_paper(table_standings(frame), slug(f"{owner} {table}"), sources)
-        for number, plot in enumerate(study.plots(tables), 1):
+        for number, plot in enumerate(study.plots, 1):
             image = slug(f"{owner} {plot.table} {number} figure")
             said = f"{plot.title} {' and '.join(backends).capitalize()}. {made_by}"
             files |= figure_files(table_figure(plot, tables[plot.table]), image, said)

@@ -43,7 +43,7 @@ def tables_by_study(reproduction: Reproduction, results: Path) -> list[tuple[Stu
         compared = {cell["strategy"] for cell in study.cells(True)} if study.strategies else set()
         tables: dict[str, pd.DataFrame] = {}
         if len(rows) and compared <= set(rows.get("strategy", ())):
-            tables = dict(study.tables_beside(rows, results))
+            tables = dict(study.tables(rows, results))
         elif len(rows):
             alone = [*listed, *alone]
         more = rows_frame(study, alone, known)

@@ -35,18 +35,6 @@ class HotPrefix:
         return np.asarray(ids < self.hot)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HotMask:
-    """Hot rows of a table as a bool [rows]; for sets that are no prefix."""
-
-    mask: Bools
-
-    def __call__(self, ids: Ints) -> Bools:
-        """Return which of ``ids`` int64 [n] are hot, bool [n]."""
-        check_rows(ids, len(self.mask), "hot rows")
-        return np.asarray(self.mask[ids])
-
-
 @dataclass(frozen=True, kw_only=True)
 class HotReplicas:
     """A choice of hot rows: those that a plan's ``segments`` of the table replicate in all their columns."""

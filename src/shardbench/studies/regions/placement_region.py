@@ -1,11 +1,11 @@
 """The region of a learned placement policy: widths, tables a device, device and training, each point trained anew."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
-from shardbench.records.cell import Cell, Scalar
 from shardbench.studies.contests.contest import SIDES, cheapest, judge, learner_of, pool_of, trained_with
-from shardbench.studies.regions.region import Knob, RegionStudy
+from shardbench.studies.regions.region import Knob, region_study
+from shardbench.studies.study import Row, Study
 from shardbench.tasks.pools import TaskRow, draw_tasks
 from shardbench.tasks.task import Task
 
@@ -37,32 +37,25 @@ KNOBS = (
 )  # fmt: skip
 
 
-class PlacementRegion(RegionStudy):
-    """Tasks of unseen tables: the best of some heuristics over a policy that was trained for the point.
+def placement_region(
+    *, title: str, strategy: str, scaled: Sequence[str], greedies: tuple[str, ...], judged: str
+) -> Study:
+    """Make a study of tasks of unseen tables: the best of some heuristics over a policy that was trained for the point.
 
-    ``uses`` names the heuristics. A point is one training (its number is the seed of tables, tasks
-    and training) of 20 tasks in place of 50, on 4 devices; other points draw other tables.
+    A point is one training (its number is the seed of tables, tasks and training) of 20 tasks in place of 50, on 4
+    devices; other points draw other tables. All settings of the learned ``strategy`` are as published, but that a point
+    has the share ``effort`` of those that are ``scaled``. ``judged`` is the number that is compared, a key of
+    ``judge``: ``cost_ms`` or ``kernel_ms``.
     """
 
-    knobs = KNOBS
-    outcomes = ("margin_x",)
-    columns = ("backend", "margin_x", "ours_ms", "best_greedy", "best_greedy_ms", "oracle_calls")
-    judged: str
-    """The number that is compared, a key of ``judge``: ``cost_ms`` or ``kernel_ms``."""
-    strategy: str
-    """The learned policy; all its settings are as published, but for ``scaled``."""
-    scaled: tuple[str, ...]
-    """Settings of which a point has the share ``effort`` of the published number."""
-
-    def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
-        """Hold the best heuristic's mean milliseconds over the test tasks against ours; it is best in the mean."""
-        train, test = point_tasks(cell, folder)
-        learner, effort = learner_of(self.strategy), float(cell["effort"] or 0.0)
+    def measure(folder: Path, *, point: int, widths: int, tables_a_device: int, device: str, effort: float) -> Row:
+        train, test = point_tasks(folder, point, widths, tables_a_device, device)
+        learner = learner_of(strategy)
         published = learner.training_type().settings_type()
-        changes = {name: max(1, round(effort * getattr(published, name))) for name in self.scaled}
-        trained, _ = trained_with(learner, train, int(cell["point"] or 0), None, **changes)
-        ours = judge(learner.place(trained, test), test)[self.judged]
-        best, best_ms = cheapest(tuple(self.uses), test, self.judged)
+        changes = {name: max(1, round(effort * getattr(published, name))) for name in scaled}
+        trained, _ = trained_with(learner, train, point, None, **changes)
+        ours = judge(learner.place(trained, test), test)[judged]
+        best, best_ms = cheapest(greedies, test, judged)
         return {
             "margin_x": best_ms / ours,
             "ours_ms": ours,
@@ -71,18 +64,24 @@ class PlacementRegion(RegionStudy):
             "oracle_calls": trained.oracle_calls,
         }
 
+    return region_study(
+        title=title, knobs=KNOBS, outcomes=("margin_x",), measure=measure, uses=greedies,
+        columns=("backend", "margin_x", "ours_ms", "best_greedy", "best_greedy_ms", "oracle_calls"),
+    )  # fmt: skip
 
-def point_tasks(cell: Cell, folder: Path) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+
+def point_tasks(
+    folder: Path, point: int, widths: int, tables_a_device: int, device: str
+) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
     """Draw training tasks and test tasks of a point, of disjoint pools."""
-    tables = DEVICES * int(cell["tables_a_device"] or 0)
+    tables = DEVICES * tables_a_device
     row = TaskRow(
         name=f"region-{tables}",
         tables=tables,
         devices=DEVICES,
-        widths=WIDTHS[: int(cell["widths"] or 0)],
-        machine=str(cell["device"]),
+        widths=WIDTHS[:widths],
+        machine=device,
         cap_bytes=ROOMY_BYTES,
     )
-    seed = int(cell["point"] or 0)
-    train, test = (draw_tasks(row, pool_of(side, folder, row.widths), TASKS, seed=seed) for side in SIDES)
+    train, test = (draw_tasks(row, pool_of(side, folder, row.widths), TASKS, seed=point) for side in SIDES)
     return train, test

@@ -1,9 +1,7 @@
 """A study of a region: a claim's numbers over all knobs at once that no source fixes."""
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -15,6 +13,7 @@ from shardbench.records.cell import Cell, Row, Scalar
 from shardbench.studies.regions.surface import fit_surface
 from shardbench.studies.study import Study
 
+REGION = "region"
 QUICK_POINTS = 4
 FEWEST_POINTS = 64
 _FEWEST_FITTED = 16
@@ -67,35 +66,35 @@ class Knob:
         return (number - self.low) / (self.high - self.low)
 
 
-class RegionStudy(Study):
-    """Points of a Sobol sequence over some knobs, each measured once; ratios theirs over ours by column."""
+def region_study(
+    *,
+    title: str,
+    knobs: Sequence[Knob],
+    outcomes: Sequence[str],
+    measure: Callable[..., Row],
+    uses: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    points: int = FEWEST_POINTS,
+    backend: str = "simulated",
+) -> Study:
+    """Make a study of points of a Sobol sequence over some knobs, each measured once.
 
-    name = "region"
-    knobs: Sequence[Knob]
-    outcomes: Sequence[str]
-    """Columns of positive ratios; None at a point that has none."""
-    points: int = FEWEST_POINTS
-    backend: str = "simulated"
+    ``measure(folder, point=number, **knobs)`` returns ``outcomes``, ratios theirs over ours (positive, or None at a
+    point that has none), and other columns. Tables are of the points, and of every outcome and knob, the most deciding
+    first.
+    """
 
-    @abstractmethod
-    def measure(self, cell: Cell, folder: Path) -> Mapping[str, Scalar]:
-        """Measure the outcomes at a point, and other columns; ``cell`` has ``point`` and every knob."""
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        """Give the points, or the first few of them."""
-        shares = design(len(self.knobs), self.points)[: QUICK_POINTS if quick else None]
+    def cells(quick: bool) -> list[Cell]:
+        shares = design(len(knobs), points)[: QUICK_POINTS if quick else None]
         return [
-            {"point": number, **{knob.name: knob.at(share) for knob, share in zip(self.knobs, row)}}
+            {"point": number, **{knob.name: knob.at(share) for knob, share in zip(knobs, row)}}
             for number, row in enumerate(shares.tolist())
         ]
 
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        """Measure one point, in one row."""
-        return [{"backend": self.backend, **self.measure(cell, folder)}]
-
-    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-        """Make tables of the points, and of every outcome and knob: the most deciding knob is first."""
-        return {self.name: rows, f"{self.name}_knobs": knob_table(self.knobs, self.outcomes, rows)}
+    return Study(
+        name=REGION, title=title, uses=uses, columns=columns, backend=backend, cells=cells, judge=measure,
+        summary=lambda rows: {REGION: rows, f"{REGION}_knobs": knob_table(knobs, outcomes, rows)},
+    )  # fmt: skip
 
 
 def design(knobs: int, points: int) -> Floats:
