@@ -7,12 +7,13 @@ import rank_faults
 from rank_faults import LOST, report
 
 from shardbench.processes import blame, failures, launch
-from shardbench.processes.blame import OutOfMemory, died, fault, lost_peer, stalled
+from shardbench.processes.blame import died, fault, lost_peer, stalled
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.progress import RankProgress
 from shardbench.records.trial import Failure, Outcome
 
-NOBODY = OutOfMemory(())
+NOBODY = None
+"""Who counts kills for want of memory."""
 
 
 def run(tmp_path, kind, timeout_s=30.0):
@@ -145,12 +146,12 @@ def test_what_is_more_than_a_lost_peer(cause):
     assert not lost_peer(Failure(outcome=Outcome.ERROR, cause=cause, phase="time", rank=0))
 
 
-@pytest.mark.parametrize(("after", "outcome"), [((4, 8), Outcome.OOM), ((3, 8), Outcome.ERROR), ((), Outcome.OOM)])
+@pytest.mark.parametrize(("after", "outcome"), [(12, Outcome.OOM), (11, Outcome.ERROR), (None, Outcome.OOM)])
 def test_out_of_memory_is_what_the_kernel_counts(monkeypatch, after, outcome):
-    monkeypatch.setattr(blame.OutOfMemory, "now", classmethod(lambda cls: OutOfMemory(after)))
-    assert died(-9, "build", 0, OutOfMemory((3, 8))).outcome is outcome
-    assert died(-15, "build", 0, OutOfMemory((3, 8))).outcome is Outcome.ERROR
-    assert died(7, "build", 0, OutOfMemory((3, 8))).cause == "rank 0 exited with 7 in phase build"
+    monkeypatch.setattr(blame, "oom_kills", lambda: after)
+    assert died(-9, "build", 0, 11).outcome is outcome
+    assert died(-15, "build", 0, 11).outcome is Outcome.ERROR
+    assert died(7, "build", 0, 11).cause == "rank 0 exited with 7 in phase build"
 
 
 @pytest.mark.parametrize(

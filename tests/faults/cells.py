@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from kept_folders import Silent
+from misbehaving import DEEDS
 from process_table import seen_from_here
 
 from faults.case import Fault, Seen, expected, soon
-from faults.strategies import HARMS
 from shardbench.records.cell import Cell, CellRecord, Row
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
@@ -60,8 +60,8 @@ class Cells(Study):
 
     def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
         if cell["number"] == 1:
-            if self.harm in HARMS:
-                HARMS[self.harm]()
+            if self.harm in DEEDS:
+                DEEDS[self.harm]()
             else:
                 (folder / "pid").write_text(str(os.getpid()))
                 time.sleep(1e6)
