@@ -28,8 +28,14 @@ _LOST_PEER = re.compile(
 )
 """What gloo, NCCL and the rendezvous say of a rank that is gone."""
 
-_STARVED = {-signal.SIGABRT: "std::bad_alloc", 127: "cannot allocate memory"}
-"""What the runtimes of C++ and C print when they end a process that got no memory, by its exit code."""
+_STARVED = {
+    -signal.SIGABRT: ("std::bad_alloc", "terminate called without an active exception"),
+    127: ("cannot allocate memory",),
+}
+"""What the runtimes of C++ and C print when they end a process that got no memory, by its exit code.
+
+The second is what is said where there was none for a thread beside others that had begun.
+"""
 _END_BYTES = 1 << 14
 
 LOOK_S = 0.5
@@ -74,17 +80,17 @@ def died(exit_code: int | None, phase: str, rank: int | None, kills: int | None,
         full = kills is None or now is None or now > kills
         outcome = Outcome.OOM if full else Outcome.ERROR
         how += "" if full else " (not by the kernel for want of memory)"
-    elif exit_code in _STARVED and log is not None and _STARVED[exit_code].encode() in _end(log):
-        how, outcome = f"{how} for want of memory ({_STARVED[exit_code]})", Outcome.OOM
+    elif starved := [words for words in _STARVED.get(exit_code or 0, ()) if words.encode() in _end(log)]:
+        how, outcome = f"{how} for want of memory ({starved[0]})", Outcome.OOM
     elif exit_code in _STARVED and (said := too_little_memory()):
         # Runtimes end a process without these words, too, where a thread gets no memory.
         return Failure(outcome=Outcome.OOM, cause=f"{who} {how} in phase {phase}; {said}", phase=phase, rank=rank)
     return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
 
 
-def _end(log: Path) -> bytes:
+def _end(log: Path | None) -> bytes:
     """Return the last of what a process printed."""
-    if not log.is_file():
+    if log is None or not log.is_file():
         return b""
     with log.open("rb") as file:
         file.seek(max(log.stat().st_size - _END_BYTES, 0))
@@ -126,10 +132,10 @@ def fault(folder: Path, codes: Mapping[int, int | None], kills: int | None) -> t
     )
     failures = [_read(path, rank) for _, rank, path in reports]
     telling = [failure for failure in failures if not lost_peer(failure)]
-    if killed and not telling:
-        return _died(folder, killed[0], ended, kills), True
     if telling:
         return telling[0], True
+    if killed:
+        return _died(folder, killed[0], ended, kills), True
     broken = [failure for rank, code in codes.items() if code == 0 and (failure := without_result(folder, rank))]
     if broken:
         return broken[0], True
