@@ -151,7 +151,7 @@ class Worker:
             self.took_s, self.took_cpu_s = time.perf_counter() - began_s, self._spent_s() - spent_s
 
     def _next_answer(self) -> bytes:
-        answers = self._answers
+        answers: Connection = self._answers
         # Whatever the process started may hold the pipe open when it has ended.
         if answers not in wait([answers, self._process.sentinel]):
             raise EOFError

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
@@ -105,11 +106,16 @@ class ForkServer:
 
     def exit_code(self, process: Any) -> int | None:
         """Return the exit code of a process that ends soon; None where it goes on."""
+        until = time.monotonic() + ENDS_S
         wait([process.sentinel], ENDS_S)
-        with self.starting:
-            process.join(0)
-            code: int | None = process.exitcode
-        return code
+        while True:
+            with self.starting:
+                process.join(0)
+                code: int | None = process.exitcode
+            if code is not None or time.monotonic() > until:
+                return code
+            # A spawned process lets go of its files a moment before it can be asked how it ended.
+            time.sleep(0.01)
 
     def kill_all(self) -> None:
         """Kill all processes, whichever threads wait for them."""
