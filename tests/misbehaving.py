@@ -1,13 +1,16 @@
 """Strategies that go wrong in every way the harness must survive; importable by its child processes."""
 
+import ctypes
 import multiprocessing
 import os
 import pickle
 import signal
+import struct
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from problems import RandomWorkload
@@ -17,7 +20,6 @@ from shardbench.base.memory import free_memory_bytes
 from shardbench.model.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Strategy
-from shardbench.processes.frames import write_frame
 from shardbench.runs import planning_process
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Split
@@ -69,42 +71,20 @@ class HangsLearned(Hangs):
         pass
 
 
-class Leaves(Honest):
-    """Ends the program, as if all were well."""
-
-    name = "leaves"
-
-    def plan(self, problem, budget, seed):
-        raise SystemExit(0)
-
-
-class Ends(BaseException):
-    """What no ``except Exception`` keeps, and of which nobody can make a text."""
-
-    def __str__(self):
-        raise ZeroDivisionError
-
-
-class RaisesWhatEndsAll(Honest):
-    name = "raises-what-ends-all"
-
-    def plan(self, problem, budget, seed):
-        raise Ends
-
-
 class LeavesInPickling(Honest):
     """Ends the program that sends it to the process that plans."""
 
     name = "leaves-in-pickling"
-    leave: ClassVar = SystemExit
 
     def __getstate__(self):
-        raise self.leave
+        raise SystemExit
 
 
 class EndsInPickling(LeavesInPickling):
     name = "ends-in-pickling"
-    leave: ClassVar = Ends
+
+    def __getstate__(self):
+        raise NeitherExceptionNorText
 
 
 class LeavesWhenLookedAt(Honest):
@@ -117,13 +97,6 @@ class LeavesWhenLookedAt(Honest):
         raise SystemExit(0)
 
 
-class SaysWhatIsNoText(Honest):
-    name = "says-what-is-no-text"
-
-    def plan(self, problem, budget, seed):
-        raise ValueError("byte \udc80 of a name")
-
-
 class Slow(Honest):
     """Overruns its budget, but comes back."""
 
@@ -134,36 +107,6 @@ class Slow(Honest):
         return super().plan(problem, budget, seed)
 
 
-class Declines(Honest):
-    name = "declines"
-
-    def plan(self, problem, budget, seed):
-        raise Infeasible("nothing fits")
-
-
-class Raises(Honest):
-    name = "raises"
-
-    def plan(self, problem, budget, seed):
-        raise ZeroDivisionError("one\ntwo")
-
-
-class Dies(Honest):
-    name = "dies"
-
-    def plan(self, problem, budget, seed):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(10)
-
-
-class IsKilled(Honest):
-    name = "is-killed"
-
-    def plan(self, problem, budget, seed):
-        os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(10)
-
-
 class Peeks(Honest):
     """Reads profiles it did not declare."""
 
@@ -171,14 +114,6 @@ class Peeks(Honest):
 
     def plan(self, problem, budget, seed):
         return super().plan(problem, budget, len(problem.profiles))
-
-
-class PeeksAtTest(Honest):
-    name = "peeks-at-test"
-    workload: ClassVar = None
-
-    def plan(self, problem, budget, seed):
-        RandomWorkload([(100, 8), (40, 8)], 16).bags(Split.TEST, 0, 0)
 
 
 class Mutates(Honest):
@@ -328,37 +263,16 @@ def answer_pipe():
     return frame.f_locals["answers"]
 
 
-class SaysHalf(Honest):
-    """Writes the beginning of an answer and hangs."""
-
-    name = "says-half"
-
-    def plan(self, problem, budget, seed):
-        os.write(answer_pipe().fileno(), (1000).to_bytes(8, "big") + b"half")
-        time.sleep(1e6)
-
-
-class SaysTooMuch(Honest):
-    """Says that its answer is as long as no memory."""
-
-    name = "says-too-much"
-
-    def plan(self, problem, budget, seed):
-        os.write(answer_pipe().fileno(), (1 << 60).to_bytes(8, "big"))
-        time.sleep(1e6)
-
-
 class SaysPickle(Honest):
     """Gives as its answer a pickle that would make a file where it is read."""
 
     name = "says-pickle"
 
-    def __init__(self, path: Path, kind: str) -> None:
+    def __init__(self, path: Path, kind: bytes) -> None:
         self._path, self._kind = path, kind
 
     def plan(self, problem, budget, seed):
-        content = self._kind.encode() + b"\n" + pickle.dumps(_Touches(self._path))
-        write_frame(answer_pipe(), content)
+        answer_pipe().send_bytes(self._kind + pickle.dumps(_Touches(self._path)))
         time.sleep(1e6)
 
 
@@ -395,42 +309,6 @@ def _opened_late():
     return Honest()
 
 
-class TakesAllMemory(Honest):
-    """Asks for nearly all memory of the machine, of which the harness keeps a share; touches none of it."""
-
-    name = "takes-all-memory"
-
-    def plan(self, problem, budget, seed):
-        np.zeros(int(0.97 * free_memory_bytes()), dtype=np.uint8)
-        return super().plan(problem, budget, seed)
-
-
-class TorchHasNone(Honest):
-    name = "torch-has-none"
-
-    def plan(self, problem, budget, seed):
-        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried")
-
-
-class EndsForWantOfMemory(Honest):
-    """What a library of C++ does that no exception leaves."""
-
-    name = "ends-for-want-of-memory"
-
-    def plan(self, problem, budget, seed):
-        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n")
-        os.abort()
-
-
-class FillsTheDisk(Honest):
-    """Prints more than is kept of anything; a hole, so that no disk is filled."""
-
-    name = "fills-the-disk"
-
-    def plan(self, problem, budget, seed):
-        os.ftruncate(1, 1 << 40)
-
-
 class NotesWithoutEnd(Honest):
     name = "notes-without-end"
 
@@ -449,8 +327,117 @@ class SegmentsWithoutEnd(Honest):
         return plan
 
 
-class SaysMuchOfItsEnd(Honest):
-    name = "says-much-of-its-end"
+class Ends(BaseException):
+    """What no ``except Exception`` keeps."""
+
+
+class NeitherExceptionNorText(BaseException):
+    """The same, and nobody can make a text of it."""
+
+    def __str__(self):
+        raise ZeroDivisionError
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _leave_daemon() -> None:
+    subprocess.Popen(
+        [sys.executable, "-c", "import os, time; os.fork(); os.setsid(); os.fork(); time.sleep(1e6)"],
+        start_new_session=True,
+    )
+    time.sleep(0.3)
+
+
+def _daemon_then_exit() -> None:
+    _leave_daemon()
+    os._exit(4)
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def _fork_often() -> None:
+    for _ in range(30):
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(1e6)
+
+
+def _recurse() -> None:
+    _recurse()
+
+
+def _close_all() -> None:
+    os.closerange(3, 256)
+    time.sleep(0.2)
+
+
+def _answer(written: bytes) -> None:
+    os.write(answer_pipe().fileno(), written)
+    time.sleep(1e6)
+
+
+def _end_for_want_of_memory() -> None:
+    """What a library of C++ does that no exception leaves."""
+    os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n")
+    os.abort()
+
+
+DEEDS: dict[str, Callable[[], object]] = {
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "SIGSEGV": lambda: ctypes.string_at(0),
+    "SIGABRT": os.abort,
+    "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "exits": lambda: os._exit(3),
+    "leaves": lambda: sys.exit(0),
+    "raises": lambda: 1 // 0,
+    "raises two lines": lambda: _raise(ZeroDivisionError("one\ntwo")),
+    "declines": lambda: _raise(Infeasible("nothing fits")),
+    "says much of its end": lambda: _raise(Infeasible("x" * 1_000_000)),
+    "opens the test batches": lambda: RandomWorkload([(100, 8), (40, 8)], 16).bags(Split.TEST, 0, 0),
+    "recurses": _recurse,
+    "hangs": lambda: time.sleep(1e6),
+    "spins": _spin,
+    "all memory": lambda: bytearray(1 << 45),
+    "nearly all memory": lambda: np.zeros(int(0.97 * free_memory_bytes()), dtype=np.uint8),
+    "torch has no memory": lambda: _raise(
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried")
+    ),
+    "ends for want of memory": _end_for_want_of_memory,
+    "fills the disk": lambda: os.ftruncate(1, 1 << 40),
+    "half an answer": lambda: _answer(struct.pack("!i", 1000) + b"half"),
+    "an answer without end": lambda: _answer(struct.pack("!iQ", -1, 1 << 60)),
+    "nonsense": lambda: _answer(struct.pack("!i", 9) + b"no pickle"),
+    "closes all": _close_all,
+    "what is no Exception": lambda: _raise(Ends("for all")),
+    "what is neither": lambda: _raise(NeitherExceptionNorText()),
+    "what is no text": lambda: _raise(ValueError("byte \udc80 of a name")),
+    "daemon": _leave_daemon,
+    "daemon and exit": _daemon_then_exit,
+    "thirty children": _fork_often,
+    "kills who is above": lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(5)),
+    "stops who is above": lambda: os.kill(os.getppid(), signal.SIGSTOP),
+    "kills all others": lambda: os.kill(-1, signal.SIGKILL),
+    "stops all others": lambda: os.kill(-1, signal.SIGSTOP),
+    "nice for all of its user's": lambda: os.setpriority(os.PRIO_USER, 0, 19),
+}
+"""What goes wrong while it plans; nearly all memory is asked for and none of it touched, and the file is a hole."""
+
+
+class Does(Honest):
+    """Does what it should not after a moment, and plans then if it still can."""
+
+    name = "does"
+
+    def __init__(self, deed: str, delay_s: float = 0.0) -> None:
+        self.deed, self.delay_s = deed, delay_s
 
     def plan(self, problem, budget, seed):
-        raise Infeasible("x" * 1_000_000)
+        time.sleep(self.delay_s)
+        DEEDS[self.deed]()
+        return super().plan(problem, budget, seed)

@@ -1,14 +1,13 @@
 """Child processes: what crosses to them, what they inherit, and that none outlives its starter."""
 
-import contextlib
 import fcntl
 import functools
-import multiprocessing
 import os
-import select
 import signal
+import struct
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,14 +15,15 @@ from pathlib import Path
 import misbehaving
 import pytest
 
-from shardbench.processes import frames, launch, server
+from shardbench.base.wall import Kind, kind, wall_around
+from shardbench.processes import launch, server
 from shardbench.processes.failures import TrialFailed
-from shardbench.processes.frames import write_frame
-from shardbench.processes.launch import call_in_child
+from shardbench.processes.launch import Worker, call_in_child
 from shardbench.processes.server import FORK_SERVER, server_pid
 from shardbench.records.trial import Outcome
 
 TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 
 
 def text_hash() -> int:
@@ -133,13 +133,18 @@ def test_what_ranks_leave_behind_ends_with_them(tmp_path):
     assert within(10, lambda: not any(map(held, locks)))
 
 
-def end_answering() -> None:
+def end_answering(*, held: dict) -> None:
     os.close(misbehaving.answer_pipe().fileno())
     time.sleep(1e6)
 
 
-def answer(frame: bytes) -> None:
-    write_frame(misbehaving.answer_pipe(), frame)
+def answer(said: bytes, *, held: dict) -> None:
+    misbehaving.answer_pipe().send_bytes(said)
+    time.sleep(1e6)
+
+
+def write(said: bytes, *, held: dict) -> None:
+    os.write(misbehaving.answer_pipe().fileno(), said)
     time.sleep(1e6)
 
 
@@ -147,53 +152,39 @@ def answer(frame: bytes) -> None:
     ("call", "given", "cause"),
     [
         (end_answering, (), "the process closed the pipe for its answer in phase plan and went on"),
-        (answer, (b"nonsense",), "an answer that cannot be read: it is of no known kind"),
-        (answer, (b"text\nno object",), "an answer that cannot be read: it is of kind text"),
-        (answer, (b"object\nno pickle",), "an answer that cannot be read: UnpicklingError"),
-        (answer, (b"failed\nno JSON",), "an answer that cannot be read: .*JSON"),
-        (answer, (b'failed\n{"outcome": "ok", "cause": "x", "phase": "plan"}',), "what ended well is no failure"),
+        (answer, (b"nonsense",), "an answer that cannot be read: .*JSON"),
+        (answer, (b"",), "an answer that cannot be read: .*JSON"),
+        (answer, (b"+no text: \xff",), "an answer that cannot be read: UnicodeDecodeError"),
+        (answer, (b'-{"outcome": "ok", "cause": "x", "phase": "plan"}',), "what ended well is no failure"),
+        (write, (struct.pack("!i", launch.LONGEST + 1),), "an answer that cannot be read: it has more than"),
+        (write, (struct.pack("!i", 1000) + b"half",), "no result from plan after 2 s"),
     ],
 )
 def test_what_is_no_answer_is_an_error(tmp_path, monkeypatch, call, given, cause):
-    monkeypatch.setattr(launch, "ENDS_S", 1.0)
-    with pytest.raises(TrialFailed, match=cause):
-        call_in_child(call, given, timeout_s=60, phase="plan", log=tmp_path / "log")
+    monkeypatch.setattr(server, "ENDS_S", 1.0)
+    with Worker(tmp_path / "log") as worker, pytest.raises(TrialFailed, match=cause):
+        worker.call(call, given, timeout_s=2, phase="plan", text=True)
 
 
-def test_what_was_taken_back_is_not_waited_for(monkeypatch):
-    wait, looks = frames._wait, []
-
-    def there_at_first(pipe, event, deadline, sentinel=None):
-        """Something is there, which whoever wrote it takes back before it is read."""
-        looks.append(event)
-        if len(looks) > 1:
-            wait(pipe, event, deadline)
-
-    monkeypatch.setattr(frames, "_wait", there_at_first)
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    with reader, writer, pytest.raises(TimeoutError):
-        frames.read_frame(reader, time.monotonic() + 0.2)
-    assert looks == [select.POLLIN] * 2
+def stop_soon() -> None:
+    """Stops this process, which then reads nothing, once it has answered."""
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGSTOP)).start()
 
 
-def test_who_fills_the_pipe_is_not_waited_for(monkeypatch):
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    wait, looks = frames._wait, []
+def test_who_reads_nothing_is_not_waited_for(tmp_path):
+    with Worker(tmp_path / "log") as worker:
+        worker.call(stop_soon, (), timeout_s=60, phase="start")
+        time.sleep(0.5)
+        with pytest.raises(TrialFailed, match="no result from plan after 1 s"):
+            worker.call(len, (bytes(1 << 20),), timeout_s=1, phase="plan")
+        assert worker.call(len, (b"anew",), timeout_s=60, phase="plan") == 4
 
-    def room_at_first(pipe, event, deadline):
-        looks.append(event)
-        if len(looks) > 1:
-            wait(pipe, event, deadline)
 
-    with reader, writer:
-        os.set_blocking(writer.fileno(), False)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                os.write(writer.fileno(), bytes(1 << 12))
-        monkeypatch.setattr(frames, "_wait", room_at_first)
-        with pytest.raises(TimeoutError):
-            write_frame(writer, b"more", time.monotonic() + 0.2)
-    assert looks == [select.POLLOUT] * 2
+@pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="bubblewrap builds no wall here")
+@pytest.mark.parametrize(("code", "how"), [(3, "exited with 3"), (200, "exited with 200"), (139, "signal 11")])
+def test_an_exit_behind_a_wall_is_told_from_a_signal(tmp_path, code, how):
+    with Worker(tmp_path / "log", wall=wall_around([ROOT], [])) as worker, pytest.raises(TrialFailed, match=how):
+        worker.call(os._exit, (code,), timeout_s=60, phase="plan")
 
 
 class PicklesForEver:
@@ -216,10 +207,6 @@ def test_what_takes_for_ever_to_pickle_is_a_timeout(tmp_path, monkeypatch, aside
     assert caught.value.failure.outcome is Outcome.TIMEOUT
 
 
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
 @pytest.fixture
 def small_server(monkeypatch):
     """A fork server that imports little, since the test has it started again and again."""
@@ -234,10 +221,12 @@ def small_server(monkeypatch):
     FORK_SERVER.loaded = None
 
 
-def test_a_fork_server_that_was_killed_is_made_anew(tmp_path, small_server):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_fork_server_that_was_ended_or_stopped_is_made_anew(tmp_path, small_server, monkeypatch, how):
     here = call_in_child(text_hash, (), timeout_s=60, phase="plan", log=tmp_path / "log")
     old = server_pid()
-    kill(old)
+    os.kill(old, how)
+    monkeypatch.setattr(server, "ANSWERS_S", 6.0)
     assert call_in_child(text_hash, (), timeout_s=60, phase="plan", log=tmp_path / "log") == here
     assert server_pid() != old
     assert not runs(old)
@@ -288,3 +277,29 @@ with FORK_SERVER.without_engine():
     finally:
         program.kill()
     assert within(60, lambda: not any(held(lock) for lock in locks))
+
+
+def test_blocked_signals_and_a_long_path_of_temporary_folders_are_the_callers_own(tmp_path):
+    """The fork server hears of ends by a signal, and its socket has room for a path of 107 bytes."""
+    temporary = tmp_path / ("long" * 25)
+    temporary.mkdir()
+    program = started(
+        f"""
+import os, signal
+from pathlib import Path
+from shardbench.processes.failures import TrialFailed
+from shardbench.processes.launch import call_in_child
+from shardbench.processes.server import FORK_SERVER
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+with FORK_SERVER.without_engine():
+    try:
+        call_in_child(os._exit, (3,), timeout_s=30, phase="plan", log=Path({str(tmp_path / "log")!r}))
+    except TrialFailed as error:
+        print(error)
+print(signal.SIGCHLD in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+""",
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    said, errors = program.communicate(timeout=100)
+    assert said.split("\n") == ["error: the process exited with 3 in phase plan", "True", ""], errors
+    assert list(temporary.iterdir()) == []

@@ -95,7 +95,7 @@ def test_measured_trials_stay_alone_and_in_order(tiny):
     assert log.done[-1] == (4, records[0].key)
 
 
-class IsKilled(misbehaving.IsKilled):
+class Does(misbehaving.Does):
     name = "shuffle"
 
 
@@ -119,7 +119,7 @@ def instead_of_shuffle(monkeypatch, strategy):
 
 def test_a_killed_worker_is_an_outcome_and_the_others_run(tiny, monkeypatch):
     suite, options = tiny
-    instead_of_shuffle(monkeypatch, IsKilled())
+    instead_of_shuffle(monkeypatch, Does("SIGKILL"))
     records = run_suite(suite, replace(options, parallel=2), Silent())
     assert [record.outcome.value for record in records] == ["error", "ok", "ok"] * 2
     assert "killed by signal 9 (not by the kernel for want of memory) in phase plan" in records[0].failure.cause

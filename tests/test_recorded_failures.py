@@ -14,7 +14,8 @@ import records as make
 
 from shardbench.cli.options import failure_lines
 from shardbench.cli.progress import finished_line
-from shardbench.processes.blame import OutOfMemory, fault, stalled
+from shardbench.processes import blame
+from shardbench.processes.blame import fault, stalled
 from shardbench.records.trial import Failure
 from shardbench.runs.run_trial import keep_log
 
@@ -29,12 +30,12 @@ def replayed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Failure:
     if ended["timeout_s"] is not None:
         return stalled(folder, dict.fromkeys(codes), ended["timeout_s"])
     before, after = ended["oom_kills"]
-    monkeypatch.setattr(OutOfMemory, "now", classmethod(lambda cls: cls((after,))))
+    monkeypatch.setattr(blame, "oom_kills", lambda: after)
     # Reports are told apart by when they were written, which a checkout forgets.
     for second, rank in enumerate(ended["order"]):
         path = folder / f"rank{rank}.error.json"
         os.utime(path, (second, second))
-    found, _ = fault(folder, codes, OutOfMemory((before,)))
+    found, _ = fault(folder, codes, before)
     return found
 
 

@@ -13,7 +13,7 @@ from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Outcome
-from shardbench.runs.session import BEGUN, Work, run_session, side_by_side
+from shardbench.runs.session import Work, run_session, side_by_side
 
 
 class Squares(Work):
@@ -158,8 +158,14 @@ def test_a_piece_listed_twice_is_refused(work, tmp_path):
     assert not work.store.path.exists()
 
 
-def _square(number: int, mark) -> tuple[int, int]:
-    mark(BEGUN)
+def _loaded(number: int) -> int:
+    if number == 6:
+        raise ModuleNotFoundError("no such study")
+    return 10 * number
+
+
+def _square(loaded: int, number: int) -> tuple[int, int]:
+    assert loaded == 10 * number
     if number == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     if number == 4:
@@ -175,7 +181,7 @@ def _process() -> int:
     return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
 
 
-def _burn(seconds: float, mark) -> str:
+def _burn(seconds: float) -> str:
     end = time.process_time() + seconds
     while time.process_time() < end:
         pass
@@ -183,11 +189,18 @@ def _burn(seconds: float, mark) -> str:
     return "done"
 
 
+def _burn_after(prepared: str, seconds: float) -> str:
+    assert prepared == "done"
+    return _burn(seconds)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_calls_side_by_side_each_end_in_an_answer_or_a_failure(tmp_path, workers):
-    numbers = [(n,) for n in (1, 2, 3, 4, 5, 6)]
-    answers = {done.number: done for done in side_by_side(_square, numbers, workers, timeout_s=5.0, logs=tmp_path)}
-    assert [answers[i].value[0] for i in (0, 1, 5)] == [1, 4, 36]
+    numbers = [(n,) for n in (1, 2, 3, 4, 5, 7, 6)]
+    made = side_by_side(_loaded, _square, numbers, workers, timeout_s=5.0, logs=tmp_path)
+    answers = {done.number: done for done in made}
+    assert [answers[i].value[0] for i in (0, 1, 5)] == [1, 4, 49]
+    assert answers[6].value.cause.startswith("ModuleNotFoundError: no such study")
     killed, hung, left = (answers[i].value for i in (2, 3, 4))
     assert (killed.outcome, killed.phase) == (Outcome.ERROR, "run")
     assert killed.cause == "the process was killed by signal 9 (not by the kernel for want of memory) in phase run"
@@ -202,7 +215,7 @@ def test_calls_side_by_side_each_end_in_an_answer_or_a_failure(tmp_path, workers
 
 
 def test_what_a_call_took_is_told_by_the_kernel(tmp_path):
-    (done,) = side_by_side(_burn, [(0.5,)], 1, timeout_s=60.0, logs=tmp_path)
+    (done,) = side_by_side(_burn, _burn_after, [(0.5,)], 1, timeout_s=60.0, logs=tmp_path)
     assert done.value == "done"
-    assert 0.5 <= done.cpu_s < done.wall_s
+    assert 0.5 <= done.cpu_s < min(done.wall_s, 0.9), "without what was prepared"
     assert done.wall_s >= 0.8

@@ -4,12 +4,12 @@ import gc
 import os
 import random
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 from faults.planners import context_of, run_one
-from faults.strategies import Harmful
-from misbehaving import Declines, Honest, NoPlan, Raises
+from misbehaving import Does, Honest, NoPlan
 from process_table import descendants
 
 from shardbench.processes import server
@@ -22,12 +22,12 @@ GROWTH_BYTES = 24 << 20
 """Of this process or the fork server, over all trials that follow: 100 KB a trial would be a leak."""
 ENDS = (
     (Honest, Outcome.OK),
-    (Declines, Outcome.INFEASIBLE),
-    (Raises, Outcome.ERROR),
     (NoPlan, Outcome.INVALID),
-    (lambda: Harmful("exits", 0.0), Outcome.ERROR),
-    (lambda: Harmful("SIGKILL", 0.0), Outcome.ERROR),
-    (lambda: Harmful("daemon and exit", 0.0), Outcome.ERROR),
+    (partial(Does, "declines"), Outcome.INFEASIBLE),
+    (partial(Does, "raises"), Outcome.ERROR),
+    (partial(Does, "exits"), Outcome.ERROR),
+    (partial(Does, "SIGKILL"), Outcome.ERROR),
+    (partial(Does, "daemon and exit"), Outcome.ERROR),
 )
 
 

@@ -1,6 +1,7 @@
 """Strategies that say one thing and then another, speak for the process that asks, or work where nobody looks."""
 
 import os
+import struct
 import sys
 import time
 from typing import Any
@@ -10,6 +11,7 @@ from impostors import Honest, OverfullDevice, PeeksAtProfile
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Strategy
+from shardbench.processes.launch import GOOD
 from shardbench.runs import evaluate, planning_process
 from shardbench.workloads.trace import is_sealed
 
@@ -81,12 +83,12 @@ if sys.modules.get("register") is None:
         pass
 
 
-def said(content: bytes, kind: bytes = b"text") -> None:
-    """Write a message of that kind to every pipe that the process has."""
-    message = kind + b"\n" + content
+def said(text: bytes) -> None:
+    """Write an answer to every pipe that the process has."""
+    answer = GOOD + text
     for descriptor in range(3, 64):
         try:
-            os.write(descriptor, len(message).to_bytes(8, "big") + message)
+            os.write(descriptor, struct.pack("!i", len(answer)) + answer)
         except OSError:
             continue
 

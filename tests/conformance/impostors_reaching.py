@@ -11,6 +11,7 @@ import gc
 import os
 import pwd
 import socket
+import struct
 import sys
 import tempfile
 import time
@@ -111,7 +112,7 @@ class AnswersForItself(Honest):
     answer = b"no JSON"
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        said = len(self.answer).to_bytes(8, "big") + self.answer
+        said = struct.pack("!i", len(self.answer)) + self.answer
         for descriptor in range(3, 64):
             try:
                 os.write(descriptor, said)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from misbehaving import Honest
+from misbehaving import Does, Honest
 from problems import RandomWorkload
 from toy_machine import machine_file
 
@@ -70,7 +70,7 @@ def faults() -> Iterator[Fault]:
 def _harms(name: str, folder: Path, rng: random.Random) -> Seen:
     outcome, cause = ENDS[name]
     context = context_of(folder, SHORT_S if outcome is Outcome.TIMEOUT else PLAN_S)
-    record = run_one(context, strategies.Harmful(name, rng.uniform(0.0, 0.2)))
+    record = run_one(context, Does(name, rng.uniform(0.0, 0.2)))
     return _and_then(context, expected(record.failure, outcome, cause))
 
 

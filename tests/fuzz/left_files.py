@@ -26,7 +26,7 @@ from shardbench.model.plan import Plan, Replicated, RowWise, Tier, whole_table, 
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
-from shardbench.processes.blame import OutOfMemory, fault
+from shardbench.processes.blame import fault
 from shardbench.processes.failures import TrialFailed
 from shardbench.processes.job import RankError, RankJob, RankResult
 from shardbench.processes.progress import progress_of
@@ -159,7 +159,7 @@ def _failure(path: Path) -> object:
     folder = path.parent
     for name in ("rank0.phase", "rank0.progress"):
         (folder / name).write_bytes(path.read_bytes())
-    fault(folder, {0: 1}, OutOfMemory(()))
+    fault(folder, {0: 1}, None)
     phase_of(folder, 0)
     progress_of(folder, 0)
     return from_json(RankError, path.read_bytes(), "error")

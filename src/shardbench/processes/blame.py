@@ -8,7 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import pydantic
@@ -28,8 +28,14 @@ _LOST_PEER = re.compile(
 )
 """What gloo, NCCL and the rendezvous say of a rank that is gone."""
 
-_STARVED = {-signal.SIGABRT: "std::bad_alloc", 127: "cannot allocate memory"}
-"""What the runtimes of C++ and C print when they end a process that got no memory, by its exit code."""
+_STARVED = {
+    -signal.SIGABRT: ("std::bad_alloc", "terminate called without an active exception"),
+    127: ("cannot allocate memory",),
+}
+"""What the runtimes of C++ and C print when they end a process that got no memory, by its exit code.
+
+The second is what is said where there was none for a thread beside others that had begun.
+"""
 _END_BYTES = 1 << 14
 
 LOOK_S = 0.5
@@ -43,67 +49,48 @@ def lost_peer(failure: Failure) -> bool:
     return failure.outcome is Outcome.ERROR and bool(lost)
 
 
-@dataclass(frozen=True)
-class OutOfMemory:
-    """Counters of the kernel's out-of-memory killer, so that a kill can be told from any other."""
+def oom_kills() -> int | None:
+    """Count what the kernel's out-of-memory killer ended on this machine and in this control group.
 
-    kills: tuple[int, ...]
-    """The counters of this machine and of the control group; empty where the system has none."""
-
-    @classmethod
-    def now(cls) -> "OutOfMemory":
-        """Read the counters as they stand."""
-        return cls(tuple(count for path in _counters() if (count := _count(path)) is not None))
-
-    def killed_since(self) -> bool | None:
-        """Tell whether the kernel killed something since; None where nobody counts."""
-        now = OutOfMemory.now().kills
-        if not self.kills or len(now) != len(self.kills):
-            return None
-        return any(after > before for before, after in zip(self.kills, now))
+    None where the system has no such counters. With it a kill can be told from any other.
+    """
+    counters, counts = [Path("/proc/vmstat")], list[int]()
+    with suppress(OSError):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        groups = [line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")]
+        counters += [Path("/sys/fs/cgroup") / group / "memory.events" for group in groups]
+    for path in counters:
+        with suppress(OSError):
+            counts += map(int, re.findall(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE))
+    return sum(counts) if counts else None
 
 
-def _counters() -> list[Path]:
-    found = [Path("/proc/vmstat")]
-    own = Path("/proc/self/cgroup")
-    if own.is_file():
-        for line in own.read_text().splitlines():
-            if line.startswith("0::"):
-                found.append(Path("/sys/fs/cgroup") / line[3:].lstrip("/") / "memory.events")
-    return found
+def died(exit_code: int | None, phase: str, rank: int | None, kills: int | None, log: Path | None = None) -> Failure:
+    """Return the failure of a process that left no report.
 
-
-def _count(path: Path) -> int | None:
-    try:
-        text = path.read_text()
-    except OSError:
-        return None
-    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
-    return int(found.group(1)) if found else None
-
-
-def died(exit_code: int | None, phase: str, rank: int | None, memory: OutOfMemory, log: Path | None = None) -> Failure:
-    """Return the failure of a process that left no report; ``log`` is what it printed."""
+    ``kills`` are the ``oom_kills`` when it began; ``log`` is what it printed.
+    """
     who = f"rank {rank}" if rank is not None else "the process"
     how, outcome = f"exited with {exit_code}", Outcome.ERROR
     if exit_code is not None and exit_code < 0:
         how = f"was killed by signal {-exit_code}"
     if exit_code == -signal.SIGKILL:
-        full = memory.killed_since()
+        now = oom_kills()
         # Where nobody counts, an unexplained SIGKILL is taken for the out-of-memory killer's.
-        outcome = Outcome.ERROR if full is False else Outcome.OOM
-        how += " (not by the kernel for want of memory)" if full is False else ""
-    elif exit_code in _STARVED and log is not None and _STARVED[exit_code].encode() in _end(log):
-        how, outcome = f"{how} for want of memory ({_STARVED[exit_code]})", Outcome.OOM
+        full = kills is None or now is None or now > kills
+        outcome = Outcome.OOM if full else Outcome.ERROR
+        how += "" if full else " (not by the kernel for want of memory)"
+    elif starved := [words for words in _STARVED.get(exit_code or 0, ()) if words.encode() in _end(log)]:
+        how, outcome = f"{how} for want of memory ({starved[0]})", Outcome.OOM
     elif exit_code in _STARVED and (said := too_little_memory()):
         # Runtimes end a process without these words, too, where a thread gets no memory.
         return Failure(outcome=Outcome.OOM, cause=f"{who} {how} in phase {phase}; {said}", phase=phase, rank=rank)
     return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
 
 
-def _end(log: Path) -> bytes:
+def _end(log: Path | None) -> bytes:
     """Return the last of what a process printed."""
-    if not log.is_file():
+    if log is None or not log.is_file():
         return b""
     with log.open("rb") as file:
         file.seek(max(log.stat().st_size - _END_BYTES, 0))
@@ -131,12 +118,12 @@ def removed(folder: Path) -> Failure:
     return Failure(outcome=Outcome.ERROR, cause=cause, phase="harness")
 
 
-def fault(folder: Path, codes: Mapping[int, int | None], memory: OutOfMemory) -> tuple[Failure, bool]:
+def fault(folder: Path, codes: Mapping[int, int | None], kills: int | None) -> tuple[Failure, bool]:
     """Return the failure of ranks whose exit codes are these (None: still running), and whether it is sure.
 
-    The earliest report that is more than a lost peer; then who was killed by a signal; then who ended as if all were
-    well and left no result, or a broken one; then who ended without a report; else the earliest report, of which it is
-    not sure that no other rank has more to say.
+    ``kills`` are the ``oom_kills`` when they began. It is the earliest report that is more than a lost peer; then who
+    was killed by a signal; then who ended as if all were well and left no result, or a broken one; then who ended
+    without a report; else the earliest report, of which it is not sure that no other rank has more to say.
     """
     ended = {rank: code for rank, code in codes.items() if code not in (None, 0)}
     killed = [rank for rank, code in ended.items() if code is not None and code < 0]
@@ -145,10 +132,10 @@ def fault(folder: Path, codes: Mapping[int, int | None], memory: OutOfMemory) ->
     )
     failures = [_read(path, rank) for _, rank, path in reports]
     telling = [failure for failure in failures if not lost_peer(failure)]
-    if killed and not telling:
-        return _died(folder, killed[0], ended, memory), True
     if telling:
         return telling[0], True
+    if killed:
+        return _died(folder, killed[0], ended, kills), True
     broken = [failure for rank, code in codes.items() if code == 0 and (failure := without_result(folder, rank))]
     if broken:
         return broken[0], True
@@ -156,12 +143,12 @@ def fault(folder: Path, codes: Mapping[int, int | None], memory: OutOfMemory) ->
     # Who found what a peer had left before it began has nothing to say.
     silent = sorted(rank for rank, code in ended.items() if rank not in told and not (told and code == REFUSED))
     if silent:
-        return _died(folder, silent[0], ended, memory), True
+        return _died(folder, silent[0], ended, kills), True
     return failures[0], False
 
 
-def _died(folder: Path, rank: int, codes: Mapping[int, int | None], memory: OutOfMemory) -> Failure:
-    return died(codes[rank], phase_of(folder, rank), rank, memory, folder / f"rank{rank}.log")
+def _died(folder: Path, rank: int, codes: Mapping[int, int | None], kills: int | None) -> Failure:
+    return died(codes[rank], phase_of(folder, rank), rank, kills, folder / f"rank{rank}.log")
 
 
 def _report(folder: Path, rank: int) -> Path:

@@ -1,5 +1,6 @@
 """Exceptions as outcomes of a trial: what went wrong, in one line, with the file and line of what raised."""
 
+import errno
 import resource
 from pathlib import Path
 from types import TracebackType
@@ -82,9 +83,8 @@ def out_of_memory(error: BaseException) -> bool:
     text = text_of(error).lower() if isinstance(error, RuntimeError) else ""
     # The system says of a thread's stack that gets no memory what it says of one thread too many.
     refused = _REFUSED in text and at_memory_limit()
-    return (
-        refused or any(words in text for words in _OUT_OF_MEMORY) or isinstance(error, MemoryError) or _unmapped(error)
-    )
+    none = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    return refused or none or any(words in text for words in _OUT_OF_MEMORY) or _unmapped(error)
 
 
 def _unmapped(error: BaseException) -> bool:

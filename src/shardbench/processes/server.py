@@ -8,13 +8,18 @@ import multiprocessing as mp
 import os
 import signal
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import wait
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from shardbench.base.deadline import within
 from shardbench.base.host import missing_driver
 
 RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
@@ -28,13 +33,10 @@ PRELOAD = ("shardbench.cost.bounds.embedding", "shardbench.runs.discovery", "sha
 """Modules that all processes need; the last is what each of the command imports again as its main module: 0.08 s."""
 ANSWERS_S = 180.0
 """How long the fork server may take to start a process; its imports are among it, the first time."""
-
-
-class Stoppable(Protocol):
-    """Something that a thread waits for and that any thread can tell to end."""
-
-    def let_go(self) -> None:
-        """Tell it to end."""
+LONGEST_PATH = 75
+"""Bytes of the path of a folder in which there is room for a socket's, of 107 at most."""
+ENDS_S = 10.0
+"""How long a process may take to end when it is told to."""
 
 
 def set_rank_variables() -> None:
@@ -52,8 +54,7 @@ class ForkServer:
     def __init__(self) -> None:
         self.starting = threading.RLock()
         """Threads may wait for children of their own: the module multiprocessing has one list of all."""
-        self.waited_for: set[Stoppable] = set()
-        """Workers that somebody waits for."""
+        self._running: set[Any] = set()
         self.loaded: tuple[str, ...] | None = None
         """The modules that the fork server is started with; None before the first."""
         self._context: Any = None
@@ -88,18 +89,39 @@ class ForkServer:
         """Start a process of ``context``; raises EOFError or OSError where two fork servers gave none."""
         with self.starting:
             try:
-                _start(process)
+                within(ANSWERS_S, process.start)
             except (EOFError, OSError):
                 # It ended meanwhile, or took too long.
                 end_server()
                 self.context()
-                _start(process)
+                within(ANSWERS_S, process.start)
+            self._running.add(process)
 
-    def end_workers(self) -> None:
-        """End the processes of all workers, whichever threads wait for their answers."""
+    def end(self, process: Any) -> None:
+        """Kill a process that was started, with its group."""
+        kill_group(process)
+        self.exit_code(process)
         with self.starting:
-            for worker in self.waited_for:
-                worker.let_go()
+            self._running.discard(process)
+
+    def exit_code(self, process: Any) -> int | None:
+        """Return the exit code of a process that ends soon; None where it goes on."""
+        until = time.monotonic() + ENDS_S
+        wait([process.sentinel], ENDS_S)
+        while True:
+            with self.starting:
+                process.join(0)
+                code: int | None = process.exitcode
+            if code is not None or time.monotonic() > until:
+                return code
+            # A spawned process lets go of its files a moment before it can be asked how it ended.
+            time.sleep(0.01)
+
+    def kill_all(self) -> None:
+        """Kill all processes, whichever threads wait for them."""
+        with self.starting:
+            for process in self._running:
+                kill_group(process)
 
     def _serve(self) -> None:
         """Make sure that the fork server runs."""
@@ -111,10 +133,13 @@ class ForkServer:
             self.loaded = loads
         # Where this process takes warnings for errors, the engine's own would end the server as it imports it.
         options, sys.warnoptions[:] = sys.warnoptions[:], []
+        # By this signal it hears that a process ended, however its starter is.
+        mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         try:
-            with _silent_descriptors():
+            with _silent_descriptors(), _short_path():
                 forkserver.ensure_running()
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             sys.warnoptions[:] = options
 
 
@@ -122,14 +147,14 @@ FORK_SERVER: Final = ForkServer()
 """The fork server of this process."""
 
 
-def _start(process: Any) -> None:
-    watch = threading.Timer(ANSWERS_S, end_server)
-    watch.daemon = True
-    watch.start()
+def kill_group(process: Any) -> None:
+    """Kill a process with its group; one that has no group yet, alone."""
     try:
-        process.start()
-    finally:
-        watch.cancel()
+        # What a process started is there after it, too.
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        if process.exitcode is None:
+            process.kill()
 
 
 def server_pid() -> int | None:
@@ -163,3 +188,16 @@ def _silent_descriptors() -> Iterator[None]:
             os.dup2(copy, descriptor)
             os.close(copy)
         os.close(nowhere)
+
+
+@contextmanager
+def _short_path() -> Iterator[None]:
+    """Have the module multiprocessing make its folder of sockets in /tmp where a path there may be too long for one."""
+    before = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_PATH:
+        tempfile.tempdir = "/tmp"  # noqa: S108 - the folder that is made there is this user's own
+    try:
+        get_temp_dir()
+        yield
+    finally:
+        tempfile.tempdir = before

@@ -3,7 +3,6 @@
 import os
 import queue
 import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
@@ -17,7 +16,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment, cores
 from shardbench.base.temporary import clean_left_folders
 from shardbench.processes.failures import TrialFailed
-from shardbench.processes.launch import Mark, Worker
+from shardbench.processes.launch import Worker
 from shardbench.processes.server import FORK_SERVER, set_rank_variables
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import RecordStore
@@ -27,11 +26,10 @@ from shardbench.runs.cluster import Done
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R", bound=BaseRecord)
 G = TypeVar("G")
+P = TypeVar("P")
 
-BEGUN = "begun"
-"""Point of a call at which what it needs is loaded."""
 LOADS_S = 300.0
-"""Seconds that loading may take, on top of the call's own time."""
+"""Seconds that a call's preparation may take."""
 
 
 class Listener(Protocol):
@@ -147,13 +145,14 @@ class Answered(Done[G]):
 
 
 def side_by_side(
-    call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int, *, timeout_s: float, logs: Path
-) -> Generator[Answered[G], None, None]:
+    prepare: Callable[..., P], call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int, *,
+    timeout_s: float, logs: Path,
+) -> Generator[Answered[G], None, None]:  # fmt: skip
     """Yield what ``call`` gives for each of the arguments, as it is done, in ``workers`` processes; 0 are one a core.
 
-    It gets a MarkPoint as ``mark`` beside its arguments. A call that takes longer than ``timeout_s``, or whose process
-    dies, is a Failure, and the next one runs. Time counts from where the call marks BEGUN; one that does not has
-    LOADS_S more. The prints of calls are kept in ``logs``.
+    It gets what ``prepare`` gave for the arguments, and them. That loads in the same process what the call needs, whose
+    time then counts. A call that takes longer than ``timeout_s``, or whose process dies, is a Failure, and the next one
+    runs. The prints of calls are kept in ``logs``.
     """
     workers = min(workers or cores(), max(len(arguments), 1))
     every = [_LoggedWorker(logs / f"worker{i}") for i in range(workers)]
@@ -164,7 +163,7 @@ def side_by_side(
     def answered(number: int, given: tuple[object, ...]) -> Answered[G]:
         worker = idle.get()
         try:
-            return worker.answer(call, number, given, timeout_s)
+            return worker.answer(prepare, call, number, given, timeout_s)
         finally:
             idle.put(worker)
 
@@ -185,24 +184,24 @@ class _LoggedWorker(Worker):
         super().__init__(log, file_bytes=None)
         self._printed = log
 
-    def answer(self, call: Callable[..., G], number: int, given: tuple[object, ...], timeout_s: float) -> Answered[G]:
+    def answer(
+        self, prepare: Callable[..., P], call: Callable[..., G], number: int, given: tuple[object, ...],
+        timeout_s: float,
+    ) -> Answered[G]:  # fmt: skip
         """Make one call; whatever goes wrong is a Failure."""
         if self._printed.is_file():
             os.truncate(self._printed, 0)
-        marks: dict[str, list[Mark]] = {BEGUN: []}
-        before = self.spent() if self._process is not None else Mark("", time.perf_counter(), 0.0)
         try:
-            value: G | Failure = self.call(call, given, timeout_s=timeout_s, phase="run", marks=marks, grace_s=LOADS_S)
+            prepared = self.call(prepare, given, timeout_s=LOADS_S, phase="run")
+            value: G | Failure = self.call(call, (prepared, *given), timeout_s=timeout_s, phase="run")
         except TrialFailed as error:
             value = error.failure
-        after, began = self.spent(), [*marks[BEGUN], before][0]
         log = self._printed.with_name(f"call{number}.log")
         if self._printed.is_file():
             # What it printed is worth less than what it gave.
             with suppress(OSError):
                 shutil.copyfile(self._printed, log)
-        spent = {"wall_s": after.at - began.at, "cpu_s": max(after.cpu_s - began.cpu_s, 0.0)}
-        return Answered(number=number, value=value, log=log, **spent)
+        return Answered(number=number, value=value, log=log, wall_s=self.took_s, cpu_s=self.took_cpu_s)
 
 
 def waiting_side_by_side(
@@ -233,4 +232,4 @@ def _as_done(
         begun = [future for future in running if not future.cancelled()]
         # A call may go on to a next process.
         while wait(begun, timeout=0.2).not_done:
-            FORK_SERVER.end_workers()
+            FORK_SERVER.kill_all()

@@ -11,7 +11,6 @@ from pathlib import Path
 from shardbench.base.deadline import interrupts
 from shardbench.base.temporary import temporary_folder
 from shardbench.processes.failures import failed, failure_of
-from shardbench.processes.launch import MarkPoint, unmarked
 from shardbench.records.cell import Cell, CellRecord, cell_key
 from shardbench.records.plan_files import keep_plan
 from shardbench.records.provenance import Provenance
@@ -21,9 +20,12 @@ from shardbench.runs.cluster import Cluster, submitted
 from shardbench.runs.discovery import strategies, strategy_version
 from shardbench.runs.planning import wall_kind
 from shardbench.runs.run_trial import keep_log
-from shardbench.runs.session import BEGUN, Answered, Listener, Work, run_session, side_by_side
+from shardbench.runs.session import Answered, Listener, Work, run_session, side_by_side
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.study import Study
+
+Draft = dict[str, object]
+"""What of a cell's record is known before it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,7 @@ class StudyWork(Work[Cell, CellRecord]):
                 yield self._record(pieces[made.number], answered, environment)
             return
         with temporary_folder() as logs:
-            for done in side_by_side(run_cell, arguments, workers, timeout_s=timeout_s, logs=logs):
+            for done in side_by_side(_begin, _run_begun, arguments, workers, timeout_s=timeout_s, logs=logs):
                 record = self._record(pieces[done.number], done, environment)
                 self._printed = done.log
                 yield record
@@ -154,14 +156,19 @@ def run_studies(reproduction: Reproduction, options: SessionOptions, listener: L
     return [record for work in works for record in run_session(work, options.results, listener)]
 
 
-def run_cell(
-    study: Callable[[], Study], cell: Cell, folder: Path, environment: str, mark: MarkPoint = unmarked
-) -> CellRecord:
+def run_cell(study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> CellRecord:
     """Run one cell in this process to its record; whatever it raises is its failure. What it took is not in it."""
+    return _run_begun(_begin(study, cell, folder, environment), study, cell, folder, environment)
+
+
+def _begin(study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> Draft:
+    """Load what a cell needs; the code that runs is this one, whatever becomes of its files meanwhile."""
     found = study()
-    # The code that runs is the one that was loaded, whatever becomes of its files meanwhile.
-    draft = _draft(found, cell, environment, _begun(found, cell))
-    mark(BEGUN)
+    return _draft(found, cell, environment, _begun(found, cell))
+
+
+def _run_begun(draft: Draft, study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> CellRecord:
+    found = study()
     try:
         rows = [dict(row) for row in found.run(cell, folder)]
         unnamed = {name for row in rows if isinstance(name := row.get("strategy"), str)} - found.strategies_of(cell)
@@ -191,7 +198,7 @@ def _study(find: Callable[[str], Reproduction], owner: str, name: str, plans: Pa
     return found if plans is None else found.telling(lambda answer: keep_plan(plans, answer.plan))
 
 
-def _draft(study: Study, cell: Cell, environment: str, begun: Provenance) -> dict[str, object]:
+def _draft(study: Study, cell: Cell, environment: str, begun: Provenance) -> Draft:
     return {
         "key": cell_key(study.name, study.version, cell),
         "study": study.name,
@@ -204,7 +211,7 @@ def _draft(study: Study, cell: Cell, environment: str, begun: Provenance) -> dic
     }
 
 
-def _failed(draft: dict[str, object], failure: Failure) -> CellRecord:
+def _failed(draft: Draft, failure: Failure) -> CellRecord:
     return CellRecord.model_validate({**draft, "failure": failure.cause, "outcome": failure.outcome})
 
 
