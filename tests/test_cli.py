@@ -238,7 +238,7 @@ def test_run_prints_a_line_a_trial_the_answer_and_where_all_of_it_lies(capsys, t
     assert f"tables: {tmp_path / 'tables' / 'quick'}{again}" in lines
     assert lines[-1] == "3 trials: 2 ok; not ok: 1 oom (again: --retry oom)"
     assert out.isascii()
-    assert (tmp_path / "tables" / "quick" / "balance.md").is_file()
+    assert (tmp_path / "tables" / "quick" / "balance.csv").is_file()
 
 
 def test_run_exits_with_1_where_a_trial_ended_in_error(tmp_path, fake_run):

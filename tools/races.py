@@ -98,13 +98,17 @@ PROBLEMS = (
 
 
 def run(results: Path, only: Sequence[str]) -> None:
-    """Race the problems by the user's command, which corrects a machine file, then time all plans afresh."""
+    """Race the problems by the user's command, which corrects a machine file, then time all plans afresh.
+
+    Of the races themselves their standings stay: no table reads their trials.
+    """
     for problem in PROBLEMS:
         if only and problem.name not in only:
             continue
         if not (results / f"{problem.name}.json").is_file():
             _race(problem, results)
         _check(problem, results)
+        trial_store(results, problem.race).path.unlink(missing_ok=True)
 
 
 def _race(problem: Raced, results: Path) -> None:
@@ -117,15 +121,19 @@ def _race(problem: Raced, results: Path) -> None:
     ]  # fmt: skip
     print(" ".join(command), flush=True)
     (results / "machines" / problem.name).mkdir(parents=True, exist_ok=True)
-    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    write_atomically(said, json.dumps(json.loads(answer), indent=1, sort_keys=True) + "\n")
+    answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    del answer["records"]
+    for one in answer["standings"]:
+        del one["trials"]
+    write_atomically(said, json.dumps(answer, indent=1, sort_keys=True) + "\n")
 
 
 def _check(problem: Raced, results: Path) -> None:
     """Time the raced plan, every strategy's and the variants' again: no plan drops out, none knows the race."""
     workload = problem.build(results)
-    raced = {name: plan for name, (plan, _) in _trials(problem.race, results).items()}
-    best = json.loads((results / f"{problem.name}.json").read_text())["best"]
+    said = json.loads((results / f"{problem.name}.json").read_text())
+    raced = {one["name"]: _plan(results, one["plan_hash"]) for one in said["standings"] if one["plan_hash"]}
+    best = said["best"]
     found: dict[str, Candidate] = {}
     machine = load_machine(problem.machine)
     asked = {name: one for name, one in strategies().items() if not one.role.named_only or name in VARIANTS}
@@ -209,13 +217,16 @@ def _fits(config: Mapping[str, Any]) -> bool:
     return LOOKUPS[0] <= lookups <= LOOKUPS[1]
 
 
+def _plan(results: Path, plan_hash: str) -> Plan:
+    return Plan.from_json(plan_path(results, plan_hash).read_text())
+
+
 def _trials(name: str, results: Path) -> dict[str, tuple[Plan, list[Record]]]:
     """Return by candidate its plan and its trials that ended well, of records that are of one plan a candidate."""
     found: dict[str, tuple[Plan, list[Record]]] = {}
     for record in trial_store(results, name).latest().values():
         if record.outcome is Outcome.OK and record.planned is not None:
-            path = plan_path(results, record.planned.plan_hash)
-            plan = Plan.from_json(path.read_text())
+            plan = _plan(results, record.planned.plan_hash)
             found.setdefault(record.spec.strategy, (plan, []))[1].append(record)
     return found
 

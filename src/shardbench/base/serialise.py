@@ -38,14 +38,18 @@ def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
     return _adapters[kind]
 
 
-def to_json(value: Any) -> str:
-    """Return a dataclass or pydantic model as canonical JSON: sorted keys, no spaces, ASCII."""
-    return json.dumps(to_data(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+def to_json(value: Any, *, exclude_none: bool = False) -> str:
+    """Return a dataclass or pydantic model as canonical JSON: sorted keys, no spaces, ASCII.
+
+    ``exclude_none`` leaves out the fields of models that are None.
+    """
+    data = to_data(value, exclude_none=exclude_none)
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def to_data(value: Any) -> Any:
+def to_data(value: Any, *, exclude_none: bool = False) -> Any:
     """Turn a dataclass or pydantic model into plain dicts, lists, numbers and strings."""
-    return _adapter(type(value)).dump_python(value, mode="json")
+    return _adapter(type(value)).dump_python(value, mode="json", exclude_none=exclude_none)
 
 
 def from_json(kind: type[T], text: str | bytes, what: str = "JSON") -> T:

@@ -14,13 +14,13 @@ from shardbench.base.wall import Kind
 class Provenance(FiniteModel):
     """The code that made a record, and the circumstances; names no host and no path."""
 
-    commit: str | None
+    commit: str | None = None
     """The commit of the checkout that the package lies in; None where it is in none."""
-    dirty: bool | None
+    dirty: bool | None = None
     """Whether the code differs from the commit; None without one."""
     package_code: str
     """Hash of the code that judges, and of the data sets."""
-    strategy_code: str | None
+    strategy_code: str | None = None
     """Hash of the code that the result is about: a trial's strategy, or a study with the strategies it names.
 
     It is the plan's hash where a race was given the plan, whatever code had made it.

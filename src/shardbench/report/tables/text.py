@@ -1,6 +1,6 @@
 """Tables for people: one section a group, rounded, sorted, units in the headers.
 
-The same sections become Markdown, a table on the terminal and HTML.
+The same sections become a table on the terminal, LaTeX and HTML.
 """
 
 import math
