@@ -295,8 +295,8 @@ def test_status_counts(capsys, tmp_path, monkeypatch):
     listed = runner._ListedJob(job=job, workload=None, specs=tuple(trials))
     monkeypatch.setattr(runner, "_list_jobs", lambda suite, options: [listed])
     codes = {trial.strategy: make.provenance().strategy_code for trial in trials} | {"d": "edited since"}
-    for module in (runner, code_differences):
-        monkeypatch.setattr(module, "strategy_codes", lambda names: {name: codes.get(name) for name in names})
+    monkeypatch.setattr(runner, "strategy_codes", lambda names: {name: codes.get(name) for name in names})
+    monkeypatch.setattr(code_differences, "_strategy_code", codes.get)  # which remembers what it was asked before
     store = trial_store(tmp_path, "quick")
     here = (make.ok("a", **simulated), make.failed(Outcome.OOM, "b", **simulated), make.ok("d", **simulated))
     for record in (*here, make.ok("measured-elsewhere"), make.ok("gone")):
@@ -328,13 +328,13 @@ def test_report_json_is_one_document(capsys, results):
     document = json.loads(capsys.readouterr().out)
     assert set(document["tables"]) == {"throughput", "balance", "traffic"}
     assert document["tables"]["throughput"][4]["step_ms_p50"] == pytest.approx((25.0 * 26.0) ** 0.5)
-    assert len(document["files"]) == 6
+    assert len(document["files"]) == 3
 
 
 def test_report_check(capsys, results):
     command = ["report", "quick", "--check", "--results", str(results)]
     assert cli.run_command(command) == 1
-    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert len(capsys.readouterr().out.splitlines()) == 3
     assert not (results / "tables").exists(), "a check writes nothing"
     assert cli.run_command(["report", "quick", "--results", str(results)]) == 0
     capsys.readouterr()

@@ -18,8 +18,8 @@ from shardbench.records.store import RecordStore
 def thin(record: Record) -> Record:
     """Return a record without times by phase, predictions but of steps, counts and draws."""
     timing, predicted = record.timing, record.predicted
-    alone = {"phases_ms": {}, "ranks": None}
-    changes = {
+    alone: dict[str, object] = {"phases_ms": {}, "ranks": None}
+    changes: dict[str, object] = {
         "timing": timing and timing.model_copy(update=alone),
         "predicted": predicted and predicted.model_copy(update=alone | {"embedding_ms": ()}),
         **dict.fromkeys(("draws", "traffic", "measured_bytes")),

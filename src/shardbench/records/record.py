@@ -195,7 +195,7 @@ class Record(BaseRecord):
     """How sure the cost model is of ``predicted``. None where the machine states no errors, in races, and in all but
     the first of a plan's measured trials: draws are of the plan."""
     traffic: TrafficTotals | None = None
-    """None as well in measured records of which steps alone are kept."""
+    """What ranks send and look up; None as well in measured records of which steps alone are kept."""
     tiers: Tiers | None = None
     """The meaning of the tiers; None in records of versions that did not say."""
     measured_bytes: dict[str, NonNegativeFloat] | None = None
