@@ -98,16 +98,14 @@ PROBLEMS = (
 
 
 def run(results: Path, only: Sequence[str]) -> None:
-    """Race the problems by the user's command, which corrects a machine file, then time all plans afresh.
-
-    Of the races themselves their standings stay: no table reads their trials.
-    """
+    """Race the problems by the user's command, which corrects a machine file, then time all plans afresh."""
     for problem in PROBLEMS:
         if only and problem.name not in only:
             continue
         if not (results / f"{problem.name}.json").is_file():
             _race(problem, results)
         _check(problem, results)
+        # No table reads the race's own trials; its standings stay.
         trial_store(results, problem.race).path.unlink(missing_ok=True)
 
 
@@ -121,11 +119,8 @@ def _race(problem: Raced, results: Path) -> None:
     ]  # fmt: skip
     print(" ".join(command), flush=True)
     (results / "machines" / problem.name).mkdir(parents=True, exist_ok=True)
-    answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    del answer["records"]
-    for one in answer["standings"]:
-        del one["trials"]
-    write_atomically(said, json.dumps(answer, indent=1, sort_keys=True) + "\n")
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    write_atomically(said, json.dumps(json.loads(answer), indent=1, sort_keys=True) + "\n")
 
 
 def _check(problem: Raced, results: Path) -> None:

@@ -1,7 +1,6 @@
 """Leave in records of measured trials what tables of steps read: the steps, their plan, and who made them when.
 
-``python tools/thin.py FILE...``: of a suite's second run and of trials after a race no more is kept. What was predicted
-by phase and by rank, counted and drawn is in the records of the first run, or follows from the plan.
+``python tools/thin.py FILE...``: no more is kept of a suite's second run and of trials after a race.
 """
 
 import sys
@@ -19,12 +18,10 @@ def thin(record: Record) -> Record:
     """Return a record without times by phase, predictions but of steps, counts and draws."""
     timing, predicted = record.timing, record.predicted
     alone: dict[str, object] = {"phases_ms": {}, "ranks": None}
-    changes: dict[str, object] = {
-        "timing": timing and timing.model_copy(update=alone),
-        "predicted": predicted and predicted.model_copy(update=alone | {"embedding_ms": ()}),
-        **dict.fromkeys(("draws", "traffic", "measured_bytes")),
-    }
-    return Record.model_validate(dict(record) | changes)
+    changes: dict[str, object] = dict.fromkeys(("draws", "traffic", "measured_bytes"))
+    changes["timing"] = timing and timing.model_copy(update=alone)
+    changes["predicted"] = predicted and predicted.model_copy(update=alone | {"embedding_ms": ()})
+    return record.model_copy(update=changes)
 
 
 def main(paths: Sequence[str]) -> None:

@@ -39,17 +39,14 @@ def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def to_json(value: Any, *, exclude_none: bool = False) -> str:
-    """Return a dataclass or pydantic model as canonical JSON: sorted keys, no spaces, ASCII.
-
-    ``exclude_none`` leaves out the fields of models that are None.
-    """
-    data = to_data(value, exclude_none=exclude_none)
+    """Return a dataclass or model as canonical JSON: sorted keys, no spaces, ASCII, with or without None in fields."""
+    data = _adapter(type(value)).dump_python(value, mode="json", exclude_none=exclude_none)
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def to_data(value: Any, *, exclude_none: bool = False) -> Any:
+def to_data(value: Any) -> Any:
     """Turn a dataclass or pydantic model into plain dicts, lists, numbers and strings."""
-    return _adapter(type(value)).dump_python(value, mode="json", exclude_none=exclude_none)
+    return _adapter(type(value)).dump_python(value, mode="json")
 
 
 def from_json(kind: type[T], text: str | bytes, what: str = "JSON") -> T:

@@ -149,13 +149,6 @@ class Predictions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulated:
-    """The part of a record that only simulated trials have; its fields are the record's."""
-
-    timing: Timing
-
-
-@dataclass(frozen=True, kw_only=True)
 class Yardsticks:
     """The part of a measured trial's record that its times are held against; its fields are the record's."""
 
@@ -230,12 +223,14 @@ class Record(BaseRecord):
     torchrec_estimate_ms: NonNegativeFloat | None = None
     """The plan's step by TorchRec's own estimator; None where TorchRec cannot express it, and in earlier records."""
 
-    def ended(self, failure: Failure | None, *parts: Predictions | Simulated | Yardsticks | Measured) -> "Record":
-        """Return this record with more parts, of a trial that ended with this failure or, without one, well."""
+    def ended(self, failure: Failure | None, *parts: Predictions | Yardsticks | Measured) -> "Record":
+        """Return this record with more parts and this failure, or ok: simulated, a trial takes what is predicted."""
         known = {name: getattr(self, name) for name in Record.model_fields}
         for part in parts:
             known |= vars(part)
         outcome = failure.outcome if failure is not None else Outcome.OK
+        if failure is None and self.spec.backend is Backend.SIMULATED:
+            known["timing"] = known["predicted"]
         return Record.model_validate({**known, "failure": failure, "outcome": outcome})
 
     @property

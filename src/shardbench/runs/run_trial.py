@@ -19,7 +19,7 @@ from shardbench.processes.failures import TrialFailed, failed, failure_of
 from shardbench.processes.trial_folder import left_hash, next_attempt
 from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import ROUNDING, Measured, Planned, Predictions, Record, Simulated, Tiers, Yardsticks
+from shardbench.records.record import ROUNDING, Measured, Planned, Predictions, Record, Tiers, Yardsticks
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.runs.control import control_plan
 from shardbench.runs.discovery import get_strategy, missing_modules, strategies
@@ -76,8 +76,7 @@ class JobContext:
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
     without ``launch`` will. Ranks run here as ``quiet`` lets them. ``second`` judges plans beside the cost model.
     ``handed`` says that strategies only hand on plans that the caller has: they plan in this process, and no bounds
-    are proven and no draws made. Files of the results that cannot be kept before a record is on disk are put off to
-    ``later``.
+    are proven and no draws made. Files that cannot be kept before a record is on disk are put off to ``later``.
     """
 
     def __init__(
@@ -339,7 +338,7 @@ def _judged_trial(planned: Record, judged: JudgedPlan | Failure, context: JobCon
         if no_room(error):
             raise
         return predicted.ended(failure_of(error, "harness"))
-    return predicted.ended(None, Simulated(timing=judged.predictions.predicted))
+    return predicted.ended(None)
 
 
 def _refuse_impossible(found: Predictions) -> None:
