@@ -217,6 +217,7 @@ def make_again(session: nox.Session, name: str, *options: str) -> None:
     if name == REPEATED_SUITE:
         run(session, "shardbench", "run", name, "--results", "results/again", *options)
         run(session, "shardbench", "compare", "results", "--with", "results/again", "--order", name)
+        run(session, "python", "tools/thin.py", f"results/again/records/{name}.jsonl")
         # The leaderboard's measured column is of this suite.
         run(session, "shardbench", "report", "leaderboard", "--results", "results")
     run(session, "shardbench", "report", "prediction", "--results", "results")
@@ -267,6 +268,7 @@ def tables(session: nox.Session) -> None:
         if options:
             run(session, "python", "tools/races.py", "draw", races, options[-1])
         run(session, "python", "tools/races.py", "run", races)
+        run(session, "python", "tools/thin.py", *map(str, Path(races, "records").glob("*.jsonl")))
         run(session, "python", "tools/races.py", "tables", races, str(made / "races"))
     elif name == "impostors":
         run(session, "python", str(scripts / "conformance" / "table.py"), PYTHONPATH=str(scripts / "conformance"))

@@ -224,7 +224,7 @@ def test_run_prints_a_line_a_trial_the_answer_and_where_all_of_it_lies(command, 
     assert f"tables: {tmp_path / 'tables' / 'quick'}{again}" in lines
     assert lines[-1] == "3 trials: 2 ok; not ok: 1 oom (again: --retry oom)"
     assert out.isascii()
-    assert (tmp_path / "tables" / "quick" / "balance.md").is_file()
+    assert (tmp_path / "tables" / "quick" / "balance.csv").is_file()
 
 
 def test_run_exits_with_1_where_a_trial_ended_in_error(command, tmp_path, fake_run):
@@ -308,12 +308,12 @@ def test_report_json_is_one_document(command, results):
     document = json.loads(command("report", "quick", "--json", "--results", results))
     assert set(document["tables"]) == {"throughput", "balance", "traffic"}
     assert document["tables"]["throughput"][4]["step_ms_p50"] == pytest.approx((25.0 * 26.0) ** 0.5)
-    assert len(document["files"]) == 6
+    assert len(document["files"]) == 3
 
 
 def test_report_check(command, results):
     line = ("report", "quick", "--check", "--results", results)
-    assert len(command(*line, code=1).splitlines()) == 6
+    assert len(command(*line, code=1).splitlines()) == 3
     assert not (results / "tables").exists(), "a check writes nothing"
     command("report", "quick", "--results", results)
     assert command(*line) == "quick: tables and records agree\n"

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import records as make
+from thin import main
 
 from shardbench.base.errors import BadInput
 from shardbench.records.trial import Backend, Outcome
@@ -62,6 +63,26 @@ def test_groups_are_matched_and_summed():
         ("dlrm20", 6, 5, 5), ("w", 1, 1, 0), ("all", 7, 6, 5),
     ]  # fmt: skip
     assert text_line(found[-1]).startswith("all workloads: 6 of 7 pairs")
+
+
+def test_thin_records_agree_as_whole_ones_do(tmp_path):
+    store = trial_store(tmp_path, "quick")
+    full = {"draws": make.draws(10.0), "measured_bytes": {"input_all_to_all": 1.0}, "control": make.control(*[9.0] * 4)}
+    whole = [one.model_copy(update=full) for one in run(FIRST)]
+    for record in whole:
+        store.append(record)
+    main([str(store.path)])
+    kept = store.read()
+    assert agreement(whole, kept) == agreement(whole, whole)
+    for one, thin in zip(whole, kept, strict=True):
+        assert thin.timing.step_ms == thin.predicted.step_ms == one.timing.step_ms
+        assert (thin.spec, thin.planned, thin.provenance, thin.control) == (
+            one.spec, one.planned, one.provenance, one.control,
+        )  # fmt: skip
+        assert thin.draws is thin.traffic is thin.measured_bytes is thin.timing.ranks is None
+    assert set(json.loads(store.path.read_bytes().splitlines()[0])["timing"]) == {
+        "embedding_ms", "phases_ms", "step_ms",
+    }, "what is None is not written"  # fmt: skip
 
 
 def test_unknown_noise_tells_nothing_apart():

@@ -103,6 +103,19 @@ def test_an_honest_trial_is_simulated_and_measured(context):
     assert {name: sent for name, sent in measured.measured_bytes.items() if sent} == pytest.approx(counted)
 
 
+@pytest.mark.parametrize("backend", Backend)
+def test_draws_are_on_record_once_for_the_repeats_of_a_measured_plan(context, backend):
+    strategy, repeats = misbehaving.Honest(), range(3)
+    context.make()
+    made = [context.planning(spec_of(context, strategy, backend, repeat=i), strategy).judged for i in repeats]
+    simulated = backend is Backend.SIMULATED
+    assert [one.predictions.draws is not None for one in made] == [True, simulated, simulated]
+    assert len({content_hash(one.plan) for one in made}) == 1
+    context.handed = True
+    given = context.planning(spec_of(context, strategy, backend, seed=1), strategy).judged
+    assert given.predictions.draws is None, "a race reads none"
+
+
 @pytest.mark.parametrize("calibrated_here", [True, False])
 def test_a_measured_step_too_short_for_its_bytes_is_invalid_where_links_are_known(
     context, monkeypatch, calibrated_here

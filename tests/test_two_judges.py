@@ -22,9 +22,9 @@ from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.judges import COLUMNS, compared, judges_csv, judges_lines
 from shardbench.report.standing import ranks_by_judge
 from shardbench.report.tables.answer import answers, lines
-from shardbench.report.tables.files import markdown_text
 from shardbench.report.tables.leaderboard import measured_steps
 from shardbench.report.tables.suite_tables import throughput
+from shardbench.report.tables.text import sections
 from shardbench.runs.discovery import get_strategy
 from shardbench.runs.run_trial import JobContext, run_trial
 from shardbench.runs.second_judge import StepJudge, second_judge
@@ -81,10 +81,10 @@ def test_a_table_has_the_ranks_by_either_judge():
     assert all(map(pd.isna, places["host"]))
     assert frame.torchrec_estimate_ms.dropna().to_dict() == {"a": 5.0, "b": 3.0, "c": 4.0, "searched": 1.0}
     assert frame.predicted_step_ms.isna().all(), "where simulated it is the step itself"
-    text = markdown_text("throughput", throughput(DISAGREE), "quick")
-    row = next(line for line in text.splitlines() if line.startswith("| host"))
-    assert " - |" in row, "a plan that TorchRec cannot express"
-    assert SENTENCE in text
+    (section,) = sections("throughput", throughput(DISAGREE))
+    row = next(row for row in section.rows if row[0] == "host")
+    assert row[section.headers.index("TorchRec's estimate (ms)")] == "-", "a plan that TorchRec cannot express"
+    assert SENTENCE in section.note
 
 
 def test_measured_rows_are_ranked_by_what_was_predicted():
@@ -98,9 +98,8 @@ def test_measured_rows_are_ranked_by_what_was_predicted():
 
 
 def test_tables_without_any_estimate_have_no_such_column():
-    text = markdown_text("throughput", throughput([simulated("a", 10.0, None)]), "quick")
-    assert "| TorchRec's estimate" not in text
-    assert "rank by model" not in text
+    (section,) = sections("throughput", throughput([simulated("a", 10.0, None)]))
+    assert not {"TorchRec's estimate (ms)", "rank by model, TorchRec"} & set(section.headers)
 
 
 def test_answer_page_and_overview_say_where_the_judges_disagree():

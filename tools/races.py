@@ -105,6 +105,8 @@ def run(results: Path, only: Sequence[str]) -> None:
         if not (results / f"{problem.name}.json").is_file():
             _race(problem, results)
         _check(problem, results)
+        # No table reads the race's own trials; its standings stay.
+        trial_store(results, problem.race).path.unlink(missing_ok=True)
 
 
 def _race(problem: Raced, results: Path) -> None:
@@ -124,8 +126,9 @@ def _race(problem: Raced, results: Path) -> None:
 def _check(problem: Raced, results: Path) -> None:
     """Time the raced plan, every strategy's and the variants' again: no plan drops out, none knows the race."""
     workload = problem.build(results)
-    raced = {name: plan for name, (plan, _) in _trials(problem.race, results).items()}
-    best = json.loads((results / f"{problem.name}.json").read_text())["best"]
+    said = json.loads((results / f"{problem.name}.json").read_text())
+    raced = {one["name"]: _plan(results, one["plan_hash"]) for one in said["standings"] if one["plan_hash"]}
+    best = said["best"]
     found: dict[str, Candidate] = {}
     machine = load_machine(problem.machine)
     asked = {name: one for name, one in strategies().items() if not one.role.named_only or name in VARIANTS}
@@ -209,13 +212,16 @@ def _fits(config: Mapping[str, Any]) -> bool:
     return LOOKUPS[0] <= lookups <= LOOKUPS[1]
 
 
+def _plan(results: Path, plan_hash: str) -> Plan:
+    return Plan.from_json(plan_path(results, plan_hash).read_text())
+
+
 def _trials(name: str, results: Path) -> dict[str, tuple[Plan, list[Record]]]:
     """Return by candidate its plan and its trials that ended well, of records that are of one plan a candidate."""
     found: dict[str, tuple[Plan, list[Record]]] = {}
     for record in trial_store(results, name).latest().values():
         if record.outcome is Outcome.OK and record.planned is not None:
-            path = plan_path(results, record.planned.plan_hash)
-            plan = Plan.from_json(path.read_text())
+            plan = _plan(results, record.planned.plan_hash)
             found.setdefault(record.spec.strategy, (plan, []))[1].append(record)
     return found
 

@@ -94,7 +94,7 @@ class JsonLines(Generic[T]):
             size = os.fstat(file.fileno()).st_size
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
                 raise BadInput(f"{self.path} ends in a truncated line; the next run sets it aside")
-            line = digested(to_json(value).encode()) + b"\n"
+            line = digested(to_json(value, exclude_none=True).encode()) + b"\n"
             try:
                 if file.write(line) < len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -38,9 +38,10 @@ def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
     return _adapters[kind]
 
 
-def to_json(value: Any) -> str:
-    """Return a dataclass or pydantic model as canonical JSON: sorted keys, no spaces, ASCII."""
-    return json.dumps(to_data(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+def to_json(value: Any, *, exclude_none: bool = False) -> str:
+    """Return a dataclass or model as canonical JSON: sorted keys, no spaces, ASCII, with or without None in fields."""
+    data = _adapter(type(value)).dump_python(value, mode="json", exclude_none=exclude_none)
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def to_data(value: Any) -> Any:

@@ -104,11 +104,14 @@ def print_report(
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables as suite_tables  # noqa: PLC0415
     from shardbench.report.tables.terminal import print_tables  # noqa: PLC0415
+    from shardbench.runs.calibrating import read_drifts  # noqa: PLC0415
 
     records = suite_records(results, suite)
     options = "" if results == shared.DEFAULT_RESULTS else f" --results {results}"
     if tables:
         print_tables(suite_tables(records), Console(file=sys.stdout), results / "tables" / suite)
+        for drift in read_drifts(results, suite, (record.spec.machine_hash for record in records)):
+            say(drift.text)
     for answer in answers(records, results, of, placed=placed, beside=beside.records if beside else ()):
         for line in (*lines(answer, options, shared.line_width(WIDTH)), ""):
             say(line)

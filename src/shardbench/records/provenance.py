@@ -14,13 +14,13 @@ from shardbench.base.wall import Kind
 class Provenance(FiniteModel):
     """The code that made a record, and the circumstances; names no host and no path."""
 
-    commit: str | None
+    commit: str | None = None
     """The commit of the checkout that the package lies in; None where it is in none."""
-    dirty: bool | None
+    dirty: bool | None = None
     """Whether the code differs from the commit; None without one."""
     judge_version: PositiveInt
     """The version of the code that judges, the data sets among it."""
-    made_by: str | None
+    made_by: str | None = None
     """The version of what is judged: a trial's strategy, or the strategies that a study's cell asks.
 
     It is the plan's hash where a race was given the plan, whoever had made it.

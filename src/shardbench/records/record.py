@@ -149,13 +149,6 @@ class Predictions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulated:
-    """The part of a record that only simulated trials have; its fields are the record's."""
-
-    timing: Timing
-
-
-@dataclass(frozen=True, kw_only=True)
 class Yardsticks:
     """The part of a measured trial's record that its times are held against; its fields are the record's."""
 
@@ -192,9 +185,10 @@ class Record(BaseRecord):
     control: Control | None = None
     """The common plan's steps; measured only."""
     draws: Draws | None = None
-    """How sure the cost model is of ``predicted``. None where the machine states no errors, and in earlier records of
-    measured trials."""
+    """How sure the cost model is of ``predicted``. None where the machine states no errors, in races, and in all but
+    the first of a plan's measured trials: draws are of the plan."""
     traffic: TrafficTotals | None = None
+    """What ranks send and look up; None as well in measured records of which steps alone are kept."""
     tiers: Tiers | None = None
     """The meaning of the tiers; None in records of versions that did not say."""
     measured_bytes: dict[str, NonNegativeFloat] | None = None
@@ -229,12 +223,14 @@ class Record(BaseRecord):
     torchrec_estimate_ms: NonNegativeFloat | None = None
     """The plan's step by TorchRec's own estimator; None where TorchRec cannot express it, and in earlier records."""
 
-    def ended(self, failure: Failure | None, *parts: Predictions | Simulated | Yardsticks | Measured) -> "Record":
-        """Return this record with more parts, of a trial that ended with this failure or, without one, well."""
+    def ended(self, failure: Failure | None, *parts: Predictions | Yardsticks | Measured) -> "Record":
+        """Return this record with more parts and this failure, or ok: simulated, a trial takes what is predicted."""
         known = {name: getattr(self, name) for name in Record.model_fields}
         for part in parts:
             known |= vars(part)
         outcome = failure.outcome if failure is not None else Outcome.OK
+        if failure is None and self.spec.backend is Backend.SIMULATED:
+            known["timing"] = known["predicted"]
         return Record.model_validate({**known, "failure": failure, "outcome": outcome})
 
     @property
@@ -286,10 +282,11 @@ class Record(BaseRecord):
     def _consistent(self) -> "Record":
         if (self.outcome is Outcome.OK) != (self.failure is None):
             raise ValueError("a record has a failure exactly where its outcome is not ok")
-        if self.outcome is Outcome.OK and (self.timing is None or self.traffic is None or self.planned is None):
-            raise ValueError("an ok record needs planned, timing and traffic")
-        if self.timing is not None and self.planned is not None and self.traffic is not None:
-            self._check_lengths(self.timing, self.planned, self.traffic)
+        counts = self.traffic is not None or self.spec.backend is Backend.MEASURED
+        if self.outcome is Outcome.OK and (self.timing is None or self.planned is None or not counts):
+            raise ValueError("an ok record needs planned and timing, a simulated one traffic as well")
+        if self.timing is not None and self.planned is not None:
+            self._check_lengths(self.timing, self.planned)
         self._check_mean()
         return self
 
@@ -303,14 +300,14 @@ class Record(BaseRecord):
         if self.spec.backend is Backend.SIMULATED and self.timing not in (None, self.predicted):
             raise ValueError("timing of a simulated trial is not what is predicted")
 
-    def _check_lengths(self, timing: Timing, planned: Planned, traffic: TrafficTotals) -> None:
+    def _check_lengths(self, timing: Timing, planned: Planned) -> None:
         world = len(planned.hbm_memory_bytes)
         of_ranks = {
             "planned.uvm_memory_bytes": planned.uvm_memory_bytes,
             "timing.embedding_ms": timing.embedding_ms,
             "timing.embedding_cpu_ms": timing.embedding_cpu_ms,
             "predicted.embedding_ms": self.predicted.embedding_ms if self.predicted is not None else None,
-            "traffic.distinct_rows": traffic.distinct_rows,
+            "traffic.distinct_rows": self.traffic.distinct_rows if self.traffic is not None else None,
         }
         for name, values in of_ranks.items():
             if values and len(values) != world:

@@ -19,7 +19,7 @@ from shardbench.processes.failures import TrialFailed, failed, failure_of
 from shardbench.processes.trial_folder import left_hash, next_attempt
 from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import ROUNDING, Measured, Planned, Predictions, Record, Simulated, Tiers, Yardsticks
+from shardbench.records.record import ROUNDING, Measured, Planned, Predictions, Record, Tiers, Yardsticks
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.runs.control import control_plan
 from shardbench.runs.discovery import get_strategy, missing_modules, strategies
@@ -76,7 +76,7 @@ class JobContext:
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
     without ``launch`` will. Ranks run here as ``quiet`` lets them. ``second`` judges plans beside the cost model.
     ``handed`` says that strategies only hand on plans that the caller has: they plan in this process, and no bounds
-    are proven. Files of the results that cannot be kept before a record is on disk are put off to ``later``.
+    are proven and no draws made. Files that cannot be kept before a record is on disk are put off to ``later``.
     """
 
     def __init__(
@@ -149,9 +149,9 @@ class JobContext:
     def planning(self, spec: TrialSpec, strategy: Strategy) -> PlannedOnce:
         """Return what the strategy gives for the trial and its other repeats, which run one after the other."""
         key = _asked(spec, strategy)
-        if key not in self._plannings:
-            self._plannings[key] = _plan(spec, strategy, self)
-        return self._plannings[key]
+        made = self._plannings.get(key) or _plan(spec, strategy, self)
+        self._plannings[key] = _for_repeats(made)
+        return made
 
     def bounds(self, answer: Answer[Simulation]) -> Bounds:
         """Return the bounds of the job's question, proven once; raises TrialFailed."""
@@ -268,6 +268,14 @@ def _asked(spec: TrialSpec, strategy: Strategy) -> tuple[type[Strategy], str]:
     return type(strategy), spec.model_copy(update={"repeat": 0}).key
 
 
+def _for_repeats(made: PlannedOnce) -> PlannedOnce:
+    """Return it without draws where it is measured: they are of the plan, and one record of it has them."""
+    judged = made.judged
+    if isinstance(judged, Failure) or judged.predictions.tiers is Tiers.SIMULATED:
+        return made
+    return replace(made, judged=replace(judged, predictions=replace(judged.predictions, draws=None)))
+
+
 def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlannedOnce:
     valid: list[Planned] = []
 
@@ -298,7 +306,7 @@ def _judged_plan(answer: Answer[Simulation], spec: TrialSpec, context: JobContex
     predictions = Predictions(
         traffic=judged.totals,
         predicted=judged.timing(spec.iterations, by_rank=measured),
-        draws=judged.draws(context.question.problem, context.workload.dense),
+        draws=None if context.handed else judged.draws(context.question.problem, context.workload.dense),
         tiers=_tiers(spec.backend, context),
         torchrec_estimate_ms=second.step_ms(answer.plan, context.question.problem, spec.timeout_s) if second else None,
     )
@@ -330,7 +338,7 @@ def _judged_trial(planned: Record, judged: JudgedPlan | Failure, context: JobCon
         if no_room(error):
             raise
         return predicted.ended(failure_of(error, "harness"))
-    return predicted.ended(None, Simulated(timing=judged.predictions.predicted))
+    return predicted.ended(None)
 
 
 def _refuse_impossible(found: Predictions) -> None:

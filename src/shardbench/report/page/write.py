@@ -130,7 +130,7 @@ def page(
     first, rest = dict(list(found.items())[:1]), dict(list(found.items())[1:])
     profile, plane = profiles(first, numbers), pareto(first, numbers)
     folded = (profiles(rest, numbers), pareto(found if profile else rest, numbers))
-    tabled = {name: sections(name, frame, causes=False) for name, frame in frames.items()}
+    tabled = {name: sections(name, frame) for name, frame in frames.items()}
     plans = max(1, PLANS // max(1, len(grouped)))
     shown = []
     for number, group in enumerate(grouped):

@@ -1,9 +1,6 @@
-"""The tables as files: CSV for programs, Markdown for people; the same bytes for the same records."""
+"""The tables as CSV files; the same bytes for the same records."""
 
-import html
 import math
-from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +11,8 @@ from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text, check_files, csv_text, write_files
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
-from shardbench.report.tables.layout import padded
 from shardbench.report.tables.suite_tables import TABLES, tables
-from shardbench.report.tables.text import NOTES, TITLES, Section, sections, unknown
-from shardbench.runs.calibrating import read_drifts
+from shardbench.report.tables.text import unknown
 
 DIGITS = 6
 """A number without decimals of its own has so many significant digits."""
@@ -34,10 +29,7 @@ _DECIMALS = {
 
 
 def write_tables(results: Path, suite: str) -> list[Path]:
-    """Write ``<results>/tables/<suite>/<table>.csv`` and ``.md`` from the suite's records.
-
-    Raises BadInput where the suite has no records.
-    """
+    """Write ``<results>/tables/<suite>/<table>.csv`` from the suite's records; raises BadInput where it has none."""
     return write_files(_expected(results, suite, suite_records(results, suite)))
 
 
@@ -89,39 +81,13 @@ def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def markdown_text(name: str, frame: pd.DataFrame, suite: str, moved: Sequence[str] = ()) -> str:
-    """Return the Markdown page of one table in ASCII: how to read it, then a section a group.
-
-    ``moved`` says how far the machines moved while the suite was measured.
-    """
-    lines = [
-        f"# {TITLES[name]}: suite {suite}",
-        "",
-        f"Generated from the records by `shardbench report {suite}`; do not edit.",
-        "",
-        NOTES[name],
-        "",
-        *(f"- {line}" for line in moved),
-        *([""] if moved else []),
-    ]
-    for section in sections(name, frame):
-        lines += [f"## {section.heading}", "", section.note, "", *_grid(section), ""]
-    return ascii_text("\n".join(lines))
-
-
 def _expected(results: Path, suite: str, records: list[Record]) -> dict[Path, str]:
-    hashes = (record.spec.machine_hash for record in records)
-    moved = [drift.text for drift in read_drifts(results, suite, hashes)]
-    made = (
-        (table_csv(frame), markdown_text(name, frame, suite, moved if name == "throughput" else ()))
-        for name, frame in tables(records).items()
-    )
-    return dict(zip(suite_paths(results, suite), chain.from_iterable(made)))
+    return dict(zip(suite_paths(results, suite), map(table_csv, tables(records).values())))
 
 
 def suite_paths(results: Path, suite: str) -> list[Path]:
     """Return the paths of a suite's tables, whether they are there or not."""
-    return [results / "tables" / suite / f"{name}{ending}" for name in TABLES for ending in (".csv", ".md")]
+    return [results / "tables" / suite / f"{name}.csv" for name in TABLES]
 
 
 def _cell(column: str, value: object) -> str:
@@ -131,16 +97,3 @@ def _cell(column: str, value: object) -> str:
     text = f"{value:.{decimals}f}"
     # -0.000 and 0.000 are one number.
     return text.removeprefix("-") if float(text) == 0 else text
-
-
-def _grid(section: Section) -> list[str]:
-    cells = [section.headers, *section.rows]
-    escaped = [[_as_text(text) for text in row] for row in cells]
-    widths = [max(3, *(len(row[i]) for row in escaped)) for i in range(len(section.headers))]
-    rule = [("-" * (width - 1) + ":") if right else "-" * width for width, right in zip(widths, section.numeric)]
-    return [f"| {' | '.join(padded(row, widths, section.numeric))} |" for row in (escaped[0], rule, *escaped[1:])]
-
-
-def _as_text(text: str) -> str:
-    """Return a cell that Markdown shows as it is: other people's names and causes may be anything."""
-    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")

@@ -1,7 +1,6 @@
 """A table as aligned lines of a given width: columns are left out by rule, no cell is ever cut."""
 
 import textwrap
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -78,9 +77,5 @@ def _heads(section: Columns, *, wrapped: bool) -> tuple[str, ...]:
 
 
 def _line(row: tuple[str, ...], section: Columns, *, wrapped: bool) -> str:
-    return _GAP.join(padded(row, _widths(section, wrapped=wrapped), section.numeric)).rstrip()
-
-
-def padded(row: Iterable[str], widths: Iterable[int], numeric: Iterable[bool]) -> list[str]:
-    """Return cells as wide as their columns, numbers on the right."""
-    return [text.rjust(width) if right else text.ljust(width) for text, width, right in zip(row, widths, numeric)]
+    cells = zip(row, _widths(section, wrapped=wrapped), section.numeric)
+    return _GAP.join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells).rstrip()

@@ -1,6 +1,6 @@
 """Tables for people: one section a group, rounded, sorted, units in the headers.
 
-The same sections become Markdown, a table on the terminal and HTML.
+The same sections become a table on the terminal, LaTeX and HTML.
 """
 
 import math
@@ -124,18 +124,15 @@ class _Column:
     """How much the column matters, as in Section; columns that compact tables lack need none."""
 
 
-def sections(name: str, frame: pd.DataFrame, *, compact: bool = False, causes: bool = True) -> list[Section]:
+def sections(name: str, frame: pd.DataFrame, *, compact: bool = False) -> list[Section]:
     """Return the sections of the table ``name``.
 
-    ``compact`` leaves out what does not fit a terminal; without ``causes`` the column of causes is left out, which
-    ``Section.causes`` has either way.
-
-    Columns that are empty for a whole group are left out.
+    ``compact`` leaves out what does not fit a terminal. Columns that are empty for a whole group are left out.
     """
     made = []
     for key, part in parted(frame):
         cells = sorted(part.to_dict("records"), key=lambda row: _order(name, row))
-        columns = [c for c in _columns(name, frame, causes=causes) if c.compact or not compact]
+        columns = [c for c in _columns(name, frame) if c.compact or not compact]
         shown = [column for column in columns if any(column.text(row) for row in cells)]
         first = cells[0]
         made.append(
@@ -361,7 +358,6 @@ _FIRST = (
     _Column(header="n", text=_whole("n"), keep=ALWAYS),
     _Column(header="iterations", text=_whole("iterations"), compact=False),
 )
-_LAST = (_Column(header="cause", text=lambda row: str(row["cause"]), compact=False, numeric=False),)
 
 
 def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
@@ -432,6 +428,6 @@ _TRAFFIC = (
 )
 
 
-def _columns(name: str, frame: pd.DataFrame, *, causes: bool) -> tuple[_Column, ...]:
+def _columns(name: str, frame: pd.DataFrame) -> tuple[_Column, ...]:
     middle = _throughput(frame) if name == "throughput" else {"balance": _BALANCE, "traffic": _TRAFFIC}[name]
-    return (*_FIRST, *middle, *(_LAST if causes else ()))
+    return (*_FIRST, *middle)
