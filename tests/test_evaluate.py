@@ -112,26 +112,16 @@ def test_the_parent_takes_the_time_of_a_process_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("deed", "outcome"), [("half an answer", Outcome.TIMEOUT), ("an answer without end", Outcome.ERROR)]
 )
-<<<<<<< HEAD
-def test_half_an_answer_and_one_without_end_are_not_waited_for(monkeypatch, kind, outcome) -> None:
+def test_half_an_answer_and_one_without_end_are_not_waited_for(monkeypatch, deed, outcome) -> None:
     monkeypatch.setattr(planning_process, "LATE_S", 0.5)
-    answer = evaluate(question(), kind(), Budget(plan_s=0.5), 0)
-=======
-def test_half_an_answer_and_one_without_end_are_not_waited_for(deed, outcome) -> None:
     answer = evaluate(question(), misbehaving.Does(deed), Budget(plan_s=0.5), 0)
->>>>>>> ranks
     assert isinstance(answer, Failure)
     assert answer.outcome is outcome
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("kind", ["object", "text", "failed", "began", "mark", "ok"])
+@pytest.mark.parametrize("kind", [b"+", b"-", b"x", b""])
 def test_what_a_planner_says_is_never_unpickled(tmp_path, monkeypatch, kind) -> None:
     monkeypatch.setattr(planning_process, "LATE_S", 0.5)
-=======
-@pytest.mark.parametrize("kind", [b"+", b"-", b"x", b""])
-def test_what_a_planner_says_is_never_unpickled(tmp_path, kind) -> None:
->>>>>>> ranks
     made = tmp_path / "made"
     answer = evaluate(question(), misbehaving.SaysPickle(made, kind), Budget(plan_s=0.5), 0)
     assert isinstance(answer, Failure)

@@ -15,12 +15,7 @@ from misbehaving import DEEDS
 from process_table import seen_from_here
 
 from faults.case import Fault, Seen, expected, soon
-<<<<<<< HEAD
-from faults.strategies import HARMS
 from shardbench.records.cell import CellRecord, Row
-=======
-from shardbench.records.cell import Cell, CellRecord, Row
->>>>>>> ranks
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.studies import session
@@ -53,15 +48,14 @@ SIGNALS = {
 
 def _square(folder: Path, number: int, harm: str) -> Row:
     if number == 1:
-        if harm in HARMS:
-            HARMS[harm]()
+        if harm in DEEDS:
+            DEEDS[harm]()
         else:
             (folder / "pid").write_text(str(os.getpid()))
             time.sleep(1e6)
     return {"square": float(number) ** 2}
 
 
-<<<<<<< HEAD
 def _cells(harm: str) -> Study:
     return Study(
         name="cells",
@@ -71,22 +65,6 @@ def _cells(harm: str) -> Study:
         cells=lambda quick: grid(number=range(3)),
         judge=partial(_square, harm=harm),
     )
-=======
-    def __init__(self, harm: str) -> None:
-        self.harm = harm
-
-    def cells(self, quick: bool) -> Sequence[Cell]:
-        return [{"number": number} for number in range(3)]
-
-    def run(self, cell: Cell, folder: Path) -> Sequence[Row]:
-        if cell["number"] == 1:
-            if self.harm in DEEDS:
-                DEEDS[self.harm]()
-            else:
-                (folder / "pid").write_text(str(os.getpid()))
-                time.sleep(1e6)
-        return [{"backend": "counted", "square": float(cell["number"] or 0) ** 2}]
->>>>>>> ranks
 
 
 def find(owner: str) -> Reproduction:
