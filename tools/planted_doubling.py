@@ -34,10 +34,11 @@ def git(place: Path, *arguments: str) -> str:
 
 
 def telling(said: str) -> list[str]:
-    """Return the lines of asv's tables and verdicts, and of what nox says at the end."""
+    """Return the lines that say how many benchmarks look worse, asv's tables and verdicts, and nox's last lines."""
     lines = said.splitlines()
     last = next((number for number, line in enumerate(lines) if line.startswith("step, result")), len(lines))
-    return [line for line in lines[:last] if line.startswith("|") or line.isupper()] + lines[last:]
+    told = [line for line in lines[:last] if line.startswith("|") or line.isupper() or "look worse at first" in line]
+    return told + lines[last:]
 
 
 def main(out: Path) -> None:
