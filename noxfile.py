@@ -5,9 +5,7 @@ requirements/ or pyproject.toml changes.
 """
 
 import hashlib
-import itertools
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -51,20 +49,6 @@ MARKS = ("slow", "gpu", "latex")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHECKS = ROOT / "tests" / "browser"
 GPU_SUITE = "gpu"
-REGRESSIONS = {
-    "seconds": (r"\.time_", "1.25", "forkserver"),
-    "memory": (r"\.peakmem_", "1.1", "spawn"),
-    "values": (r"\.track_", "1.01", "forkserver"),
-}
-"""Benchmarks, the ratio from which they are worse, and how asv starts them: what it forks has all cases in memory.
-
-Seconds of two copies of one program differ by up to a tenth; memory does by pages, and values by what sums round to.
-"""
-MORE_OFTEN = ("--attribute", "rounds=4", "--attribute", "repeat=2")
-"""Processes of each commit, and samples of each: asv's test tells nothing of fewer than seven samples a side.
-
-On a busy machine all samples of one process may be slow together, and seldom those of four.
-"""
 ON_EVERY_MACHINE = """
 Run this on each of the {nodes} machines, in this folder, which all of them share; FIRST is the first one's address:
 
@@ -374,37 +358,12 @@ def micro(session: nox.Session) -> None:
 
 @nox.session
 def regression(session: nox.Session) -> None:
-    """Say whether a benchmark of this tree became slower, larger or worse than at a commit (benchmarks/README.md).
+    """Say whether this working tree made a benchmark slower, larger or worse (minutes; benchmarks/README.md).
 
-    `-- COMMIT` names the commit; without it, it is where the branch left `main`, or on `main` the commit before. New
-    files count once git knows them (`git add`).
+    `-- --base COMMIT` compares with that commit, `-- --record` keeps the results of HEAD.
     """
     install(session)
-    quiet = {"silent": True, "external": True}
-    (base,) = session.posargs or [session.run("git", "merge-base", "HEAD~1", "main", **quiet).strip()]
-    # asv measures commits: changes that are not committed are one, which no branch has.
-    here = session.run("git", "stash", "create", **quiet).strip() or "HEAD"
-
-    def asv(*options: str, codes: tuple[int, ...] = (0,)) -> str:
-        command = (str(VENV / "bin" / "python"), "-m", "asv", *options)
-        return session.run(*command, env=variables(), success_codes=codes, **quiet)
-
-    asv("machine", "--yes")
-    steps = Steps(ROOT / ".asv" / "logs", hidden=True)
-    for name, (benchmarks, factor, launch) in REGRESSIONS.items():
-        shutil.rmtree(ROOT / ".asv" / "results", ignore_errors=True)  # nothing is to be read that was not measured now
-        command = ("continuous", base, here, "--factor", factor, "--launch-method", launch, "--show-stderr")
-        said = asv(*command, "--no-stats", "--bench", benchmarks, codes=(0, 1, 2))
-        if "SIGNIFICANTLY CHANGED" not in said:
-            # It compares nothing where a benchmark fails, be it at the other commit, which does not know it.
-            print(said)
-            said = asv("compare", base, here, "--factor", factor, "--no-stats", "--only-changed")
-        suspects = re.findall(r"^\| [+!] .*\| (\S.*?) *\|$", said, re.MULTILINE)
-        print(f"{name}: {len(suspects)} benchmarks look worse at first", flush=True)
-        if suspects:
-            chosen = itertools.chain.from_iterable(("--bench", f"^{re.escape(each)}$") for each in suspects)
-            steps.run(name, None, "python", "-m", "asv", *command, *MORE_OFTEN, *chosen)
-    steps.end(session)
+    run(session, "python", "tools/regression", *session.posargs)
 
 
 @nox.session
@@ -514,8 +473,8 @@ def lint(session: nox.Session) -> None:
     config = str(ROOT / "pyproject.toml")
     run(session, "mypy", "--config-file", config, "-p", "shardbench", MYPYPATH=str(site))
     # Scripts import each other by name, and the cases of benchmarks/.
-    found = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "benchmarks")))
-    scripts = (*map(str, sorted((ROOT / "tools").glob("*.py"))), "tools/fits")
+    found = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "tools" / "regression", ROOT / "benchmarks")))
+    scripts = (*map(str, sorted((ROOT / "tools").glob("*.py"))), "tools/fits", "tools/regression")
     run(session, "mypy", "--config-file", config, "--explicit-package-bases", *scripts, MYPYPATH=found)
     # By themselves: they have a __main__, too.
     programme = str(ROOT / "tools" / "gpu_box")
