@@ -49,15 +49,6 @@ MARKS = ("slow", "gpu", "latex")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHECKS = ROOT / "tests" / "browser"
 GPU_SUITE = "gpu"
-REGRESSIONS = {
-    "seconds": (r"\.time_", "1.25", "forkserver"),
-    "memory": (r"\.peakmem_", "1.1", "spawn"),
-    "values": (r"\.track_", "1.01", "forkserver"),
-}
-"""Benchmarks, the ratio from which they are worse, and how asv starts them: what it forks has all cases in memory.
-
-Seconds of two copies of one program differ by up to a tenth; memory does by pages, and values by what sums round to.
-"""
 ON_EVERY_MACHINE = """
 Run this on each of the {nodes} machines, in this folder, which all of them share; FIRST is the first one's address:
 
@@ -369,22 +360,12 @@ def micro(session: nox.Session) -> None:
 
 @nox.session
 def regression(session: nox.Session) -> None:
-    """Say whether a benchmark of this tree became slower, larger or worse than at a commit (benchmarks/README.md).
+    """Say whether this working tree made a benchmark slower, larger or worse (minutes; benchmarks/README.md).
 
-    `-- COMMIT` names the commit; without it, it is where the branch left `main`, or on `main` the commit before. New
-    files count once git knows them (`git add`).
+    `-- --base COMMIT` compares with that commit, `-- --record` keeps the results of HEAD.
     """
     install(session)
-    git = {"silent": True, "external": True}
-    base = session.posargs[0] if session.posargs else session.run("git", "merge-base", "HEAD~1", "main", **git).strip()
-    # asv measures commits: changes that are not committed are one, which no branch has.
-    here = session.run("git", "stash", "create", **git).strip() or "HEAD"
-    session.run(str(VENV / "bin" / "python"), "-m", "asv", "machine", "--yes", env=variables(), **git)
-    steps = Steps(ROOT / ".asv" / "logs", hidden=True)
-    for name, (benchmarks, factor, launch) in REGRESSIONS.items():
-        chosen = ("--bench", benchmarks, "--factor", factor, "--launch-method", launch)
-        steps.run(name, None, "python", "-m", "asv", "continuous", base, here, *chosen, "--show-stderr")
-    steps.end(session)
+    run(session, "python", "tools/regression", *session.posargs)
 
 
 @nox.session
@@ -495,8 +476,8 @@ def lint(session: nox.Session) -> None:
     config = str(ROOT / "pyproject.toml")
     run(session, "mypy", "--config-file", config, "-p", "shardbench", MYPYPATH=str(site))
     # Scripts import each other by name, and the cases of benchmarks/.
-    found = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "benchmarks")))
-    scripts = (*map(str, sorted((ROOT / "tools").glob("*.py"))), "tools/fits")
+    found = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "tools" / "regression", ROOT / "benchmarks")))
+    scripts = (*map(str, sorted((ROOT / "tools").glob("*.py"))), "tools/fits", "tools/regression")
     run(session, "mypy", "--config-file", config, "--explicit-package-bases", *scripts, MYPYPATH=found)
     # By themselves: they have a __main__, too.
     programme = str(ROOT / "tools" / "gpu_box")

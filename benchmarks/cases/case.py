@@ -28,11 +28,6 @@ class Case:
     """
 
     timer = staticmethod(cpu_s)
-    rounds, repeat, warmup_time = 2, 4, 0.001
-    """Processes that asv has of each commit, samples of each process, and seconds of warming up, which is one call.
-
-    Of fewer than seven samples a side asv's test tells nothing.
-    """
     against = ""
     """What the seconds are held against by the micro-benchmarks, which ask ``reference`` for it."""
     repeats = 3

@@ -1,0 +1,217 @@
+"""Say whether this working tree made anything slower, larger or worse: `nox -s regression`.
+
+On the kind of machine whose results are committed, all benchmarks are compared with these, and what looks worse is
+measured once more beside the commit that they are of. On another kind all are measured beside a base commit, in turn.
+"""
+
+import argparse
+import contextlib
+import csv
+import itertools
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from history import CommitResults, Machine, latest
+from judging import LevelChange, Verdict
+from measuring import Outcome, in_turn, levels
+from running import Listed, Side, side
+from trees import Stopped, checked_out, commit_of, git, working_tree
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks" / "cases"
+HISTORY = ROOT / "results" / "regression"
+NOISE = ROOT / "results" / "tables" / "regression" / "noise.csv"
+COLUMNS = (
+    "run", "compared_with", "benchmarks", "suspected", "raised", "max_ratio", "benchmark", "load_at_start", "seconds",
+)  # fmt: skip
+CODE = (
+    "src",
+    "baselines",
+    "datasets",
+    *(f"benchmarks/{name}" for name in ("machines", "suites", "leaderboard", "drift", "cases")),
+)
+
+
+def asked(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed command line; exits with 2 for options that make no sense together."""
+    parser = argparse.ArgumentParser(prog="nox -s regression --", description=__doc__)
+    parser.add_argument("--base", metavar="COMMIT", help="measure this commit beside the working tree, in turn")
+    parser.add_argument("--only", metavar="REGEX", default="", help="take the benchmarks whose name has it")
+    parser.add_argument("--record", action="store_true", help="keep the results of HEAD in results/regression")
+    parser.add_argument("--repeat", metavar="N", type=int, default=0, help="compare N times what did not change")
+    given = parser.parse_args(arguments)
+    if given.record and (given.base or given.only or given.repeat):
+        parser.error("--record keeps all benchmarks of HEAD: it takes no other option")
+    return given
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return 0 where nothing became worse, 1 where something did, 2 where it cannot be said."""
+    told = asked(arguments)
+    try:
+        with working_tree(ROOT) as tree, side(tree, BENCHMARKS) as now:
+            listed = [one for one in now.benchmarks() if re.search(told.only, one.name)]
+            if not listed:
+                raise Stopped(f"no benchmark has '{told.only}' in its name")
+            machine = Machine.of(now.process.ask("environment"))
+            if told.record:
+                return record(now, listed, machine)
+            if told.repeat:
+                return repeat(now, listed, machine, told.base, told.repeat)
+            return say(compare(now, listed, machine, told.base))
+    except Stopped as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def compare(now: Side, listed: list[Listed], machine: Machine, base: str | None) -> Outcome:
+    """Compare with the last results of this kind of machine, or, in turn, with a base commit."""
+    known = latest(HISTORY, ROOT, machine) if base is None else None
+    if known is None:
+        base = base or _any_base()
+        with beside(base) as before:
+            found = in_turn(before, now, listed, progress(len(listed)))
+        return replace(found, compared_with=f"{commit_of(ROOT, base)[:10]} in turn")
+    first = compare_with_results(now, listed, known)
+    edited = {one.name for one in listed if one.name in known.listed and one.version != known.listed[one.name].version}
+    suspects = edited | {c.name for c in first.compared if c.verdict is not Verdict.FINE}
+    if not suspects:
+        return first
+    print(f"{len(suspects)} beyond their limits, or edited: beside {known.commit[:10]}, in turn", flush=True)
+    now.renew()
+    chosen = [one for one in listed if one.name in suspects]
+    with beside(known.commit) as before:
+        second = in_turn(before, now, chosen, progress(len(chosen)))
+    return replace(
+        first,
+        compared=[*(c for c in first.compared if c.name not in suspects), *second.compared],
+        failed={**first.failed, **second.failed},
+        new={**first.new, **second.new},
+        suspected=len(suspects),
+    )
+
+
+def compare_with_results(now: Side, listed: list[Listed], known: CommitResults) -> Outcome:
+    """Measure every benchmark of the working tree, and hold it against what is committed of it."""
+    here, failed = levels(now, listed, progress(len(listed)))
+    compared = [
+        LevelChange(name=one.name, kind=one.kind, unit=one.unit, before=known.levels[one.name], now=here[one.name])
+        for one in listed
+        if one.name in here and one.name in known.levels
+    ]
+    new = {one.name: "not in the results" for one in listed if one.name not in known.levels}
+    return Outcome(compared=compared, failed=failed, new=new, compared_with=f"results of {known.commit[:10]}")
+
+
+@contextlib.contextmanager
+def beside(commit: str) -> Iterator[Side]:
+    """Give the code of a commit, ready to be measured."""
+    with checked_out(ROOT, commit) as tree, side(tree, BENCHMARKS, skips_unknown=True) as before:
+        yield before
+
+
+def _any_base() -> str:
+    known = latest(HISTORY, ROOT)
+    if known is None:
+        raise Stopped("there are no results to compare with: name a commit with --base, or keep some with --record")
+    return known.commit
+
+
+def say(outcome: Outcome) -> int:
+    """Print what came of it, with a line for each regression; returns 1 where there is one."""
+    for name, why in sorted(outcome.new.items()):
+        print(f"new: {name}: {why}")
+    for comparison in outcome.unclear:
+        print(f"unclear: {comparison.line()}, too noisy to tell")
+    for name, why in sorted(outcome.failed.items()):
+        print(f"fails: {name}: {why}")
+    for comparison in sorted(outcome.worse, key=lambda c: -c.ratio):
+        print(f"worse: {comparison.line()}")
+    most = outcome.largest
+    largest = f"; largest ratio {most.ratio:.2f} ({most.name})" if most else ""
+    total = len(outcome.compared) + len(outcome.failed)
+    print(f"{total} benchmarks compared with {outcome.compared_with}: {outcome.raised} worse{largest}")
+    return 1 if outcome.raised else 0
+
+
+def record(now: Side, listed: list[Listed], machine: Machine) -> int:
+    """Keep the results of all benchmarks of HEAD in a file."""
+    if git(ROOT, "status", "--porcelain", "--", *CODE):
+        raise Stopped("the code differs from HEAD: commit it, then record")
+    commit = commit_of(ROOT, "HEAD")
+    made = datetime.fromisoformat(git(ROOT, "show", "--no-patch", "--format=%cI", commit)).astimezone(UTC)
+    found, failed = levels(now, listed, progress(len(listed)))
+    for name, why in sorted(failed.items()):
+        print(f"fails: {name}: {why}")
+    if failed:
+        return 1
+    kept = CommitResults(
+        machine=machine,
+        commit=commit,
+        committed=made.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        levels=found,
+        listed={one.name: one for one in listed},
+    )
+    print(f"{len(found)} benchmarks: {kept.write(HISTORY).relative_to(ROOT)}")
+    return 0
+
+
+def repeat(now: Side, listed: list[Listed], machine: Machine, base: str | None, times: int) -> int:
+    """Compare what did not change until the table has so many rows, each by new processes; goes on from its rows."""
+    known = latest(HISTORY, ROOT, machine) if base is None else None
+    commit = commit_of(ROOT, base or (known.commit if known else _any_base()))
+    if git(ROOT, "diff", "--name-only", commit, "--", *CODE) or git(ROOT, "status", "--porcelain", "--", *CODE):
+        raise Stopped(f"the code differs from {commit[:10]}: noise shows where nothing changed")
+    rows = _rows_of(commit[:10])
+    while len(rows) < times:
+        load, start = os.getloadavg()[0], time.monotonic()
+        outcome = compare(now, listed, machine, base)
+        say(outcome)
+        most = outcome.largest
+        ratio, name = (f"{most.ratio:.3f}", most.name) if most else ("", "")
+        facts = (len(rows) + 1, outcome.compared_with, len(outcome.compared), outcome.suspected, outcome.raised)
+        cells = map(str, (*facts, ratio, name, round(load, 2), round(time.monotonic() - start)))
+        rows.append(dict(zip(COLUMNS, cells)))
+        _write(rows)
+        now.renew()
+    return 1 if any(row["raised"] != "0" for row in rows) else 0
+
+
+def _rows_of(commit: str) -> list[dict[str, str]]:
+    """Return the rows of earlier runs, if all of them are of that commit."""
+    if not NOISE.is_file():
+        return []
+    with NOISE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return rows if all(commit in row["compared_with"] for row in rows) else []
+
+
+def _write(rows: Sequence[dict[str, str]]) -> None:
+    NOISE.parent.mkdir(parents=True, exist_ok=True)
+    with NOISE.open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+
+
+def progress(total: int) -> Callable[[str], None]:
+    """Return what names each benchmark on one line of a terminal, and is silent where the output is kept."""
+    numbers = itertools.count(1)
+
+    def tell(name: str) -> None:
+        if sys.stderr.isatty():
+            number = next(numbers)
+            text = f"{number}/{total} {name}"[:100]
+            print(f"\r{text.ljust(100)}", end="" if number < total else "\n", file=sys.stderr, flush=True)
+
+    return tell
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

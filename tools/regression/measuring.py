@@ -1,0 +1,152 @@
+"""Samples of benchmarks, taken of one tree or of two in turn, and what they come to."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from judging import MOST_PAIRS, Kind, Level, LevelChange, Verdict
+from running import Broken, Listed, Side
+
+SAMPLES = 7
+"""Samples of a benchmark that is timed; their quartiles tell its noise."""
+LONG_S = 0.2
+LONG_SAMPLES = 3
+"""Samples of a benchmark that takes longer: noise is a smaller part of it, and more are taken where they disagree."""
+
+ROUNDS = 3
+"""Pairs of processes that must all find a benchmark worse: on a busy machine two in turn saw a doubling by chance."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a comparison of benchmarks."""
+
+    compared: Sequence[LevelChange]
+    failed: Mapping[str, str]
+    """Why a benchmark gives no number now, by its name."""
+    new: Mapping[str, str]
+    """Why there is nothing to compare a benchmark with, by its name."""
+    suspected: int = 0
+    """Benchmarks that looked worse at first."""
+    compared_with: str = ""
+
+    @property
+    def worse(self) -> list[LevelChange]:
+        """Benchmarks that are surely beyond their limits."""
+        return [c for c in self.compared if c.verdict is Verdict.WORSE]
+
+    @property
+    def unclear(self) -> list[LevelChange]:
+        """Benchmarks that are beyond their limits, as is their noise."""
+        return [c for c in self.compared if c.verdict is Verdict.UNCLEAR]
+
+    @property
+    def raised(self) -> int:
+        """The number of benchmarks that became worse, or fail."""
+        return len(self.worse) + len(self.failed)
+
+    @property
+    def largest(self) -> LevelChange | None:
+        """The comparison of the largest ratio; None where nothing was compared."""
+        return max(self.compared, key=lambda c: c.ratio, default=None)
+
+
+def levels(now: Side, listed: Sequence[Listed], tell: Tell) -> tuple[dict[str, Level], dict[str, str]]:
+    """Return what every benchmark comes to in one tree, and why those fail that do."""
+    found: dict[str, Level] = {}
+    failed: dict[str, str] = {}
+    for one in listed:
+        tell(one.name)
+        try:
+            found[one.name] = Level.of(_samples(one, now)[0])
+        except Broken as error:
+            failed[one.name] = str(error)
+    return found, failed
+
+
+def in_turn(before: Side, now: Side, listed: Sequence[Listed], tell: Tell) -> Outcome:
+    """Compare every benchmark of two trees, sample by sample in turn.
+
+    What looks worse is measured again by other processes, and is worse only where all ``ROUNDS`` say so.
+    """
+    there = {one.name for one in before.benchmarks()}
+    new = {one.name: "not there before" for one in listed if one.name not in there}
+    faults = {one.name: _fault(now, one) for one in listed if one.name in new}
+    failed = {name: why for name, why in faults.items() if why}
+    compared: dict[str, LevelChange] = {}
+    looked_at = [one for one in listed if one.name in there]
+    suspected = 0
+    for number in range(ROUNDS):
+        if number and looked_at:
+            suspected = suspected or len(looked_at)
+            before.renew()
+            now.renew()
+        for one in looked_at:
+            tell(one.name)
+            try:
+                compared[one.name] = _compared(one, before, now)
+            except Broken as error:
+                compared.pop(one.name, None)
+                if why := _fault(now, one):
+                    failed[one.name] = why
+                else:
+                    new[one.name] = f"failed before: {_fault(before, one) or error}"
+        looked_at = [o for o in looked_at if o.name in compared and compared[o.name].verdict is not Verdict.FINE]
+    return Outcome(compared=list(compared.values()), failed=failed, new=new, suspected=suspected)
+
+
+def _fault(side: Side, one: Listed) -> str | None:
+    try:
+        _samples(one, side, most=1)
+    except Broken as error:
+        return str(error)
+    return None
+
+
+def _compared(one: Listed, before: Side, now: Side) -> LevelChange:
+    """Compare the benchmark by the usual number of samples, and by the most where these leave it open."""
+    for least in (0, MOST_PAIRS):
+        then, here = (Level.of(taken) for taken in _samples(one, before, now, least=least))
+        found = LevelChange(name=one.name, kind=one.kind, unit=one.unit, before=then, now=here)
+        if found.verdict is not Verdict.UNCLEAR:
+            break
+    return found
+
+
+def _samples(one: Listed, *sides: Side, least: int = 0, most: int = MOST_PAIRS) -> list[list[float]]:
+    """Return the samples of each side, taken in turn; the first of a turn is the last of the next."""
+    if one.kind is Kind.MEMORY:
+        return [[side.peak(one.name)] for side in sides]
+    with _prepared(one, sides) as first:
+        # What takes long is not called once for nothing.
+        taken = [[seconds] if seconds is not None and seconds > LONG_S else [] for seconds in first]
+        for turn in range(most):
+            if turn and len(taken[0]) >= max(least, _wanted(one, taken[0][0])):
+                break
+            order = list(zip(sides, taken))
+            for side, samples in order if turn % 2 else reversed(order):
+                samples.append(float(side.process.ask("sample", one.name)))
+    return taken
+
+
+def _wanted(one: Listed, first: float) -> int:
+    if one.kind is Kind.TRACK:
+        return 1
+    return LONG_SAMPLES if first > LONG_S else SAMPLES
+
+
+@contextmanager
+def _prepared(one: Listed, sides: Sequence[Side]) -> Iterator[list[float | None]]:
+    """Set the benchmark up in each side, and close it in those where that went well; gives the first call's seconds."""
+    ready: list[Side] = []
+    first: list[float | None] = []
+    try:
+        for side in sides:
+            first.append(side.process.ask("prepare", one.name))
+            ready.append(side)
+        yield first
+    finally:
+        for side in ready:
+            side.process.ask("close", one.name)
