@@ -159,8 +159,9 @@ def _kill(process: "subprocess.Popen[str]") -> None:
 
 
 def _read(stream: Any, lines: "queue.Queue[str | None]") -> None:
-    for line in stream:
-        lines.put(line.rstrip("\n"))
+    with stream:
+        for line in stream:
+            lines.put(line.rstrip("\n"))
     lines.put(None)
 
 

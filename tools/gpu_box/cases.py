@@ -199,7 +199,7 @@ class Stopwatch:
 
     def of(
         self, work: Callable[[], object], *, how: str, warmups: int, runs: int
-    ) -> tuple[list[float], dict[str, int]]:
+    ) -> tuple[list[float], dict[str, Any]]:
         """Return the ms of single calls and, behind other work, OVERTAKEN."""
         found, overtaken = [], 0
         for number in range(warmups + runs):
@@ -215,6 +215,6 @@ class Stopwatch:
         return found, {OVERTAKEN: overtaken} if how == BEHIND else {}
 
     @staticmethod
-    def marks(times: Sequence[dict[str, float]]) -> dict[str, float]:
+    def marks(times: Sequence[dict[str, float]]) -> dict[str, Any]:
         """Return how often several forwards and backwards were OVERTAKEN, as a row of numbers states it."""
         return {OVERTAKEN: sum(one[OVERTAKEN] for one in times)} if times and OVERTAKEN in times[0] else {}
