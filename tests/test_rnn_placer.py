@@ -58,7 +58,7 @@ def test_the_learner_scores_devices_as_the_decoder_did(share, seed):
     with torch.no_grad():
         # As they are drawn, one device is the best whatever came before.
         for weights in networks.parameters():
-            weights *= 10.0
+            weights.mul_(10.0)
     best = play(networks, task, scaled, np.arange(12), episodes=2, rng=None)
     assert not best.placing.failed[0]
     assert len(set(best.placing.chosen[0].tolist())) > 1
