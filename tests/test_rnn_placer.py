@@ -51,11 +51,17 @@ def log_probabilities(networks, scaled, played):
 
 
 @pytest.mark.parametrize("share", [None, 0.5])
-def test_the_learner_scores_devices_as_the_decoder_did(share):
-    task = make_task(9, 3, 4, share)
-    networks, scaled = networks_of(task)
-    best = play(networks, task, scaled, np.arange(9), episodes=1, rng=None)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_learner_scores_devices_as_the_decoder_did(share, seed):
+    task = make_task(12, 3, 4, share)
+    networks, scaled = networks_of(task, seed)
+    with torch.no_grad():
+        # As they are drawn, one device is the best whatever came before.
+        for weights in networks.parameters():
+            weights.mul_(10.0)
+    best = play(networks, task, scaled, np.arange(12), episodes=2, rng=None)
     assert not best.placing.failed[0]
+    assert len(set(best.placing.chosen[0].tolist())) > 1
     encoded = networks.encode(torch.from_numpy(scaled)[None])
     logits = networks.logits(encoded, torch.from_numpy(best.placing.chosen), 3).detach().numpy()
     assert np.where(best.placing.legal_at, logits, -np.inf).argmax(2).tolist() == best.placing.chosen.tolist()

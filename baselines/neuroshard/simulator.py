@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Simulator:
-    """The networks of one training, asked with arrays; raises BadInput for another number of devices than they have."""
+    """The networks of one training, for arrays; raises BadInput for another number of devices than they are for."""
 
     def __init__(self, trained: "AnyTrained", devices: int) -> None:
         networks: NeuroShardNetworks = trained.networks
