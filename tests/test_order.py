@@ -8,6 +8,7 @@ import records as make
 from thin import main
 
 from shardbench.base.errors import BadInput
+from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.order import agreement, text_line
 
