@@ -177,7 +177,7 @@ def _memory_bytes(order: Order) -> int:
 
 
 def _source(name: str, chip: str, quality: dict[str, Quality]) -> str:
-    kind = _kind(name, quality)
+    kind = kind_of(name, quality)
     found = quality[kind]
     return f"{measured_on(chip)}, {found.n} points ({kind}), median error {found.median_pct:.1f} %"
 
@@ -186,12 +186,13 @@ def _error(name: str, source: str, found: Fit) -> float:
     """Return a new constant's error factor: the RMS error of times left out of the fit, or of all where none was."""
     if source.startswith(NOT_MEASURED):
         return GUESSED_ERROR
-    kind = _kind(name, found.quality)
+    kind = kind_of(name, found.quality)
     quality = found.held_out.get(kind, found.quality[kind])
     return max(1.01, round(quality.factor, 2))
 
 
-def _kind(name: str, quality: dict[str, Quality]) -> str:
+def kind_of(name: str, quality: dict[str, Quality]) -> str:
+    """Return the kind of time that tells the error of a constant, of those that ``quality`` has."""
     # No random plan has rows in UVM: kernels by themselves tell of it.
     kind = "embedding" if name == "uvm_bytes_per_s" else IN_STEP_KINDS.get(name, _OF_KERNELS)
     # One rank exchanges nothing: whole steps tell of what it does around exchanges.
