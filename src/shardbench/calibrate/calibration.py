@@ -36,7 +36,7 @@ _IN_STEP = {
     "input": ("lookup_copy_s", "length_copy_s", "bucketise_s"),
     "dense": ("dense_flop_per_s", "dense_step_s", "dense_layer_s", "activation_bytes_per_s"),
 }  # fmt: skip
-APART, _SIGNIFICANT = 0.05, 1.96
+_APART, _SIGNIFICANT = 0.05, 1.96
 """Plans whose measured steps differ by less than this share, or by less than the noise of two, have no order."""
 IN_STEP_KINDS = {
     name: f"{phase if phase != 'exchange' else 'output'} in step" for phase, names in _IN_STEP.items() for name in names
@@ -151,10 +151,15 @@ def trust_in(machine: Machine, measured: Measurements) -> Trust | None:
         case, tables = plan.case, plan.case.problem(measured.machine).tables
         foreseen = step_time(plan.traffic, machine, case.dense, tables, case.batch_size)
         steps.append(HeldOutStep(tables=case.group, predicted_ms=foreseen.step_ms, measured_ms=plan.step_ms))
-    noise = _SIGNIFICANT * math.sqrt(2.0) * median(plan.step_noise for plan in held_out)
+    noise = median(plan.step_noise for plan in held_out)
     chip = chip_of(Environment.here(), machine.device)
     source = f"{measured_on(chip)}: whole steps of random plans, held out"
-    return trust(steps, max(math.log1p(APART), noise), source)
+    return trust(steps, least_log(noise), source)
+
+
+def least_log(noise: float) -> float:
+    """Return the difference of the logarithms of two steps from which on they are ordered, ``noise`` that of one."""
+    return max(math.log1p(_APART), _SIGNIFICANT * math.sqrt(2.0) * noise)
 
 
 def dense_steps(measured: Measurements) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """A race corrects a machine file: its plans' times are fitted, with the file's values and errors as the prior."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +11,13 @@ import numpy as np
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash
-from shardbench.calibrate.calibration import APART, kind_of
+from shardbench.calibrate.calibration import kind_of, least_log
 from shardbench.calibrate.fit import CPU_START, STEP, refit
 from shardbench.calibrate.raced import Raced, raced_plans
 from shardbench.calibrate.write import (
     CORRECTED_BY,
     GUESSED_ERROR,
+    RACED,
     base_of_file,
     in_unit,
     refuse_overwriting,
@@ -25,7 +26,7 @@ from shardbench.calibrate.write import (
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.uncertainty import HeldOutStep, trust
 from shardbench.model.calibrated import chip_behind, chip_of, raced_on
-from shardbench.model.machine import Constants, Machine, dense_key
+from shardbench.model.machine import Constants, Machine, Trust, dense_key
 from shardbench.model.machine_file import _FIELDS
 from shardbench.model.plan import Plan
 from shardbench.records.record import Record
@@ -45,18 +46,12 @@ Trials = Sequence[tuple[Plan, Record]]
 
 @dataclass(frozen=True, kw_only=True)
 class Corrected:
-    """A machine after a race: its constants, and how far its predictions of the raced plans are off."""
+    """A machine after a race, and the race."""
 
     machine: Machine
     sources: dict[str, str]
     """The source of every constant with a new value, by field name, and of the measured dense model, by key."""
-    before_ms: tuple[tuple[float, float], ...]
-    """(predicted, measured) step of each raced plan before, in ms."""
-    after_ms: tuple[tuple[float, float], ...]
-    """The same after, in sample."""
-    trials: int
-    skipped: tuple[str, ...]
-    """Which trials were left out, and why."""
+    race: Raced
 
 
 def corrected(machine: Machine, question: CountedQuestion, raced: Trials, *, chip: str | None = None) -> Corrected:
@@ -77,51 +72,48 @@ def corrected(machine: Machine, question: CountedQuestion, raced: Trials, *, chi
     guesses = _uncharged(machine)
     # A measured dense model hides what constants predict of it, and other tables have another one.
     start = replace(machine, constants=replace(machine.constants, **guesses), dense_steps={})
-    errors = {name: error for name, error in machine.errors.items() if error > 1.0} | dict.fromkeys(guesses, 1.0)
+    elsewhere = {name for name in machine.errors if chip_behind(machine, name) not in (None, here)}
     errors = {
-        name: max(error, GUESSED_ERROR) if name in guesses or chip_behind(machine, name) not in (None, here) else error
-        for name, error in errors.items()
+        name: max(error, GUESSED_ERROR) if name in guesses or name in elsewhere else error
+        for name, error in machine.errors.items()
+        if error > 1.0 or name in guesses
     }
-    found = refit(start, errors, race.residuals(), partial(_tied, start))
+    found, without = refit(start, errors, race.residuals(), partial(_tied, start))
     # A guess of which the race tells nothing stays what the file charges.
-    silent = {name: getattr(machine.constants, name) for name in guesses if name not in found.fit.fitted}
-    constants = replace(found.fit.machine.constants, **silent)
+    silent = {name: getattr(machine.constants, name) for name in guesses if name not in found.fitted}
+    constants = replace(found.machine.constants, **silent)
     names = [field.name for field in fields(Constants)]
     moved = [name for name in names if getattr(constants, name) != getattr(machine.constants, name)]
+    # The raced tables are few: agreement on them makes no constant surer than its file says.
+    left_out = found.held_out
+    judged = {name: max(machine.errors[name], round(left_out[kind_of(name, left_out)].factor, 3)) for name in moved}
     of = f"{raced_on(here)}: {question.problem.name}, {len(race.plans)} plans in {race.trials} trials"
     dense = _dense_step(race)
-    kept = {} if chip_behind(machine, "dense_flop_per_s") not in (None, here) else machine.dense_steps
     sources = {name: f"{of}, from {_stated(machine, name)}" for name in moved} | dict.fromkeys(dense, of)
-    judged = found.fit.held_out
     after = replace(
         machine,
         constants=constants,
-        # The raced tables are few: agreement on them makes no constant surer than its file says.
-        errors=machine.errors
-        | {name: max(machine.errors[name], round(judged[kind_of(name, judged)].factor, 3)) for name in moved},
-        dense_steps={**kept, **dense},
+        errors=machine.errors | judged,
+        dense_steps={**({} if "dense_flop_per_s" in elsewhere else machine.dense_steps), **dense},
         sources=machine.sources | sources,
+        trust=_trust(race, without, of),
     )
-    noise = race.noise() / math.sqrt(race.trials / len(race.plans))
-    held_out = [
+    return Corrected(machine=after, sources=sources, race=race)
+
+
+def _trust(race: Raced, without: Mapping[str, Machine], of: str) -> Trust:
+    """Return how far the steps of plans are off what the machines ``without`` them predict."""
+    steps = [
         HeldOutStep(
-            tables=question.problem.name,
-            predicted_ms=race.step_time(plan, found.without[plan.plan_hash]).step_ms,
+            tables=race.question.problem.name,
+            predicted_ms=race.step_time(plan, without[plan.plan_hash]).step_ms,
             measured_ms=plan.measured_ms((STEP, None)),
         )
         for plan in race.plans
     ]
-    foreseen = f"{of}; whole steps of each plan as predicted after a correction by the others, of the same tables"
-    least_log = max(math.log1p(APART), 1.96 * math.sqrt(2.0) * noise)
-    after = replace(after, trust=trust(held_out, least_log, foreseen))
-    return Corrected(
-        machine=after,
-        sources=sources,
-        before_ms=race.steps_ms(machine),
-        after_ms=race.steps_ms(after),
-        trials=race.trials,
-        skipped=race.skipped,
-    )
+    noise = race.noise() / math.sqrt(race.trials / len(race.plans))
+    foreseen = "whole steps of each half of the plans, as predicted after a correction by the other half"
+    return trust(steps, least_log(noise), f"{of}; {foreseen}")
 
 
 def step_errors(machine: Machine, question: CountedQuestion, raced: Trials) -> tuple[tuple[float, float], ...]:
@@ -153,38 +145,32 @@ def update_file(machine: str, out: Path, question: CountedQuestion, raced: Trial
     _refuse_others(base.machine, raced)
     found = corrected(base.machine, question, raced)
     named = found.machine if in_place else replace(found.machine, name=out.name.removesuffix(".toml"))
-    before, after = base.machine.errors, found.machine.errors
-    why = "corrected by a race: RMS error of its plans, each as predicted by the others, from"
-    judged = {name: f"{why} {before[name]:g}" for name in before if after[name] != before[name]}
-    write_machine(out, base, named, found.sources, by=CORRECTED_BY, judged=judged)
+    write_machine(out, base, named, found.sources, by=CORRECTED_BY, judged=RACED)
     return [*lines(base.machine, found), f"machine file: {out}"]
 
 
 def lines(before: Machine, found: Corrected) -> list[str]:
     """Say what a race changed of the machine ``before``, in lines of at most 79 columns."""
+    race, after = found.race, found.machine
+    off, now = (mape(race.steps_ms(machine)) for machine in (before, after))
     said = [
-        f"corrected by {len(found.after_ms)} plans in {found.trials} trials",
-        f"whole steps: {mape(found.before_ms):.1f} % off before, {mape(found.after_ms):.1f} % after (in sample)",
+        f"corrected by {len(race.plans)} plans in {race.trials} trials",
+        f"whole steps: {off:.1f} % off before, {now:.1f} % after (in sample)",
     ]
-    if found.machine.trust is not None:
-        off = 100.0 * (found.machine.trust.step_error - 1.0)
-        said.append(f"each plan as predicted by the others alone: {off:.0f} % off (root mean square)")
-    guesses = _uncharged(before)
-    beyond = []
-    for key, (name, _) in _FIELDS.items():
-        was = guesses.get(name, getattr(before.constants, name, 0.0))
-        if name in found.sources and was > 0:
-            factor = getattr(found.machine.constants, name) / was
-            error = GUESSED_ERROR if name in guesses else before.errors[name]
-            if abs(math.log(factor)) > math.log(error):
-                beyond.append((-abs(math.log(factor)), key, factor, error))
-    beyond.sort()
-    said += [f"moved beyond its error: {key} x{by:.2f} (error was {error:g})" for _, key, by, error in beyond[:_SHOWN]]
+    if after.trust is not None:
+        foreseen = 100.0 * (after.trust.step_error - 1.0)
+        said.append(f"half of the plans as predicted by the other half: {foreseen:.0f} % off (RMS)")
+    known = [(key, name) for key, (name, _) in _FIELDS.items() if name in found.sources.keys() - _uncharged(before)]
+    factors = {key: getattr(after.constants, name) / getattr(before.constants, name) for key, name in known}
+    beyond = [
+        f"moved beyond its error: {key} x{factors[key]:.2f} (error was {before.errors[name]:g})"
+        for key, name in sorted(known, key=lambda one: -abs(math.log(factors[one[0]])))
+        if abs(math.log(factors[key])) > math.log(before.errors[name])
+    ]
+    said += beyond[:_SHOWN] or ["no constant moved beyond its error"]
     if len(beyond) > _SHOWN:
         said.append(f"and {len(beyond) - _SHOWN} constants more")
-    if not beyond:
-        said.append("no constant moved beyond its error")
-    return [line[:_WIDTH] for line in (*said, *found.skipped)]
+    return [line[:_WIDTH] for line in (*said, *race.skipped)]
 
 
 def _uncharged(machine: Machine) -> dict[str, float]:

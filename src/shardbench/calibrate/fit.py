@@ -7,7 +7,7 @@ import numpy as np
 import pydantic
 from scipy.optimize import least_squares
 
-from shardbench.base.arrays import Bools, Floats
+from shardbench.base.arrays import Floats
 from shardbench.calibrate.session import KernelTime, Measurements, PlanTime
 from shardbench.cost.costmodel import StepTime, backward_s, forward_s, step_time
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
@@ -89,45 +89,6 @@ class Fit:
     """Errors of the points that took no part, by kind of time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refit:
-    """A machine's constants after plans' times, and where they would be without each of the plans."""
-
-    fit: Fit
-    """Its points that took no part are those of each plan, on the machine without that plan."""
-    without: dict[str, Machine]
-    """The machine that the other plans' times come to, by the name of a plan."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Solution:
-    """Where a fit ended, and how its errors change there."""
-
-    at: Callable[[Floats], Machine]
-    """The machine with these values of its constants, [n]."""
-    logs: Floats
-    """Of the values, [n]."""
-    bounds: tuple[Floats, Floats]
-    errors: Floats
-    """Of the times and then of the starting values, [times + n], weighted."""
-    slopes: Floats
-    """Derivatives of the errors as far as they count, [times + n, n]."""
-
-    @property
-    def machine(self) -> Machine:
-        """Return the machine with the constants that the fit came to."""
-        # Rounded as the file will state it.
-        return self.at(np.array([float(f"{value:.4g}") for value in np.exp(self.logs)]))
-
-    def without(self, times: Bools) -> Machine:
-        """Return the machine that the fit would come to without some of its times, [times], by one Newton step."""
-        kept = np.append(~times, np.full(len(self.logs), True))
-        # As scipy scales the slopes: so their products are the curvature of the soft loss.
-        errors = self.errors * (1.0 + (self.errors / _TAIL) ** 2) ** 0.25
-        step, *_ = np.linalg.lstsq(self.slopes[kept], errors[kept])
-        return self.at(np.exp(np.clip(self.logs - step, *self.bounds)))
-
-
 def fit(measured: Measurements) -> Fit:
     """Find the constants that meet the measurements best in the log; what they do not touch stays as it was.
 
@@ -138,7 +99,7 @@ def fit(measured: Measurements) -> Fit:
     times = residuals(measured)
     used = [residual for residual in times if residual.weight]
     names = _sensitive(start, used, _FITTED)
-    machine = _solve(start, names, used, _held(names, direct)).machine
+    machine = _solve(start, names, used, _held(names, direct))
     return Fit(
         machine=machine,
         fitted=tuple(names),
@@ -149,21 +110,27 @@ def fit(measured: Measurements) -> Fit:
 
 def refit(
     start: Machine, errors: Mapping[str, float], times: Sequence[Residual], tied: Callable[[Machine], Machine]
-) -> Refit:
+) -> tuple[Fit, dict[str, Machine]]:
     """Move constants from their values to what times of plans say, as far as the errors of these values allow.
 
     ``errors`` are factors above 1, by name, of the constants that may move; ``tied`` sets what follows other constants.
+    Every second plan is held out from a fit that predicts it, and so are the others. Return the fit to all plans, with
+    held-out errors of all, and by plan the machine that its own half had no part in.
     """
-    names = _sensitive(start, times, errors, tied)
-    # A constant that moved by its error counts as a time that is off by _TAIL.
-    found = _solve(start, names, times, np.array([_TAIL / np.log(errors[name]) for name in names]), tied)
-    of = np.array([time.name for time in times])
-    without = {plan: found.without(of == plan) for plan in dict.fromkeys(of.tolist())}
+
+    def fitted(used: Sequence[Residual]) -> tuple[list[str], Machine]:
+        names = _sensitive(start, used, errors, tied)
+        # A constant that moved by its error counts as a time that is off by _TAIL.
+        return names, _solve(start, names, used, np.array([_TAIL / np.log(errors[name]) for name in names]), tied)
+
+    plans = list(dict.fromkeys(time.name for time in times))
+    without: dict[str, Machine] = {}
+    for half in (plans[::2], plans[1::2]):
+        _, machine = fitted([time for time in times if time.name not in half])
+        without |= dict.fromkeys(half, machine)
+    names, machine = fitted(times)
     held_out = _by_kind(times, [time.log_error(without[time.name]) for time in times])
-    quality = _quality(times, found.machine)
-    return Refit(
-        fit=Fit(machine=found.machine, fitted=tuple(names), quality=quality, held_out=held_out), without=without
-    )
+    return Fit(machine=machine, fitted=tuple(names), quality=_quality(times, machine), held_out=held_out), without
 
 
 def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
@@ -187,7 +154,7 @@ def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str,
 
     def error_pct(start: Machine) -> float:
         names = _sensitive(start, used, _FITTED)
-        machine = _solve(start, names, used, _held(names, direct)).machine
+        machine = _solve(start, names, used, _held(names, direct))
         return _quality(judged, machine)["embedding"].median_pct
 
     terms = [term for term in CPU_TERMS if term in fitted] if judged else []
@@ -206,8 +173,10 @@ def _solve(
     used: Sequence[Residual],
     held: Floats,
     tied: Callable[[Machine], Machine] = lambda machine: machine,
-) -> _Solution:
-    """Fit the constants ``names`` to the times, their values counting as ``held``, [names]."""
+) -> Machine:
+    """Return the machine with the constants ``names`` fitted to the times; their values count as ``held``, [names]."""
+    if not names:
+        return start
     prior = np.log([getattr(start.constants, name) for name in names])
 
     def at(values: Floats) -> Machine:
@@ -222,7 +191,8 @@ def _solve(
     upper = np.minimum(upper, prior + np.log(_RANGE))
     # One disturbed time must not pull all constants.
     found = least_squares(errors, np.minimum(prior, upper - 1e-6), bounds=(lower, upper), loss="soft_l1", f_scale=_TAIL)
-    return _Solution(at=at, logs=found.x, bounds=(lower, upper), errors=found.fun, slopes=found.jac)
+    # Rounded as the file will state it.
+    return at(np.array([float(f"{value:.4g}") for value in np.exp(found.x)]))
 
 
 def direct_constants(measured: Measurements) -> dict[str, float]:
@@ -398,7 +368,7 @@ def _sensitive(
         # A ratio of 1 may only go down; a constant of 0 is one the machine does without.
         moved = tied(_with(machine, **{field.name: value / _STEP}))
         after = np.asarray([r.log_error(moved) for r in used])
-        if value > 0 and field.name in among and np.abs(after - before).max() > 1e-6:
+        if value > 0 and field.name in among and np.abs(after - before).max(initial=0.0) > 1e-6:
             names.append(field.name)
     return names
 
