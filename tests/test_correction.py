@@ -117,7 +117,7 @@ def after(machine: Machine, slow: Machine) -> Corrected:
 
 def test_the_fit_finds_a_slower_machine_and_predicts_other_tables_of_it(machine, slow, after):
     assert mape(after.race.steps_ms(machine)) > 25.0
-    assert mape(after.race.steps_ms(after.machine)) < 3.0
+    assert mape(after.race.steps_ms(after.machine)) < 4.0
     assert after.machine.trust is not None
     assert (after.machine.trust.plans, 1.0 < after.machine.trust.step_error < 1.1) == (6, True)
     assert "as predicted after a correction by the other half" in after.machine.trust.source
