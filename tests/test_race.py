@@ -375,7 +375,7 @@ def test_the_machine_file_is_corrected(
         asked.append((machine, out, question.problem.name, [(content_hash(p), r.planned.plan_hash) for p, r in raced]))
         return ["corrected"]
 
-    stub = types.ModuleType("shardbench.calibrate.posterior")
+    stub = types.ModuleType("shardbench.calibrate.correction")
     stub.update_file = update_file  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, stub.__name__, stub)
     fake = ranks(steady(**{"row-wise": 1.0, "greedy-size": 1.5}))

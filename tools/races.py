@@ -23,8 +23,10 @@ from scipy.stats import kendalltau
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.statistics import pooled_noise
-from shardbench.calibrate.posterior import mape, step_errors
+from shardbench.calibrate.correction import corrected, mape, step_errors
 from shardbench.cli.progress import progress
+from shardbench.model.calibrated import calibrated_on
+from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
@@ -98,7 +100,7 @@ PROBLEMS = (
 
 
 def run(results: Path, only: Sequence[str]) -> None:
-    """Race the problems by the user's command, which corrects a machine file, then time all plans afresh."""
+    """Race the problems by the user's command, then time all plans afresh."""
     for problem in PROBLEMS:
         if only and problem.name not in only:
             continue
@@ -115,10 +117,8 @@ def _race(problem: Raced, results: Path) -> None:
     command = [
         "shardbench", "plan", tables, problem.machine, "--workload", problem.workload, "--budget", str(PLAN_S),
         "--race", "--race-s", str(RACE_S), "--results", str(results), "--json",
-        "--update", str(results / "machines" / problem.name / f"{problem.machine}.toml"),
     ]  # fmt: skip
     print(" ".join(command), flush=True)
-    (results / "machines" / problem.name).mkdir(parents=True, exist_ok=True)
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     write_atomically(said, json.dumps(json.loads(answer), indent=1, sort_keys=True) + "\n")
 
@@ -236,7 +236,7 @@ def tables(results: Path, out: Path) -> None:
     checks = {problem.name: _trials(problem.check, results) for problem in done}
     plans = pd.DataFrame([row for problem in done for row in _plan_rows(problem, results, checks[problem.name])])
     races = pd.DataFrame([_race_row(problem, results, plans) for problem in done])
-    corrections = pd.DataFrame([row for problem in done for row in _corrections(problem, done, checks, results)])
+    corrections = pd.DataFrame([*_corrections(done, checks, results)])
     out.mkdir(parents=True, exist_ok=True)
     for name, table in (("plans", plans), ("races", races), ("correction", corrections)):
         write_atomically(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
@@ -283,24 +283,39 @@ def _race_row(problem: Raced, results: Path, plans: pd.DataFrame) -> dict[str, o
 
 
 def _corrections(
-    judged: Raced, done: Sequence[Raced], checks: Mapping[str, Mapping[str, tuple[Plan, list[Record]]]], results: Path
+    done: Sequence[Raced], checks: Mapping[str, Mapping[str, tuple[Plan, list[Record]]]], results: Path
 ) -> Iterator[dict[str, object]]:
-    """Yield how far whole steps are off on one problem's tables, as shipped and corrected by each other problem."""
-    machine, workload = load_machine(judged.machine), judged.build(results)
+    """Yield how far whole steps are off on a problem's tables, as shipped and corrected by the race of another one."""
+    questions = {problem.name: _question(problem, results) for problem in done}
+    by_race = {problem.name: _corrected(problem, questions[problem.name], results) for problem in done}
+    for judged in done:
+        question, trials = questions[judged.name], _pairs(checks[judged.name])
+        before = step_errors(question.problem.machine, question, trials)
+        for by in done:
+            if by.name != judged.name and by.machine == judged.machine:
+                after = step_errors(by_race[by.name], question, trials)
+                yield {
+                    "machine": judged.machine, "corrected_by": by.name, "judged_on": judged.name, "plans": len(before),
+                    "n": len(trials), "n_counts": "process groups", "step_mape_before_pct": mape(before),
+                    "step_mape_after_pct": mape(after), "bias_before_pct": _bias(before),
+                    "bias_after_pct": _bias(after), "tau_before": _tau(before), "tau_after": _tau(after),
+                }  # fmt: skip
+
+
+def _question(raced: Raced, results: Path) -> CountedQuestion:
+    machine, workload = load_machine(raced.machine), raced.build(results)
     problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
-    question = CountedQuestion(problem, DrawnBatches(workload, workload.test_batches), workload.dense, 10)
-    trials = [(plan, record) for plan, records in checks[judged.name].values() for record in records]
-    before = step_errors(machine, question, trials)
-    for by in done:
-        path = results / "machines" / by.name / f"{judged.machine}.toml"
-        if by.name != judged.name and by.machine == judged.machine and path.is_file():
-            after = step_errors(load_machine(str(path)), question, trials)
-            yield {
-                "machine": judged.machine, "corrected_by": by.name, "judged_on": judged.name, "plans": len(before),
-                "n": len(trials), "n_counts": "process groups", "step_mape_before_pct": mape(before),
-                "step_mape_after_pct": mape(after), "bias_before_pct": _bias(before),
-                "bias_after_pct": _bias(after), "tau_before": _tau(before), "tau_after": _tau(after),
-            }  # fmt: skip
+    return CountedQuestion(problem, DrawnBatches(workload, workload.test_batches), workload.dense, 10)
+
+
+def _corrected(raced: Raced, question: CountedQuestion, results: Path) -> Machine:
+    """Return the machine after a race, as ``--update`` had written it on the processors of its own calibration."""
+    machine = question.problem.machine
+    return corrected(machine, question, _pairs(_trials(raced.race, results)), chip=calibrated_on(machine)).machine
+
+
+def _pairs(trials: Mapping[str, tuple[Plan, list[Record]]]) -> list[tuple[Plan, Record]]:
+    return [(plan, record) for plan, records in trials.values() for record in records]
 
 
 def _bias(steps: Sequence[tuple[float, float]]) -> float:

@@ -36,7 +36,7 @@ _IN_STEP = {
     "input": ("lookup_copy_s", "length_copy_s", "bucketise_s"),
     "dense": ("dense_flop_per_s", "dense_step_s", "dense_layer_s", "activation_bytes_per_s"),
 }  # fmt: skip
-APART, _SIGNIFICANT = 0.05, 1.96
+_APART, _SIGNIFICANT = 0.05, 1.96
 """Plans whose measured steps differ by less than this share, or by less than the noise of two, have no order."""
 IN_STEP_KINDS = {
     name: f"{phase if phase != 'exchange' else 'output'} in step" for phase, names in _IN_STEP.items() for name in names
@@ -151,10 +151,15 @@ def trust_in(machine: Machine, measured: Measurements) -> Trust | None:
         case, tables = plan.case, plan.case.problem(measured.machine).tables
         foreseen = step_time(plan.traffic, machine, case.dense, tables, case.batch_size)
         steps.append(HeldOutStep(tables=case.group, predicted_ms=foreseen.step_ms, measured_ms=plan.step_ms))
-    noise = _SIGNIFICANT * math.sqrt(2.0) * median(plan.step_noise for plan in held_out)
+    noise = median(plan.step_noise for plan in held_out)
     chip = chip_of(Environment.here(), machine.device)
     source = f"{measured_on(chip)}: whole steps of random plans, held out"
-    return trust(steps, max(math.log1p(APART), noise), source)
+    return trust(steps, least_log(noise), source)
+
+
+def least_log(noise: float) -> float:
+    """Return the difference of the logarithms of two steps from which on they are ordered, ``noise`` that of one."""
+    return max(math.log1p(_APART), _SIGNIFICANT * math.sqrt(2.0) * noise)
 
 
 def dense_steps(measured: Measurements) -> dict[str, float]:
@@ -177,7 +182,7 @@ def _memory_bytes(order: Order) -> int:
 
 
 def _source(name: str, chip: str, quality: dict[str, Quality]) -> str:
-    kind = _kind(name, quality)
+    kind = kind_of(name, quality)
     found = quality[kind]
     return f"{measured_on(chip)}, {found.n} points ({kind}), median error {found.median_pct:.1f} %"
 
@@ -186,12 +191,13 @@ def _error(name: str, source: str, found: Fit) -> float:
     """Return a new constant's error factor: the RMS error of times left out of the fit, or of all where none was."""
     if source.startswith(NOT_MEASURED):
         return GUESSED_ERROR
-    kind = _kind(name, found.quality)
+    kind = kind_of(name, found.quality)
     quality = found.held_out.get(kind, found.quality[kind])
     return max(1.01, round(quality.factor, 2))
 
 
-def _kind(name: str, quality: dict[str, Quality]) -> str:
+def kind_of(name: str, quality: dict[str, Quality]) -> str:
+    """Return the kind of time that tells the error of a constant, of those that ``quality`` has."""
     # No random plan has rows in UVM: kernels by themselves tell of it.
     kind = "embedding" if name == "uvm_bytes_per_s" else IN_STEP_KINDS.get(name, _OF_KERNELS)
     # One rank exchanges nothing: whole steps tell of what it does around exchanges.

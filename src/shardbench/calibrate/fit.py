@@ -1,6 +1,6 @@
 """Fits a machine's constants to what was measured, through the cost model's own formulas."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -15,8 +15,8 @@ from shardbench.model.machine import Constants, Machine
 
 CPU_TERMS = ("table_s", "bag_s", "page_s", "sequence_row_s")
 """Constants of the terms that only CPUs pay; each is judged by the error without it."""
-FIXED = frozenset({"hbm_bytes_per_s", "cache_bytes"})
-"""Constants that are measured or reported as they are, and not fitted."""
+_FITTED = frozenset(field.name for field in fields(Constants)) - {"hbm_bytes_per_s", "cache_bytes"}
+"""Constants that a calibration fits; the others are measured or reported as they are."""
 _GUESSED, _MEASURED = 0.25, 0.5
 """Weights of a constant's starting value: a guess settles only what the times leave open."""
 CPU_START = {
@@ -39,6 +39,10 @@ _HALF = 0.3
 """Weight of forward and backward alone, beside their sum: the sum is what strategies balance."""
 _ALONE = 0.2
 """Weight of unpooled tables by themselves: in a step those of one width share a call, and their map is smaller."""
+_TAIL = 0.2
+"""Error of a logarithm from which on a time counts less than its square."""
+STEP = "whole step"
+"""The kind of time that is no phase."""
 _TINY_S = 1e-9
 _LONG_BYTES = 2**19
 """Messages from this size on tell the bandwidth."""
@@ -94,14 +98,39 @@ def fit(measured: Measurements) -> Fit:
     start, direct = _start(measured)
     times = residuals(measured)
     used = [residual for residual in times if residual.weight]
-    names = _sensitive(start, used)
-    machine = _solve(start, names, used, direct)
+    names = _sensitive(start, used, _FITTED)
+    machine = _solve(start, names, used, _held(names, direct))
     return Fit(
         machine=machine,
         fitted=tuple(names),
         quality=_quality(used, machine),
         held_out=_quality([r for r in times if not r.weight], machine),
     )
+
+
+def refit(
+    start: Machine, errors: Mapping[str, float], times: Sequence[Residual], tied: Callable[[Machine], Machine]
+) -> tuple[Fit, dict[str, Machine]]:
+    """Move constants from their values to what times of plans say, as far as the errors of these values allow.
+
+    ``errors`` are factors above 1, by name, of the constants that may move; ``tied`` sets what follows other constants.
+    Every second plan is held out from a fit that predicts it, and so are the others. Return the fit to all plans, with
+    held-out errors of all, and by plan the machine that its own half had no part in.
+    """
+
+    def fitted(used: Sequence[Residual]) -> tuple[list[str], Machine]:
+        names = _sensitive(start, used, errors, tied)
+        # A constant that moved by its error counts as a time that is off by _TAIL.
+        return names, _solve(start, names, used, np.array([_TAIL / np.log(errors[name]) for name in names]), tied)
+
+    plans = list(dict.fromkeys(time.name for time in times))
+    without: dict[str, Machine] = {}
+    for half in (plans[::2], plans[1::2]):
+        _, machine = fitted([time for time in times if time.name not in half])
+        without |= dict.fromkeys(half, machine)
+    names, machine = fitted(times)
+    held_out = _by_kind(times, [time.log_error(without[time.name]) for time in times])
+    return Fit(machine=machine, fitted=tuple(names), quality=_quality(times, machine), held_out=held_out), without
 
 
 def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
@@ -124,7 +153,8 @@ def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str,
     start, direct = _start(measured)
 
     def error_pct(start: Machine) -> float:
-        machine = _solve(start, _sensitive(start, used), used, direct)
+        names = _sensitive(start, used, _FITTED)
+        machine = _solve(start, names, used, _held(names, direct))
         return _quality(judged, machine)["embedding"].median_pct
 
     terms = [term for term in CPU_TERMS if term in fitted] if judged else []
@@ -132,22 +162,37 @@ def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str,
     return {term: (whole, error_pct(_with(start, **{term: 0.0}))) for term in terms}
 
 
-def _solve(start: Machine, names: list[str], used: list[Residual], direct: Collection[str]) -> Machine:
-    """Return the machine with the constants ``names`` fitted to the times; ``direct`` ones start from a measurement."""
+def _held(names: Sequence[str], direct: Collection[str]) -> Floats:
+    """Return the weights of starting values, [names]; ``direct`` ones start from a measurement."""
+    return np.array([_MEASURED if name in direct else _GUESSED for name in names])
+
+
+def _solve(
+    start: Machine,
+    names: Sequence[str],
+    used: Sequence[Residual],
+    held: Floats,
+    tied: Callable[[Machine], Machine] = lambda machine: machine,
+) -> Machine:
+    """Return the machine with the constants ``names`` fitted to the times; their values count as ``held``, [names]."""
+    if not names:
+        return start
     prior = np.log([getattr(start.constants, name) for name in names])
-    held = np.asarray([_MEASURED if name in direct else _GUESSED for name in names])
+
+    def at(values: Floats) -> Machine:
+        return tied(_with(start, **dict(zip(names, values.tolist()))))
 
     def errors(logs: Floats) -> Floats:
-        machine = _with(start, **_exp(names, logs))
+        machine = at(np.exp(logs))
         return np.concatenate([[r.weight * r.log_error(machine) for r in used], held * (logs - prior)])
 
     lower = prior - np.log(_RANGE)
     upper = np.asarray([0.0 if _is_share(start, name) else np.inf for name in names])
     upper = np.minimum(upper, prior + np.log(_RANGE))
     # One disturbed time must not pull all constants.
-    found = least_squares(errors, np.minimum(prior, upper - 1e-6), bounds=(lower, upper), loss="soft_l1", f_scale=0.2)
+    found = least_squares(errors, np.minimum(prior, upper - 1e-6), bounds=(lower, upper), loss="soft_l1", f_scale=_TAIL)
     # Rounded as the file will state it.
-    return _with(start, **{name: float(f"{value:.4g}") for name, value in _exp(names, found.x).items()})
+    return at(np.array([float(f"{value:.4g}") for value in np.exp(found.x)]))
 
 
 def direct_constants(measured: Measurements) -> dict[str, float]:
@@ -228,44 +273,64 @@ def _of_kernel(time: KernelTime) -> list[Residual]:
 
 def _of_plan(time: PlanTime, on: Machine) -> list[Residual]:
     case, tables = time.case, time.case.problem(on).tables
-    last: list[tuple[Machine, StepTime]] = []
-
-    def step(machine: Machine) -> StepTime:
-        # All times of a plan are asked for on one machine before the next.
-        if not last or last[0][0] is not machine:
-            last[:] = [(machine, step_time(time.traffic, machine, case.dense, tables, case.batch_size))]
-        return last[0][1]
-
-    def made(what: str, measured_ms: float, predicted_ms: Callable[[StepTime], float], weight: float) -> Residual:
-        return Residual(
-            what=what,
-            name=f"plan of {case.group}",
-            measured_s=1e-3 * measured_ms,
-            predicted_s=lambda machine: 1e-3 * predicted_ms(step(machine)),
-            weight=0.0 if case.held_out else weight,
-        )
-
-    def phase(name: StepPhase) -> Residual:
-        # Data-parallel gradients are all-reduced while the tables' backward pass runs, and waited for there.
-        beside = {StepPhase.OUTPUT_BACKWARD: StepPhase.ALL_REDUCE}.get(name)
-        measured_ms = time.work_ms[name] + (time.work_ms[StepPhase.UPDATE] if name is StepPhase.DENSE else 0.0)
-        parts = (name,) if beside is None else (name, beside)
-        return made(f"{name} in step", measured_ms, lambda t: sum(t.phases_ms[one] for one in parts), 1.0)
-
-    def kernel(name: StepPhase, rank: int) -> Residual:
-        def predicted(t: StepTime) -> float:
-            return float((t.forward_ms if name is StepPhase.LOOKUP else t.backward_ms)[rank])
-
-        return made(f"{name} in step", float(time.kernels_ms[name][rank]), predicted, 1.0 / len(time.kernels_ms[name]))
-
+    ranks = [rank for rank in range(len(time.kernels_ms[KERNELS[0]])) if time.traffic.load.bags[rank] > 0]
+    times_ms: dict[tuple[str, int | None], float] = {
+        (name, rank): float(time.kernels_ms[name][rank]) for name in KERNELS for rank in ranks
+    }
     # One rank has nobody to send to.
     exchanges = EXCHANGE_PHASES if on.topology.world_size > 1 else ()
-    ranks = [rank for rank in range(len(time.kernels_ms[KERNELS[0]])) if time.traffic.load.bags[rank] > 0]
-    return [
-        *(kernel(name, rank) for name in KERNELS for rank in ranks),
-        *map(phase, (*exchanges, StepPhase.DENSE)),
-        made("whole step", time.step_ms, lambda t: t.step_ms, _STEP_WEIGHT),
-    ]
+    times_ms |= {(name, None): time.work_ms[name] for name in exchanges}
+    times_ms[StepPhase.DENSE, None] = time.work_ms[StepPhase.DENSE] + time.work_ms[StepPhase.UPDATE]
+    times_ms[STEP, None] = time.step_ms
+    return in_step(
+        f"plan of {case.group}",
+        times_ms,
+        lambda machine: step_time(time.traffic, machine, case.dense, tables, case.batch_size),
+        on.topology.world_size,
+        0.0 if case.held_out else 1.0,
+    )
+
+
+def in_step(
+    name: str,
+    times_ms: Mapping[tuple[str, int | None], float],
+    step: Callable[[Machine], StepTime],
+    world: int,
+    weight: float = 1.0,
+) -> list[Residual]:
+    """Put times of a plan on ``world`` ranks beside what ``step`` says of them.
+
+    ``times_ms`` are by phase, or ``STEP``, and by rank for kernels; None for what is one time for all ranks.
+    """
+    last: list[tuple[Machine, StepTime]] = []
+
+    def on(machine: Machine) -> StepTime:
+        # All times of a plan are asked for on one machine before the next.
+        if not last or last[0][0] is not machine:
+            last[:] = [(machine, step(machine))]
+        return last[0][1]
+
+    def predicted_ms(time: StepTime, kind: str, rank: int | None) -> float:
+        if kind == STEP:
+            return time.step_ms
+        if rank is not None:
+            return float((time.forward_ms if kind == StepPhase.LOOKUP else time.backward_ms)[rank])
+        # Data-parallel gradients are all-reduced while the tables' backward pass runs, and waited for there.
+        beside = time.phases_ms[StepPhase.ALL_REDUCE] if kind == StepPhase.OUTPUT_BACKWARD else 0.0
+        return time.phases_ms[StepPhase(kind)] + beside
+
+    def made(kind: str, rank: int | None, measured_ms: float) -> Residual:
+        # The ranks' kernels count as one phase.
+        share = _STEP_WEIGHT if kind == STEP else 1.0 if rank is None else 1.0 / world
+        return Residual(
+            what=STEP if kind == STEP else f"{kind} in step",
+            name=name,
+            measured_s=1e-3 * measured_ms,
+            predicted_s=lambda machine: 1e-3 * predicted_ms(on(machine), kind, rank),
+            weight=weight * share,
+        )
+
+    return [made(kind, rank, ms) for (kind, rank), ms in times_ms.items()]
 
 
 def _known(machine: Machine, constants: dict[str, float]) -> dict[str, float]:
@@ -285,32 +350,37 @@ def _is_share(machine: Machine, name: str) -> bool:
     return False
 
 
-def _exp(names: list[str], logs: Floats) -> dict[str, float]:
-    return dict(zip(names, np.exp(logs).tolist()))
-
-
 def _seconds(ms: float, floor_ms: float) -> float:
     return 1e-3 * max(ms - floor_ms, 0.1 * ms)
 
 
-def _sensitive(machine: Machine, used: list[Residual]) -> list[str]:
+def _sensitive(
+    machine: Machine,
+    used: Sequence[Residual],
+    among: Collection[str],
+    tied: Callable[[Machine], Machine] = lambda machine: machine,
+) -> list[str]:
     """Return the constants that move a prediction: the cost model, not a list here, says what can be fitted."""
     before = np.asarray([r.log_error(machine) for r in used])
     names = []
     for field in fields(Constants):
         value = getattr(machine.constants, field.name)
         # A ratio of 1 may only go down; a constant of 0 is one the machine does without.
-        moved = _with(machine, **{field.name: value / _STEP})
+        moved = tied(_with(machine, **{field.name: value / _STEP}))
         after = np.asarray([r.log_error(moved) for r in used])
-        if value > 0 and field.name not in FIXED and np.abs(after - before).max() > 1e-6:
+        if value > 0 and field.name in among and np.abs(after - before).max(initial=0.0) > 1e-6:
             names.append(field.name)
     return names
 
 
-def _quality(times: list[Residual], machine: Machine) -> dict[str, Quality]:
+def _quality(times: Sequence[Residual], machine: Machine) -> dict[str, Quality]:
+    return _by_kind(times, [time.log_error(machine) for time in times])
+
+
+def _by_kind(times: Sequence[Residual], errors: Sequence[float]) -> dict[str, Quality]:
     logs: dict[str, list[float]] = {}
-    for time in times:
-        logs.setdefault(time.what, []).append(time.log_error(machine))
+    for time, error in zip(times, errors):
+        logs.setdefault(time.what, []).append(error)
     return {what: _quality_of(np.array(several)) for what, several in logs.items()}
 
 

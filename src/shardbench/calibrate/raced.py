@@ -1,15 +1,15 @@
 """What a race measured of each plan, beside what the cost model says of the same plan under any constants."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from functools import partial
 
 import numpy as np
 
-from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.base.statistics import pooled_noise
+from shardbench.calibrate.fit import STEP, Residual, in_step
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
 from shardbench.cost.traffic import Traffic
@@ -19,11 +19,8 @@ from shardbench.model.table import StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.prediction.against_measured import IDLE_MS
-from shardbench.runs.simulate import CountedQuestion, rank_phases_ms
+from shardbench.runs.simulate import CountedQuestion
 
-STEP = "step"
-KINDS = (StepPhase.INPUT, *KERNELS, StepPhase.OUTPUT, StepPhase.DENSE, StepPhase.OUTPUT_BACKWARD, STEP)
-"""The kinds of times of a race: the phases that a rank's clock tells apart, and the whole step."""
 _RANKS = {StepPhase.DENSE: max} | dict.fromkeys(EXCHANGE_PHASES, min)
 """Which rank tells how long a phase takes that is one for all: in an exchange the one that waits least."""
 
@@ -35,7 +32,7 @@ class RacedPlan:
     plan_hash: str
     traffic: Traffic
     times: dict[tuple[str, int | None], tuple[float, ...]]
-    """Measured milliseconds by kind and rank (None: one for all), one number a trial."""
+    """Measured milliseconds by phase, or ``STEP``, and rank (None: one for all), one number a trial."""
 
     @property
     def trials(self) -> int:
@@ -71,30 +68,21 @@ class Raced:
         """Return the (predicted, measured) step of each plan, in ms."""
         return tuple((self.step_time(plan, machine).step_ms, plan.measured_ms((STEP, None))) for plan in self.plans)
 
-    def predicted_ms(self, plan: RacedPlan, machine: Machine) -> Floats:
-        """Return the predicted milliseconds of a plan's times, in the order of ``RacedPlan.times``, [times]."""
-        time = self.step_time(plan, machine)
-        by_rank = rank_phases_ms(plan.traffic, time, machine)
-        found = []
-        for kind, rank in plan.times:
-            if kind == STEP:
-                found.append(time.step_ms)
-            elif rank is not None:
-                found.append(float(by_rank[StepPhase(kind)][rank]))
-            else:
-                # Measured, what nothing hides of the all-reduce is waited for with the exchange of gradients.
-                beside = StepPhase.ALL_REDUCE if kind == StepPhase.OUTPUT_BACKWARD else None
-                found.append(time.phases_ms[StepPhase(kind)] + (time.phases_ms[beside] if beside else 0.0))
-        return np.array(found)
+    def residuals(self) -> list[Residual]:
+        """Return the times of all plans, named by the plan's hash, beside what the cost model says of them."""
+        world = self.question.problem.topology.world_size
+        return [
+            time
+            for plan in self.plans
+            for time in in_step(
+                plan.plan_hash, {key: plan.measured_ms(key) for key in plan.times}, partial(self.step_time, plan), world
+            )
+        ]
 
-    def noise(self) -> dict[str, float]:
-        """Return how far trials of one plan differ, by kind: deviations of logarithms, 0 where nothing was repeated."""
-        repeats: dict[str, list[tuple[float, ...]]] = {}
-        for plan in self.plans:
-            for (kind, _), times in plan.times.items():
-                repeats.setdefault(kind, []).append(times)
-        pooled = {kind: pooled_noise(several) for kind, several in repeats.items()}
-        return {kind: noise.deviation if noise is not None else 0.0 for kind, noise in pooled.items()}
+    def noise(self) -> float:
+        """Return how far steps of one plan differ: a deviation of logarithms, 0 where nothing was repeated."""
+        noise = pooled_noise([plan.times[STEP, None] for plan in self.plans])
+        return noise.deviation if noise is not None else 0.0
 
 
 def raced_plans(question: CountedQuestion, raced: Sequence[tuple[Plan, Record]]) -> Raced:
@@ -184,8 +172,3 @@ def _fill(found: dict[tuple[str, int | None], float]) -> None:
     told = sum(found[key] for key in exchanges)
     for key in exchanges:
         found[key] *= max(1.0, left / told)
-
-
-def logs(milliseconds: Iterable[float]) -> Floats:
-    """Return natural logarithms of times, [n]; a time of nothing is a nanosecond."""
-    return np.array([log(max(ms, 1e-6)) for ms in milliseconds])

@@ -1,7 +1,6 @@
 """Machine files out of a calibration, and what they are based on."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ NOT_MEASURED = "not measured"
 CALIBRATED_BY = "shardbench doctor --calibrate; run it again with --force rather than edit it"
 CORRECTED_BY = "shardbench plan --race --update; race again rather than edit it"
 JUDGED = "calibrated: RMS error of the times that took no part in the fit (of all where none was left)"
+RACED = "as before the race, or more: RMS error of times of half of the plans as predicted by the other half"
 _GUESS = "assumption: a factor 2, nothing judges it"
 
 
@@ -104,12 +104,12 @@ def write_machine(
     sources: dict[str, str],
     *,
     by: str = CALIBRATED_BY,
-    judged: Mapping[str, str] | None = None,
+    judged: str = JUDGED,
 ) -> None:
     """Write the machine file whole or not at all, after reading it back.
 
-    ``sources`` says, by field name, where a new number comes from, ``judged`` where a new error does, if that is no
-    calibration, and ``by`` what wrote it; all else keeps the base's.
+    ``sources`` says, by field name, where a new number comes from, ``judged`` where the errors of these do, and ``by``
+    what wrote it; all else keeps the base's.
     """
     text = machine_toml(base, machine, sources, by=by, judged=judged)
     parse_machine(text, str(out))
@@ -122,7 +122,7 @@ def machine_toml(
     sources: dict[str, str],
     *,
     by: str = CALIBRATED_BY,
-    judged: Mapping[str, str] | None = None,
+    judged: str = JUDGED,
 ) -> str:
     """Write the text of a machine file; the arguments are those of ``write_machine``."""
     lines = [
@@ -136,7 +136,7 @@ def machine_toml(
         f"devices_per_node = {machine.topology.devices_per_node}",
     ]
     for key in _FIELDS:
-        lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources, judged or {})]
+        lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources, judged)]
     for key in _OPTIONAL:
         if key in base.constants:
             lines += ["", f"[constants.{key}]", *_kept(key, base, machine)]
@@ -149,22 +149,22 @@ def machine_toml(
     return "\n".join(lines) + "\n"
 
 
-def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str], judged: Mapping[str, str]) -> list[str]:
+def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str], judged: str) -> list[str]:
     name, dimension = _FIELDS[key]
     if name in sources:
         holder = machine.constants if hasattr(machine.constants, name) else machine.topology
         value, unit = in_unit(getattr(holder, name), dimension)
-        known = _GUESS if sources[name].startswith(NOT_MEASURED) else JUDGED
-        return [*_stated(value, unit, sources[name]), *_error(name, machine, judged.get(name, known))]
-    return _kept(key, base, machine, judged)
+        known = _GUESS if sources[name].startswith(NOT_MEASURED) else judged
+        return [*_stated(value, unit, sources[name]), *_error(name, machine, known)]
+    return _kept(key, base, machine)
 
 
-def _kept(key: str, base: Base, machine: Machine, judged: Mapping[str, str] | None = None) -> list[str]:
+def _kept(key: str, base: Base, machine: Machine) -> list[str]:
     name = _FIELDS[key][0] if key in _FIELDS else key
     kept = base.constants[key]
     source = kept["source"] if base.own else f"{NOT_MEASURED}, from {TEMPLATES[machine.device]}: {kept['source']}"
     known = kept.get("error_source", "") if base.own else _GUESS
-    return _stated(kept["value"], kept["unit"], source) + _error(name, machine, (judged or {}).get(name, known))
+    return _stated(kept["value"], kept["unit"], source) + _error(name, machine, known)
 
 
 def _stated(value: object, unit: str, source: str) -> list[str]:

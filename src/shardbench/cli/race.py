@@ -110,7 +110,7 @@ class RaceAsked:
         self, found: "RaceResult", search: "PlanSearch", workload: "Workload", options: "RaceOptions"
     ) -> list[str]:
         """Correct the machine file by all trials that ended well; say what changed."""
-        from shardbench.calibrate.posterior import update_file  # noqa: PLC0415
+        from shardbench.calibrate.correction import update_file  # noqa: PLC0415
         from shardbench.runs.simulate import CountedQuestion  # noqa: PLC0415
         from shardbench.workloads.materialise import DrawnBatches  # noqa: PLC0415
 
