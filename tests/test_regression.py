@@ -186,7 +186,7 @@ def test_results_are_read_as_they_were_written(tmp_path):
 def test_every_benchmark_of_the_committed_results_is_found(tmp_path):
     found = {one["name"] for one in Worker(ROOT / "benchmarks" / "cases", tmp_path, skips_unknown=False).list()}
     files = sorted((ROOT / "results" / "regression").glob("*/*.json"))
-    assert len(files) >= 3
+    assert files
     for path in files:
         assert CommitResults.read(path).listed.keys() - found == set()
 
@@ -300,20 +300,6 @@ def test_what_is_planted_is_found(repository):
     assert done.returncode == 1, done.stdout + done.stderr
     for name in ("track_cost", "track_other", "peakmem_nothing"):
         assert f"worse: bench_toy.{name}: " in done.stdout
-
-
-def test_noise_is_shown_of_what_did_not_change(repository):
-    edit(repository, 101.0)
-    done = regression(repository, "--base", "HEAD", "--repeat", "2")
-    assert (done.returncode, "noise shows where nothing changed" in done.stderr) == (2, True)
-    edit(repository, 100.0)
-    for wanted in ("1", "2"):
-        done = regression(repository, "--base", "HEAD", "--repeat", wanted, "--only", "track")
-        assert done.returncode == 0, done.stdout + done.stderr
-    lines = (repository / "results" / "tables" / "regression" / "noise.csv").read_text().splitlines()
-    assert lines[0].startswith("run,compared_with,benchmarks,suspected,raised,max_ratio,benchmark")
-    assert [line.split(",")[0] for line in lines[1:]] == ["1", "2"]
-    assert all(",2,0,0,1.000," in line for line in lines[1:])
 
 
 def test_benchmarks_that_cannot_be_imported_are_an_error(repository):

@@ -6,12 +6,9 @@ measured once more beside the commit that they are of. On another kind all are m
 
 import argparse
 import contextlib
-import csv
 import itertools
-import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,10 +23,6 @@ from trees import Stopped, checked_out, commit_of, git, working_tree
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks" / "cases"
 HISTORY = ROOT / "results" / "regression"
-NOISE = ROOT / "results" / "tables" / "regression" / "noise.csv"
-COLUMNS = (
-    "run", "compared_with", "benchmarks", "suspected", "raised", "max_ratio", "benchmark", "load_at_start", "seconds",
-)  # fmt: skip
 CODE = (
     "src",
     "baselines",
@@ -44,9 +37,8 @@ def asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--base", metavar="COMMIT", help="measure this commit beside the working tree, in turn")
     parser.add_argument("--only", metavar="REGEX", default="", help="take the benchmarks whose name has it")
     parser.add_argument("--record", action="store_true", help="keep the results of HEAD in results/regression")
-    parser.add_argument("--repeat", metavar="N", type=int, default=0, help="compare N times what did not change")
     given = parser.parse_args(arguments)
-    if given.record and (given.base or given.only or given.repeat):
+    if given.record and (given.base or given.only):
         parser.error("--record keeps all benchmarks of HEAD: it takes no other option")
     return given
 
@@ -62,8 +54,6 @@ def main(arguments: Sequence[str]) -> int:
             machine = Machine.of(now.process.ask("environment"))
             if told.record:
                 return record(now, listed, machine)
-            if told.repeat:
-                return repeat(now, listed, machine, told.base, told.repeat)
             return say(compare(now, listed, machine, told.base))
     except Stopped as error:
         print(f"error: {error}", file=sys.stderr)
@@ -160,44 +150,6 @@ def record(now: Side, listed: list[Listed], machine: Machine) -> int:
     )
     print(f"{len(found)} benchmarks: {kept.write(HISTORY).relative_to(ROOT)}")
     return 0
-
-
-def repeat(now: Side, listed: list[Listed], machine: Machine, base: str | None, times: int) -> int:
-    """Compare what did not change until the table has so many rows, each by new processes; goes on from its rows."""
-    known = latest(HISTORY, ROOT, machine) if base is None else None
-    commit = commit_of(ROOT, base or (known.commit if known else _any_base()))
-    if git(ROOT, "diff", "--name-only", commit, "--", *CODE) or git(ROOT, "status", "--porcelain", "--", *CODE):
-        raise Stopped(f"the code differs from {commit[:10]}: noise shows where nothing changed")
-    rows = _rows_of(commit[:10])
-    while len(rows) < times:
-        load, start = os.getloadavg()[0], time.monotonic()
-        outcome = compare(now, listed, machine, base)
-        say(outcome)
-        most = outcome.largest
-        ratio, name = (f"{most.ratio:.3f}", most.name) if most else ("", "")
-        facts = (len(rows) + 1, outcome.compared_with, len(outcome.compared), outcome.suspected, outcome.raised)
-        cells = map(str, (*facts, ratio, name, round(load, 2), round(time.monotonic() - start)))
-        rows.append(dict(zip(COLUMNS, cells)))
-        _write(rows)
-        now.renew()
-    return 1 if any(row["raised"] != "0" for row in rows) else 0
-
-
-def _rows_of(commit: str) -> list[dict[str, str]]:
-    """Return the rows of earlier runs, if all of them are of that commit."""
-    if not NOISE.is_file():
-        return []
-    with NOISE.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return rows if all(commit in row["compared_with"] for row in rows) else []
-
-
-def _write(rows: Sequence[dict[str, str]]) -> None:
-    NOISE.parent.mkdir(parents=True, exist_ok=True)
-    with NOISE.open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
 
 
 def progress(total: int) -> Callable[[str], None]:

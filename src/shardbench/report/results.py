@@ -41,7 +41,6 @@ _BACKENDS = {
     "published/points": _BOTH,
     "published/steps": _BOTH,
     "races/correction": _BOTH,
-    "regression/noise": "measured",
     "scale/counting": "measured",
     "scale/prepare": "measured",
     "torchrec/support": "measured",
