@@ -23,10 +23,8 @@ from scipy.stats import kendalltau
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.statistics import pooled_noise
-from shardbench.calibrate.correction import corrected, mape, step_errors
+from shardbench.calibrate.correction import mape, step_errors
 from shardbench.cli.progress import progress
-from shardbench.model.calibrated import calibrated_on
-from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
@@ -100,7 +98,7 @@ PROBLEMS = (
 
 
 def run(results: Path, only: Sequence[str]) -> None:
-    """Race the problems by the user's command, then time all plans afresh."""
+    """Race the problems by the user's command, which corrects a machine file, then time all plans afresh."""
     for problem in PROBLEMS:
         if only and problem.name not in only:
             continue
@@ -117,8 +115,10 @@ def _race(problem: Raced, results: Path) -> None:
     command = [
         "shardbench", "plan", tables, problem.machine, "--workload", problem.workload, "--budget", str(PLAN_S),
         "--race", "--race-s", str(RACE_S), "--results", str(results), "--json",
+        "--update", str(results / "machines" / problem.name / f"{problem.machine}.toml"),
     ]  # fmt: skip
     print(" ".join(command), flush=True)
+    (results / "machines" / problem.name).mkdir(parents=True, exist_ok=True)
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     write_atomically(said, json.dumps(json.loads(answer), indent=1, sort_keys=True) + "\n")
 
@@ -286,14 +286,14 @@ def _corrections(
     done: Sequence[Raced], checks: Mapping[str, Mapping[str, tuple[Plan, list[Record]]]], results: Path
 ) -> Iterator[dict[str, object]]:
     """Yield how far whole steps are off on a problem's tables, as shipped and corrected by the race of another one."""
-    questions = {problem.name: _question(problem, results) for problem in done}
-    by_race = {problem.name: _corrected(problem, questions[problem.name], results) for problem in done}
     for judged in done:
-        question, trials = questions[judged.name], _pairs(checks[judged.name])
+        question = _question(judged, results)
+        trials = [(plan, record) for plan, records in checks[judged.name].values() for record in records]
         before = step_errors(question.problem.machine, question, trials)
         for by in done:
             if by.name != judged.name and by.machine == judged.machine:
-                after = step_errors(by_race[by.name], question, trials)
+                corrected = load_machine(str(results / "machines" / by.name / f"{judged.machine}.toml"))
+                after = step_errors(corrected, question, trials)
                 yield {
                     "machine": judged.machine, "corrected_by": by.name, "judged_on": judged.name, "plans": len(before),
                     "n": len(trials), "n_counts": "process groups", "step_mape_before_pct": mape(before),
@@ -306,16 +306,6 @@ def _question(raced: Raced, results: Path) -> CountedQuestion:
     machine, workload = load_machine(raced.machine), raced.build(results)
     problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
     return CountedQuestion(problem, DrawnBatches(workload, workload.test_batches), workload.dense, 10)
-
-
-def _corrected(raced: Raced, question: CountedQuestion, results: Path) -> Machine:
-    """Return the machine after a race, as ``--update`` had written it on the processors of its own calibration."""
-    machine = question.problem.machine
-    return corrected(machine, question, _pairs(_trials(raced.race, results)), chip=calibrated_on(machine)).machine
-
-
-def _pairs(trials: Mapping[str, tuple[Plan, list[Record]]]) -> list[tuple[Plan, Record]]:
-    return [(plan, record) for plan, records in trials.values() for record in records]
 
 
 def _bias(steps: Sequence[tuple[float, float]]) -> float:

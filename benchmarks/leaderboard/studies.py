@@ -47,7 +47,6 @@ def _cells(quick: bool) -> list[Cell]:
     ]
 
 
-
 def _judge(
     _: Path,
     version: int,
