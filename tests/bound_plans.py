@@ -17,7 +17,7 @@ from shardbench.cost.bounds.demand import Demand, count_demand
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups
-from shardbench.model.plan import NodeSharded, OnLocalRank, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier
+from shardbench.model.plan import GroupSharded, OnLocalRank, OnRank, Placement, Plan, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
@@ -173,7 +173,7 @@ class Instance:
             if rows >= len(everyone):
                 found.append((RowWise(ranks=everyone, tier=tier),))
             if rows >= devices:
-                found.append((NodeSharded(tier=tier),))
+                found.append((GroupSharded(tier=tier),))
                 found += [(RowWise(ranks=ranks, tier=tier),) for ranks in by_node if len(ranks) < len(everyone)]
         return found
 

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 
 from shardbench.model.plan import (
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Plan,
@@ -30,7 +30,7 @@ def placements(draw: st.DrawFn, nodes: int, devices: int, pooling: Pooling, grou
         OnRank(rank=draw(st.integers(0, world - 1)), tier=tier),
         RowWise(ranks=tuple(range(world)), tier=tier),
         Replicated(ranks=tuple(range(world))),
-        NodeSharded(tier=tier),
+        GroupSharded(tier=tier),
         OnLocalRank(local_rank=draw(st.integers(0, group_size - 1)), tier=tier),
         Host(node=draw(st.integers(0, nodes - 1))),
     ]

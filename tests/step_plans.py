@@ -12,7 +12,7 @@ from shardbench.cost.bounds.embedding import copies_hottest, keeps_order
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
 from shardbench.cost.costmodel import StepTime, estimate, step_time
 from shardbench.cost.traffic import Traffic, count
-from shardbench.model.plan import NodeSharded, OnLocalRank, Plan, Replicated, ShardingGroups
+from shardbench.model.plan import GroupSharded, OnLocalRank, Plan, Replicated, ShardingGroups
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
@@ -177,7 +177,7 @@ class StepInstance:
         return self._bounds[key]
 
 
-COPIED = {Replicated: 0, NodeSharded: 1, OnLocalRank: 1}
+COPIED = {Replicated: 0, GroupSharded: 1, OnLocalRank: 1}
 
 
 def step_time_of(traffic: Traffic, problem: Problem) -> StepTime:

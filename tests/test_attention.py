@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from unsharded import on_ranks, train_unsharded
 
 from shardbench.engine.dlrm import DenseModel, History, HistoryAttention
-from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise, Segment, row_ranges, whole_table
+from shardbench.model.plan import GroupSharded, OnRank, Plan, Replicated, RowWise, Segment, row_ranges, whole_table
 from shardbench.model.table import HISTORY_FLOPS, DenseShape, Pooling, Table
 
 DIM, INPUTS = 8, 5
@@ -131,7 +131,7 @@ EVERYONE = (0, 1, 2, 3)
 
 
 def tiers(table: Table, hot: int, warm: int) -> tuple[Segment, ...]:
-    ends = (hot, Replicated(ranks=EVERYONE)), (hot + warm, NodeSharded()), (table.rows, RowWise(ranks=EVERYONE))
+    ends = (hot, Replicated(ranks=EVERYONE)), (hot + warm, GroupSharded()), (table.rows, RowWise(ranks=EVERYONE))
     return row_ranges(table, *ends)
 
 

@@ -27,7 +27,7 @@ from shardbench.cost.load import Load, in_uvm
 from shardbench.cost.traffic import count, expect
 from shardbench.model.machine import Machine
 from shardbench.model.plan import (
-    NodeSharded,
+    GroupSharded,
     OnLocalRank,
     OnRank,
     Placement,
@@ -87,7 +87,7 @@ def split_plan(problem: Problem, rng: np.random.Generator) -> Plan:
             choices: list[Placement] = [OnRank(rank=int(rng.integers(WORLD)), tier=tier), Replicated(ranks=everyone)]
             choices.append(OnLocalRank(local_rank=0, tier=tier))
             if row_stop - row >= WORLD:
-                choices += [RowWise(ranks=everyone, tier=tier), NodeSharded(tier=tier)]
+                choices += [RowWise(ranks=everyone, tier=tier), GroupSharded(tier=tier)]
             segments.append(
                 Segment(
                     table=table.name,

@@ -16,7 +16,7 @@ from shardbench.model.caching import MAP_BYTES, SLOT_BYTES, sets_of
 from shardbench.model.machine import Machine
 from shardbench.model.plan import (
     BatchSchedule,
-    NodeSharded,
+    GroupSharded,
     OnLocalRank,
     OnRank,
     Phase,
@@ -222,7 +222,7 @@ PLACED = {
     "whole": ((1, 2), (OnRank(rank=0, **CACHED), OnRank(rank=0, **CACHED))),
     "dealt": ((1, 2), (RowWise(ranks=(0, 1), **CACHED), OnRank(rank=1))),
     "a node's": ((2, 2), (RowWise(ranks=(2, 3), **CACHED), OnRank(rank=1, **CACHED))),
-    "a copy a node": ((2, 2), (NodeSharded(**CACHED), OnLocalRank(local_rank=1, **CACHED))),
+    "a copy a node": ((2, 2), (GroupSharded(**CACHED), OnLocalRank(local_rank=1, **CACHED))),
 }
 
 

@@ -11,7 +11,7 @@ from shardbench.base.serialise import from_data
 from shardbench.model.constraints import Constraints, nodes_of
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
-from shardbench.model.plan import NodeSharded, OnRank, Plan, RowWise, Tier, whole_table, whole_tables
+from shardbench.model.plan import GroupSharded, OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -233,7 +233,7 @@ def test_devices_of_unequal_memory() -> None:
 )
 def test_what_is_broken_is_said(constraints: Constraints, said: str) -> None:
     tables = problem().tables
-    places = [OnRank(rank=i % 4) for i in range(3)] + [NodeSharded()] * 5
+    places = [OnRank(rank=i % 4) for i in range(3)] + [GroupSharded()] * 5
     plan = Plan(world_size=4, segments=tuple(whole_table(t, place) for t, place in zip(tables, places, strict=True)))
     with pytest.raises(InvalidPlan, match=f"constraint not kept: {said}"):
         constraints.check(plan, problem())

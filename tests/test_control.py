@@ -14,7 +14,7 @@ from shardbench.engine.lower import lower
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.modules import Groups, make_modules
 from shardbench.model.machine import Topology
-from shardbench.model.plan import Host, NodeSharded, OnRank, Plan, Replicated, RowWise, Tier, whole_table
+from shardbench.model.plan import GroupSharded, Host, OnRank, Plan, Replicated, RowWise, Tier, whole_table
 from shardbench.model.strategy import Move
 from shardbench.model.table import Precision
 from shardbench.model.validate import memory_bytes, validate
@@ -96,7 +96,7 @@ def built_weights(store):
     workload = RandomWorkload([(50, 8)] * 6, 8, unpooled=frozenset({3, 4}))
     topology = machine(1, 1).topology
     places = [OnRank(rank=0), RowWise(ranks=(0,)), Replicated(ranks=(0,)), Replicated(ranks=(0,)), OnRank(rank=0)]
-    segments = tuple(whole_table(t, place) for t, place in zip(workload.tables, [*places, NodeSharded()]))
+    segments = tuple(whole_table(t, place) for t, place in zip(workload.tables, [*places, GroupSharded()]))
     lowered = lower(Plan(world_size=1, segments=segments), workload.tables, topology, Precision.FP32)
     modules = make_modules(lowered, Groups(topology), (torch.optim.SGD, {"lr": 0.1}), torch.device("cpu"))
     weights = {name: t for m in modules for name, shards in m.shards().items() for _, t in shards}

@@ -24,7 +24,7 @@ from shardbench.engine.rank import Rank, outcome_of
 from shardbench.engine.step import StepSettings, TrainingStep
 from shardbench.model.caching import WAYS, slots_of
 from shardbench.model.plan import (
-    NodeSharded,
+    GroupSharded,
     OnLocalRank,
     OnRank,
     Plan,
@@ -58,7 +58,7 @@ def plan_of(workload: RandomWorkload, nodes: int, local: int) -> Plan:
         everyone,
         cold,
         RowWise(ranks=last_node, tier=Tier.UVM),
-        NodeSharded(),
+        GroupSharded(),
         Replicated(ranks=everyone.ranks),
         OnRank(rank=1, tier=Tier.UVM),
         cold,

@@ -13,7 +13,7 @@ from shardbench.baselines.flexshard import FlexShard
 from shardbench.baselines.flexshard.memory_budget import ComparedPlan, fullest_device_bytes
 from shardbench.baselines.flexshard.shape import Room, find_homes, least_bytes, make_plan, runnable
 from shardbench.baselines.flexshard.units import is_split
-from shardbench.model.plan import NodeSharded, OnRank, Plan, Replicated, RowWise
+from shardbench.model.plan import GroupSharded, OnRank, Plan, Replicated, RowWise
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer, Pooling, Table
@@ -51,7 +51,7 @@ def test_where_memory_is_short_lukewarm_rows_are_kept_once_a_node() -> None:
     # 125 rows a device without copies; 20 rows more are 20 / (1/4 - 1/8) = 160 warm rows, or 22 hot ones.
     plan = FlexShard(budget_bytes=64 * 147).plan(problem, Budget(), 0)
     kinds = [type(s.placement) for s in plan.by_table()["s0"]]
-    assert kinds in ([Replicated, NodeSharded, RowWise], [NodeSharded, RowWise])
+    assert kinds in ([Replicated, GroupSharded, RowWise], [GroupSharded, RowWise])
     assert plan.notes["warm_rows"] >= 80
     without = FlexShard(budget_bytes=64 * 147, warm_tier=False).plan(problem, Budget(), 0)
     assert plan.notes["expected_communication_ms"] < without.notes["expected_communication_ms"]
@@ -131,7 +131,7 @@ def test_no_copies_are_kept_where_they_exceed_the_compared_plan_by_rounding() ->
 def test_other_optimisers_have_no_warm_tier() -> None:
     problem = problem_of([[4000] * 4 + [900] * 40 + [0] * 56] * 3, batch=512, optimizer=Optimizer.ROWWISE_ADAGRAD)
     plan = FlexShard(budget_ratio=3.0).plan(problem, Budget(), 0)
-    assert not any(isinstance(s.placement, NodeSharded) for s in plan.segments)
+    assert not any(isinstance(s.placement, GroupSharded) for s in plan.segments)
     assert plan.notes["warm_tier"] == "left out: averaging is exact for sgd only"
     assert plan.notes["hot_rows"] > 0
 

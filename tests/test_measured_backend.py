@@ -19,7 +19,7 @@ from shardbench.engine.lower import lower
 from shardbench.engine.measure import gather, measure, rank_job
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.model.plan import (
-    NodeSharded,
+    GroupSharded,
     OnLocalRank,
     OnRank,
     Plan,
@@ -60,7 +60,7 @@ def plan_of(kind: str, workload: RandomWorkload, nodes: int, devices: int) -> Pl
     elif kind == "column_wise":
         segments = [s for t in tables for s in columns(t, 2, [0, world - 1])]
     elif kind == "node_sharded":
-        segments = [whole_table(t, NodeSharded()) for t in tables]
+        segments = [whole_table(t, GroupSharded()) for t in tables]
     elif kind == "whole_copies":
         segments = [whole_table(t, OnLocalRank(local_rank=i % devices)) for i, t in enumerate(tables)]
     elif kind == "replicated":
@@ -255,7 +255,7 @@ def _torchrun(folder: Path) -> None:
 def test_what_cannot_run_is_named():
     workload = RandomWorkload(SHAPES, 32)
     on = machine(2, 2)
-    copies = Plan(world_size=4, segments=tuple(whole_table(t, NodeSharded()) for t in workload.tables))
+    copies = Plan(world_size=4, segments=tuple(whole_table(t, GroupSharded()) for t in workload.tables))
     with pytest.raises(Unsupported, match="table 'table0': copies by group are kept equal by averaging, exact for sgd"):
         lower(copies, workload.tables, on.topology, Precision.FP32, optimizer=Optimizer.ADAM)
     with pytest.raises(Unsupported, match="FBGEMM's CPU kernels have no fused adam"):

@@ -31,8 +31,8 @@ from shardbench.engine.step import StepSettings
 from shardbench.model.plan import (
     BatchSchedule,
     DenseHome,
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Phase,
@@ -83,7 +83,7 @@ def everything(nodes: int, devices: int) -> tuple[RandomWorkload, Plan]:
     """Every placement, pooled and not, ranges of rows and columns, and a table of two features."""
     everyone = tuple(range(nodes * devices))
     last = len(everyone) - 1
-    places = [OnRank(rank=last), RowWise(ranks=everyone), Replicated(ranks=everyone), NodeSharded(),
+    places = [OnRank(rank=last), RowWise(ranks=everyone), Replicated(ranks=everyone), GroupSharded(),
               OnLocalRank(local_rank=0)]  # fmt: skip
     shapes = [(40, 16)] * (2 * len(places) + 2)
     sequences = frozenset(range(len(places), 2 * len(places)))

@@ -15,8 +15,8 @@ from unsharded import on_ranks, train_unsharded
 
 from shardbench.cost.collectives import Calls, CollectiveName, called_by
 from shardbench.model.plan import (
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Plan,
@@ -39,7 +39,7 @@ def without_copies(calls, plan, rank, topology) -> Calls:
     places = [segment.placement for segment in plan.segments]
     groups = sharding_groups(plan.groups, topology)
     (_,), (own,) = np.nonzero(groups == rank)
-    if any(isinstance(p, NodeSharded) or (isinstance(p, OnLocalRank) and p.local_rank == own) for p in places):
+    if any(isinstance(p, GroupSharded) or (isinstance(p, OnLocalRank) and p.local_rank == own) for p in places):
         return calls
     copied = any(isinstance(p, OnLocalRank) for p in places)
     return calls.plus(called_by(groups.T, topology).times(-int(copied) / plan.sync_every))
@@ -73,7 +73,7 @@ def test_every_placement_at_once_on_two_nodes(features, exchange):
     everyone = (0, 1, 2, 3)
     places = [
         OnRank(rank=1), OnRank(rank=2, tier=Tier.UVM), RowWise(ranks=everyone), Replicated(ranks=everyone),
-        NodeSharded(), OnLocalRank(local_rank=1), Host(node=1), RowWise(ranks=(2, 3)),
+        GroupSharded(), OnLocalRank(local_rank=1), Host(node=1), RowWise(ranks=(2, 3)),
     ]  # fmt: skip
     # Table-row-wise sharding is of pooled tables only; the sequences are of two widths.
     shapes = [(40, 16)] * len(places) + [(40, 8), (40, 16)] * (len(places) - 1)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from shardbench.cost.resharding import dealt_rows, resharding
 from shardbench.model.plan import (
     BatchSchedule,
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Phase,
@@ -182,7 +182,7 @@ def test_dealt_rows_are_those_counted_one_by_one(runs: list[tuple[int, int, int]
 
 PLACEMENTS = (
     OnRank(rank=3), OnRank(rank=1, tier=Tier.UVM), RowWise(ranks=(0, 1, 2)), RowWise(ranks=(2, 3), tier=Tier.UVM),
-    Replicated(ranks=(0, 1, 2, 3)), NodeSharded(), OnLocalRank(local_rank=1), Host(node=1),
+    Replicated(ranks=(0, 1, 2, 3)), GroupSharded(), OnLocalRank(local_rank=1), Host(node=1),
 )  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def holders(segments: Sequence[Segment], row: int, column: int) -> set[int]:
             ranks = [place.ranks[(at + deal_start("t", len(place.ranks))) % len(place.ranks)]]
         elif isinstance(place, Replicated):
             ranks = list(place.ranks)
-        elif isinstance(place, NodeSharded):
+        elif isinstance(place, GroupSharded):
             ranks = [2 * node + (at + deal_start("t", 2)) % 2 for node in range(2)]
         else:
             ranks = [place.local_rank, 2 + place.local_rank]

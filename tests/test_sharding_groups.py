@@ -18,7 +18,7 @@ from shardbench.cost.traffic import count
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import rank_job
 from shardbench.model.plan import (
-    NodeSharded,
+    GroupSharded,
     OnLocalRank,
     OnRank,
     Plan,
@@ -51,12 +51,12 @@ WORKLOAD = RandomWorkload(SHAPES, 32, unpooled=frozenset({3}))
 def copying(world: int, groups: ShardingGroups | None) -> Plan:
     """Tables dealt over a group and whole on one of its ranks, pooled and not; one is cut into rows of all kinds."""
     t, size = WORKLOAD.tables, groups.size if groups is not None else world
-    ends = (10, Replicated(ranks=tuple(range(world)))), (30, NodeSharded()), (40, OnRank(rank=world - 1))
+    ends = (10, Replicated(ranks=tuple(range(world)))), (30, GroupSharded()), (40, OnRank(rank=world - 1))
     segments = (
-        whole_table(t[0], NodeSharded()),
+        whole_table(t[0], GroupSharded()),
         whole_table(t[1], OnLocalRank(local_rank=0)),
         whole_table(t[2], OnLocalRank(local_rank=size - 1)),
-        whole_table(t[3], NodeSharded()),
+        whole_table(t[3], GroupSharded()),
         *row_ranges(t[4], *ends),
     )
     return Plan(world_size=world, segments=segments, groups=groups)
@@ -125,8 +125,8 @@ def brute_force(plan, problem, bags):
     for i, table in enumerate(problem.tables):
         (segment,) = plan.by_table()[table.name]
         place, pooled, ways = segment.placement, table.pooling is Pooling.SUM, len(ranks[0])
-        owners = list(range(ways)) if isinstance(place, NodeSharded) else [place.local_rank]
-        if isinstance(place, NodeSharded):
+        owners = list(range(ways)) if isinstance(place, GroupSharded) else [place.local_rank]
+        if isinstance(place, GroupSharded):
             copied += -(-table.rows // ways) * table.dim * 4
             widths += table.dim * pooled
         else:
@@ -166,7 +166,8 @@ def test_counted_bytes_equal_a_plain_loop_by_rank(data):
     )
     problem = workload.problem(machine(nodes, devices))
     places = [
-        data.draw(st.sampled_from([NodeSharded(), *(OnLocalRank(local_rank=i) for i in range(size))])) for _ in range(3)
+        data.draw(st.sampled_from([GroupSharded(), *(OnLocalRank(local_rank=i) for i in range(size))]))
+        for _ in range(3)
     ]
     plan = Plan(world_size=world, segments=tuple(map(whole_table, problem.tables, places)), groups=groups)
     memory = validate(plan, problem, frozenset(Move))
@@ -214,7 +215,7 @@ def test_calls_wait_for_the_ranks_that_meet():
     problem = RandomWorkload(SHAPES, 32).problem(machine(2, 4))
     plan = Plan(
         world_size=8,
-        segments=tuple(whole_table(t, NodeSharded()) for t in problem.tables),
+        segments=tuple(whole_table(t, GroupSharded()) for t in problem.tables),
         groups=ShardingGroups(size=4, interleaved=True, sync_every=2),
     )
     sent = count(plan, problem, lambda i: WORKLOAD.bags(Split.TEST, 0, i), WORKLOAD.dense).collectives
@@ -275,7 +276,7 @@ class Local(Strategy):
     role = Role.OTHER_MODEL
 
     def plan(self, problem, budget, seed):
-        segments = tuple(whole_table(table, NodeSharded()) for table in problem.tables)
+        segments = tuple(whole_table(table, GroupSharded()) for table in problem.tables)
         groups = ShardingGroups(size=2, interleaved=True, sync_every=2)
         return Plan(world_size=problem.world_size, segments=segments, groups=groups)
 
@@ -343,8 +344,8 @@ def test_it_is_compared_with_no_other() -> None:
 
 def test_copies_behind_caches_are_refused() -> None:
     table = WORKLOAD.tables[0]
-    cached = NodeSharded(tier=Tier.CACHED, cache_ratio=0.5)
-    others = tuple(whole_table(each, NodeSharded()) for each in WORKLOAD.tables[1:])
+    cached = GroupSharded(tier=Tier.CACHED, cache_ratio=0.5)
+    others = tuple(whole_table(each, GroupSharded()) for each in WORKLOAD.tables[1:])
     plan = Plan(world_size=4, segments=(whole_table(table, cached), *others))
     problem = WORKLOAD.problem(machine(2, 2))
     with pytest.raises(Unsupported, match="copies by group are averaged in host memory, behind their caches"):

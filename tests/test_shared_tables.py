@@ -15,7 +15,7 @@ from shardbench.base.serialise import from_json, to_json
 from shardbench.cost.traffic import count, expect
 from shardbench.datasets import described, synthetic, trace_file
 from shardbench.engine.dlrm import DenseModel
-from shardbench.model.plan import NodeSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, whole_table
+from shardbench.model.plan import GroupSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, Pooling, Table
@@ -115,7 +115,7 @@ def test_a_shared_table_by_hand() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    [OnRank(rank=1), RowWise(ranks=(0, 1, 2, 3)), NodeSharded(), OnLocalRank(local_rank=1), RowWise(ranks=(2, 3))],
+    [OnRank(rank=1), RowWise(ranks=(0, 1, 2, 3)), GroupSharded(), OnLocalRank(local_rank=1), RowWise(ranks=(2, 3))],
 )
 def test_a_shared_table_exchanges_what_tables_of_its_own_would(place: object) -> None:
     on = RandomWorkload([(80, 8)], 16, seed=3, shared={0: 3})

@@ -18,7 +18,7 @@ from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import count
 from shardbench.model.machine import Machine
-from shardbench.model.plan import NodeSharded, Placement, Plan, Replicated, RowWise, Tier, whole_table, whole_tables
+from shardbench.model.plan import GroupSharded, Placement, Plan, Replicated, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
@@ -145,7 +145,7 @@ def test_what_is_put_in_place_by_hand(scope: int) -> None:
         place: Placement = Replicated(ranks=everyone)
         sent, bags_there, arrived = 0.0, samples, 0
     else:
-        place = RowWise(ranks=everyone) if scope == WORLD else NodeSharded()
+        place = RowWise(ranks=everyone) if scope == WORLD else GroupSharded()
         sent = 4 * 1.0 + owners * samples * 0.1 + 4 * 10.0
         bags_there = BATCH if scope == WORLD else BATCH // 2
         # All vectors but those of the rank's own samples arrive as parts of sums: of all ranks or of the node's other.

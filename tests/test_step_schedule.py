@@ -15,7 +15,7 @@ from shardbench.cost.published.points import published
 from shardbench.cost.published.steps import tables_of
 from shardbench.cost.traffic import count, mean
 from shardbench.model.machine_file import load_machine
-from shardbench.model.plan import NodeSharded, OnRank, Placement, Plan, Replicated, RowWise, whole_table, whole_tables
+from shardbench.model.plan import GroupSharded, OnRank, Placement, Plan, Replicated, RowWise, whole_table, whole_tables
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, StepSchedule, Table
@@ -67,7 +67,7 @@ def test_the_backward_pass_hides_all_reduces_on_devices_and_on_cpus_nothing_does
 def test_copies_a_node_are_averaged_after_the_step() -> None:
     # 1 ms a byte between nodes; a second of backward kernels hides the dense model's gradients, not these copies.
     across = problem_of("cuda", SEQUENTIAL, nodes=2, devices=1, inter_bytes_per_s=1e3, launch_s=1.0)
-    found = timed(across, NodeSharded())
+    found = timed(across, GroupSharded())
     rows = sum(table.rows * table.dim * 4 for table in across.tables)
     assert found.hidden_ms == pytest.approx({StepPhase.ALL_REDUCE: WEIGHTS})
     assert found.phases_ms[StepPhase.ALL_REDUCE] == pytest.approx(rows)

@@ -8,8 +8,8 @@ from problems import machine
 
 from shardbench.model.plan import (
     BatchSchedule,
+    GroupSharded,
     Host,
-    NodeSharded,
     OnRank,
     Phase,
     PhaseKind,
@@ -142,7 +142,7 @@ NODES = tuple(range(2 * WORLD))
     [
         (problem(3.0), plan(seg("t0", Host(node=0)))),
         (problem(3.0), plan(seg("t0", Replicated(ranks=(0, 1))), schedule=HOT)),
-        (problem(3.0, nodes=2), plan(seg("t0", NodeSharded()), world=4)),
+        (problem(3.0, nodes=2), plan(seg("t0", GroupSharded()), world=4)),
         (problem(3.0, nodes=2), plan(seg("t0", RowWise(ranks=(0, 2))), world=4)),
         (problem(3.0, nodes=2, pooling=Pooling.NONE), plan(seg("t0", RowWise(ranks=(2, 3))), world=4)),
         (

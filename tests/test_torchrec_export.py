@@ -19,8 +19,8 @@ from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cli import main as cli
 from shardbench.model.plan import (
     BatchSchedule,
+    GroupSharded,
     Host,
-    NodeSharded,
     OnRank,
     Phase,
     PhaseKind,
@@ -156,7 +156,7 @@ def test_what_torchrec_cannot_express_is_said_by_segment() -> None:
         world_size=4,
         segments=(
             seg("a", (0, 10), (0, 8), Host(node=0)),
-            seg("a", (10, 20), (0, 8), NodeSharded()),
+            seg("a", (10, 20), (0, 8), GroupSharded()),
             seg("b", (0, 20), (0, 8), RowWise(ranks=(0, 2))),
             seg("c", (0, 20), (0, 8), RowWise(ranks=(2, 3))),
         ),
@@ -188,7 +188,7 @@ def test_what_torchrec_cannot_express_is_said_by_segment() -> None:
     ],
 )
 def test_sharding_groups_are_said_by_the_arguments_of_torchrecs_own(groups: ShardingGroups, asked: str) -> None:
-    plan = Plan(world_size=4, segments=(seg("a", (0, 20), (0, 8), NodeSharded()),), groups=groups)
+    plan = Plan(world_size=4, segments=(seg("a", (0, 20), (0, 8), GroupSharded()),), groups=groups)
     with pytest.raises(Unsupported) as caught:
         export(plan, devices_per_node=2)
     assert str(caught.value).endswith(f"DMPCollection shards a group's plan by {asked}")

@@ -20,7 +20,7 @@ from shardbench.cost.costmodel import estimate
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import (
-    NodeSharded,
+    GroupSharded,
     OnLocalRank,
     OnRank,
     Plan,
@@ -307,7 +307,7 @@ def test_in_2d_rows_are_dealt_inside_each_node_where_there_are_enough() -> None:
     plan = strategy.plan(asked, Budget(), 0)
     validate(plan, asked, strategy.moves)
     dealt, whole = (s.placement for s in plan.segments)
-    assert dealt == NodeSharded()
+    assert dealt == GroupSharded()
     assert isinstance(whole, OnLocalRank)
 
 
@@ -320,7 +320,7 @@ def test_in_2d_tiers_columns_and_replicas_keep_their_meaning() -> None:
     plan = groups.copied(one, asked)
     validate(plan, asked, frozenset(Move))
     assert [s.placement for s in plan.segments] == [
-        NodeSharded(tier=Tier.UVM), OnLocalRank(local_rank=1), OnLocalRank(local_rank=0), Replicated(ranks=EVERYONE),
+        GroupSharded(tier=Tier.UVM), OnLocalRank(local_rank=1), OnLocalRank(local_rank=0), Replicated(ranks=EVERYONE),
     ]  # fmt: skip
     assert [(s.column_start, s.column_stop) for s in plan.segments[1:3]] == [(0, 128), (128, 256)]
 
@@ -345,7 +345,7 @@ def test_a_2d_plan_trains_the_unsharded_model_and_sends_what_is_counted(tmp_path
     strategy = get_strategy("torchrec-2d-row-wise")
     plan = strategy.plan(asked, Budget(), 0)
     validate(plan, asked, strategy.moves)
-    assert {type(s.placement) for s in plan.segments} == {NodeSharded, OnLocalRank}
+    assert {type(s.placement) for s in plan.segments} == {GroupSharded, OnLocalRank}
     ran = on_ranks(tmp_path, workload, asked, plan, warmup=0, iterations=1)
     ran.check_sent()
     ran.check_trained()

@@ -16,8 +16,8 @@ from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import (
     BatchSchedule,
     DenseHome,
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Phase,
@@ -117,7 +117,7 @@ def test_sums_in_two_bytes_by_hand():
     forward = [7 * (16 + 8) + 3 * (8 + 4)] * 2 + [3 * 4] * 2
     assert mixed.converted_bytes[0].tolist() == forward
     alone = problem(nodes=2, devices=1, exchange=Precision.FP16)
-    assert not counted(NodeSharded(), NodeSharded(), alone).converted_bytes.any()
+    assert not counted(GroupSharded(), GroupSharded(), alone).converted_bytes.any()
     assert not counted(OnLocalRank(local_rank=0), OnLocalRank(local_rank=0), alone).converted_bytes.any()
 
 
@@ -202,7 +202,7 @@ def test_host_rows_are_looked_up_by_the_nodes_first_rank():
 def test_node_copies_by_hand():
     # Two nodes of two devices, one sample each; a is copied to both nodes, dealt over the node's two devices.
     on = problem(nodes=2, devices=2)
-    traffic = counted(NodeSharded(), OnRank(rank=0), on)
+    traffic = counted(GroupSharded(), OnRank(rank=0), on)
     # a's first row is on the second of two devices.
     # Node 0 (samples 0, 1) asks for rows 0, 1, 1: row 0 on device 1, row 1 twice on device 0.
     # Node 1 (samples 2, 3) asks for rows 5, 0, 0: row 0 twice on device 1, row 5 on device 0.
@@ -261,7 +261,7 @@ def test_node_copies_are_padded_table_by_table(precision):
     cut = {"a": 5, "b": 3}
     segments = []
     for table in on.tables:
-        segments += row_ranges(table, (cut[table.name], NodeSharded()), (table.rows, OnRank(rank=0)))
+        segments += row_ranges(table, (cut[table.name], GroupSharded()), (table.rows, OnRank(rank=0)))
     traffic = count(Plan(world_size=4, segments=tuple(segments)), on, lambda i: (FIRST, SECOND)[i], DENSE)
     # A ring of two nodes: 2 * 1/2 of (3 + 2) rows of 4 columns.
     assert traffic.collectives["rows_all_reduce"].sent_inter.tolist() == [(3 + 2) * 4 * precision.bytes] * 4
@@ -293,7 +293,7 @@ def unpooled(on, *names):
 def test_the_dense_phase_waits_for_the_longest_histories():
     on = unpooled(problem(nodes=2, devices=2), "a")
     # A sample a rank; a has 2, 1, 0 and 3 of their lookups, of 4 columns, wherever its rows are.
-    for place in (OnRank(rank=1), RowWise(ranks=(0, 1, 2, 3)), NodeSharded(), Replicated(ranks=(0, 1, 2, 3))):
+    for place in (OnRank(rank=1), RowWise(ranks=(0, 1, 2, 3)), GroupSharded(), Replicated(ranks=(0, 1, 2, 3))):
         traffic = counted(place, OnRank(rank=0), on)
         assert traffic.history_columns.tolist() == [8, 4, 0, 12]
     # Bottom 2 -> 4, joined 4 + 4 + 4 -> 1, query 4 -> 4; forward 1, backward 2.
@@ -329,7 +329,7 @@ def test_table_row_wise_sums_in_the_node_and_then_goes_across():
 
 
 def test_unpooled_node_copies_send_every_vector_inside_the_node():
-    traffic = counted(NodeSharded(), OnRank(rank=0), unpooled(problem(nodes=2, devices=2), "a"))
+    traffic = counted(GroupSharded(), OnRank(rank=0), unpooled(problem(nodes=2, devices=2), "a"))
     # Asked by another rank: row 1, on rank 0, by rank 1; row 0, on rank 1, by rank 0; row 5, on rank 2, by rank 3.
     assert traffic.collectives["output_all_to_all"].sent_intra.tolist() == [16 + 16, 16, 16, 0]
     assert traffic.collectives["output_all_to_all"].received_intra.tolist() == [16, 16 + 16, 0, 16]
@@ -341,7 +341,7 @@ def test_unpooled_node_copies_send_every_vector_inside_the_node():
 
 
 EVERY_RANK, NODE_1 = RowWise(ranks=(0, 1, 2, 3)), RowWise(ranks=(2, 3))
-COPIES, REPLICAS, AT_HOME = NodeSharded(), Replicated(ranks=(0, 1, 2, 3)), OnRank(rank=0)
+COPIES, REPLICAS, AT_HOME = GroupSharded(), Replicated(ranks=(0, 1, 2, 3)), OnRank(rank=0)
 WHOLE_COPIES = OnLocalRank(local_rank=0)
 # Calls (over the world, inside nodes, between nodes) of lookups, of vectors, of sums, of replicas and copies.
 CALLS = [
@@ -386,11 +386,11 @@ def test_calls_by_hand(place_a, place_b, sequences, lookups, vectors, sums, weig
 
 def test_a_group_of_one_rank_calls_nothing():
     # A device a node: nothing inside the node, but copies are averaged; a single node: nothing to average.
-    apart = counted(NodeSharded(), NodeSharded(), problem(nodes=2, devices=1)).collectives
+    apart = counted(GroupSharded(), GroupSharded(), problem(nodes=2, devices=1)).collectives
     assert {name: c.calls for name, c in apart.items() if any(c.calls)} == {
         "rows_all_reduce": Calls(world=1), "dense_all_reduce": Calls(world=1),
     }  # fmt: skip
-    together = counted(NodeSharded(), NodeSharded(), problem(nodes=1, devices=2)).collectives
+    together = counted(GroupSharded(), GroupSharded(), problem(nodes=1, devices=2)).collectives
     assert together["output_reduce_scatter"].calls == Calls(world=1)
     assert (together["rows_all_reduce"].calls, together["rows_all_reduce"].sent.sum()) == (Calls(), 0)
 

@@ -9,7 +9,7 @@ from problems import RandomWorkload, bags, machine
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import (
-    NodeSharded,
+    GroupSharded,
     OnLocalRank,
     OnRank,
     Plan,
@@ -53,7 +53,7 @@ def test_any_split_conserves_lookups_bytes_and_vectors(data):
     on = workload.problem(machine(2, 2))
     everyone = (0, 1, 2, 3)
     choices = [
-        OnRank(rank=2), RowWise(ranks=everyone), RowWise(ranks=(2, 3)), Replicated(ranks=everyone), NodeSharded(),
+        OnRank(rank=2), RowWise(ranks=everyone), RowWise(ranks=(2, 3)), Replicated(ranks=everyone), GroupSharded(),
         OnLocalRank(local_rank=1),
     ]  # fmt: skip
     segments = []

@@ -13,8 +13,8 @@ from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.model import validate as validate_module
 from shardbench.model.plan import (
     BatchSchedule,
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Phase,
@@ -88,7 +88,7 @@ REFUSED = {
         "3 rows dealt over 4 ranks leave a rank empty",
     ),
     "empty share of a node copy": (
-        plan(part(0, 99, OnRank(rank=0)), part(99, 100, NodeSharded()), SECOND),
+        plan(part(0, 99, OnRank(rank=0)), part(99, 100, GroupSharded()), SECOND),
         "rows 99..100: 1 rows dealt over 2 ranks leave a rank empty",
     ),
     "no such local rank": (
@@ -126,7 +126,7 @@ VALID = {
     "columns": plan(part(0, 100, OnRank(rank=0), (0, 4)), part(0, 100, OnRank(rank=1), (4, 8)), SECOND),
     "grid": plan(
         part(0, 50, OnRank(rank=0), (0, 4)), part(0, 20, OnRank(rank=1), (4, 8)),
-        part(50, 100, OnRank(rank=2), (0, 4)), part(20, 100, NodeSharded(), (4, 8)), SECOND,
+        part(50, 100, OnRank(rank=2), (0, 4)), part(20, 100, GroupSharded(), (4, 8)), SECOND,
     ),
     "groups": plan(part(0, 100, Replicated(ranks=(0, 1))), part(0, 100, Replicated(ranks=(2, 3))), SECOND),
     "tiers": plan(part(0, 10, OnRank(rank=0)), part(10, 100, OnRank(rank=0, tier=Tier.UVM)), SECOND),
@@ -136,7 +136,7 @@ VALID = {
     ),
     "all hot": plan(*(whole_table(table, Replicated(ranks=EVERYONE)) for table in TABLES), schedule=phases(hot=3)),
     "dealt": plan(part(0, 100, RowWise(ranks=EVERYONE)), whole_table(TABLES[1], RowWise(ranks=(0, 1)))),
-    "node copies": plan(part(0, 98, OnRank(rank=0)), part(98, 100, NodeSharded()), SECOND),
+    "node copies": plan(part(0, 98, OnRank(rank=0)), part(98, 100, GroupSharded()), SECOND),
     "whole copies": plan(whole_table(TABLES[0], OnLocalRank(local_rank=1, tier=Tier.UVM)), SECOND),
 }  # fmt: skip
 
@@ -169,7 +169,7 @@ def test_moves_are_told_apart():
     }
     for case, moves in expected.items():
         assert used_moves(VALID[case], PROBLEM) == moves, case
-    copied = plan(*(whole_table(table, NodeSharded()) for table in TABLES))
+    copied = plan(*(whole_table(table, GroupSharded()) for table in TABLES))
     assert used_moves(copied, PROBLEM) == {Move.ROWS, Move.REPLICATE}
     with pytest.raises(InvalidPlan, match="moves its strategy does not declare: uvm"):
         validate(VALID["tiers"], PROBLEM, frozenset({Move.TABLE, Move.ROWS}))
@@ -218,7 +218,7 @@ def test_memory_counts_optimizer_state_and_dealt_rows():
     memory = memory_bytes(spread, on)
     assert memory.uvm.tolist() == [33 * 36, 33 * 36, 34 * 36, 0]
     assert memory.hbm.tolist() == [0, 30 * (64 + 4), 0, 0]
-    adam = memory_bytes(plan(part(0, 100, NodeSharded()), SECOND), replace(PROBLEM, optimizer=Optimizer.ADAM))
+    adam = memory_bytes(plan(part(0, 100, GroupSharded()), SECOND), replace(PROBLEM, optimizer=Optimizer.ADAM))
     assert adam.hbm.tolist() == [50 * 96, 50 * 96 + 30 * 192, 50 * 96, 50 * 96]
     copied = memory_bytes(VALID["whole copies"], on)
     assert (copied.hbm.tolist(), copied.uvm.tolist()) == ([0, 30 * 68, 0, 0], [0, 100 * 36, 0, 100 * 36])

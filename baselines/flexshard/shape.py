@@ -4,7 +4,7 @@ import numpy as np
 
 from shardbench.base.arrays import Ints
 from shardbench.model.plan import (
-    NodeSharded,
+    GroupSharded,
     OnRank,
     Plan,
     Replicated,
@@ -137,5 +137,5 @@ def make_plan(
             continue
         # Cold rows lie over all ranks, never over one node: deviation 11.
         cold = table.rows, RowWise(ranks=everyone)
-        segments += row_ranges(table, (hot, Replicated(ranks=everyone)), (hot + warm, NodeSharded()), cold)
+        segments += row_ranges(table, (hot, Replicated(ranks=everyone)), (hot + warm, GroupSharded()), cold)
     return Plan(world_size=problem.world_size, segments=tuple(segments), notes=notes or {})

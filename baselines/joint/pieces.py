@@ -11,7 +11,7 @@ from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, Sources
 from shardbench.cost.costmodel import sources_s
 from shardbench.cost.load import Load, segment_load
-from shardbench.model.plan import NodeSharded, OnRank, Replicated, RowWise, Segment, Tier
+from shardbench.model.plan import GroupSharded, OnRank, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
 from shardbench.model.validate import dealt
@@ -115,11 +115,11 @@ class TablePiece:
     def segment(self, table: Table, ranks: Sequence[int]) -> Segment:
         """Return the piece as a segment on the devices ``ranks``."""
         if self.scope is Holders.RANK:
-            placement: OnRank | RowWise | NodeSharded | Replicated = OnRank(rank=ranks[0], tier=self.tier)
+            placement: OnRank | RowWise | GroupSharded | Replicated = OnRank(rank=ranks[0], tier=self.tier)
         elif self.scope in (Holders.NODE, Holders.WORLD):
             placement = RowWise(ranks=tuple(ranks), tier=self.tier)
         elif self.scope is Holders.NODES:
-            placement = NodeSharded(tier=self.tier)
+            placement = GroupSharded(tier=self.tier)
         else:
             placement = Replicated(ranks=tuple(ranks))
         return Segment(

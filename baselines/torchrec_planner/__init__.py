@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from shardbench.base.errors import Infeasible
 from shardbench.model.plan import (
-    NodeSharded,
+    GroupSharded,
     OnLocalRank,
     OnRank,
     Placement,
@@ -148,7 +148,7 @@ def _copied(place: Placement, problem: Problem) -> Placement:
     if isinstance(place, OnRank):
         return OnLocalRank(local_rank=place.rank, tier=place.tier, cache_ratio=place.cache_ratio)
     if isinstance(place, RowWise):  # over all ranks of the group
-        return NodeSharded(tier=place.tier, cache_ratio=place.cache_ratio)
+        return GroupSharded(tier=place.tier, cache_ratio=place.cache_ratio)
     # Data-parallel tables are all-reduced over all ranks, in 2D as without it.
     return Replicated(ranks=tuple(range(problem.world_size)))
 

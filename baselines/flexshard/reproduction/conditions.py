@@ -12,7 +12,7 @@ from shardbench.cost.traffic import count, expect
 from shardbench.datasets.sequence import CONFIG as SEQUENCE
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
-from shardbench.model.plan import NodeSharded, Plan, Replicated
+from shardbench.model.plan import GroupSharded, Plan, Replicated
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.table import DenseShape
@@ -157,11 +157,11 @@ def outcome(strategy: Strategy, given: CountedQuestion) -> Row:
         "fullest_device_bytes": max(memory),
         "mean_device_bytes": float(np.mean(memory)),
         "hot_lookups_pct": _lookups_pct(plan, given, Replicated),
-        "warm_lookups_pct": _lookups_pct(plan, given, NodeSharded),
+        "warm_lookups_pct": _lookups_pct(plan, given, GroupSharded),
     }
 
 
-def _lookups_pct(plan: Plan, given: CountedQuestion, kind: type[Replicated] | type[NodeSharded]) -> float:
+def _lookups_pct(plan: Plan, given: CountedQuestion, kind: type[Replicated] | type[GroupSharded]) -> float:
     tables = {table.name: i for i, table in enumerate(given.problem.tables)}
     values = [given.batches.bags(0, i).values for i in range(len(tables))]
     ranges = [(tables[s.table], s.row_start, s.row_stop) for s in plan.segments if isinstance(s.placement, kind)]

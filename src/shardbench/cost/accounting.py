@@ -27,8 +27,8 @@ from shardbench.cost.collectives import (
 from shardbench.cost.load import VECTOR_BYTES, Load, segment_load
 from shardbench.cost.lookups import TableLookups
 from shardbench.model.plan import (
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Replicated,
@@ -147,7 +147,7 @@ class Account:
                 met.setdefault(("rank", rank), []).append(columns)
             elif isinstance(place, RowWise):
                 met.setdefault(self._row_wise(table, segment, lookups, place), []).append(columns)
-            elif isinstance(place, NodeSharded):
+            elif isinstance(place, GroupSharded):
                 self._node_sharded(table, segment, lookups, place.tier)
                 met.setdefault(("copies", 0), []).append(columns)
             elif isinstance(place, OnLocalRank):

@@ -15,8 +15,8 @@ from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.collectives import bytes_s, moved, pairwise
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.plan import (
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Plan,
@@ -228,7 +228,7 @@ def _places(segment: Segment, groups: Ints) -> Ints:
             ranks = np.array([[place.rank]])
         case RowWise():
             ranks = np.array(place.ranks)[:, None]
-        case NodeSharded():
+        case GroupSharded():
             ranks = groups.T
         case OnLocalRank():
             ranks = groups.T[[place.local_rank]]

@@ -18,8 +18,8 @@ from shardbench.engine.row_ranges import cut_bags
 from shardbench.model.caching import is_cached
 from shardbench.model.machine import Topology
 from shardbench.model.plan import (
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     PhaseKind,
@@ -281,14 +281,14 @@ def _check_hosts(logical: Sequence[LogicalTable]) -> None:
 def _ways(segment: Segment, group_size: int) -> int:
     if isinstance(segment.placement, RowWise):
         return len(segment.placement.ranks)
-    return group_size if isinstance(segment.placement, NodeSharded) else 1
+    return group_size if isinstance(segment.placement, GroupSharded) else 1
 
 
 def _module(segment: Segment, table: Table, phase: PhaseKind | None, device: str) -> ModuleKey:
     pooled = table.pooling is Pooling.SUM
     if phase is PhaseKind.HOT:
         return ModuleKey(pooled, Reach.GATHERED, segment.columns)
-    scope = Reach.GROUP if isinstance(segment.placement, NodeSharded | OnLocalRank) else Reach.WORLD
+    scope = Reach.GROUP if isinstance(segment.placement, GroupSharded | OnLocalRank) else Reach.WORLD
     if isinstance(segment.placement, Host) and device == "cuda":
         scope = Reach.HOSTS
     if isinstance(segment.placement, Replicated) and not pooled:
@@ -298,11 +298,11 @@ def _module(segment: Segment, table: Table, phase: PhaseKind | None, device: str
 
 def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimizer, device: str) -> None:
     place = segment.placement
-    if isinstance(place, NodeSharded | OnLocalRank) and optimizer is not Optimizer.SGD:
+    if isinstance(place, GroupSharded | OnLocalRank) and optimizer is not Optimizer.SGD:
         raise Unsupported(f"table '{table.name}': copies by group are kept equal by averaging, exact for sgd only")
     if is_cached(segment) and device == "cpu":
         raise Unsupported(f"table '{table.name}': a CPU has no HBM to cache its rows in")
-    if is_cached(segment) and isinstance(place, NodeSharded | OnLocalRank):
+    if is_cached(segment) and isinstance(place, GroupSharded | OnLocalRank):
         # A cache neither knows of what changes in host memory nor has written it back before.
         raise Unsupported(f"table '{table.name}': copies by group are averaged in host memory, behind their caches")
     if optimizer is Optimizer.ADAM and device == "cpu":

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from shardbench.base.arrays import Ints
 from shardbench.model.machine import Topology
 from shardbench.model.plan import (
+    GroupSharded,
     InTier,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Replicated,
@@ -73,7 +73,7 @@ def is_cached(segment: Segment) -> bool:
 def kernel_of(segment: Segment, table: Table, topology: Topology) -> Kernel:
     """Return the kernel that looks a segment up, on each device that holds a part of it."""
     place = segment.placement
-    kinds = {OnRank: "table_wise", NodeSharded: "node_sharded", OnLocalRank: "node_table_wise"}
+    kinds = {OnRank: "table_wise", GroupSharded: "node_sharded", OnLocalRank: "node_table_wise"}
     kind = kinds.get(type(place), "host")
     if isinstance(place, RowWise):
         kind = "row_wise" if len(place.ranks) == topology.world_size else "table_row_wise"
@@ -109,7 +109,7 @@ def ways_of(segment: Segment, groups: Ints) -> int:
     """Return over how many devices the rows of a cached segment are dealt; ``groups`` as in ``cached_parts``."""
     if isinstance(segment.placement, RowWise):
         return len(segment.placement.ranks)
-    return groups.shape[1] if isinstance(segment.placement, NodeSharded) else 1
+    return groups.shape[1] if isinstance(segment.placement, GroupSharded) else 1
 
 
 def ratio_of(segment: Segment) -> float:

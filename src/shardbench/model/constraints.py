@@ -13,8 +13,8 @@ from shardbench.base.serialise import STRICT
 from shardbench.model.machine import Capacity, Topology
 from shardbench.model.plan import (
     CacheRatio,
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Plan,
@@ -165,7 +165,7 @@ def sharding_type(segments: list[Segment], table: Table, topology: Topology) -> 
     places = [segment.placement for segment in segments]
     if any(isinstance(place, Host) for place in places):
         return HOST
-    if any(isinstance(place, NodeSharded | OnLocalRank) for place in places):
+    if any(isinstance(place, GroupSharded | OnLocalRank) for place in places):
         return NODE_COPIES
     if any(segment.rows < table.rows for segment in segments):
         return BY_FREQUENCY

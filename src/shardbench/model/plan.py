@@ -121,12 +121,13 @@ class Replicated:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class NodeSharded(InTier):
+class GroupSharded(InTier):
     """One copy a sharding group, rows dealt round-robin (as RowWise) over its ranks; copies are averaged.
 
     A plan's sharding groups are ``Plan.groups``: its nodes, unless it states others.
     """
 
+    # The word of records: plans are named by their hash.
     kind: Literal["node_sharded"] = "node_sharded"
 
 
@@ -151,7 +152,7 @@ def tier_of(placement: "Placement") -> Tier:
     return placement.tier if isinstance(placement, InTier) else Tier.HBM
 
 
-Placement = Annotated[OnRank | RowWise | Replicated | NodeSharded | OnLocalRank | Host, Field(discriminator="kind")]
+Placement = Annotated[OnRank | RowWise | Replicated | GroupSharded | OnLocalRank | Host, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -276,7 +277,7 @@ class Plan:
         """Return the steps from one averaging of copies to the next; 1 where nothing is copied by group."""
         if self.groups is None or self.groups.size == self.world_size:
             return 1
-        copied = any(isinstance(s.placement, NodeSharded | OnLocalRank) for s in self.segments)
+        copied = any(isinstance(s.placement, GroupSharded | OnLocalRank) for s in self.segments)
         return self.groups.sync_every if copied else 1
 
     def by_table(self) -> dict[str, list[Segment]]:

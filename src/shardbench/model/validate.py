@@ -20,8 +20,8 @@ from shardbench.model.caching import (
 )
 from shardbench.model.plan import (
     DenseHome,
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     PhaseKind,
@@ -103,7 +103,7 @@ def _check_segment(segment: Segment, table: Table, problem: Problem, group_size:
     if beyond:
         raise InvalidPlan(f"{where}: rank {beyond[0]} does not exist, there are {topology.world_size}")
     sharers = len(place.ranks) if isinstance(place, RowWise) else 1
-    if isinstance(place, NodeSharded):
+    if isinstance(place, GroupSharded):
         sharers = group_size
     # An empty row-wise shard crashes the engine on that rank and hangs the others.
     if segment.rows < sharers:
@@ -191,9 +191,9 @@ def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
         place = segment.placement
         if segment.columns < dims[segment.table]:
             used.add(Move.COLUMNS)
-        if segment.rows < rows[segment.table] or isinstance(place, RowWise | NodeSharded):
+        if segment.rows < rows[segment.table] or isinstance(place, RowWise | GroupSharded):
             used.add(Move.ROWS)
-        if isinstance(place, Replicated | NodeSharded | OnLocalRank):
+        if isinstance(place, Replicated | GroupSharded | OnLocalRank):
             used.add(Move.REPLICATE)
         if isinstance(place, Host):
             used.add(Move.HOST)

@@ -11,8 +11,8 @@ from shardbench.engine.lower import LogicalTable, ModuleKey, Reach
 from shardbench.model.caching import KERNELS, is_cached, ratio_of
 from shardbench.model.plan import (
     CacheRatio,
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Placement,
@@ -184,7 +184,7 @@ def inexpressible(plan: Plan, *, devices_per_node: int) -> list[str]:
 
 def _faults_of_groups(plan: Plan) -> list[str]:
     """Say what TorchRec's own 2D parallelism would be asked for in the place of a plan with sharding groups."""
-    if plan.groups is None or not any(isinstance(s.placement, NodeSharded | OnLocalRank) for s in plan.segments):
+    if plan.groups is None or not any(isinstance(s.placement, GroupSharded | OnLocalRank) for s in plan.segments):
         return []
     asked = (
         f"sharding_group_size={plan.groups.size}, use_inter_host_allreduce={not plan.groups.interleaved}, "
@@ -197,9 +197,9 @@ def _fault(segment: Segment, world_size: int, local: int, *, grouped: bool) -> s
     place = segment.placement
     if isinstance(place, Host):
         return f"rows looked up by the CPUs of node {place.node} have no sharding type"
-    if isinstance(place, NodeSharded | OnLocalRank) and grouped:
+    if isinstance(place, GroupSharded | OnLocalRank) and grouped:
         return ""  # said of the whole plan
-    if isinstance(place, NodeSharded | OnLocalRank):
+    if isinstance(place, GroupSharded | OnLocalRank):
         if world_size > local:
             return "a copy a node is TorchRec's 2D parallelism, which copies all tables or none"
         return "" if isinstance(place, OnLocalRank) else _too_few(segment, local)

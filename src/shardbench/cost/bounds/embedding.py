@@ -61,7 +61,7 @@ from shardbench.cost.costmodel import backward_work_s, calls_s, embedding_ms, fo
 from shardbench.cost.load import Load, TierRows, in_uvm, segment_load
 from shardbench.cost.lookups import ExpectedLookups, TableLookups
 from shardbench.model.machine import Constants
-from shardbench.model.plan import NodeSharded, OnLocalRank, Placement, Plan, Replicated, Tier
+from shardbench.model.plan import GroupSharded, OnLocalRank, Placement, Plan, Replicated, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling
@@ -117,7 +117,7 @@ def keeps_order(plan: Plan) -> bool:
 
 def copies_hottest(plan: Plan) -> bool:
     """Return True where a column's rows with a copy a device are hottest, and those with a copy a node come next."""
-    copies = {Replicated: 0, NodeSharded: 1, OnLocalRank: 1}
+    copies = {Replicated: 0, GroupSharded: 1, OnLocalRank: 1}
     return _descends(plan, lambda place: copies.get(type(place), 2))
 
 

@@ -11,8 +11,8 @@ from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
 from shardbench.model.plan import (
+    GroupSharded,
     Host,
-    NodeSharded,
     OnLocalRank,
     OnRank,
     Placement,
@@ -195,7 +195,7 @@ def _shares(segment: Segment, plan: Plan, nodes: int) -> Iterator[_Share]:
     elif isinstance(place, RowWise):
         rows = dealt(segment.table, segment.rows, len(place.ranks)).tolist()
         yield _Share(dict(zip(place.ranks, rows)), 1.0 / len(place.ranks))
-    elif isinstance(place, NodeSharded):
+    elif isinstance(place, GroupSharded):
         rows = dealt(segment.table, segment.rows, groups.shape[1])
         yield _Share(dict(zip(groups.ravel().tolist(), np.tile(rows, len(groups)).tolist())), 1.0 / world)
     elif isinstance(place, OnLocalRank):
@@ -239,7 +239,7 @@ def _words(place: Placement, groups: ShardingGroups | None) -> str:
         return f"dealt over {len(place.ranks)} ranks"
     if isinstance(place, Replicated):
         return f"a copy on each of {len(place.ranks)} ranks"
-    if isinstance(place, NodeSharded):
+    if isinstance(place, GroupSharded):
         return f"a copy in each {whole}, dealt over it"
     if isinstance(place, OnLocalRank):
         return f"a copy in each {whole}"
