@@ -1,1 +1,1 @@
-"""Strategies, one folder a system: found by shardbench.runs.discovery, never named by the harness."""
+"""Strategies, one folder a system: found by shardbench.trials.discovery, never named by the harness."""

@@ -8,14 +8,14 @@ import pytest
 from toy_machine import MADE_UP, machine_file
 
 from shardbench.cost.phases import MEASURED_PHASES
-from shardbench.processes.job import Ran, RankResult
-from shardbench.processes.trial_folder import read_job, result_text
+from shardbench.engine.processes.job import Ran, RankResult
+from shardbench.engine.processes.trial_folder import read_job, result_text
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
-from shardbench.runs.collect import collect
-from shardbench.runs.measured_trial import read_trial
-from shardbench.runs.runner import RunOptions, run_suite
-from shardbench.runs.suite import load_suite
+from shardbench.trials.collect import collect
+from shardbench.trials.measured_trial import read_trial
+from shardbench.trials.runner import RunOptions, run_suite
+from shardbench.trials.suite import load_suite
 
 SUITE = (
     """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    "base", "model", "workloads", "cost", "records", "processes", "engine", "runs", "torchrec", "report", "calibrate",
-    "tasks", "learning", "studies", "cli",
+    "base", "model", "workloads", "cost", "records", "engine", "trials", "advice", "report", "calibrate", "learned",
+    "studies", "conformance", "torchrec", "cli",
 )  # fmt: skip
 """Lowest first: a module imports its own room and those before it."""
 PLUGINS = {

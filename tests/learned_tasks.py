@@ -3,11 +3,11 @@
 import numpy as np
 from problems import machine
 
+from shardbench.learned.tasks.task import Task
 from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Precision, Table
-from shardbench.tasks.task import Task
 
 
 def random_problem(

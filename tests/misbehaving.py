@@ -20,7 +20,7 @@ from shardbench.base.memory import free_memory_bytes
 from shardbench.model.plan import OnRank, Plan, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Strategy
-from shardbench.runs import planning_process
+from shardbench.trials import planning_process
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Split
 

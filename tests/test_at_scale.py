@@ -6,8 +6,8 @@ import pytest
 
 from shardbench.model.machine_file import load_machine
 from shardbench.records.trial import Outcome
-from shardbench.runs.runner import RunOptions, run_suite
-from shardbench.runs.suite import load_suite
+from shardbench.trials.runner import RunOptions, run_suite
+from shardbench.trials.suite import load_suite
 
 SUITE = """
 name = "scale"

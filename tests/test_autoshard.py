@@ -15,9 +15,9 @@ from shardbench.baselines.autoshard.policy import AutoShardPolicy, place, play
 from shardbench.baselines.autoshard.reproduction.studies import UNROLL
 from shardbench.baselines.autoshard.settings import AutoShardSettings
 from shardbench.baselines.autoshard.training import AutoShardTraining
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import Task
 
 
 def test_training_evens_out_the_devices():

@@ -17,11 +17,11 @@ from shardbench.baselines.autoshard.shards import MeasuredShards, learn_costs
 from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.baselines.autoshard.unrolls import Episode, Streams
 from shardbench.baselines.autoshard.vtrace import vtrace
-from shardbench.learning.episodes import Placing
-from shardbench.learning.training import Catalogue
-from shardbench.tasks.features import Scaling
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import Task
+from shardbench.learned.episodes import Placing
+from shardbench.learned.tasks.features import Scaling
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import Task
+from shardbench.learned.training import Catalogue
 
 
 def reference(log_ratios, discounts, rewards, values, bootstrap):

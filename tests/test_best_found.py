@@ -10,10 +10,10 @@ from problems import machine
 
 from shardbench.base.errors import Infeasible
 from shardbench.cost.load import Load
-from shardbench.tasks.best_found import best_found
-from shardbench.tasks.bound import placement_bound_ms
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import Task
+from shardbench.learned.tasks.best_found import best_found
+from shardbench.learned.tasks.bound import placement_bound_ms
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import Task
 
 
 def _with_bags(task: Task, seed: int) -> Task:

@@ -7,10 +7,10 @@ import pytest
 import rank_faults
 from rank_faults import LOST, report
 
-from shardbench.processes import blame, failures, launch
-from shardbench.processes.blame import died, fault, lost_peer, stalled
-from shardbench.processes.failures import TrialFailed
-from shardbench.processes.progress import RankProgress
+from shardbench.engine.processes import blame, failures, launch
+from shardbench.engine.processes.blame import died, fault, lost_peer, stalled
+from shardbench.engine.processes.failures import TrialFailed
+from shardbench.engine.processes.progress import RankProgress
 from shardbench.records.trial import Failure, Outcome
 
 NOBODY = None

@@ -11,7 +11,7 @@ from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.traffic import count
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import memory_bytes, validate
-from shardbench.runs.evaluate import WHOLE_TABLE_MOVES
+from shardbench.trials.evaluate import WHOLE_TABLE_MOVES
 
 A_PROBLEM = 120
 """Random plans of one problem, before its memory is cut."""

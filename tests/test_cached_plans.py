@@ -35,7 +35,7 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape, Optimizer, Table
 from shardbench.model.validate import memory_bytes, used_moves, validate
-from shardbench.runs.simulate import CountedQuestion, simulate, totals
+from shardbench.trials.simulate import CountedQuestion, simulate, totals
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.trace import Bags, Split
 

@@ -40,13 +40,13 @@ from shardbench.calibrate.write import GUESSED_ERROR, base_of, in_unit, write_ma
 from shardbench.cost.costmodel import backward_s, forward_s, step_time
 from shardbench.cost.phases import EXCHANGE_PHASES, StepPhase
 from shardbench.cost.traffic import count
+from shardbench.engine.processes.failures import TrialFailed, failed
 from shardbench.model.machine import Machine, Trust
 from shardbench.model.machine_file import _FIELDS, load_machine, parse_machine
 from shardbench.model.plan import OnRank, Replicated, RowWise, Tier
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape, Pooling
 from shardbench.model.validate import validate
-from shardbench.processes.failures import TrialFailed, failed
 from shardbench.records.trial import Outcome
 
 FILES = Path(__file__).parent.parent / "benchmarks" / "machines"

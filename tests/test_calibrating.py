@@ -14,10 +14,10 @@ from shardbench.base.serialise import content_hash
 from shardbench.model.machine_file import load_machine
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.runs import calibrating, runner
-from shardbench.runs.calibrating import AFTER, BEFORE, Drift, as_calibrated, machine_path, read_drifts
-from shardbench.runs.quiet import MachineBusy, Quiet
-from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
+from shardbench.trials import calibrating, runner
+from shardbench.trials.calibrating import AFTER, BEFORE, Drift, as_calibrated, machine_path, read_drifts
+from shardbench.trials.quiet import MachineBusy, Quiet
+from shardbench.trials.runner import RunOptions, SuiteWork, run_suite
 
 SUITE = (
     """

@@ -11,13 +11,14 @@ import records as make
 from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.cli.progress import finished_line
+from shardbench.conformance import checks as conformance
 from shardbench.model.machine_file import load_machine
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare import versions
-from shardbench.runs import conformance, runner
-from shardbench.runs.discovery import strategies, strategy_version
+from shardbench.trials import runner
+from shardbench.trials.discovery import strategies, strategy_version
 
 SUITE = """
 name = "tiny"
@@ -383,7 +384,7 @@ def test_a_fresh_reproduction_is_of_all_of_a_paper(command, tmp_path, monkeypatc
     assert path.exists()
     # What cells and trials give is not the matter here.
     monkeypatch.setattr("shardbench.studies.session.run_studies", lambda *_: [])
-    monkeypatch.setattr("shardbench.runs.runner.run_suite", lambda *_: [])
+    monkeypatch.setattr("shardbench.trials.runner.run_suite", lambda *_: [])
     command("reproduce", "recshard", "--fresh", "--results", tmp_path)
     assert not path.exists()
     assert not trial_store(tmp_path, "recshard").path.exists()
@@ -403,7 +404,7 @@ def test_outdated_records_go_and_those_of_these_versions_stay(command, tmp_path,
     for record in (kept, *others):
         store.append(record)
     monkeypatch.setattr("shardbench.studies.session.run_studies", lambda *_: [])
-    monkeypatch.setattr("shardbench.runs.runner.run_suite", lambda *_: [])
+    monkeypatch.setattr("shardbench.trials.runner.run_suite", lambda *_: [])
     command("reproduce", "recshard", "--outdated", "--results", tmp_path)
     assert [record.key for record in store.read()] == [kept.key]
 
@@ -476,7 +477,7 @@ def test_sigterm_interrupts(tmp_path):
     code = """
 import time
 from shardbench.cli import main as cli
-from shardbench.runs import runner
+from shardbench.trials import runner
 def run_suite(*_):
     print("ready", flush=True)
     time.sleep(60)

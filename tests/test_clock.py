@@ -14,11 +14,11 @@ from shardbench.engine import turns
 from shardbench.engine.clock import CpuClock, CpuStamp
 from shardbench.engine.contenders import build
 from shardbench.engine.measure import rank_job
+from shardbench.engine.processes.launch import call_in_child
 from shardbench.engine.rank import Rank
 from shardbench.engine.step import Stamps
 from shardbench.engine.turns import Contender, take_turns
 from shardbench.model.plan import Plan, whole_tables
-from shardbench.processes.launch import call_in_child
 from shardbench.workloads.materialise import materialise
 
 SPIN_S = 0.03

@@ -14,8 +14,8 @@ from test_parallel import Order, facts, tiny  # noqa: F401 - a fixture
 from shardbench.base.errors import BadInput
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.cluster import Cluster, Done, Engine, submitted
-from shardbench.runs.runner import run_suite
+from shardbench.trials.cluster import Cluster, Done, Engine, submitted
+from shardbench.trials.runner import run_suite
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_what_a_job_gives_is_the_record_the_fault_of_a_file_or_the_failure(tiny,
             (tmp_path / "trace.txt").write_text("no number\n")
         yield Done(number=0, value=call(*arguments[0]))
 
-    monkeypatch.setattr("shardbench.runs.runner.submitted", in_this_process)
+    monkeypatch.setattr("shardbench.trials.runner.submitted", in_this_process)
     broken = False
     there = run_suite(one, replace(options, results=tmp_path / "there", work=None, cluster=local), Silent())
     assert facts(there[:1]) == facts(here[:1])

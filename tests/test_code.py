@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shardbench.base import code
-from shardbench.runs import discovery
-from shardbench.runs.discovery import get_strategy, strategy_version
+from shardbench.trials import discovery
+from shardbench.trials.discovery import get_strategy, strategy_version
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_strategys_version_is_a_number_and_for_other_people_their_files_count_
     shuffle = get_strategy("shuffle")
     assert strategy_version("shuffle") == str(shuffle.version)
     (package / "mine.py").write_text(
-        "from shardbench.runs.discovery import get_strategy\n"
+        "from shardbench.trials.discovery import get_strategy\n"
         "class Mine(type(get_strategy('shuffle'))):\n    '''Mine.'''\n"
     )
     mine = importlib.import_module("pack_of_a_test.mine").Mine()

@@ -12,14 +12,14 @@ from kept_folders import Silent, content, leave, only, results_of
 
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
+from shardbench.engine.processes.job import Ran, RankError
+from shardbench.engine.processes.trial_folder import attempts, next_attempt, result_text, write_job
 from shardbench.engine.rank import run_rank
-from shardbench.processes.job import Ran, RankError
-from shardbench.processes.trial_folder import attempts, next_attempt, result_text, write_job
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.collect import FolderState, collect, open_folders
-from shardbench.runs.measured_trial import read_trial
-from shardbench.runs.runner import SuiteWork, run_suite
+from shardbench.trials.collect import FolderState, collect, open_folders
+from shardbench.trials.measured_trial import read_trial
+from shardbench.trials.runner import SuiteWork, run_suite
 
 # Fixtures.
 kept, prepared = kept_folders.kept, kept_folders.prepared

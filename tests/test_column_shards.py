@@ -10,14 +10,14 @@ from problems import RandomWorkload, machine, table_loads
 from shardbench.base.errors import BadInput
 from shardbench.cost.load import Load
 from shardbench.cost.traffic import count, expect
+from shardbench.learned.tasks.bound import placement_bound_ms, shards_bound_ms
+from shardbench.learned.tasks.column_shards import augmented, shard_loads
+from shardbench.learned.tasks.oracle import NO_TABLE, SimulatedOracle, costs_of
+from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import OnRank, Plan, Segment
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Optimizer, Table
-from shardbench.tasks.bound import placement_bound_ms, shards_bound_ms
-from shardbench.tasks.column_shards import augmented, shard_loads
-from shardbench.tasks.oracle import NO_TABLE, SimulatedOracle, costs_of
-from shardbench.tasks.task import Task
 from shardbench.workloads.trace import Split
 
 TABLES, COLUMNS, RANKS = np.array([0, 0, 1, 2, 2, 2, 3]), np.array([8, 8, 32, 4, 4, 8, 64]), np.array(

@@ -14,7 +14,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.cli.names import outcomes
 from shardbench.records.trial import Outcome
-from shardbench.runs.discovery import strategies
+from shardbench.trials.discovery import strategies
 
 COMMANDS = sorted(str(command.name) for command in cli.app.registered_commands)
 WORDS = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Z")), max_size=12)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardbench.advice.constrained import evaluate_under
 from shardbench.base.errors import BadInput, Infeasible, InvalidPlan, Undeclared
 from shardbench.base.serialise import from_data
 from shardbench.model.constraints import Constraints, nodes_of
@@ -18,9 +19,8 @@ from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import Table
 from shardbench.model.validate import memory_bytes
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.constrained import evaluate_under
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import RulesOnly
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import RulesOnly
 
 
 def problem(hbm: int = 1 << 22) -> Problem:

@@ -7,12 +7,12 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
 from shardbench.baselines.dreamshard.reproduction import studies as dreamshard
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.runs.discovery import get_strategy
 from shardbench.studies.contests.contest import cheapest, fitted, judge, judge_tasks, place_all
 from shardbench.studies.contests.contest_tasks import best_of, over_rows, ratios, task_table
 from shardbench.studies.contests.training_study import learning_curve
-from shardbench.tasks.task import Task
+from shardbench.trials.discovery import get_strategy
 
 
 def tasks(count):

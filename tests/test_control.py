@@ -13,13 +13,13 @@ from shardbench.engine.fill import WEIGHT
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.modules import Groups, make_modules
+from shardbench.engine.processes.launch import call_in_child
 from shardbench.model.machine import Topology
 from shardbench.model.plan import GroupSharded, Host, OnRank, Plan, Replicated, RowWise, Tier, whole_table
 from shardbench.model.strategy import Move
 from shardbench.model.table import Precision
 from shardbench.model.validate import memory_bytes, validate
-from shardbench.processes.launch import call_in_child
-from shardbench.runs.control import control_plan
+from shardbench.trials.control import control_plan
 from shardbench.workloads.materialise import materialise
 
 SHAPES = [(900, 16), (40, 8), (2000, 16), (70, 32), (500, 16), (1, 16), (3, 8)]

@@ -23,7 +23,7 @@ from shardbench.model.plan import BatchSchedule, OnRank, Phase, PhaseKind, Plan,
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.records.record import RankTiming, Record, Tiers, Timing
 from shardbench.records.trial import Backend, Outcome
-from shardbench.runs.simulate import CountedQuestion
+from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 
 CHIP = "Some CPU, 2 cores"

@@ -20,6 +20,8 @@ from shardbench.engine.clock import CudaClock, clock_of
 from shardbench.engine.join import device_of, join_group
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.measure import rank_job
+from shardbench.engine.processes.job import RankJob
+from shardbench.engine.processes.launch import call_in_child
 from shardbench.engine.rank import Rank, outcome_of
 from shardbench.engine.step import StepSettings, TrainingStep
 from shardbench.model.caching import WAYS, slots_of
@@ -37,8 +39,6 @@ from shardbench.model.plan import (
     whole_tables,
 )
 from shardbench.model.table import Optimizer, Precision
-from shardbench.processes.job import RankJob
-from shardbench.processes.launch import call_in_child
 from shardbench.workloads.materialise import materialise
 
 ROWS, DIM, SEQUENCES = 1001, 16, frozenset({7, 8, 9})

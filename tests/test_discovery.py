@@ -14,15 +14,15 @@ import pytest
 from shardbench import baselines
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
+from shardbench.conformance.problems import cases
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import validate
-from shardbench.runs import described, discovery
-from shardbench.runs import evaluate as evaluate_module
-from shardbench.runs.conformance_problems import cases
-from shardbench.runs.discovery import broken_packages, get_strategy, missing_modules, strategies, strategy_version
-from shardbench.runs.evaluate import Answer, RulesOnly, evaluate
+from shardbench.trials import described, discovery
+from shardbench.trials import evaluate as evaluate_module
+from shardbench.trials.discovery import broken_packages, get_strategy, missing_modules, strategies, strategy_version
+from shardbench.trials.evaluate import Answer, RulesOnly, evaluate
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted(path.name for path in (ROOT / "baselines").iterdir() if (path / "__init__.py").is_file())

@@ -17,9 +17,9 @@ import shardbench
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import app
 from shardbench.report.tables.claim_text import NOT_STATED, VERDICTS
-from shardbench.runs.discovery import strategies
-from shardbench.runs.planning import learns
 from shardbench.studies.verdict import Finding
+from shardbench.trials.discovery import strategies
+from shardbench.trials.planning import learns
 
 ROOT = Path(__file__).parent.parent
 SYSTEMS = [path.parent for path in sorted((ROOT / "baselines").glob("*/__init__.py"))]
@@ -313,7 +313,7 @@ def test_every_page_has_its_place_in_the_sidebar_once():
 
 
 def modules_named(text):
-    """Dotted names of modules that a text has, such as ``shardbench.tasks.pools``."""
+    """Dotted names of modules that a text has, such as ``shardbench.learned.tasks.pools``."""
     return set(re.findall(r"\bshardbench\.[a-z_]+(?:\.[a-z_]+)?(?:\.[a-z_]+)?", text))
 
 

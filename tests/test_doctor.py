@@ -19,11 +19,11 @@ from shardbench.base.memory import RANK_BYTES
 from shardbench.calibrate import calibration
 from shardbench.cli import diagnosis as doctor
 from shardbench.cli import main as cli
+from shardbench.engine.processes.failures import failure_of
 from shardbench.model.machine_file import load_machine
-from shardbench.processes.failures import failure_of
 from shardbench.records.trial import Backend
-from shardbench.runs.jobcheck import lacking_devices
-from shardbench.runs.suite import load_suite
+from shardbench.trials.jobcheck import lacking_devices
+from shardbench.trials.suite import load_suite
 
 
 def machine_like(monkeypatch, *, cores=2, gpus=0, free=32 * 10**9):
@@ -121,7 +121,7 @@ def test_memory_is_the_tables_and_the_ranks():
 )
 def test_what_a_machine_needs(monkeypatch, machine, gpus, fits, says):
     machine_like(monkeypatch, gpus=gpus)
-    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: gpus)
+    monkeypatch.setattr("shardbench.trials.jobcheck.cuda_devices", lambda: gpus)
     on = load_machine(machine)
     answer = doctor._runs(on, 10**9, doctor.Environment.here(), 10**10, engine=True)
     assert answer[0] is fits
@@ -253,7 +253,7 @@ import sys
 for name in ("torch", "torchrec", "fbgemm_gpu"):
     sys.modules[name] = None
 import shardbench.cli.diagnosis, shardbench.cli.run, shardbench.cli.plan
-import shardbench.runs.run_trial, shardbench.runs.runner
+import shardbench.trials.run_trial, shardbench.trials.runner
 from shardbench.datasets.dlrm_datasets import CONFIG
 from shardbench.base import host
 from shardbench.base.errors import BadInput

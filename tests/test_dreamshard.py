@@ -12,13 +12,13 @@ from learned_tasks import random_problem, random_task
 from problems import machine
 
 from shardbench.base.errors import BadInput, Infeasible
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import Task, table_set
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Role
 from shardbench.model.table import Table
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import Task, table_set
+from shardbench.trials.discovery import get_strategy
 
 estimates = importlib.import_module("shardbench.baselines.dreamshard.estimated_mdp")
 measured = importlib.import_module("shardbench.baselines.dreamshard.measured_placements")

@@ -14,10 +14,10 @@ from shardbench.drift.studies import HOT_ROWS, SEEDS, SHARES_PCT, TOO_LONG, days
 from shardbench.model.machine_file import load_machine
 from shardbench.model.strategy import Move, Role
 from shardbench.records.cell import CellRecord
-from shardbench.runs.discovery import get_strategy, strategies
-from shardbench.runs.planning import learns
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import run_cell
+from shardbench.trials.discovery import get_strategy, strategies
+from shardbench.trials.planning import learns
 from shardbench.workloads.drift import LaterBatches
 from shardbench.workloads.trace import Split, closed_test_split
 

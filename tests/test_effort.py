@@ -9,8 +9,8 @@ import pytest
 from learned_tasks import random_task
 from problems import machine
 
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import random_placements
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import random_placements
 
 FOLDER = "shardbench.baselines.dreamshard.reproduction"
 contenders = importlib.import_module(f"{FOLDER}.contenders")

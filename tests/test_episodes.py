@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from learned_tasks import random_task
 from problems import machine
 
-from shardbench.learning.episodes import Placing
+from shardbench.learned.episodes import Placing
 
 WIDTH = 3
 

@@ -15,16 +15,16 @@ from problems import RandomWorkload, machine
 from shardbench.base.errors import BadInput
 from shardbench.cost.costmodel import step_time
 from shardbench.cost.traffic import count
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import Plan, Tier, whole_tables
 from shardbench.model.strategy import Budget, Move
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs import planning_process
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import answer_of, evaluate
-from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.contests.contest import judge, place_all
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import Task
+from shardbench.trials import planning_process
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import answer_of, evaluate
+from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.trace import Split
 
@@ -67,7 +67,7 @@ def test_fitting_and_planning_are_timed_apart(monkeypatch) -> None:
             return super().plan(problem, budget, seed)
 
     clock = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0])
-    monkeypatch.setattr("shardbench.runs.planning.time", clock)
+    monkeypatch.setattr("shardbench.trials.planning.time", clock)
     answer = evaluate(question(), Timed(), BUDGET, 0, sealed=False)
     assert (answer.spent.fit_s, answer.spent.plan_s) == (3.0, 0.5)
     assert (answer.spent.fit_cpu_s, answer.spent.plan_cpu_s) == (3.0, 0.5)

@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.costmodel import step_time
 from shardbench.cost.traffic import count
 from shardbench.model.plan import BatchSchedule, Host, OnRank, Phase, PhaseKind, Plan, Replicated, Segment, whole_table
-from shardbench.runs.simulate import simulate, simulate_schedule
+from shardbench.trials.simulate import simulate, simulate_schedule
 from shardbench.workloads.hotness import HotPrefix, HotReplicas, Packer, hot_samples, join, pack, take
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.trace import Bags, Split

@@ -7,7 +7,7 @@ import pytest
 from faults.__main__ import COLUMNS, all_faults, rows
 from faults.case import Fault, Seen, expected, run
 
-from shardbench.processes.server import FORK_SERVER
+from shardbench.engine.processes.server import FORK_SERVER
 from shardbench.records.trial import Failure, Outcome
 
 TABLE = Path(__file__).parent.parent / "results" / "tables" / "faults" / "summary.csv"

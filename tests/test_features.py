@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from shardbench.base.errors import BadInput
+from shardbench.learned.tasks.features import FEATURES, SCALARS, Scaling, table_features
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Precision, Table
-from shardbench.tasks.features import FEATURES, SCALARS, Scaling, table_features
 
 
 def test_features_by_hand():

@@ -18,7 +18,7 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.model.validate import memory_bytes
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 
 
 @settings(max_examples=40)

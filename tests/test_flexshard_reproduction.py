@@ -26,12 +26,12 @@ from shardbench.baselines.flexshard.reproduction.studies import GAP, _gains
 from shardbench.cost.collectives import ALL_REDUCES, CollectiveName
 from shardbench.model.table import DenseShape
 from shardbench.records.trial import Backend
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import answer_of
-from shardbench.runs.simulate import CountedQuestion
-from shardbench.runs.suite import load_suite
 from shardbench.studies.claim import Evidence
 from shardbench.studies.reproduction import find_reproduction
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import answer_of
+from shardbench.trials.simulate import CountedQuestion
+from shardbench.trials.suite import load_suite
 from shardbench.workloads.materialise import DrawnBatches
 
 SMALL = {"tables": 6, "row_scale": 0.01, "profile_samples": 512}

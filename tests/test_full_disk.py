@@ -14,9 +14,9 @@ from shardbench.base.atomic import whole_file
 from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.records.trial import Outcome
-from shardbench.runs import run_trial
-from shardbench.runs.run_trial import keep_rest
-from shardbench.runs.session import run_session
+from shardbench.trials import run_trial
+from shardbench.trials.run_trial import keep_rest
+from shardbench.trials.session import run_session
 
 
 def full(*_: object) -> None:
@@ -68,7 +68,7 @@ def test_a_plan_that_does_not_fit_is_kept_after_its_record(context, tmp_path, mo
 
 
 def test_a_trial_that_the_program_has_no_room_for_has_no_outcome(context, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("shardbench.runs.evaluate.validate", full)
+    monkeypatch.setattr("shardbench.trials.evaluate.validate", full)
     with pytest.raises(OSError, match="No space left"):
         outcome(context, misbehaving.Honest)
 

@@ -15,7 +15,7 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer, Table
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 
 VARIANTS = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
 

@@ -4,7 +4,7 @@ import ctypes
 import resource
 
 from shardbench.engine.heap import give_freed_memory_back, keep_freed_memory
-from shardbench.processes.launch import call_in_child
+from shardbench.engine.processes.launch import call_in_child
 
 SIZE = 6 << 20
 """Bytes of a block, which glibc gives back by default when it is freed."""

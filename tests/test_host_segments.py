@@ -23,7 +23,7 @@ from shardbench.model.plan import DenseHome, Host, OnRank, Plan, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 from shardbench.workloads.trace import Split
 
 WORKLOAD = RandomWorkload([(300, 8), (50, 8), (900, 8)], batch_size=16)

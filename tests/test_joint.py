@@ -44,8 +44,8 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.model.validate import memory_bytes, validate
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.simulate import CountedQuestion
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 
 MOVES = get_strategy("joint").moves

@@ -11,8 +11,8 @@ from shardbench.baselines.joint.reproduction.studies import CHANGES, LEARNED_ON,
 from shardbench.baselines.joint.strategy import VARIANTS, Joint
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import DenseShape
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.simulate import CountedQuestion
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 
 

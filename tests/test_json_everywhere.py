@@ -8,13 +8,13 @@ import records as make
 from two_days import write_days
 
 from shardbench.cli import main as cli
+from shardbench.conformance import checks as conformance
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.table import Table
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.store import cell_store
-from shardbench.runs import conformance
-from shardbench.runs.measured_trial import TRIAL
 from shardbench.studies import definitions, session
+from shardbench.trials.measured_trial import TRIAL
 
 COMMANDS = [str(command.name) for command in cli.app.registered_commands]
 SUITE = """

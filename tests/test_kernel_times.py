@@ -6,8 +6,8 @@ import pandas as pd
 
 from shardbench.baselines.dreamshard.reproduction import kernel_times
 from shardbench.baselines.dreamshard.reproduction.paired_differences import PARTS, paired_table
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.pools import load_pool
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.pools import load_pool
 
 
 def test_rows_are_judged_by_the_oracle_that_is_given(tmp_path, monkeypatch):

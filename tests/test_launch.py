@@ -16,10 +16,10 @@ import misbehaving
 import pytest
 
 from shardbench.base.wall import Kind, kind, wall_around
-from shardbench.processes import launch, server
-from shardbench.processes.failures import TrialFailed
-from shardbench.processes.launch import Worker, call_in_child
-from shardbench.processes.server import FORK_SERVER, server_pid
+from shardbench.engine.processes import launch, server
+from shardbench.engine.processes.failures import TrialFailed
+from shardbench.engine.processes.launch import Worker, call_in_child
+from shardbench.engine.processes.server import FORK_SERVER, server_pid
 from shardbench.records.trial import Outcome
 
 TESTS = Path(__file__).parent
@@ -262,8 +262,8 @@ def test_children_end_with_the_process_that_started_them(tmp_path, how):
     program = started(f"""
 from pathlib import Path
 import test_launch
-from shardbench.processes.launch import call_in_child
-from shardbench.processes.server import FORK_SERVER
+from shardbench.engine.processes.launch import call_in_child
+from shardbench.engine.processes.server import FORK_SERVER
 log = Path({str(tmp_path / "log")!r})
 with FORK_SERVER.without_engine():
     call_in_child(test_launch.hang_with_child, ({str(tmp_path)!r},), timeout_s=600, phase="plan", log=log)
@@ -287,9 +287,9 @@ def test_blocked_signals_and_a_long_path_of_temporary_folders_are_the_callers_ow
         f"""
 import os, signal
 from pathlib import Path
-from shardbench.processes.failures import TrialFailed
-from shardbench.processes.launch import call_in_child
-from shardbench.processes.server import FORK_SERVER
+from shardbench.engine.processes.failures import TrialFailed
+from shardbench.engine.processes.launch import call_in_child
+from shardbench.engine.processes.server import FORK_SERVER
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
 with FORK_SERVER.without_engine():
     try:

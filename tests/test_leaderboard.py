@@ -18,8 +18,8 @@ from shardbench.model.machine_file import load_machine
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.report.standing import by_problem, disagreement, table_standings
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
-from shardbench.runs.discovery import strategies
 from shardbench.studies.reproduction import find_reproduction
+from shardbench.trials.discovery import strategies
 
 DIGESTS = {
     1: "cdfa56c6f20dabdfcb8aa8aaa50922435e1ee2ed3275826d34c1776d7baa0e8c",

@@ -7,15 +7,15 @@ import pytest
 
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment, Gpus
+from shardbench.engine.processes.failures import TrialFailed
 from shardbench.model.calibrated import calibrated_on, chip_of
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
-from shardbench.processes.failures import TrialFailed
 from shardbench.records.record import Record, Timing, TrafficTotals
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.runs.calibrating import BEFORE, machine_path
-from shardbench.runs.measured_trial import least_step_ms, refuse_too_fast
+from shardbench.trials.calibrating import BEFORE, machine_path
+from shardbench.trials.measured_trial import least_step_ms, refuse_too_fast
 
 RESULTS = Path(__file__).parent.parent / "results"
 TRAFFIC = TrafficTotals(

@@ -13,13 +13,13 @@ from shardbench.base.errors import BadInput
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import trial_store
-from shardbench.runs.discovery import reproduction_names
 from shardbench.studies import definitions, ledger
 from shardbench.studies.claim import SUITE, Claim, RegionTable, parse_claims
 from shardbench.studies.definitions import Definition
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.rules import ALLOWED
 from shardbench.studies.study_tables import recorded_cells
+from shardbench.trials.discovery import reproduction_names
 
 ROOT = Path(__file__).parent.parent
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

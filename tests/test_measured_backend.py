@@ -17,6 +17,10 @@ from shardbench.base.errors import Unsupported
 from shardbench.base.serialise import to_json
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import gather, measure, rank_job
+from shardbench.engine.processes.failures import TrialFailed
+from shardbench.engine.processes.job import JOB
+from shardbench.engine.processes.launch import call_in_child
+from shardbench.engine.processes.trial_folder import result_text
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.model.plan import (
     GroupSharded,
@@ -30,10 +34,6 @@ from shardbench.model.plan import (
     whole_tables,
 )
 from shardbench.model.table import Optimizer, Precision
-from shardbench.processes.failures import TrialFailed
-from shardbench.processes.job import JOB
-from shardbench.processes.launch import call_in_child
-from shardbench.processes.trial_folder import result_text
 from shardbench.records.trial import Outcome
 from shardbench.workloads.materialise import materialise
 

@@ -6,13 +6,13 @@ from learned_tasks import random_problem, random_task
 from problems import machine
 
 from shardbench.base.errors import BadInput
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import Task
 from shardbench.model.table import Precision
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import Task
 from shardbench.workloads.trace import Bags
 
 pytest.importorskip("fbgemm_gpu")
-from shardbench.tasks.measured_oracle import MeasuredOracle
+from shardbench.learned.tasks.measured_oracle import MeasuredOracle
 
 
 class Counting(MeasuredOracle):

@@ -16,12 +16,12 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput, Undeclared
 from shardbench.base.serialise import content_hash, from_json, to_json
+from shardbench.learned.tasks.subsets import part
+from shardbench.learned.tasks.task import Task
 from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, Optimizer, Precision, Table
-from shardbench.tasks.subsets import part
-from shardbench.tasks.task import Task
 from shardbench.workloads.trace import Bags, Ranking, Split
 
 COUNTS = st.lists(st.integers(0, 50), min_size=1, max_size=60)

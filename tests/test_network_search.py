@@ -10,11 +10,11 @@ from learned_tasks import random_problem, random_task
 from problems import machine
 
 from shardbench.base.errors import Infeasible
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import random_placements
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import random_placements
+from shardbench.trials.discovery import get_strategy
 
 estimates = importlib.import_module("shardbench.baselines.dreamshard.estimated_mdp")
 searches = importlib.import_module("shardbench.baselines.dreamshard.network_search")

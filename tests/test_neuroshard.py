@@ -11,13 +11,13 @@ from learned_tasks import random_problem, random_task
 from problems import machine
 
 from shardbench.base.errors import BadInput, Infeasible
+from shardbench.learned.tasks.features import FEATURES
+from shardbench.learned.tasks.oracle import NO_TABLE, SimulatedOracle
+from shardbench.learned.tasks.task import TableSet, table_set
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.table import Optimizer
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
-from shardbench.tasks.features import FEATURES
-from shardbench.tasks.oracle import NO_TABLE, SimulatedOracle
-from shardbench.tasks.task import TableSet, table_set
+from shardbench.trials.discovery import get_strategy
 
 beam_search = importlib.import_module("shardbench.baselines.neuroshard.beam_search")
 cost_data = importlib.import_module("shardbench.baselines.neuroshard.cost_data")

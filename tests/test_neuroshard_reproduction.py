@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from learned_tasks import random_task
 
+from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.studies.claim import Evidence
 from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.reproduction import find_reproduction
-from shardbench.tasks.oracle import SimulatedOracle
 
 claims = importlib.import_module("shardbench.baselines.neuroshard.reproduction.claims")
 comparison = importlib.import_module("shardbench.baselines.neuroshard.reproduction.comparison")

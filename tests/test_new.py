@@ -127,7 +127,8 @@ def test_a_new_baseline_is_found_without_an_edit_elsewhere(tmp_path: Path) -> No
             shutil.copytree(part, ours / part.name)
     new.write_baseline("my-strategy", ours / "baselines" / "my_strategy")
     program = (
-        "from shardbench.runs.discovery import get_strategy; from shardbench.runs.conformance import cases, check; "
+        "from shardbench.trials.discovery import get_strategy; "
+        "from shardbench.conformance.checks import cases, check; "
         "check(get_strategy('my-strategy'), problems=cases()[:1]); print('conforms')"
     )
     assert command([sys.executable, "-c", program], tmp_path, ours.parent).strip() == "conforms"

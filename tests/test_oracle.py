@@ -16,12 +16,12 @@ from shardbench.cost.collectives import collective_s, latencies_s, vectors_excha
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.load import Load
 from shardbench.cost.traffic import count, expect
+from shardbench.learned.tasks.bound import least_exchange_ms, placement_bound_ms
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.subsets import part, training_tasks
+from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.table import DenseShape
-from shardbench.tasks.bound import least_exchange_ms, placement_bound_ms
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.subsets import part, training_tasks
-from shardbench.tasks.task import Task
 from shardbench.workloads.trace import Split
 
 

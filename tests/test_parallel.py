@@ -12,10 +12,10 @@ from toy_machine import MADE_UP, machine_file
 
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.runs import planning_process
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.runner import RunOptions, run_suite
-from shardbench.runs.suite import load_suite
+from shardbench.trials import planning_process
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.runner import RunOptions, run_suite
+from shardbench.trials.suite import load_suite
 
 SUITE = (
     """
@@ -114,7 +114,7 @@ def instead_of_shuffle(monkeypatch, strategy):
     def found(name):
         return strategy if name == "shuffle" else get_strategy(name)
 
-    monkeypatch.setattr("shardbench.runs.runner.get_strategy", found)
+    monkeypatch.setattr("shardbench.trials.runner.get_strategy", found)
 
 
 def test_a_killed_worker_is_an_outcome_and_the_others_run(tiny, monkeypatch):

@@ -14,6 +14,8 @@ from shardbench.engine.clock import clock_of
 from shardbench.engine.inputs import in_schedule, in_turn, seeded_inputs, seeded_weights
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import measure, rank_job
+from shardbench.engine.processes.job import TO_DEVICE, TO_HOST
+from shardbench.engine.processes.launch import call_in_child
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep, local_shards, set_weights
 from shardbench.model.plan import (
     BatchSchedule,
@@ -31,9 +33,7 @@ from shardbench.model.plan import (
 from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer, Precision
 from shardbench.model.validate import validate
-from shardbench.processes.job import TO_DEVICE, TO_HOST
-from shardbench.processes.launch import call_in_child
-from shardbench.runs.simulate import simulate
+from shardbench.trials.simulate import simulate
 from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.trace import Split

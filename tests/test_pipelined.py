@@ -25,6 +25,11 @@ from shardbench.engine.contenders import build
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.pipelined import PipelinedStamps, PipelinedStep
+from shardbench.engine.processes import launch
+from shardbench.engine.processes.failures import TrialFailed
+from shardbench.engine.processes.job import RankJob
+from shardbench.engine.processes.launch import run_ranks
+from shardbench.engine.processes.trial_folder import write_job
 from shardbench.engine.rank import SETTLING_STEPS, Rank
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.engine.step import StepSettings
@@ -44,14 +49,9 @@ from shardbench.model.plan import (
     whole_table,
 )
 from shardbench.model.table import Optimizer, Precision, StepSchedule
-from shardbench.processes import launch
-from shardbench.processes.failures import TrialFailed
-from shardbench.processes.job import RankJob
-from shardbench.processes.launch import run_ranks
-from shardbench.processes.trial_folder import write_job
 from shardbench.records.trial import Outcome
-from shardbench.runs.simulate import simulate
-from shardbench.runs.suite import TrialSettings
+from shardbench.trials.simulate import simulate
+from shardbench.trials.suite import TrialSettings
 from shardbench.workloads.materialise import materialise
 
 BATCHES = 3

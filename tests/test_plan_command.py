@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardbench.advice.asking import FIRST_SHARE, FLOOR_S
+from shardbench.advice.best_plan import _complexity, _near, best_plan, default_strategies
 from shardbench.base.errors import BadInput
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
@@ -19,10 +21,8 @@ from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, whole_table, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
-from shardbench.runs.asking import FIRST_SHARE, FLOOR_S
-from shardbench.runs.best_plan import _complexity, _near, best_plan, default_strategies
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.simulate import CountedQuestion
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.trace import Bags
@@ -151,7 +151,7 @@ def test_a_long_test_bag_is_no_room_under_the_profile() -> None:
 @pytest.fixture
 def asked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have strategies of these tests asked in the program, as those of the repository are."""
-    monkeypatch.setattr("shardbench.runs.asking.ours", lambda _: True)
+    monkeypatch.setattr("shardbench.advice.asking.ours", lambda _: True)
 
 
 @pytest.mark.usefixtures("asked_here")
@@ -201,7 +201,7 @@ def test_those_that_are_asked_unless_some_are_named(monkeypatch: pytest.MonkeyPa
     assert {"joint", "greedy-lookup", "recshard", "row-wise"} <= names
     assert {"torchrec-table-wise", "torchrec-2d", "torchrec-fused"} <= names
     assert not {"fae", "dreamshard", "search", "cpu-only"} & names
-    monkeypatch.setattr("shardbench.runs.best_plan.missing_modules", lambda strategy: strategy.requires)
+    monkeypatch.setattr("shardbench.advice.best_plan.missing_modules", lambda strategy: strategy.requires)
     assert names - {strategy.name for strategy in default_strategies()} == {
         "torchrec-table-wise", "torchrec-2d", "torchrec-fused",
     }  # fmt: skip
@@ -251,15 +251,15 @@ def test_with_many_tables_the_budget_bounds_everything(monkeypatch: pytest.Monke
     assert (whole.hurried, whole.phases_s.keys()) == ("", {"profiles", "asking", "comparing", "bound"})
     # As if three tables were so many that their profiles take longer than there is time.
     seconds = iter([9.0, 0.0, 9.0, 0.0, 9.0, 9.0, 9.0])
-    monkeypatch.setattr("shardbench.runs.best_plan._survey", lambda *_: next(seconds))
-    monkeypatch.setattr("shardbench.runs.best_plan.UNHURRIED_S", 0.0)
+    monkeypatch.setattr("shardbench.advice.best_plan._survey", lambda *_: next(seconds))
+    monkeypatch.setattr("shardbench.advice.best_plan.UNHURRIED_S", 0.0)
     never = Slow("never", DEVICE_MOVES, 600.0)
     # Seconds, as a bound takes longer on a busy machine.
     found = best_plan(described(), machine, [one], budget_s=10.0)
     assert "not on a test batch" in found.hurried
     assert found.best is not None
     assert found.best.bound_ms is not None
-    monkeypatch.setattr("shardbench.runs.best_plan.RESERVED", 0.0)
+    monkeypatch.setattr("shardbench.advice.best_plan.RESERVED", 0.0)
     # Seconds, as processes of strategies begin slowly on a busy machine.
     found = best_plan(described(), machine, [never, one], budget_s=5.0)
     assert [tried.cause for tried in found.tried] == ["", "timeout: stopped: the time for all is over"]
@@ -277,7 +277,7 @@ def test_who_plans_in_a_process_of_its_own_is_killed_when_the_time_is_up(monkeyp
     found = best_plan(described(), machine, [never, other], budget_s=1.0)
     causes = {tried.strategy: tried.cause for tried in found.tried}
     assert causes == {"never": "timeout: not asked with less than 5 s", "other": ""}
-    monkeypatch.setattr("shardbench.runs.asking.STARTS_S", 0.0)
+    monkeypatch.setattr("shardbench.advice.asking.STARTS_S", 0.0)
     found = best_plan(described(), machine, [never, other], budget_s=1.0)
     causes = {tried.strategy: tried.cause for tried in found.tried}
     assert causes == {"never": "timeout: no plan in a process of its own within 1 s: killed", "other": ""}

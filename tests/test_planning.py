@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from shardbench.runs.discovery import strategies
-from shardbench.runs.planning import may_need_engine
+from shardbench.trials.discovery import strategies
+from shardbench.trials.planning import may_need_engine
 
 PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from problems import RandomWorkload, machine
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 from shardbench.model.strategy import Budget
 
 problem = RandomWorkload([(500, 8), (300, 8), (50, 8)], 64).problem(machine(2, 2))

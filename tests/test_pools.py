@@ -7,8 +7,8 @@ import pytest
 from problems import table_loads
 
 from shardbench.base.errors import BadInput
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.pools import (
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.pools import (
     CAP_BYTES,
     DLRM_ROWS,
     MIXED_ROWS,
@@ -19,7 +19,7 @@ from shardbench.tasks.pools import (
     machine_of,
     pool_bags,
 )  # fmt: skip
-from shardbench.tasks.task import Task
+from shardbench.learned.tasks.task import Task
 from shardbench.workloads.trace import Split
 
 SMALL = {"tables": 12, "batch_size": 64}
@@ -63,7 +63,7 @@ def test_a_pool_is_drawn_once_and_its_loads_are_those_of_the_batch(folder):
 
 def test_a_pool_is_drawn_again_by_another_version(tmp_path, monkeypatch):
     load_pool("train", tmp_path, **SMALL)
-    monkeypatch.setattr("shardbench.tasks.pools.JUDGE_VERSION", 99)
+    monkeypatch.setattr("shardbench.learned.tasks.pools.JUDGE_VERSION", 99)
     load_pool("train", tmp_path, **SMALL)
     assert len(list(tmp_path.glob("pool-train-*.npz"))) == 2
 

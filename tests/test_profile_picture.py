@@ -15,7 +15,7 @@ from shardbench.report.page.palette import DARK, LIGHT, strategy_look
 from shardbench.report.page.profile_picture import profile_picture
 from shardbench.report.page.profiles import LARGEST, NAMED
 from shardbench.report.standing import table_standings
-from shardbench.runs.discovery import strategies
+from shardbench.trials.discovery import strategies
 
 ROOT = Path(__file__).parent.parent
 STEPS = ROOT / numbers.TABLES / "leaderboard" / "steps.csv"

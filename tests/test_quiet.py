@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from shardbench.processes.cpu_use import CpuUse, Others, cpu_use, taken_by_others
-from shardbench.processes.launch import call_in_child
-from shardbench.runs.quiet import BUSY_SHARE, TRIES, MachineBusy, Quiet
+from shardbench.engine.processes.cpu_use import CpuUse, Others, cpu_use, taken_by_others
+from shardbench.engine.processes.launch import call_in_child
+from shardbench.trials.quiet import BUSY_SHARE, TRIES, MachineBusy, Quiet
 
 TICKS = os.sysconf("SC_CLK_TCK")
 ONE = sorted(os.sched_getaffinity(0))[0]

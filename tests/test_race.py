@@ -15,6 +15,13 @@ import pytest
 from kept_folders import Silent, leave, results_of
 from records import control, ok, planned, timing
 
+from shardbench.advice import race as race_module
+from shardbench.advice import race_round
+from shardbench.advice.asking import HandedPlan
+from shardbench.advice.best_plan import Candidate, best_plan
+from shardbench.advice.race import WIDE, Ended, RaceResult, race
+from shardbench.advice.race_entry import entered, entrants
+from shardbench.advice.race_round import RaceOptions
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.serialise import content_hash
 from shardbench.base.statistics import t_quantile
@@ -27,15 +34,8 @@ from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome, TrialSpec
 from shardbench.report.compare.versions import other_versions
-from shardbench.runs import race as race_module
-from shardbench.runs import race_round
-from shardbench.runs.asking import HandedPlan
-from shardbench.runs.best_plan import Candidate, best_plan
-from shardbench.runs.collect import collect, open_folders
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.race import WIDE, Ended, RaceResult, race
-from shardbench.runs.race_entry import entered, entrants
-from shardbench.runs.race_round import RaceOptions
+from shardbench.trials.collect import collect, open_folders
+from shardbench.trials.discovery import get_strategy
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.workload import Workload
 
@@ -348,7 +348,7 @@ def test_one_screen(
     names = [f"strategy-{i:02}" for i in range(22)]
     fake = ranks({name: lambda n, i=i: 1.0 + 0.03 * i + 0.01 * (n + i) % 2 for i, name in enumerate(names)})  # type: ignore[misc]
     fake.failing["strategy-03"] = Outcome.OOM
-    monkeypatch.setattr("shardbench.runs.race_entry.entered", lambda *_, **__: tuple(named(plans, *names)))
+    monkeypatch.setattr("shardbench.advice.race_entry.entered", lambda *_, **__: tuple(named(plans, *names)))
     monkeypatch.setattr(race_round.RaceOptions, "most_rounds", 3)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ours.toml").write_text(TABLES)

@@ -21,12 +21,12 @@ from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.on_record import OnRecord, on_record, place
 from shardbench.report.groups import groups
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND
-from shardbench.runs import runner
 from shardbench.studies.beside import Placed, placed, reuse
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.session import SessionOptions, cell_version
 from shardbench.studies.study import Study
 from shardbench.studies.study_tables import study_tables
+from shardbench.trials import runner
 
 SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
 OLD = JUDGE_VERSION + 1

@@ -20,9 +20,9 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.table import Optimizer, Precision
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.runner import RunOptions, SuiteWork
-from shardbench.runs.suite import Suite
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.runner import RunOptions, SuiteWork
+from shardbench.trials.suite import Suite
 
 assign = importlib.import_module("shardbench.baselines.recshard.assign")
 milp = importlib.import_module("shardbench.baselines.recshard.milp")

@@ -16,7 +16,7 @@ from shardbench.base.errors import Infeasible
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 
 assign = importlib.import_module("shardbench.baselines.recshard.assign")
 milp = importlib.import_module("shardbench.baselines.recshard.milp")

@@ -13,7 +13,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 
 SHAPES = [(1000, 16), (37, 16), (500, 16), (50, 16), (999, 16)]
 SCARCE = machine(1, 2, hbm=10_000, uvm=200_000)

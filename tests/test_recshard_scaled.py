@@ -15,7 +15,7 @@ from shardbench.datasets.rm import RmConfig
 from shardbench.model.machine import Constants
 from shardbench.model.machine_file import load_machine
 from shardbench.model.table import DenseShape
-from shardbench.runs.suite import load_suite
+from shardbench.trials.suite import load_suite
 
 WHOLE = load_machine(scaled.MACHINE)
 

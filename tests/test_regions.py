@@ -12,15 +12,15 @@ import pytest
 from test_claims import claim
 
 from shardbench.base.arrays import Ints
-from shardbench.learning.learner import Learner
+from shardbench.learned.learner import Learner
+from shardbench.learned.tasks.pools import Pool, Side, load_pool
+from shardbench.learned.tasks.task import Task
 from shardbench.records.cell import Cell, Row, Scalar
-from shardbench.runs.discovery import get_strategy
 from shardbench.studies.regions import placement_region
 from shardbench.studies.regions.region import Knob, design, knob_table, region_study
 from shardbench.studies.regions.region_picture import region_drawing
 from shardbench.studies.regions.surface import fit_surface
-from shardbench.tasks.pools import Pool, Side, load_pool
-from shardbench.tasks.task import Task
+from shardbench.trials.discovery import get_strategy
 
 KNOBS = (
     Knob(name="skew", low=0.5, high=1.5, reason="as seen"),

@@ -19,11 +19,11 @@ from shardbench.baselines.rnn_placer.reproduction import claims as rnn_claims
 from shardbench.records.cell import cell_key
 from shardbench.records.store import cell_store
 from shardbench.report.tables.files import frame_csv
-from shardbench.runs.discovery import reproduction_names, strategies
 from shardbench.studies.claim import Evidence
 from shardbench.studies.contests.contest import BEST_FOUND
 from shardbench.studies.files import check_study_files
 from shardbench.studies.reproduction import find_reproduction
+from shardbench.trials.discovery import reproduction_names, strategies
 
 RESULTS = Path(__file__).parent.parent / "results"
 NAMES = reproduction_names()

@@ -7,19 +7,19 @@ import pytest
 import records as make
 
 from shardbench.base.generated import check_files
+from shardbench.engine.processes.job import TO_DEVICE, TO_HOST
 from shardbench.model.table import Precision
-from shardbench.processes.job import TO_DEVICE, TO_HOST
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare import order
 from shardbench.report.prediction.against_measured import read_measured
 from shardbench.report.prediction.summary import expected_files
 from shardbench.report.tables.files import check_tables, suite_records
-from shardbench.runs.calibrating import as_calibrated
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.planning import learns
-from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
-from shardbench.runs.suite import EVERY, load_suite
+from shardbench.trials.calibrating import as_calibrated
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.planning import learns
+from shardbench.trials.runner import RunOptions, SuiteWork, run_suite
+from shardbench.trials.suite import EVERY, load_suite
 
 RESULTS = Path(__file__).parent.parent / "results"
 SUITES = sorted(path.stem for path in (RESULTS / "records").glob("*.jsonl"))

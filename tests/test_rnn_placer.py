@@ -14,10 +14,10 @@ from shardbench.baselines.rnn_placer.networks import RnnNetworks
 from shardbench.baselines.rnn_placer.reproduction import acting, studies
 from shardbench.baselines.rnn_placer.settings import RnnSettings
 from shardbench.baselines.rnn_placer.training import RnnTraining, reinforce_loss
+from shardbench.learned.tasks.features import Scaling
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.tasks.features import Scaling
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import Task
 
 SMALL = RnnSettings(updates=8, episodes=6, stages=4)
 

@@ -17,16 +17,16 @@ from shardbench.base.host import Environment
 from shardbench.base.serialise import content_hash, from_json
 from shardbench.base.wall import Kind, kind
 from shardbench.cost.phases import MEASURED_PHASES
+from shardbench.engine.processes.job import RankJob, RankResult
+from shardbench.engine.processes.trial_folder import read_job, result_text, write_job
 from shardbench.model.calibrated import chip_of
 from shardbench.model.plan import Plan, RowWise, whole_table
-from shardbench.processes.job import RankJob, RankResult
-from shardbench.processes.trial_folder import read_job, result_text, write_job
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
-from shardbench.runs import planning, planning_process
-from shardbench.runs import run_trial as run_trial_module
-from shardbench.runs.run_trial import KEPT_LOG_BYTES, JobContext, keep_log, run_trial
-from shardbench.runs.suite import Job
+from shardbench.trials import planning, planning_process
+from shardbench.trials import run_trial as run_trial_module
+from shardbench.trials.run_trial import KEPT_LOG_BYTES, JobContext, keep_log, run_trial
+from shardbench.trials.suite import Job
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_ranks_that_send_other_bytes_than_counted_end_in_error(context, monkeypa
         everywhere = tuple(whole_table(table, RowWise(ranks=(0, 1))) for table in job.tables)
         write_job(job.model_copy(update={"plan": replace(job.plan, segments=everywhere)}), folder)
 
-    monkeypatch.setattr("shardbench.runs.measured_trial.write_job", written)
+    monkeypatch.setattr("shardbench.trials.measured_trial.write_job", written)
     record = outcome(context, misbehaving.Honest, Backend.MEASURED)
     assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "bytes")
     assert re.search(r"_reduce_scatter|_all_gather|_all_to_all", record.failure.cause)
@@ -168,7 +168,7 @@ def test_bytes_are_compared_collective_by_collective(context, monkeypatch, name,
             result = RankResult(rank=rank, **left, sent=[bytes_, bytes_], calls=[{}, {}], shares=[0.5, 0.5])
             (folder / f"rank{rank}.json").write_text(result_text(result))
 
-    monkeypatch.setattr("shardbench.runs.run_trial.run_on_ranks", ran)
+    monkeypatch.setattr("shardbench.trials.run_trial.run_on_ranks", ran)
     record = outcome(context, misbehaving.Honest, Backend.MEASURED)
     if name is None:
         assert (record.outcome, record.failure) == (Outcome.OK, None)
@@ -278,7 +278,7 @@ def test_where_no_control_fits_a_measured_trial_says_so(context, monkeypatch):
     def fail(problem):
         raise Infeasible("no control plan: 7 rows of table 'table0' fit nowhere")
 
-    monkeypatch.setattr("shardbench.runs.run_trial.control_plan", fail)
+    monkeypatch.setattr("shardbench.trials.run_trial.control_plan", fail)
     record = outcome(context, misbehaving.Honest, Backend.MEASURED)
     assert (record.outcome, record.failure.phase) == (Outcome.INFEASIBLE, "control")
     assert "7 rows of table 'table0'" in record.failure.cause
@@ -288,7 +288,7 @@ def test_a_fault_of_the_harness_ends_one_trial(context, monkeypatch):
     def fail(*_):
         raise RuntimeError("one\ntwo")
 
-    monkeypatch.setattr("shardbench.runs.evaluate.validate", fail)
+    monkeypatch.setattr("shardbench.trials.evaluate.validate", fail)
     record = outcome(context, misbehaving.Honest)
     assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "harness")
     assert re.fullmatch(r"RuntimeError: one two \(test_run_trial\.py:\d+\)", record.failure.cause)
@@ -326,7 +326,7 @@ def cuda_context(tmp_path):
 
 
 def test_missing_devices_skip_measured_trials(cuda_context, monkeypatch):
-    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 1)
+    monkeypatch.setattr("shardbench.trials.jobcheck.cuda_devices", lambda: 1)
     record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
     assert (record.outcome, record.failure.phase) == (Outcome.SKIPPED, "start")
     assert record.failure.cause == "needs 2 CUDA devices, this machine has 1"
@@ -334,7 +334,7 @@ def test_missing_devices_skip_measured_trials(cuda_context, monkeypatch):
 
 
 def test_a_kept_job_folder_is_made_even_where_devices_are_missing(cuda_context, monkeypatch):
-    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 0)
+    monkeypatch.setattr("shardbench.trials.jobcheck.cuda_devices", lambda: 0)
     cuda_context.folder_stays = True
     record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
     assert record.outcome is Outcome.SKIPPED
@@ -347,7 +347,7 @@ def test_a_kept_job_folder_is_made_even_where_devices_are_missing(cuda_context, 
 def test_ranks_do_not_stand_in_for_missing_devices(cuda_context, monkeypatch):
     # Hides real ones from the ranks, which are spawned where there are any.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 2)
+    monkeypatch.setattr("shardbench.trials.jobcheck.cuda_devices", lambda: 2)
     record = outcome(cuda_context, misbehaving.Honest, Backend.MEASURED)
     assert record.outcome is Outcome.SKIPPED
     assert "needs 2 CUDA devices" in record.failure.cause

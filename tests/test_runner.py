@@ -12,12 +12,12 @@ from toy_machine import MADE_UP
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.serialise import from_json
-from shardbench.processes.job import RankJob
+from shardbench.engine.processes.job import RankJob
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.tables.suite_tables import throughput
-from shardbench.runs.runner import RunOptions, SuiteWork, run_suite
+from shardbench.trials.runner import RunOptions, SuiteWork, run_suite
 
 SUITE = (
     """
@@ -102,7 +102,7 @@ def test_a_measurement_counts_only_where_it_was_taken(tiny, monkeypatch):
     elsewhere = Environment.here().model_copy(update={"cpu": "another one"})
     work = SuiteWork(suite, options)
     assert [trial.backend for trial in work.settled(work.store.latest(), elsewhere.hash)] == ["simulated"] * 2
-    monkeypatch.setattr("shardbench.runs.session.Environment.here", lambda: elsewhere)
+    monkeypatch.setattr("shardbench.trials.session.Environment.here", lambda: elsewhere)
     again = Log()
     run_suite(suite, options, again)
     assert again.calls[0] == ("planned", 4, 2)

@@ -11,7 +11,7 @@ import records as make
 from shardbench.base.generated import visible
 from shardbench.cli import main as cli
 from shardbench.records.record import Record
-from shardbench.runs import runner
+from shardbench.trials import runner
 
 OBEYED = "\x1b[2J\x9b31m\u202e\x07"
 """What clears a screen, colours it, turns text around and rings."""

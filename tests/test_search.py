@@ -23,7 +23,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Role
 from shardbench.model.table import Pooling
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 
 FOLDER = "shardbench.baselines.search"
 held = importlib.import_module(f"{FOLDER}.tables")

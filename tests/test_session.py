@@ -13,7 +13,7 @@ from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.provenance import Provenance
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Outcome
-from shardbench.runs.session import Work, run_session, side_by_side
+from shardbench.trials.session import Work, run_session, side_by_side
 
 
 class Squares(Work):

@@ -16,12 +16,12 @@ from kept_folders import Silent, content, only, without_times
 
 from shardbench.base.host import cores
 from shardbench.cli.main import run_command
+from shardbench.engine.processes.job import Ran
+from shardbench.engine.processes.launch import call_in_child
+from shardbench.engine.processes.server import FORK_SERVER
 from shardbench.engine.rank import run_rank
-from shardbench.processes.job import Ran
-from shardbench.processes.launch import call_in_child
-from shardbench.processes.server import FORK_SERVER
 from shardbench.records.trial import Outcome
-from shardbench.runs.runner import run_suite
+from shardbench.trials.runner import run_suite
 
 # Fixtures.
 kept, prepared = kept_folders.kept, kept_folders.prepared

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 from unsharded import on_ranks, train_in_groups
 
+from shardbench.advice.best_plan import best_plan
+from shardbench.advice.drift import check_drifting
 from shardbench.base.errors import BadInput, InvalidPlan, Unsupported
 from shardbench.cost.bounds.step import StepBounds
 from shardbench.cost.collectives import Calls
@@ -36,11 +38,9 @@ from shardbench.model.table import Pooling, Precision
 from shardbench.model.validate import used_moves, validate
 from shardbench.report.compare.explain import explain
 from shardbench.report.compare.explain_text import sentences
-from shardbench.runs.best_plan import best_plan
-from shardbench.runs.described import declaration_fault
-from shardbench.runs.drift import check_drifting
-from shardbench.runs.evaluate import answer_of
-from shardbench.runs.simulate import CountedQuestion, simulate
+from shardbench.trials.described import declaration_fault
+from shardbench.trials.evaluate import answer_of
+from shardbench.trials.simulate import CountedQuestion, simulate
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.trace import Split
 

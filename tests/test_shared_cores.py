@@ -21,8 +21,8 @@ from shardbench.report.tables.files import check_tables, write_tables
 from shardbench.report.tables.leaderboard import measured_steps
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.report.tables.text import sections
-from shardbench.runs.calibrating import Drift, Drifts
 from shardbench.studies.files import write_suite_page
+from shardbench.trials.calibrating import Drift, Drifts
 
 
 def group(cores: int | None, tiers: Tiers = Tiers.COUNTED, **changes: object) -> list[Record]:

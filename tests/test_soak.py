@@ -12,7 +12,7 @@ from faults.planners import context_of, run_one
 from misbehaving import Does, Honest, NoPlan
 from process_table import descendants
 
-from shardbench.processes import server
+from shardbench.engine.processes import server
 from shardbench.records.trial import Outcome
 
 TRIALS = 300

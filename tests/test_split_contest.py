@@ -8,15 +8,15 @@ from problems import RandomWorkload, machine, table_loads
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.traffic import count
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.pools import Pool, load_pool
+from shardbench.learned.tasks.split_tasks import CAP_BYTES, MOST_BYTES, WIDTHS, draw_split_tasks
+from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import Host, OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
 from shardbench.model.strategy import Budget
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import answer_of
 from shardbench.studies.contests.split_contest import SplitQuestion, UncutLookups, costs_of_traffic, judged_rows
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.pools import Pool, load_pool
-from shardbench.tasks.split_tasks import CAP_BYTES, MOST_BYTES, WIDTHS, draw_split_tasks
-from shardbench.tasks.task import Task
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import answer_of
 from shardbench.workloads.trace import Split
 
 WORKLOAD = RandomWorkload([(500, 16), (90, 32), (4000, 16), (64, 64)], batch_size=60)

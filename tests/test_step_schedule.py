@@ -19,7 +19,7 @@ from shardbench.model.plan import GroupSharded, OnRank, Placement, Plan, Replica
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, StepSchedule, Table
-from shardbench.runs.simulate import rank_phases_ms
+from shardbench.trials.simulate import rank_phases_ms
 
 SEQUENTIAL, PIPELINED = StepSchedule.SEQUENTIAL, StepSchedule.PIPELINED
 BATCH = [ids_bags([1, 2, 3, 4])] * 2

@@ -17,8 +17,6 @@ from shardbench.records import base_record
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.report.page.study_chart import plot_chart
-from shardbench.runs import discovery
-from shardbench.runs.cluster import Cluster, Done, Engine
 from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims
@@ -27,6 +25,8 @@ from shardbench.studies.regions.region import Knob, region_study
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
 from shardbench.studies.study import Plot, Row, Study, grid
+from shardbench.trials import discovery
+from shardbench.trials.cluster import Cluster, Done, Engine
 
 CLAIMS = """
 [[claims]]

@@ -13,8 +13,8 @@ from shardbench.base.errors import BadInput
 from shardbench.model.machine_file import load_machine
 from shardbench.model.table import DenseShape, Optimizer, Table
 from shardbench.records.trial import Backend
-from shardbench.runs.jobcheck import impossible, lacking_devices
-from shardbench.runs.suite import Job, load_suite, read_suite
+from shardbench.trials.jobcheck import impossible, lacking_devices
+from shardbench.trials.suite import Job, load_suite, read_suite
 
 WORKLOAD = """
 [[workloads]]
@@ -234,7 +234,7 @@ def test_tables_that_fit_nowhere_are_impossible():
 
 
 def test_devices_are_only_needed_to_measure_on_devices(monkeypatch):
-    monkeypatch.setattr("shardbench.runs.jobcheck.cuda_devices", lambda: 1)
+    monkeypatch.setattr("shardbench.trials.jobcheck.cuda_devices", lambda: 1)
     cpu = machine(1, 2)
     cuda = replace(cpu, device="cuda")
     assert lacking_devices(cuda, Backend.MEASURED) == "needs 2 CUDA devices, this machine has 1"

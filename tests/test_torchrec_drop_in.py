@@ -25,19 +25,19 @@ from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCo
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
 from torchrec.modules.mc_modules import LFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule
 
+from shardbench.advice.torchrec.profile_batches import even_profile
 from shardbench.base.errors import BadInput, Infeasible, Unsupported
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import expect
+from shardbench.engine.torchrec.translated import translate
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import Pooling, Precision, Table
-from shardbench.runs.simulate import simulate
 from shardbench.torchrec import Exported, ShardBenchPlanner, codecs_registry, export, sharding_plan
-from shardbench.torchrec.profile_batches import even_profile
-from shardbench.torchrec.translated import translate
+from shardbench.trials.simulate import simulate
 
 SHARDERS: Any = [EmbeddingBagCollectionSharder()]
 MIB = 1 << 20

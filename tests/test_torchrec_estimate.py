@@ -28,9 +28,9 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.types import Shard, ShardingOption
 
+from shardbench.advice.torchrec.profile_batches import even_profile
 from shardbench.engine.described import describe
-from shardbench.torchrec.estimate import told_of, torchrec_estimate_ms
-from shardbench.torchrec.profile_batches import even_profile
+from shardbench.engine.torchrec.estimate import told_of, torchrec_estimate_ms
 
 BATCH = 1024
 ROWS, DIM = 1000, 64

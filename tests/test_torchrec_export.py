@@ -44,8 +44,9 @@ from torchrec import (
 from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_configs import PoolingType
 
-from shardbench.processes.launch import call_in_child
-from shardbench.torchrec import Exported, export, ranks_of, read_tables, sharding_plan, split
+from shardbench.engine.processes.launch import call_in_child
+from shardbench.torchrec import split
+from shardbench.torchrec import Exported, export, ranks_of, read_tables, sharding_plan
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "train_with_plan.py"
 

@@ -16,6 +16,7 @@ from problems import machine as small
 from unsharded import on_ranks
 
 from shardbench.base.errors import Infeasible, Unsupported
+from shardbench.conformance.problems import cases
 from shardbench.cost.costmodel import estimate
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
@@ -37,13 +38,12 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.model.validate import validate
-from shardbench.runs.conformance_problems import cases
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 
 pytest.importorskip("torchrec")
 planner = importlib.import_module("shardbench.baselines.torchrec_planner.planner")
 groups = importlib.import_module("shardbench.baselines.torchrec_planner")
-translate = importlib.import_module("shardbench.torchrec.translated").translate
+translate = importlib.import_module("shardbench.engine.torchrec.translated").translate
 
 EVERYONE = (0, 1, 2, 3)
 
@@ -360,8 +360,8 @@ import warnings
 warnings.simplefilter("ignore")
 import torchrec
 warnings.simplefilter("error")
-from shardbench.runs.conformance_problems import cases
-from shardbench.runs.discovery import get_strategy
+from shardbench.conformance.problems import cases
+from shardbench.trials.discovery import get_strategy
 from shardbench.model.strategy import Budget
 print(get_strategy("torchrec-fused").plan(cases()[4].problem, Budget(), 0).to_json())
 """

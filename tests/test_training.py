@@ -12,11 +12,11 @@ from shardbench.baselines.dreamshard.settings import DreamShardSettings
 from shardbench.baselines.dreamshard.training import DreamShardTraining
 from shardbench.baselines.rnn_placer.settings import RnnSettings
 from shardbench.baselines.rnn_placer.training import RnnTraining
-from shardbench.learning.settings import affordable_updates
+from shardbench.learned.settings import affordable_updates
+from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
-from shardbench.tasks.oracle import SimulatedOracle
+from shardbench.trials.discovery import get_strategy
 
 KINDS = {
     "autoshard": (AutoShardTraining, SMALL),
@@ -98,7 +98,7 @@ def test_every_stage_can_be_looked_at(kind, tmp_path):
 @every
 def test_seconds_survive_a_kill(kind, tmp_path, monkeypatch):
     seconds = [100.0]
-    monkeypatch.setattr("shardbench.learning.clocks.time.process_time", lambda: seconds[0])
+    monkeypatch.setattr("shardbench.learned.clocks.time.process_time", lambda: seconds[0])
 
     def kill(stage):
         raise Killed
@@ -157,7 +157,7 @@ def test_other_tasks_seeds_settings_and_oracles_are_other_trainings(kind):
 def test_another_version_is_another_training(kind, part, version, monkeypatch, tmp_path):
     before = training(kind)
     before.train(folder=tmp_path)
-    monkeypatch.setattr(f"shardbench.learning.training.{part}", version)
+    monkeypatch.setattr(f"shardbench.learned.training.{part}", version)
     after = training(kind)
     assert after.key != before.key
     after.train(folder=tmp_path)

@@ -25,10 +25,10 @@ from shardbench.report.tables.answer import answers, lines
 from shardbench.report.tables.leaderboard import measured_steps
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.report.tables.text import sections
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.run_trial import JobContext, run_trial
-from shardbench.runs.second_judge import StepJudge, second_judge
-from shardbench.runs.suite import Job
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.run_trial import JobContext, run_trial
+from shardbench.trials.second_judge import StepJudge, second_judge
+from shardbench.trials.suite import Job
 
 
 def simulated(strategy, ms, torchrec_ms, **more):

@@ -27,7 +27,7 @@ from shardbench.model.machine import HostConstants, Trust
 from shardbench.model.machine_file import load_machine, uncertain
 from shardbench.model.plan import Plan, Tier, whole_tables
 from shardbench.model.problem import Problem
-from shardbench.runs.simulate import simulate
+from shardbench.trials.simulate import simulate
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.trace import Split
 

@@ -10,7 +10,7 @@ from shardbench.cost.traffic import count
 from shardbench.model.plan import OnRank, Plan, RowWise
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 from shardbench.workloads.trace import Split
 
 SHAPES = [(100, 16), (40, 64), (3, 16), (60, 32)]

@@ -11,11 +11,11 @@ from test_results import RESULTS, Silent
 
 from shardbench.base.code import JUDGE_VERSION
 from shardbench.records.store import cell_store, trial_store
-from shardbench.runs.discovery import get_strategy, strategies
-from shardbench.runs.runner import RunOptions, run_suite
-from shardbench.runs.suite import load_suite
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import run_cell
+from shardbench.trials.discovery import get_strategy, strategies
+from shardbench.trials.runner import RunOptions, run_suite
+from shardbench.trials.suite import load_suite
 
 RAISE = (
     f"a number moved under judge version {JUDGE_VERSION}: raise JUDGE_VERSION (src/shardbench/base/code.py) or the "

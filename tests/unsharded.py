@@ -19,13 +19,13 @@ from shardbench.engine.formats import TENSOR_TYPES
 from shardbench.engine.inputs import in_schedule, packed, seeded_inputs, seeded_weights
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.measure import Measurement, measure, rank_job
+from shardbench.engine.processes.job import RankJob
 from shardbench.model.plan import PhaseKind, Plan, sharding_groups
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.model.validate import validate
-from shardbench.processes.job import RankJob
-from shardbench.runs.simulate import totals
+from shardbench.trials.simulate import totals
 from shardbench.workloads.hotness import take
 from shardbench.workloads.materialise import Batches, materialise
 from shardbench.workloads.trace import Bags

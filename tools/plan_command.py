@@ -38,7 +38,7 @@ from shardbench.cost.costmodel import estimate
 from shardbench.model.strategy import Budget
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 
 DIST = Path(__file__).parents[1] / "dist"
 MACHINE = "a100-40gb-2x8"

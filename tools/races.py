@@ -21,6 +21,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
+from shardbench.advice.best_plan import Candidate
+from shardbench.advice.race import race
+from shardbench.advice.race_round import RaceOptions, ratio_to_control
 from shardbench.base.atomic import write_atomically
 from shardbench.base.statistics import pooled_noise
 from shardbench.calibrate.correction import mape, step_errors
@@ -33,13 +36,10 @@ from shardbench.records.plan_files import plan_path
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.best_plan import Candidate
-from shardbench.runs.discovery import strategies
-from shardbench.runs.evaluate import evaluate
-from shardbench.runs.race import race
-from shardbench.runs.race_round import RaceOptions, ratio_to_control
-from shardbench.runs.simulate import CountedQuestion
-from shardbench.runs.suite import read_suite
+from shardbench.trials.discovery import strategies
+from shardbench.trials.evaluate import evaluate
+from shardbench.trials.simulate import CountedQuestion
+from shardbench.trials.suite import read_suite
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload

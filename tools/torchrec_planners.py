@@ -32,16 +32,16 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from shardbench.base.statistics import log_mean
 from shardbench.engine.described import describe
 from shardbench.engine.measure import measure, rank_job
+from shardbench.engine.torchrec.translated import translate
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
-from shardbench.runs.simulate import simulate
-from shardbench.runs.suite import load_suite
 from shardbench.torchrec import ShardBenchPlanner
-from shardbench.torchrec.translated import translate
+from shardbench.trials.simulate import simulate
+from shardbench.trials.suite import load_suite
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import materialise
 

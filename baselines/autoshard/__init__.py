@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from shardbench.learning.learner import Learner
+from shardbench.learned.learner import Learner
 from shardbench.model.strategy import Role, Strategy
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
     from .training import AutoShardTraining
 

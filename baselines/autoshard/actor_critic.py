@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from shardbench.base.arrays import Floats32, Ints
-from shardbench.tasks.features import GIB
-from shardbench.tasks.task import Task
+from shardbench.learned.tasks.features import GIB
+from shardbench.learned.tasks.task import Task
 
 from .networks import AutoShardNetworks
 from .policy import progress_of

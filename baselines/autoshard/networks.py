@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from shardbench.tasks.features import FEATURES
+from shardbench.learned.tasks.features import FEATURES
 
 LATENT = 32
 STATE = 64

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Bools, Floats
-from shardbench.learning.episodes import Placing
-from shardbench.tasks.oracle import Costs, Oracle
-from shardbench.tasks.task import Task
+from shardbench.learned.episodes import Placing
+from shardbench.learned.tasks.oracle import Costs, Oracle
+from shardbench.learned.tasks.task import Task
 
 
 def kernel_ms(costs: Costs) -> Floats:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from shardbench.learning.settings import (
+from shardbench.learned.settings import (
     Count,
     CountOrNone,
     NotNegative,
@@ -13,8 +13,8 @@ from shardbench.learning.settings import (
     TrainingSettings,
     affordable_updates,
 )
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.tasks.task import Task
 
 UPDATE_S = 0.06
 DEVICE_UPDATE_S = 0.008

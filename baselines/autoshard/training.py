@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Floats
-from shardbench.learning.training import Training
-from shardbench.tasks.features import FEATURES, SCALARS, Scaling
-from shardbench.tasks.oracle import Oracle
-from shardbench.tasks.task import Task
+from shardbench.learned.tasks.features import FEATURES, SCALARS, Scaling
+from shardbench.learned.tasks.oracle import Oracle
+from shardbench.learned.tasks.task import Task
+from shardbench.learned.training import Training
 
 from .actor_critic import actor_critic_loss, batch_of, evaluate
 from .networks import AutoShardNetworks

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from shardbench.base.arrays import Ints
-from shardbench.learning.learner import Learner
+from shardbench.learned.learner import Learner
 from shardbench.model.strategy import Role
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
-    from shardbench.tasks.task import TableSet
+    from shardbench.learned.tasks.task import TableSet
+    from shardbench.learned.training import AnyTrained
 
     from .training import DreamShardTraining
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Bools, Floats, Floats32, Ints
-from shardbench.learning.clocks import one_thread
-from shardbench.learning.episodes import Placing
-from shardbench.learning.placement import place_or_by_size
-from shardbench.learning.training import Trained
-from shardbench.tasks.features import Scaling
-from shardbench.tasks.task import TableSet
+from shardbench.learned.clocks import one_thread
+from shardbench.learned.episodes import Placing
+from shardbench.learned.placement import place_or_by_size
+from shardbench.learned.tasks.features import Scaling
+from shardbench.learned.tasks.task import TableSet
+from shardbench.learned.training import Trained
 
 from .networks import COSTS, LATENT, DreamShardNetworks
 

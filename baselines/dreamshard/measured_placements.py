@@ -3,8 +3,8 @@
 import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Floats32, Ints
-from shardbench.learning.training import Catalogue
-from shardbench.tasks.oracle import Costs
+from shardbench.learned.tasks.oracle import Costs
+from shardbench.learned.training import Catalogue
 
 
 class MeasuredPlacements:

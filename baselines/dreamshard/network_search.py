@@ -8,9 +8,9 @@ import torch
 
 from shardbench.base.arrays import Bools, Floats32, Ints
 from shardbench.base.errors import Infeasible
-from shardbench.learning.clocks import one_thread
-from shardbench.learning.training import Trained
-from shardbench.tasks.task import TableSet
+from shardbench.learned.clocks import one_thread
+from shardbench.learned.tasks.task import TableSet
+from shardbench.learned.training import Trained
 
 from .estimated_mdp import DreamShardPolicy, place
 from .networks import LATENT, DreamShardNetworks

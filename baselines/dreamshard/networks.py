@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from shardbench.tasks.features import FEATURES
+from shardbench.learned.tasks.features import FEATURES
 
 HIDDEN = 128
 LATENT = 32

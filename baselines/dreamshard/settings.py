@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from shardbench.learning.settings import Count, NotNegative, Positive, TrainingSettings
+from shardbench.learned.settings import Count, NotNegative, Positive, TrainingSettings
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.tasks.task import Task
 
 FULL_FIT_S = 60.0
 """Fitting budget from which training is the paper's; below, it has proportionally fewer updates (deviation 6)."""

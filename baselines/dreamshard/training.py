@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Floats, Floats32
-from shardbench.learning.training import Training
-from shardbench.tasks.features import Scaling
-from shardbench.tasks.oracle import Oracle
-from shardbench.tasks.task import Task
+from shardbench.learned.tasks.features import Scaling
+from shardbench.learned.tasks.oracle import Oracle
+from shardbench.learned.tasks.task import Task
+from shardbench.learned.training import Training
 
 from .estimated_mdp import DreamShardPolicy, play
 from .estimated_mdp import place as place_tables

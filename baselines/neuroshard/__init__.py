@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from shardbench.learning.learner import Learner
+from shardbench.learned.learner import Learner
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Role
@@ -11,7 +11,7 @@ from shardbench.model.strategy import Budget, Move, Role
 from .limits import SearchLimits
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
     from .training import NeuroShardTraining
 
@@ -37,7 +37,7 @@ class NeuroShard(Learner):
         Raises Infeasible where no column plan of the search fits, BadInput before ``fit`` and for another number of
         devices than that of the problems fitted on.
         """
-        from shardbench.tasks.task import table_set  # noqa: PLC0415
+        from shardbench.learned.tasks.task import table_set  # noqa: PLC0415
 
         from .planning import segments, sharded  # noqa: PLC0415
 

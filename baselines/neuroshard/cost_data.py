@@ -7,9 +7,9 @@ import numpy as np
 from shardbench.base.arrays import Floats, Floats32, Ints
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.cost.load import VECTOR_BYTES
+from shardbench.learned.tasks.oracle import NO_TABLE, Oracle
+from shardbench.learned.tasks.task import Task
 from shardbench.model.machine import Machine
-from shardbench.tasks.oracle import NO_TABLE, Oracle
-from shardbench.tasks.task import Task
 
 WIDTHS = (4, 8, 16, 32, 64, 128)
 """Every table is augmented to these."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from shardbench.tasks.features import FEATURES, SCALARS
+from shardbench.learned.tasks.features import FEATURES, SCALARS
 
 INPUTS = tuple(FEATURES.index(name) for name in (*FEATURES[len(SCALARS) :], "dim", "pooling", "rows"))
 """Columns of the raw features that a table is known by: 17 reuse bins, width, pooling factor, rows."""

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import Infeasible
+from shardbench.learned.tasks.task import TableSet
 from shardbench.model.plan import OnRank, Segment
 from shardbench.model.problem import Problem
-from shardbench.tasks.task import TableSet
 
 from .beam_search import ColumnPlan, search
 from .limits import EVALUATIONS_A_SECOND, SearchLimits
@@ -16,7 +16,7 @@ from .shards import ColumnShards
 from .simulator import Simulator
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
 
 def sharded(

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from shardbench.learning.settings import Count, Positive, Share, TrainingSettings, affordable_updates
+from shardbench.learned.settings import Count, Positive, Share, TrainingSettings, affordable_updates
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.tasks.task import Task
 
 EPOCHS_HERE = 60
 """Epochs of what is run here (deviation 2): study ``networks`` shows what more samples and epochs would change."""

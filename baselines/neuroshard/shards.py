@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.learned.tasks.task import TableSet
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Table
 from shardbench.model.validate import COLUMN_MULTIPLE
-from shardbench.tasks.task import TableSet
 
 NO_HALVES = -1
 WIDTH = 0

@@ -11,7 +11,7 @@ from shardbench.base.errors import BadInput
 from .networks import INPUTS, NeuroShardNetworks
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
 
 class Simulator:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 from shardbench.base.errors import BadInput
-from shardbench.learning.training import Training
-from shardbench.tasks.column_shards import augmented
-from shardbench.tasks.features import FEATURES, Scaling
-from shardbench.tasks.oracle import Oracle
-from shardbench.tasks.task import Task
+from shardbench.learned.tasks.column_shards import augmented
+from shardbench.learned.tasks.features import FEATURES, Scaling
+from shardbench.learned.tasks.oracle import Oracle
+from shardbench.learned.tasks.task import Task
+from shardbench.learned.training import Training
 
 from .cost_data import SET_TABLES, WIDTHS, Exchanges, TableSets, draw_exchanges, draw_sets, measure_sets
 from .networks import INPUTS, NeuroShardNetworks

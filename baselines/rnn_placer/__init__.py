@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from shardbench.learning.learner import Learner
+from shardbench.learned.learner import Learner
 
 if TYPE_CHECKING:
     from .training import RnnTraining

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from shardbench.base.errors import BadInput
-from shardbench.tasks.features import FEATURES
+from shardbench.learned.tasks.features import FEATURES
 
 EMBEDDED = 64
 ENCODED = 128

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from shardbench.learning.settings import Count, NotNegative, Positive, Share, TrainingSettings, affordable_updates
+from shardbench.learned.settings import Count, NotNegative, Positive, Share, TrainingSettings, affordable_updates
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.tasks.task import Task
 
 UPDATE_S = 0.015
 TABLE_UPDATE_S = 5e-4

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from shardbench.base.arrays import Floats
-from shardbench.learning.training import Training
-from shardbench.tasks.oracle import Oracle
-from shardbench.tasks.task import Task
+from shardbench.learned.tasks.oracle import Oracle
+from shardbench.learned.tasks.task import Task
+from shardbench.learned.training import Training
 
 from .decoder import RnnEpisodes, play
 from .decoder import place as place_tables

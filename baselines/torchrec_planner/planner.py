@@ -20,12 +20,12 @@ from torchrec.modules.embedding_configs import DataType
 from shardbench.base.errors import Infeasible
 from shardbench.engine.described import describe
 from shardbench.engine.formats import DATA_TYPES, codecs_registry
+from shardbench.engine.torchrec.translated import load_factor
 from shardbench.model.caching import ROWWISE_STATE_BYTES, cache_bytes
 from shardbench.model.machine import Topology
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
 from shardbench.model.validate import dealt
-from shardbench.torchrec.translated import load_factor
 
 ROW_SPLITS = ("row_wise", "table_row_wise")
 SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")

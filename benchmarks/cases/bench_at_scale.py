@@ -4,12 +4,12 @@ import importlib
 
 import numpy as np
 
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.subsets import part
+from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Strategy
-from shardbench.runs.discovery import get_strategy
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.subsets import part
-from shardbench.tasks.task import Task
+from shardbench.trials.discovery import get_strategy
 
 from .case import Case, PlanCase
 from .made_up import made_problem

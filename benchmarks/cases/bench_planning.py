@@ -8,7 +8,7 @@ from shardbench.cost.costmodel import estimate
 from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.table import DenseShape
-from shardbench.runs.discovery import strategies
+from shardbench.trials.discovery import strategies
 
 from .case import PlanCase
 from .made_up import TABLES, made_problem

@@ -7,7 +7,7 @@ import time
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
+from shardbench.trials.discovery import get_strategy
 
 
 def cpu_s() -> float:

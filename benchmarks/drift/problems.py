@@ -8,7 +8,7 @@ from typing import Any
 from shardbench.base.errors import BadInput
 from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Problem
-from shardbench.runs.simulate import CountedQuestion
+from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.drift import LaterBatches, Period
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import BatchSource, DrawnBatches

@@ -12,11 +12,11 @@ from shardbench.model.plan import Plan
 from shardbench.model.strategy import Budget, Role
 from shardbench.records.cell import Cell, Row, SeriesRow
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.discovery import get_strategy, strategies
-from shardbench.runs.evaluate import Answer, evaluate
-from shardbench.runs.planning import learns
-from shardbench.runs.simulate import CountedQuestion, Simulation, simulate
 from shardbench.studies.study import Plot, Study, grid
+from shardbench.trials.discovery import get_strategy, strategies
+from shardbench.trials.evaluate import Answer, evaluate
+from shardbench.trials.planning import learns
+from shardbench.trials.simulate import CountedQuestion, Simulation, simulate
 from shardbench.workloads.drift import DriftedBatches
 
 from .problems import BATCHES, DAYS, DAYS_BATCH, PROBLEMS, days_question, periods, question

@@ -17,7 +17,7 @@ from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import Name, Precision, StepSchedule
-from shardbench.runs.simulate import CountedQuestion, Simulation
+from shardbench.trials.simulate import CountedQuestion, Simulation
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload

@@ -18,11 +18,11 @@ from shardbench.records.cell import Cell, CellRecord, Scalar, SeriesRow
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Failure, Outcome, unusual
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
-from shardbench.runs.discovery import get_strategy, strategies
-from shardbench.runs.evaluate import Answer, Planner, evaluate
-from shardbench.runs.planning import learns, ours, wall_kind
-from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Study, Tables
+from shardbench.trials.discovery import get_strategy, strategies
+from shardbench.trials.evaluate import Answer, Planner, evaluate
+from shardbench.trials.planning import learns, ours, wall_kind
+from shardbench.trials.simulate import CountedQuestion, Simulation
 
 from .places import board_places
 from .problems import VERSION, Posed, load, question
@@ -184,7 +184,7 @@ def _row(asked: CountedQuestion, strategy: Strategy, answer: Answer[Simulation] 
         return {**row, "outcome": answer.outcome.value, "cause": f"{answer.phase}: {answer.cause}"}
     planned, spent = answer.planned, answer.spent
     # Imported late: TorchRec takes seconds, and listing cells must stay cheap.
-    from shardbench.torchrec.estimate import torchrec_estimate_ms  # noqa: PLC0415
+    from shardbench.engine.torchrec.estimate import torchrec_estimate_ms  # noqa: PLC0415
 
     drawn = answer.judged.draws(asked.problem, asked.dense, DRAWN)
     return {

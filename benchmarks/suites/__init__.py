@@ -1,1 +1,1 @@
-"""Suites are TOML files; `shardbench.runs.suite` says what they may state."""
+"""Suites are TOML files; `shardbench.trials.suite` says what they may state."""

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from shardbench.base.errors import Infeasible
+from shardbench.engine.processes.failures import failed
 from shardbench.model.plan import OnRank, Plan, Replicated, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import DenseShape, Table
-from shardbench.processes.failures import failed
 from shardbench.records.trial import Outcome
 from shardbench.workloads.ranking_cache import Survey
 from shardbench.workloads.trace import Bags, Ranking, Split

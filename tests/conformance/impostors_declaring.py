@@ -8,11 +8,11 @@ from typing import Any
 
 from impostors import Honest, OverfullDevice, PeeksAtProfile
 
+from shardbench.engine.processes.launch import GOOD
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Strategy
-from shardbench.processes.launch import GOOD
-from shardbench.runs import evaluate, planning_process
+from shardbench.trials import evaluate, planning_process
 from shardbench.workloads.trace import is_sealed
 
 _looks: dict[str, int] = {}

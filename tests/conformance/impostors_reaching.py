@@ -25,14 +25,14 @@ from impostors import GotThroughError, Honest, OverfullDevice
 
 import shardbench
 from shardbench.base.errors import Infeasible, InvalidPlan
+from shardbench.conformance.draws import PublicDraws
 from shardbench.datasets.trace_file import BUILTIN
 from shardbench.model.plan import OnRank, Plan, Segment, Tier, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import Table
-from shardbench.runs import evaluate as judging
-from shardbench.runs.conformance_draws import PublicDraws
+from shardbench.trials import evaluate as judging
 from shardbench.workloads.materialise import Batches
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import Workload

@@ -12,13 +12,13 @@ from register import IMPOSTORS, NOT_CAUGHT, NOTHING_THERE, Impostor
 from shardbench.base.atomic import write_atomically
 from shardbench.base.plugins import collected
 from shardbench.base.wall import kind
+from shardbench.conformance.checks import ConformanceError, check
+from shardbench.conformance.problems import cases
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
-from shardbench.runs import described, planning_process
-from shardbench.runs.conformance import ConformanceError, check
-from shardbench.runs.conformance_problems import cases
-from shardbench.runs.described import described_apart, strategies_of
-from shardbench.runs.evaluate import RulesOnly, evaluate
+from shardbench.trials import described, planning_process
+from shardbench.trials.described import described_apart, strategies_of
+from shardbench.trials.evaluate import RulesOnly, evaluate
 
 TABLE = Path(__file__).parents[2] / "results" / "tables" / "faults" / "impostors.csv"
 described.LOADS_S = 3.0  # type: ignore[attr-defined]

@@ -14,8 +14,8 @@ from register import IMPOSTORS, NOT_CAUGHT, NOTHING_THERE, Impostor
 from table import TABLE, caught, lines
 
 from shardbench.base.wall import Kind, kind
+from shardbench.conformance.checks import CHECKS, ConformanceError, check
 from shardbench.model.strategy import Strategy
-from shardbench.runs.conformance import CHECKS, ConformanceError, check
 from shardbench.workloads.trace import Split, assert_readable
 
 

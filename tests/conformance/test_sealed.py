@@ -12,11 +12,11 @@ from impostors_reaching import LooksThroughFrames
 
 import shardbench
 from shardbench.base.wall import Kind, kind
+from shardbench.conformance.problems import cases
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
-from shardbench.runs.conformance_problems import cases
-from shardbench.runs.evaluate import Answer, RulesOnly, evaluate
+from shardbench.trials.evaluate import Answer, RulesOnly, evaluate
 
 PROBLEM = cases()[0].problem
 SHOWN = Path(shardbench.__file__).parent / "report"

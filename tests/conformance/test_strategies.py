@@ -5,10 +5,10 @@ Variants, which run only where a suite or study names them, are left to the slow
 
 import pytest
 
+from shardbench.conformance.checks import CHECKS, check
+from shardbench.conformance.problems import cases
 from shardbench.model.strategy import Strategy
-from shardbench.runs.conformance import CHECKS, check
-from shardbench.runs.conformance_problems import cases
-from shardbench.runs.discovery import strategies
+from shardbench.trials.discovery import strategies
 
 STRATEGIES = [
     pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.role.named_only else [])

@@ -13,6 +13,9 @@ from impostors_reaching import AsksBehindTheSeal
 from shardbench.base.errors import BadInput
 from shardbench.base.wall import Kind
 from shardbench.cli.check_submission import check_submission_command
+from shardbench.conformance import submission
+from shardbench.conformance.problems import round_machine
+from shardbench.conformance.submission import FRESH, SURE, Checked, check_submission
 from shardbench.leaderboard import problems, studies
 from shardbench.leaderboard.problems import Posed, Version
 from shardbench.leaderboard.studies import STEPS
@@ -22,12 +25,9 @@ from shardbench.model.table import Table
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.plan_files import keep_plan, plan_path
 from shardbench.records.store import cell_store
-from shardbench.runs.conformance_problems import round_machine
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.held_out import too_good
-from shardbench.studies import submission
 from shardbench.studies.session import run_cell
-from shardbench.studies.submission import FRESH, SURE, Checked, check_submission
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.held_out import too_good
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.workload import Workload
 

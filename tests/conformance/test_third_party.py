@@ -13,8 +13,8 @@ from fresh_process import said_by
 HERE = Path(__file__).parent
 
 PROGRAM = """
-from shardbench.runs.conformance import check
-from shardbench.runs.discovery import get_strategy, strategies
+from shardbench.conformance.checks import check
+from shardbench.trials.discovery import get_strategy, strategies
 assert "rank-zero" in strategies(), sorted(strategies())
 check(get_strategy("rank-zero"))
 print("conforms")

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from faults import cells, parents, planners, programs, ranks, results, stores
 from faults.case import MARKER, Fault, Seen, run
-from shardbench.processes.server import FORK_SERVER
+from shardbench.engine.processes.server import FORK_SERVER
 
 COLUMNS = ("kind", "phase", "cases", "outcome_right", "cause_right", "rank_right", "hangs", "lost_records", "orphans")
 LEAST_RIGHT = 0.98

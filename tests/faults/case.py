@@ -15,7 +15,7 @@ from pathlib import Path
 
 from process_table import state_of
 
-from shardbench.processes import server
+from shardbench.engine.processes import server
 from shardbench.records.trial import Failure, Outcome
 
 MARKER = "SHARDBENCH_FAULTS"

@@ -18,8 +18,8 @@ from faults.case import Fault, Seen, soon
 from faults.suites import MEASURED, TRIALS, keys_of, suite_file
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome
-from shardbench.runs.runner import RunOptions, run_suite
-from shardbench.runs.suite import load_suite
+from shardbench.trials.runner import RunOptions, run_suite
+from shardbench.trials.suite import load_suite
 
 INTERRUPTED = 130
 ENDINGS = {

@@ -16,12 +16,12 @@ from toy_machine import machine_file
 from faults import strategies
 from faults.case import Fault, Seen, expected
 from shardbench.base.deadline import interrupt
+from shardbench.engine.processes import launch
 from shardbench.model.strategy import Strategy
-from shardbench.processes import launch
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, TrialSpec
-from shardbench.runs.run_trial import JobContext, run_trial
-from shardbench.runs.suite import Job
+from shardbench.trials.run_trial import JobContext, run_trial
+from shardbench.trials.suite import Job
 
 PLAN_S, SHORT_S = 60.0, 3.0
 """Budgets of planners that are to come back, however busy the machine, and of those that are not."""

@@ -17,11 +17,11 @@ from faults.case import Fault, Seen
 from faults.stores import RECORDS, made_results
 from faults.suites import MEASURED, TRIALS, suite_file
 from shardbench.base.errors import BadInput
-from shardbench.processes.failures import LEAST_BYTES
+from shardbench.engine.processes.failures import LEAST_BYTES
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome
-from shardbench.runs.runner import RunOptions, run_suite
-from shardbench.runs.suite import load_suite
+from shardbench.trials.runner import RunOptions, run_suite
+from shardbench.trials.suite import load_suite
 
 DISK_KB = 3072
 KB_LEFT = (4, 8, 20, 60, 200, 290)

@@ -19,10 +19,10 @@ from faults.case import Fault, Seen, expected, soon
 from faults.suites import MEASURED, suite
 from shardbench.base.errors import BadInput
 from shardbench.engine.measure import gather, run_on_ranks
-from shardbench.processes.failures import TrialFailed
-from shardbench.processes.launch import lowest
+from shardbench.engine.processes.failures import TrialFailed
+from shardbench.engine.processes.launch import lowest
 from shardbench.records.trial import Failure, Outcome
-from shardbench.runs.runner import RunOptions, run_suite
+from shardbench.trials.runner import RunOptions, run_suite
 
 WORLD = 2
 LIMIT_S = 150.0

@@ -11,8 +11,8 @@ from faults.case import Fault, Seen, expected
 from faults.ranks import LIMIT_S, WORLD, meanwhile, trial_folder
 from shardbench.engine import rank as engine
 from shardbench.engine.measure import gather
-from shardbench.processes.failures import TrialFailed
-from shardbench.processes.launch import run_ranks
+from shardbench.engine.processes.failures import TrialFailed
+from shardbench.engine.processes.launch import run_ranks
 from shardbench.records.trial import Failure, Outcome
 
 EARLY = {

@@ -19,7 +19,7 @@ from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome
-from shardbench.runs.runner import RunOptions, run_suite
+from shardbench.trials.runner import RunOptions, run_suite
 
 RECORDS = Path("records") / "tiny.jsonl"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from toy_machine import MADE_UP, machine_file
 
-from shardbench.runs.suite import Suite, load_suite
+from shardbench.trials.suite import Suite, load_suite
 
 SIMULATED = (
     """

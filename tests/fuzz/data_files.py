@@ -28,8 +28,8 @@ from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log
 from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.prepared import read_array
 from shardbench.datasets.trace_file import TraceConfig
-from shardbench.learning import checkpoint
-from shardbench.tasks import pools
+from shardbench.learned import checkpoint
+from shardbench.learned.tasks import pools
 from shardbench.workloads.materialise import Batches, materialise
 from shardbench.workloads.table_list import ListedTable, read_table_list
 from shardbench.workloads.trace import Split

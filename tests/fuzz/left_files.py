@@ -19,18 +19,20 @@ from shardbench.base.host import Environment
 from shardbench.base.host import load as load_environment
 from shardbench.base.jsonlines import digested
 from shardbench.base.serialise import from_json, to_json
+from shardbench.conformance.submission import check_submission
 from shardbench.cost.collectives import Calls
 from shardbench.cost.phases import StepPhase
 from shardbench.engine.measure import gather
+from shardbench.engine.processes.blame import fault
+from shardbench.engine.processes.failures import TrialFailed
+from shardbench.engine.processes.job import RankError, RankJob, RankResult
+from shardbench.engine.processes.progress import progress_of
+from shardbench.engine.processes.trial_folder import phase_of, read_job, write_job
+from shardbench.engine.torchrec.exported import Exported
 from shardbench.model.plan import Plan, Replicated, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
-from shardbench.processes.blame import fault
-from shardbench.processes.failures import TrialFailed
-from shardbench.processes.job import RankError, RankJob, RankResult
-from shardbench.processes.progress import progress_of
-from shardbench.processes.trial_folder import phase_of, read_job, write_job
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.plan_files import lookups_path, plan_path
 from shardbench.report.compare import explain_text
@@ -40,9 +42,7 @@ from shardbench.report.page.explorer import explored
 from shardbench.report.results import load_results
 from shardbench.report.tables import suite_tables as tables
 from shardbench.report.tables import terminal
-from shardbench.studies.submission import check_submission
 from shardbench.torchrec import export, inexpressible
-from shardbench.torchrec.exported import Exported
 
 
 def _plans(_: Path) -> list[bytes]:

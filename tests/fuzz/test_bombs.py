@@ -20,10 +20,10 @@ from shardbench.base.reading import TEXT_BYTES
 from shardbench.datasets.dlrm_datasets import load_triple
 from shardbench.datasets.preparation import criteo_prepare
 from shardbench.datasets.trace_file import read_indices
-from shardbench.learning import checkpoint
+from shardbench.learned import checkpoint
+from shardbench.learned.tasks import pools
 from shardbench.model.machine_file import load_machine
 from shardbench.records.store import trial_store
-from shardbench.tasks import pools
 from shardbench.workloads.table_list import read_table_list
 
 MOST_BYTES = 300_000_000

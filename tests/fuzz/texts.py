@@ -16,9 +16,9 @@ from shardbench.cli.names import outcomes
 from shardbench.datasets.cards import card
 from shardbench.model.constraints import Constraints
 from shardbench.model.machine_file import load_machine, overridden
-from shardbench.runs.suite import load_suite
 from shardbench.studies.claim import parse_claims
 from shardbench.studies.definitions import parse_definitions
+from shardbench.trials.suite import load_suite
 from shardbench.workloads.kinds import workload_config
 
 

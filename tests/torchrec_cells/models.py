@@ -28,7 +28,7 @@ from torchrec.modules.mc_modules import (
 )
 from torchrec.streamable import Pipelineable
 
-from shardbench.torchrec.sharding import configs_of
+from shardbench.engine.torchrec.sharding import configs_of
 
 WORLD, BATCH = 2, 16
 """Ranks, and samples of all ranks together."""

@@ -21,10 +21,10 @@ import numpy as np
 
 from shardbench.baselines.dreamshard.reproduction.contests import RNN_ROWS
 from shardbench.baselines.dreamshard.reproduction.names import COST_GREEDY, GREEDIES, OURS, RANDOM, RNN
+from shardbench.learned.tasks.pools import DLRM_ROWS, Pool, TaskRow
 from shardbench.model.strategy import Budget
 from shardbench.studies.contests.contest import JUDGED_SPLIT, fitted, place_all, pool_of, tasks_of
 from shardbench.studies.contests.contest_study import FIT_S, PLAN_S
-from shardbench.tasks.pools import DLRM_ROWS, Pool, TaskRow
 
 PLACEMENTS = Path(__file__).with_name("placements.json")
 TASKS = 3

@@ -15,7 +15,7 @@ import numpy as np
 from shardbench.base.arrays import Ints32
 from shardbench.base.host import cores
 from shardbench.cost.lookups import CountedLookups
-from shardbench.tasks.pools import POOL_TABLES
+from shardbench.learned.tasks.pools import POOL_TABLES
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.trace import Bags, Split
 from shardbench.workloads.workload import Workload
@@ -40,7 +40,7 @@ class Drawn(NamedTuple):
 
 @lru_cache(maxsize=4)
 def tables_of_pool(batch: int) -> Workload:
-    """Return the test pool of ``shardbench.tasks.pools`` with batches of so many samples."""
+    """Return the test pool of ``shardbench.learned.tasks.pools`` with batches of so many samples."""
     sizes = {"batch_size": batch, "profile_samples": batch}
     stated = {"dataset": "synthetic", "name": "pool-test", "pool": "test", "tables": POOL_TABLES, "dim": WIDTH, **sizes}
     return workload_config(stated, "pool test").build(Path())

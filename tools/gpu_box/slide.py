@@ -31,8 +31,8 @@ from tbe import fused_tables
 
 from shardbench.base.arrays import Ints
 from shardbench.cost.costmodel import backward_s, forward_s
-from shardbench.tasks.oracle import costs_of, device_loads
-from shardbench.tasks.pools import BATCH, Pool, machine_of
+from shardbench.learned.tasks.oracle import costs_of, device_loads
+from shardbench.learned.tasks.pools import BATCH, Pool, machine_of
 
 PLACEMENTS = Path(__file__).with_name("placements.json")
 SEED = 0
@@ -269,7 +269,7 @@ class Slide:
         self._box.add("slide", measured, float(predicted), **what, **same)
 
     def _time(self, held: Ints) -> Times:
-        """Time the fused kernels of some tables as ``shardbench.tasks.measured_oracle`` does, and keep every run."""
+        """Time the fused kernels of some tables as ``learned.tasks.measured_oracle`` does, and keep every run."""
         box, sizes = self._box, self._sizes
         shapes = [(self._pool.tables[table].rows, WIDTH) for table in held]
         self._check_room(shapes, int(self._pool.lookups[held].sum()))

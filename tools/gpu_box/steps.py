@@ -35,9 +35,9 @@ from shardbench.model.plan import Plan, tier_of
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.planning import plan_here
-from shardbench.runs.simulate import Simulation, simulate
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.planning import plan_here
+from shardbench.trials.simulate import Simulation, simulate
 from shardbench.workloads.materialise import Batches, materialise
 from shardbench.workloads.trace import closed_test_split
 

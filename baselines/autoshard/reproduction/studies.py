@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.learned.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, machine_of
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.contests.contest import (
     BEST_FOUND,
     SIDES,
@@ -28,14 +28,14 @@ from shardbench.studies.contests.training_study import training_study
 from shardbench.studies.contests.transfer_study import transfer_study
 from shardbench.studies.regions.placement_region import placement_region
 from shardbench.studies.study import Plot, Row, Study, Tables, grid
-from shardbench.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, machine_of
-from shardbench.tasks.task import Task
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import RulesOnly, answer_of
 
 from .. import AutoShard
 from .names import COST_GREEDY, DREAMSHARD, GREEDIES, LOOKUP, OURS, RANDOM, SEARCH, UNTRAINED
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
 CAP_BYTES = 7 * 2**30  # deviation 11
 WIDTHS = (16, 32)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
+from shardbench.learned.tasks.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.studies.contests.contest_tasks import best_of, gain_pct, ratios
-from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
 
 from .names import BASELINES, GREEDIES, LOOKUP, OURS, RANDOM, RNN
 from .paper_table import published_as, published_ms

@@ -10,19 +10,19 @@ import numpy as np
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
+from shardbench.learned.tasks.best_found import best_found
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.runs.discovery import get_strategy
 from shardbench.studies.contests.contest import learner_of, place_all, trained_with
-from shardbench.tasks.best_found import best_found
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import Task
+from shardbench.trials.discovery import get_strategy
 
 from .. import DreamShard
 from .names import AUTOSHARD, COST_GREEDY, LOOKUP, OURS, SEARCH
 from .oracle_search import oracle_search
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
     from ..network_search import NetworkSearch
 

@@ -5,11 +5,11 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from shardbench.learned.tasks.pools import DLRM_ROWS, MIXED_ROWS, TaskRow
 from shardbench.studies.contests.contest import BEST_FOUND, JUDGED_SPLIT
 from shardbench.studies.contests.contest_study import contest_means, contest_study
 from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.study import Plot, Study, Tables
-from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS, TaskRow
 
 from .beside_paper import agreement_table, order_table, row_table
 from .names import AUTOSHARD, COST_GREEDY, GREEDIES, OURS, RANDOM, RNN, UNTRAINED

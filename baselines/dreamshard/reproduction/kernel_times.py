@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
+from shardbench.learned.tasks.measured_oracle import MeasuredOracle
+from shardbench.learned.tasks.oracle import Oracle, SimulatedOracle
+from shardbench.learned.tasks.pools import TaskRow, draw_tasks, load_pool, pool_bags
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
 from shardbench.model.table import Precision
-from shardbench.runs.discovery import get_strategy
 from shardbench.studies.contests.contest import place_all, shared_pools
 from shardbench.studies.study import Row
-from shardbench.tasks.measured_oracle import MeasuredOracle
-from shardbench.tasks.oracle import Oracle, SimulatedOracle
-from shardbench.tasks.pools import TaskRow, draw_tasks, load_pool, pool_bags
-from shardbench.tasks.task import Task
+from shardbench.trials.discovery import get_strategy
 from shardbench.workloads.trace import Split
 
 from .. import DreamShard

@@ -3,8 +3,8 @@
 import numpy as np
 
 from shardbench.base.arrays import Ints
-from shardbench.tasks.oracle import Oracle
-from shardbench.tasks.task import Task
+from shardbench.learned.tasks.oracle import Oracle
+from shardbench.learned.tasks.task import Task
 
 DRAWS = 100
 """Changes that are drawn for one that fits; none of them fitting ends the search."""

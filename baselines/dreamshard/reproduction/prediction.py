@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.learning.training import Trained
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import Task, one_hot
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import Task, one_hot
+from shardbench.learned.training import Trained
 
 from ..estimated_mdp import DreamShardPolicy
 from ..networks import DreamShardNetworks

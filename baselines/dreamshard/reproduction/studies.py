@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.learned.tasks.pools import DLRM_ROWS, MIXED_ROWS
+from shardbench.learned.tasks.task import Task
 from shardbench.studies.contests.contest import JUDGED_SPLIT, SPLITS, cheapest, judge, tasks_of, trained_with
 from shardbench.studies.contests.contest_study import SEEDS
 from shardbench.studies.contests.training_study import training_study
 from shardbench.studies.contests.transfer_study import transfer_study
 from shardbench.studies.regions.placement_region import placement_region
 from shardbench.studies.study import Plot, Row, Study, Tables, grid
-from shardbench.tasks.pools import DLRM_ROWS, MIXED_ROWS
-from shardbench.tasks.task import Task
 
 from .. import DreamShard
 from .beside_paper import machine_table
@@ -26,7 +26,7 @@ from .names import COST_GREEDY, GREEDIES, LOOKUP, OURS, RANDOM, UNTRAINED
 from .paired_differences import PARTS, paired_table
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
 MEAN_WIDTH = 4.0
 """The variant with relative widths has this mean: it is of the size of the other scores."""

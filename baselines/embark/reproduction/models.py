@@ -17,7 +17,7 @@ from shardbench.datasets.synthetic import synthetic_tables
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.table import DenseShape
-from shardbench.runs.simulate import CountedQuestion
+from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload
 

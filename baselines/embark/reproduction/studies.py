@@ -6,10 +6,10 @@ import pandas as pd
 
 from shardbench.cost.phases import StepPhase
 from shardbench.model.strategy import Budget
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import answer_of
-from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.study import Plot, Row, Study, grid
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import answer_of
+from shardbench.trials.simulate import CountedQuestion
 
 from .models import DRAWS, MODELS, question
 

@@ -10,11 +10,11 @@ from shardbench.model.machine_file import load_machine, overridden
 from shardbench.model.plan import PhaseKind
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Table
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import answer_of
-from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.regions.region import Knob, region_study
 from shardbench.studies.study import Row
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import answer_of
+from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 
 from .. import Fae

@@ -16,9 +16,9 @@ from shardbench.model.plan import GroupSharded, Plan, Replicated
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.table import DenseShape
-from shardbench.runs.evaluate import Question, answer_of
-from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.study import Row
+from shardbench.trials.evaluate import Question, answer_of
+from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload
 

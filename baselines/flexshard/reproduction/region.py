@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from shardbench.model.strategy import Strategy
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import answer_of
 from shardbench.studies.regions.region import Knob, region_study
 from shardbench.studies.study import Row
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import answer_of
 
 from .. import FlexShard
 from ..shape import least_bytes

@@ -12,8 +12,8 @@ from shardbench.model.machine_file import scaled
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Table
-from shardbench.runs.discovery import get_strategy
 from shardbench.studies.study import Cell, Plot, Row, Study, Tables
+from shardbench.trials.discovery import get_strategy
 
 from .. import FlexShard
 from ..search import search

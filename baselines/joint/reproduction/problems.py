@@ -15,9 +15,9 @@ from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
-from shardbench.runs.evaluate import Bounds
-from shardbench.runs.simulate import CountedQuestion, Simulation
-from shardbench.runs.suite import read_suite
+from shardbench.trials.evaluate import Bounds
+from shardbench.trials.simulate import CountedQuestion, Simulation
+from shardbench.trials.suite import read_suite
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches
 

@@ -13,10 +13,10 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import Cell, Row
 from shardbench.records.trial import Failure
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import evaluate
-from shardbench.runs.simulate import CountedQuestion, step_cells
 from shardbench.studies.study import Study, grid
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import evaluate
+from shardbench.trials.simulate import CountedQuestion, step_cells
 
 from ..strategy import VARIANTS
 from .problems import GROUPS, PROBLEMS, Misled, question

@@ -7,16 +7,16 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Floats
+from shardbench.learned.tasks.column_shards import augmented
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.task import Task
 from shardbench.records.cell import Row
-from shardbench.tasks.column_shards import augmented
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.task import Task
 
 from ..cost_data import SET_TABLES, WIDTHS
 from ..training import NETWORKS, collect
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
 SAMPLES = 5000
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import SeriesRow
 from shardbench.studies.contests.contest import fitted, trained_with
@@ -14,7 +15,6 @@ from shardbench.studies.contests.contest_study import FIT_S, PLAN_S, SEEDS
 from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.contests.split_contest import judged_rows
 from shardbench.studies.study import Cell, Plot, Study, Tables, grid
-from shardbench.tasks.task import Task
 
 from .. import NeuroShard
 from ..limits import SearchLimits
@@ -23,7 +23,7 @@ from .names import CONTROLS, MORE_MOVES, OTHERS, OURS, SEEDED
 from .tasks import PRODUCTION, TaskSet, production, published, test_bags
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
 FEWER_TASKS = 20
 """Tasks where every plan takes seconds to count: the first of the 100."""

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from shardbench.learned.tasks.pools import Side, load_pool, pool_bags
+from shardbench.learned.tasks.split_tasks import WIDTHS, draw_split_tasks, split_task
+from shardbench.learned.tasks.task import Task
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.table import Table
 from shardbench.studies.contests.contest import shared_pools
-from shardbench.tasks.pools import Side, load_pool, pool_bags
-from shardbench.tasks.split_tasks import WIDTHS, draw_split_tasks, split_task
-from shardbench.tasks.task import Task
 from shardbench.workloads.trace import Bags, Split
 
 TASKS = 100

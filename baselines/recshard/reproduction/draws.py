@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from shardbench.runs.simulate import CountedQuestion
 from shardbench.studies.study import Cell, Row, Study, Tables
+from shardbench.trials.simulate import CountedQuestion
 
 from .ratios import ratio_table, summary
 from .scaled import (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import RulesOnly, answer_of
 from shardbench.studies.study import Cell, Row, Study
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import RulesOnly, answer_of
 
 from .draws import FORMS
 from .peak import peak_rss_bytes

@@ -18,10 +18,10 @@ from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine, scaled
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import Answer, answer_of
-from shardbench.runs.simulate import CountedQuestion, Simulation
 from shardbench.studies.study import Row
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import Answer, answer_of
+from shardbench.trials.simulate import CountedQuestion, Simulation
 from shardbench.workloads.materialise import DrawnBatches
 
 MACHINE = "a100-24gb-2x8"

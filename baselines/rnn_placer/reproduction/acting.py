@@ -7,13 +7,13 @@ import numpy as np
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
-from shardbench.learning.clocks import one_thread
-from shardbench.learning.episodes import Placing
-from shardbench.learning.training import Trained
-from shardbench.tasks.features import SCALARS
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.subsets import part
-from shardbench.tasks.task import Task
+from shardbench.learned.clocks import one_thread
+from shardbench.learned.episodes import Placing
+from shardbench.learned.tasks.features import SCALARS
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.subsets import part
+from shardbench.learned.tasks.task import Task
+from shardbench.learned.training import Trained
 
 from ..decoder import play
 from ..networks import RnnNetworks

@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Ints
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.pools import DLRM_ROWS
+from shardbench.learned.tasks.task import Task, random_placements
 from shardbench.studies.contests.contest import SPLITS, beside, judge, tasks_of, trained_with
 from shardbench.studies.study import Plot, Row, Study
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.pools import DLRM_ROWS
-from shardbench.tasks.task import Task, random_placements
 
 from .. import RnnPlacer
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
 OURS = "rnn-rl"
 RANDOM = "shuffle"

@@ -1,7 +1,7 @@
 """The strategy passes the checks that every strategy must pass."""
 
-from shardbench.runs.conformance import check
-from shardbench.runs.discovery import get_strategy
+from shardbench.conformance.checks import check
+from shardbench.trials.discovery import get_strategy
 
 
 def test_it_conforms() -> None:

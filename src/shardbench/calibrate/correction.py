@@ -30,7 +30,7 @@ from shardbench.model.machine import Constants, Machine, Trust, dense_key
 from shardbench.model.machine_file import _FIELDS
 from shardbench.model.plan import Plan
 from shardbench.records.record import Record
-from shardbench.runs.simulate import CountedQuestion
+from shardbench.trials.simulate import CountedQuestion
 
 _NOTHING = "nothing is charged"
 """How the source of a placeholder ends, which no factor makes a constant."""

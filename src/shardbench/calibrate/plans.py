@@ -14,7 +14,7 @@ from shardbench.model.plan import OnRank, Placement, Plan, Replicated, RowWise, 
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, Pooling, Table
-from shardbench.runs.control import control_plan
+from shardbench.trials.control import control_plan
 from shardbench.workloads.materialise import BatchSource, DrawnBatches
 from shardbench.workloads.trace import Bags, bag_offsets
 from shardbench.workloads.workload import Workload

@@ -19,7 +19,7 @@ from shardbench.model.table import StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.prediction.against_measured import IDLE_MS
-from shardbench.runs.simulate import CountedQuestion
+from shardbench.trials.simulate import CountedQuestion
 
 _RANKS = {StepPhase.DENSE: max} | dict.fromkeys(EXCHANGE_PHASES, min)
 """Which rank tells how long a phase takes that is one for all: in an exchange the one that waits least."""

@@ -25,12 +25,12 @@ from shardbench.calibrate.rank import Order, RankTimes, joined, measure_rank
 from shardbench.cost.load import Load
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
+from shardbench.engine.processes.blame import lost_peer
+from shardbench.engine.processes.failures import TrialFailed
+from shardbench.engine.processes.launch import call_in_child
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Tier
 from shardbench.model.table import DenseShape
-from shardbench.processes.blame import lost_peer
-from shardbench.processes.failures import TrialFailed
-from shardbench.processes.launch import call_in_child
 
 TIMEOUT_S = 600.0
 ROUNDS, QUICK_ROUNDS = 4, 3

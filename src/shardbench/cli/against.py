@@ -8,9 +8,9 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
 
 if TYPE_CHECKING:
+    from shardbench.advice.best_plan import Best, Yours
     from shardbench.model.plan import Plan
     from shardbench.model.table import Table
-    from shardbench.runs.best_plan import Best, Yours
 
 PlanOf = Callable[[Sequence["Table"], int], "Plan"]
 """Gives the plan for some tables and a number of devices; raises BadInput where it is for others."""

@@ -27,7 +27,7 @@ def check_submission_command(
 
     Exits with 1 where its records break a rule of docs/rules.md.
     """
-    from shardbench.studies.submission import check_submission  # noqa: PLC0415
+    from shardbench.conformance.submission import check_submission  # noqa: PLC0415
 
     def told(line: str) -> None:
         if not as_json:

@@ -83,9 +83,9 @@ def print_claims_of(reproduction: "Reproduction", results: Path) -> None:
 
 
 def _define(names: list[str], *, as_json: bool) -> None:
-    from shardbench.runs.discovery import reproduction_home  # noqa: PLC0415
     from shardbench.studies.definitions import define  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
+    from shardbench.trials.discovery import reproduction_home  # noqa: PLC0415
 
     defined = {name: list(define(reproduction_home(name), find_reproduction(name).claims)) for name in names}
     lines = [

@@ -11,8 +11,8 @@ from shardbench.datasets.cards.card import kinds, load_card
 from shardbench.model.machine import Machine
 from shardbench.model.table import Table
 from shardbench.records.trial import Backend
-from shardbench.runs.jobcheck import impossible, lacking_devices, missing_engine
-from shardbench.runs.suite import Job, Suite, load_suite, suite_names
+from shardbench.trials.jobcheck import impossible, lacking_devices, missing_engine
+from shardbench.trials.suite import Job, Suite, load_suite, suite_names
 from shardbench.workloads.kinds import workload_config
 
 DEFAULT_SUITE = "quick"

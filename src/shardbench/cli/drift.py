@@ -15,8 +15,8 @@ from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, unusual
 
 if TYPE_CHECKING:
+    from shardbench.advice.drift import Change, Drifted
     from shardbench.datasets.access_log import AccessLog
-    from shardbench.runs.drift import Change, Drifted
 
 
 def drift_command(
@@ -53,11 +53,11 @@ def drift_command(
     It judges the plan on both logs, plans anew on the newer one, and counts the bytes that would move. Exits with 1
     where no strategy has a plan.
     """
+    from shardbench.advice.best_plan import default_strategies  # noqa: PLC0415
+    from shardbench.advice.drift import drifted  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.model.plan import Plan  # noqa: PLC0415
-    from shardbench.runs.best_plan import default_strategies  # noqa: PLC0415
-    from shardbench.runs.discovery import get_strategy  # noqa: PLC0415
-    from shardbench.runs.drift import drifted  # noqa: PLC0415
+    from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.
     read, on = Plan.from_json(plan.read_bytes(), f"plan {plan}"), load_machine(machine)

@@ -6,9 +6,9 @@ from typing import Any
 
 from shardbench.base.code import REPRODUCTION
 from shardbench.model.machine_file import load_machine, machine_files
-from shardbench.runs.discovery import missing_modules, reproduction_home, reproduction_names, strategies
-from shardbench.runs.planning import about
-from shardbench.runs.suite import read_suite, suite_names
+from shardbench.trials.discovery import missing_modules, reproduction_home, reproduction_names, strategies
+from shardbench.trials.planning import about
+from shardbench.trials.suite import read_suite, suite_names
 
 Entry = dict[str, Any]
 

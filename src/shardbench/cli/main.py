@@ -36,7 +36,7 @@ from shardbench.cli.run import run_suite_command
 from shardbench.cli.status import status_command
 from shardbench.cli.test import test_command
 from shardbench.cli.usage import usage_line
-from shardbench.processes.failures import LEAST_BYTES, memory_limit_bytes, out_of_memory
+from shardbench.engine.processes.failures import LEAST_BYTES, memory_limit_bytes, out_of_memory
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
 # of all usage errors can be reached in both only through the one that Typer exports.
@@ -98,7 +98,7 @@ def run_command(arguments: Sequence[str]) -> int:
     except _USAGE_ERROR as error:
         return _fail(usage_line(error))
     except ModuleNotFoundError as error:
-        from shardbench.runs.jobcheck import ENGINE  # noqa: PLC0415
+        from shardbench.trials.jobcheck import ENGINE  # noqa: PLC0415
 
         if error.name not in ENGINE:
             raise

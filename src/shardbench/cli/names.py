@@ -10,8 +10,8 @@ from shardbench.base.generated import say
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
-    from shardbench.runs.suite import Suite
     from shardbench.studies.reproduction import Reproduction
+    from shardbench.trials.suite import Suite
 
 FAILED = "failed"
 """The word by which ``--retry`` means all outcomes but ok."""
@@ -19,14 +19,14 @@ FAILED = "failed"
 
 def suites() -> list[str]:
     """List the suites that come with the project."""
-    from shardbench.runs.suite import suite_names  # noqa: PLC0415
+    from shardbench.trials.suite import suite_names  # noqa: PLC0415
 
     return suite_names()
 
 
 def papers() -> list[str]:
     """List the baselines that have studies or claims of a paper."""
-    from shardbench.runs.discovery import reproduction_names  # noqa: PLC0415
+    from shardbench.trials.discovery import reproduction_names  # noqa: PLC0415
 
     return reproduction_names()
 
@@ -38,7 +38,7 @@ def suites_and_papers() -> list[str]:
 
 def strategy_names() -> list[str]:
     """List the names of all strategies."""
-    from shardbench.runs.discovery import strategies  # noqa: PLC0415
+    from shardbench.trials.discovery import strategies  # noqa: PLC0415
 
     return list(strategies())
 
@@ -60,7 +60,7 @@ def workloads() -> list[str]:
 def say_left_out() -> None:
     """Print to stderr which broken packages are left out and why; what they bring is missing from what follows."""
     from shardbench.model.machine_file import broken_machine_packages  # noqa: PLC0415
-    from shardbench.runs.discovery import broken_packages  # noqa: PLC0415
+    from shardbench.trials.discovery import broken_packages  # noqa: PLC0415
     from shardbench.workloads.kinds import broken_dataset_packages  # noqa: PLC0415
 
     for cause in (*broken_packages(), *broken_machine_packages(), *broken_dataset_packages()):
@@ -93,8 +93,8 @@ def outcomes(text: str) -> frozenset[Outcome]:
 
 def named(name: str) -> "tuple[Suite | None, Reproduction | None]":
     """Find the suite and the reproduction of a name; raises BadInput where there is neither."""
-    from shardbench.runs.suite import load_suite  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
+    from shardbench.trials.suite import load_suite  # noqa: PLC0415
 
     if not name.endswith(".toml") and name not in suites_and_papers():
         raise BadInput(unknown("suite or paper", name, suites_and_papers(), "shardbench list, or give a .toml file"))
@@ -108,7 +108,7 @@ def suite_called(name: str) -> "Suite":
 
     Raises BadInput for another name, and says which command takes it where one does.
     """
-    from shardbench.runs.suite import load_suite  # noqa: PLC0415
+    from shardbench.trials.suite import load_suite  # noqa: PLC0415
 
     if not name.endswith(".toml") and name not in suites():
         _refuse_other(name, "suite")

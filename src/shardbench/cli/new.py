@@ -57,7 +57,7 @@ def module_of(name: str) -> str:
 
 def baselines_folder() -> Path:
     """Find the folder of baselines; raises BadInput where this is no checkout, in which nobody could edit one."""
-    from shardbench.runs.discovery import GROUP  # noqa: PLC0415
+    from shardbench.trials.discovery import GROUP  # noqa: PLC0415
 
     place, *_ = importlib.import_module(GROUP).__path__
     folder = Path(place).resolve()
@@ -111,7 +111,7 @@ def _write(path: Path, template: str, fields: dict[str, str]) -> None:
 
 
 def _refuse_taken(name: str) -> None:
-    from shardbench.runs.discovery import strategies  # noqa: PLC0415
+    from shardbench.trials.discovery import strategies  # noqa: PLC0415
 
     if name in strategies():
         raise BadInput(f"a strategy '{name}' is there already: take another name, or edit that one")

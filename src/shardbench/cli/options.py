@@ -13,7 +13,7 @@ from shardbench.base.generated import say
 from shardbench.cli.names import completing, papers, retried, strategy_names, suites, suites_and_papers
 from shardbench.model.table import MAX_SEED, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import Backend
-from shardbench.runs.cluster import Engine
+from shardbench.trials.cluster import Engine
 
 if TYPE_CHECKING:
     from shardbench.records.base_record import BaseRecord

@@ -17,10 +17,10 @@ from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, Outcome, unusual
 
 if TYPE_CHECKING:
+    from shardbench.advice.asking import Tried
+    from shardbench.advice.best_plan import Best, PlanSearch
     from shardbench.model.constraints import Constraints
     from shardbench.model.problem import Problem
-    from shardbench.runs.asking import Tried
-    from shardbench.runs.best_plan import Best, PlanSearch
     from shardbench.workloads.workload import Workload
 
 GIB = 2.0**30
@@ -98,11 +98,11 @@ def plan_command(
     far it is from the proven bound. With --race it runs the plans and says which is measured best. Exits with 1 where
     no strategy has a plan.
     """
+    from shardbench.advice.best_plan import best_plan, default_strategies  # noqa: PLC0415
+    from shardbench.advice.race_entry import entrants  # noqa: PLC0415
     from shardbench.cli.race import RaceAsked, check_options  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
-    from shardbench.runs.best_plan import best_plan, default_strategies  # noqa: PLC0415
-    from shardbench.runs.discovery import get_strategy  # noqa: PLC0415
-    from shardbench.runs.race_entry import entrants  # noqa: PLC0415
+    from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.
     on = load_machine(machine)
@@ -178,7 +178,7 @@ def _configs(tables: str) -> list[dict[str, Any]]:
             raise BadInput(f"{path} has neither [[workloads]] nor [[tables]]")
         return [{**described, **read}]
 
-    from shardbench.runs.suite import read_suite  # noqa: PLC0415
+    from shardbench.trials.suite import read_suite  # noqa: PLC0415
 
     return list(read_suite(tables).workloads)
 
@@ -254,7 +254,7 @@ def _wrapped(line: str) -> list[str]:
 
 def _row(one: "Tried", width: int) -> list[str]:
     """Give what asking a strategy came to, in lines; what went wrong may take two."""
-    from shardbench.runs.asking import YOURS  # noqa: PLC0415
+    from shardbench.advice.asking import YOURS  # noqa: PLC0415
 
     name = f"  {one.strategy.ljust(width)} "
     if one.step_ms is None:

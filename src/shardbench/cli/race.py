@@ -15,13 +15,13 @@ from shardbench.cli import options as shared
 from shardbench.records.trial import Outcome, unusual
 
 if TYPE_CHECKING:
+    from shardbench.advice.best_plan import PlanSearch
+    from shardbench.advice.race import Raced, RaceResult
+    from shardbench.advice.race_round import RaceOptions
     from shardbench.base.statistics import Average
     from shardbench.model.constraints import Constraints
     from shardbench.model.machine import Machine
     from shardbench.model.strategy import Strategy
-    from shardbench.runs.best_plan import PlanSearch
-    from shardbench.runs.race import Raced, RaceResult
-    from shardbench.runs.race_round import RaceOptions
     from shardbench.workloads.workload import Workload
 
 GIB = 2.0**30
@@ -53,7 +53,7 @@ class RaceAsked:
 
     def check(self, machine: "Machine") -> None:
         """Raise BadInput, before anything takes time, for options that do not fit and ranks that cannot run here."""
-        from shardbench.runs.race import refuse_elsewhere  # noqa: PLC0415
+        from shardbench.advice.race import refuse_elsewhere  # noqa: PLC0415
 
         check_options(race=True, work=self.work, launch=self.launch, update=self.update)
         refuse_elsewhere(machine, self.work)
@@ -70,9 +70,9 @@ class RaceAsked:
         seed: int,
     ) -> int:
         """Race the plans of a search and their runners-up, tell the answer and give the exit code."""
+        from shardbench.advice.race import Ended, race  # noqa: PLC0415
+        from shardbench.advice.race_entry import entered  # noqa: PLC0415
         from shardbench.cli.progress import PlainProgress, progress  # noqa: PLC0415
-        from shardbench.runs.race import Ended, race  # noqa: PLC0415
-        from shardbench.runs.race_entry import entered  # noqa: PLC0415
 
         options = self._options(search)
         candidates = entered(
@@ -94,7 +94,7 @@ class RaceAsked:
         return shared.EXIT_OK if best is not None or found.waiting else shared.EXIT_FAILED
 
     def _options(self, search: "PlanSearch") -> "RaceOptions":
-        from shardbench.runs.race_round import RaceOptions  # noqa: PLC0415
+        from shardbench.advice.race_round import RaceOptions  # noqa: PLC0415
 
         return RaceOptions(
             name=f"race-{search.problem.name}-{search.problem.machine.name}",
@@ -111,7 +111,7 @@ class RaceAsked:
     ) -> list[str]:
         """Correct the machine file by all trials that ended well; say what changed."""
         from shardbench.calibrate.correction import update_file  # noqa: PLC0415
-        from shardbench.runs.simulate import CountedQuestion  # noqa: PLC0415
+        from shardbench.trials.simulate import CountedQuestion  # noqa: PLC0415
         from shardbench.workloads.materialise import DrawnBatches  # noqa: PLC0415
 
         raced = [(one.plan, record) for one in found.standings for record in one.records]

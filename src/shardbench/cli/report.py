@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from shardbench.records.record import Record
     from shardbench.report.compare.on_record import OnRecord
     from shardbench.report.compare.versions import OtherVersions
-    from shardbench.runs.suite import Suite
     from shardbench.studies.reproduction import Reproduction
+    from shardbench.trials.suite import Suite
 
 PREDICTION = "prediction"
 """The word in place of a suite's name that compares predictions with measurements."""
@@ -104,7 +104,7 @@ def print_report(
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables as suite_tables  # noqa: PLC0415
     from shardbench.report.tables.terminal import print_tables  # noqa: PLC0415
-    from shardbench.runs.calibrating import read_drifts  # noqa: PLC0415
+    from shardbench.trials.calibrating import read_drifts  # noqa: PLC0415
 
     records = suite_records(results, suite)
     options = "" if results == shared.DEFAULT_RESULTS else f" --results {results}"

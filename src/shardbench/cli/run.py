@@ -15,7 +15,7 @@ from shardbench.cli.names import completing, machines, outcomes, say_left_out, s
 from shardbench.cli.report import print_report
 from shardbench.cli.status import outcome_counts
 from shardbench.records.trial import Backend, Outcome
-from shardbench.runs.cluster import Cluster, Engine
+from shardbench.trials.cluster import Cluster, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from shardbench.model.problem import Problem
     from shardbench.records.record import Record
     from shardbench.report.compare.on_record import OnRecord
-    from shardbench.runs.runner import RunOptions
-    from shardbench.runs.second_judge import StepJudge
+    from shardbench.trials.runner import RunOptions
+    from shardbench.trials.second_judge import StepJudge
     from shardbench.workloads.workload import Workload
 
 
 def torchrec_step_ms(plan: "Plan", problem: "Problem") -> float | None:
     """Return TorchRec's own estimate of a plan's step in ms; None where it cannot express the plan."""
     # Imported by the process that judges alone: TorchRec takes seconds.
-    from shardbench.torchrec.estimate import torchrec_estimate_ms  # noqa: PLC0415
+    from shardbench.engine.torchrec.estimate import torchrec_estimate_ms  # noqa: PLC0415
 
     return torchrec_estimate_ms(plan, problem)
 
@@ -79,7 +79,7 @@ def run_suite_command(
     --strategy it says which place the strategy has, also among the trials that are committed in the clone.
     """
     from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
-    from shardbench.runs.runner import RunOptions, run_suite  # noqa: PLC0415
+    from shardbench.trials.runner import RunOptions, run_suite  # noqa: PLC0415
 
     if no_launch and work is None:
         raise BadInput("--no-launch leaves folders for ranks that you start: say where by --work DIR")
@@ -171,7 +171,7 @@ def _delete_records(suite: str, options: "RunOptions", *, outdated_only: bool) -
     """Delete the suite's records that the options choose, also of trials that the suite no longer has."""
     from shardbench.records.store import trial_store  # noqa: PLC0415
     from shardbench.report.compare.versions import trial_version  # noqa: PLC0415
-    from shardbench.runs.discovery import get_strategy  # noqa: PLC0415
+    from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
 
     # A mistyped name is refused before anything is deleted.
     for name in options.strategies:

@@ -11,9 +11,9 @@ from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
     from shardbench.records.record import Record
-    from shardbench.runs.runner import SuiteWork
-    from shardbench.runs.session import Work
     from shardbench.studies.reproduction import Reproduction
+    from shardbench.trials.runner import SuiteWork
+    from shardbench.trials.session import Work
 
 
 def status_command(
@@ -30,8 +30,8 @@ def status_command(
 
     It counts the trials and cells that are settled or open, how they ended, and the records of other versions.
     """
-    from shardbench.runs.calibrating import as_calibrated  # noqa: PLC0415
-    from shardbench.runs.runner import RunOptions, SuiteWork  # noqa: PLC0415
+    from shardbench.trials.calibrating import as_calibrated  # noqa: PLC0415
+    from shardbench.trials.runner import RunOptions, SuiteWork  # noqa: PLC0415
 
     suite, reproduction = named(name)
     state: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def _add_studies(reproduction: "Reproduction", results: Path, state: dict[str, A
 
 def _settled(work: "Work[Any, Any]") -> list[Any]:
     from shardbench.base.host import Environment  # noqa: PLC0415
-    from shardbench.processes.server import set_rank_variables  # noqa: PLC0415
+    from shardbench.engine.processes.server import set_rank_variables  # noqa: PLC0415
 
     # They are part of the environment in which a run would be.
     set_rank_variables()

@@ -15,8 +15,8 @@ def test_command(
     as_json: JsonOption = False,
 ) -> int:
     """Run the checks that every strategy must pass."""
-    from shardbench.runs.conformance import CHECKS, ConformanceError, check  # noqa: PLC0415
-    from shardbench.runs.discovery import get_strategy  # noqa: PLC0415
+    from shardbench.conformance.checks import CHECKS, ConformanceError, check  # noqa: PLC0415
+    from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
 
     found = get_strategy(strategy)
     try:

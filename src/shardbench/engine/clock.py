@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from shardbench.processes.progress import RankProgress
+from shardbench.engine.processes.progress import RankProgress
 
 
 class Clock(Protocol):

@@ -19,11 +19,11 @@ from shardbench.engine.phased.copies import Copies
 from shardbench.engine.phased.hot import HotStep
 from shardbench.engine.phased.step import PhasedStep, Shares, Turn
 from shardbench.engine.pipelined import PipelinedContender, PipelinedStep
+from shardbench.engine.processes.job import RankJob
 from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards
 from shardbench.engine.turns import Contender, Readable
 from shardbench.model.plan import BatchSchedule, DenseHome, PhaseKind, Plan
 from shardbench.model.table import StepSchedule
-from shardbench.processes.job import RankJob
 from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import Batches
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from shardbench.engine.lower import Lowered
+from shardbench.engine.processes.job import RankJob
 from shardbench.engine.step import LocalBatch
 from shardbench.model.plan import BatchSchedule, PhaseKind, Plan
 from shardbench.model.table import DenseShape, Table
-from shardbench.processes.job import RankJob
 from shardbench.workloads.hotness import PureBatch, hot_under, pack
 from shardbench.workloads.materialise import Batches
 

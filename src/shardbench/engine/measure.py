@@ -9,13 +9,13 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.phases import KERNELS, StepPhase
+from shardbench.engine.processes.failures import TrialFailed
+from shardbench.engine.processes.job import RankJob, RankResult
+from shardbench.engine.processes.launch import run_ranks
+from shardbench.engine.processes.trial_folder import extra_ranks, read_job, read_result, write_job
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
-from shardbench.processes.failures import TrialFailed
-from shardbench.processes.job import RankJob, RankResult
-from shardbench.processes.launch import run_ranks
-from shardbench.processes.trial_folder import extra_ranks, read_job, read_result, write_job
 from shardbench.records.record import RankTiming, Timing
 from shardbench.records.trial import Failure, Outcome
 

@@ -16,7 +16,6 @@ from shardbench.report.groups import current
 from shardbench.report.page.svg.picture import picture_file
 from shardbench.report.prediction.model_error import model_error
 from shardbench.report.tables.files import frame_csv
-from shardbench.runs.discovery import reproduction_names
 from shardbench.studies.claim import BELOW, SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition
 from shardbench.studies.regions.region_picture import region_drawing
@@ -25,6 +24,7 @@ from shardbench.studies.rules import COLUMNS as RULE_COLUMNS
 from shardbench.studies.rules import rule_row
 from shardbench.studies.study_tables import recorded_cells, study_tables
 from shardbench.studies.verdict import judge
+from shardbench.trials.discovery import reproduction_names
 
 COLUMNS = (
     "paper", "claim", "kind", "of", "statement", "paper_value", "ours", "low", "high", "unit", "direction", "magnitude",

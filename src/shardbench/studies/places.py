@@ -7,7 +7,7 @@ import pandas as pd
 from shardbench.model.strategy import Role
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.tables.text import significant
-from shardbench.runs.discovery import strategies
+from shardbench.trials.discovery import strategies
 
 
 def together(own: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:

@@ -11,10 +11,10 @@ from typing import Any
 from shardbench.base.closest import unknown
 from shardbench.base.code import REPRODUCTION
 from shardbench.base.errors import BadInput
-from shardbench.runs.discovery import reproduction_home, reproduction_names
 from shardbench.studies.claim import Claim, Evidence, parse_claims
 from shardbench.studies.definitions import Definition, definitions
 from shardbench.studies.study import Study
+from shardbench.trials.discovery import reproduction_home, reproduction_names
 
 Observe = Callable[[Evidence], Mapping[str, Sequence[float]]]
 

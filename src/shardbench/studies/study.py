@@ -12,8 +12,8 @@ import pandas as pd
 from shardbench.base.errors import BadInput
 from shardbench.records.cell import Cell, CellRecord, Row, Scalar, SeriesRow
 from shardbench.report.page.plot import Plot
-from shardbench.runs.evaluate import Answer, Planner
 from shardbench.studies.places import contest_places
+from shardbench.trials.evaluate import Answer, Planner
 
 __all__ = ["Cell", "Plot", "Row", "Scalar", "Study", "Tables", "grid"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
-from shardbench.runs.discovery import strategy_version
+from shardbench.trials.discovery import strategy_version
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,22 +11,22 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
-from shardbench.learning.learner import Learner
+from shardbench.learned.learner import Learner
+from shardbench.learned.tasks.best_found import best_found
+from shardbench.learned.tasks.bound import placement_bound_ms
+from shardbench.learned.tasks.oracle import Costs, SimulatedOracle
+from shardbench.learned.tasks.pools import Pool, Side, TaskRow, draw_tasks, load_pool
+from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import OnRank, Plan
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.cell import Row, Series, SeriesRow
 from shardbench.records.trial import Outcome
-from shardbench.runs.discovery import get_strategy
-from shardbench.runs.evaluate import Answer, Question, evaluate
-from shardbench.runs.planning import fit, learns
-from shardbench.tasks.best_found import best_found
-from shardbench.tasks.bound import placement_bound_ms
-from shardbench.tasks.oracle import Costs, SimulatedOracle
-from shardbench.tasks.pools import Pool, Side, TaskRow, draw_tasks, load_pool
-from shardbench.tasks.task import Task
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import Answer, Question, evaluate
+from shardbench.trials.planning import fit, learns
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
 J = TypeVar("J")
 

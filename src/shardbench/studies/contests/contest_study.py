@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from shardbench.learned.tasks.pools import TaskRow
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import Cell, SeriesRow, cell_key
 from shardbench.records.store import cell_store
@@ -14,7 +15,6 @@ from shardbench.studies.contests.contest import contest
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_version
 from shardbench.studies.study import Study, Tables
-from shardbench.tasks.pools import TaskRow
 
 SEEDS = (0, 1, 2)
 """Seeds of strategies with randomness; the others have the first."""

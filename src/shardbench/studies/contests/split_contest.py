@@ -11,16 +11,16 @@ from shardbench.cost.collectives import CollectiveName, ranks_s
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.lookups import CountedLookups, TableLookups
 from shardbench.cost.traffic import Traffic, traffic_of
+from shardbench.learned.tasks.bound import shards_bound_ms
+from shardbench.learned.tasks.oracle import Costs
+from shardbench.learned.tasks.task import Task
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Host, OnRank, Plan, Segment, Tier
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.model.table import Table
 from shardbench.records.cell import SeriesRow
-from shardbench.runs.evaluate import Question
 from shardbench.studies.contests.contest import Judged, ask_all, contest_row, learning_calls
-from shardbench.tasks.bound import shards_bound_ms
-from shardbench.tasks.oracle import Costs
-from shardbench.tasks.task import Task
+from shardbench.trials.evaluate import Question
 from shardbench.workloads.trace import Bags
 
 OUTPUT = (CollectiveName.OUTPUT_ALL_TO_ALL, CollectiveName.OUTPUT_REDUCE_SCATTER)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.tasks.pools import TaskRow
+from shardbench.learned.tasks.task import Task, random_placements
 from shardbench.report.page.plot import Plot
 from shardbench.studies.contests.contest import SPLITS, judge, learner_of, tasks_of
 from shardbench.studies.contests.contest_study import SEEDS
 from shardbench.studies.study import Row, Study, grid
-from shardbench.tasks.oracle import SimulatedOracle
-from shardbench.tasks.pools import TaskRow
-from shardbench.tasks.task import Task, random_placements
 
 if TYPE_CHECKING:
-    from shardbench.learning.training import AnyTrained
+    from shardbench.learned.training import AnyTrained
 
 HELD_OUT = 20
 """Random placements a task that the cost network is tested on."""

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from shardbench.learned.tasks.pools import TaskRow
 from shardbench.model.strategy import Budget
 from shardbench.studies.contests.contest import cheapest, fitted, judge, place_all, tasks_of
 from shardbench.studies.contests.contest_study import FIT_S, SEEDS
 from shardbench.studies.study import Cell, Row, Study, Tables, grid
-from shardbench.tasks.pools import TaskRow
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of each task's tables that are from the test pool."""

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from shardbench.learned.tasks.pools import TaskRow, draw_tasks
+from shardbench.learned.tasks.task import Task
 from shardbench.studies.contests.contest import SIDES, cheapest, judge, learner_of, pool_of, trained_with
 from shardbench.studies.regions.region import Knob, region_study
 from shardbench.studies.study import Row, Study
-from shardbench.tasks.pools import TaskRow, draw_tasks
-from shardbench.tasks.task import Task
 
 DEVICES = 4
 """The papers' smaller number: a training on four is the cheaper one."""

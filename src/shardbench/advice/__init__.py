@@ -1,0 +1,1 @@
+"""What an engineer asks: the best plan, also under constraints; races of plans; what another day costs."""

@@ -1,0 +1,424 @@
+"""The best plan for one's own tables on one's own machine: strategies asked in turn, within a budget, judged alike.
+
+A plan that came late ranks with the others: it is as good, and it is there. Of plans that are not told apart and nearly
+as short as the shortest, the answer is the simplest.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from threading import current_thread, main_thread
+from typing import Any
+
+from shardbench.advice.asking import FLOOR_S, YOURS, Asking, Tried
+from shardbench.base.deadline import within
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import content_hash, to_json
+from shardbench.cost.bounds.step import DEVICE_MOVES
+from shardbench.cost.collectives import EXCHANGES
+from shardbench.cost.uncertainty import band, p_larger, sure
+from shardbench.model.constraints import Constraints, sharding_type
+from shardbench.model.machine import Machine
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Move, Role, Strategy
+from shardbench.model.table import Optimizer, Precision, StepSchedule
+from shardbench.model.validate import memory_said
+from shardbench.trials.discovery import missing_modules, strategies
+from shardbench.trials.evaluate import Answer
+from shardbench.trials.planning import learns
+from shardbench.trials.simulate import CountedQuestion, ExpectedQuestion, Simulation
+from shardbench.workloads.materialise import DrawnBatches
+from shardbench.workloads.workload import Workload
+
+COMPARED = 5
+"""Best plans that are told apart from the best one."""
+PROFILES_SHARE = 0.6
+"""Most of the budget that profiles may take."""
+SURE_SHARE = 0.05
+"""Share of that after which the rest is estimated."""
+LEAST_SAMPLES, MOST_SAMPLES = 64, 4096
+"""Samples of quicker profiles: more of them would take from the strategies, which go through what was counted."""
+SURVEYED = 16
+"""Tables, spread over all, that tell how long all take."""
+UNHURRIED_S = 2.0
+"""CPU seconds that profiles may take whatever the budget is; what needs less changes nothing, on a busy machine too."""
+STOP_S = 0.5
+"""Seconds after the budget at which everything stops where there are many tables."""
+RESERVED = 0.15
+"""Share of the budget for comparing plans and for the bound, where there are many."""
+SPILL, SPILL_S = 0.25, 20.0
+"""Share of the budget, and seconds, after it for judging and for who does not mind its share, where there are few."""
+TIE = 0.01
+"""A plan may be predicted this much longer and yet be the answer, where it is simpler and not told apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The plan of the shortest predicted step, and how sure and how good it is."""
+
+    strategy: str
+    plan: Plan
+    step_ms: float
+    band_ms: tuple[float, float] | None
+    """95 % of what the step may be by the errors of the machine's constants; None where it states none."""
+    bound_ms: float | None = None
+    """Which no plan of device moves can beat, in the memory that plans were made for."""
+    over_bound_pct: float | None = None
+    over_profile_bound_pct: float | None = None
+    """The same under the profiles by which plans are made, where no single test bag is unusually long."""
+    phases_ms: dict[str, float]
+    sharding_types: dict[str, int]
+    """How many tables are sharded how."""
+    hbm_used_bytes: tuple[int, ...]
+    hbm_room_bytes: tuple[int, ...]
+    """HBM of each device that is left for tables."""
+    placed_anew: int
+    """Tables that the strategy had placed against a constraint."""
+    unbounded: str = ""
+    """Why there is no bound, in words; empty where there is one."""
+    simpler_than: str = ""
+    """The plan of a shorter predicted step that is not told apart and has more calls or parts, in words; else empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yours:
+    """The user's own plan beside the best one."""
+
+    step_ms: float
+    less_pct: float | None
+    """How much less the best one takes; negative where it takes more, None where there is no other plan."""
+    sure: bool | None
+    """Whether what is known of the machine tells them apart; None where it states no errors or there is no other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A valid plan, as a race takes it."""
+
+    name: str
+    """The strategy's name; with a number behind it (``joint-2``) for a runner-up, and ``yours`` for the user's own."""
+    plan: Plan
+    step_ms: float
+    """The step that the cost model predicts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSearch:
+    """All that was tried, best first; ``best`` is None where nothing has a plan."""
+
+    problem: Problem
+    best: Best | None
+    tried: tuple[Tried, ...]
+    took_s: float
+    answers: Mapping[str, Answer[Simulation]] = field(default_factory=dict, repr=False)
+    """The plans by strategy, and what they come to."""
+    yours: Yours | None = None
+    """The user's own plan; None where none was given."""
+    asked_s: float = 0.0
+    """Wall seconds until the last of them had answered, judging its plan included."""
+    memory: str = ""
+    """What all tables need and what there is, in words."""
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """Wall seconds by what they went to: profiles, asking strategies, comparing their plans, the bound."""
+    hurried: str = ""
+    """What was done otherwise for want of time, in words; else empty."""
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the distinct plans, the shortest predicted step first."""
+        return _candidates(self.answers)
+
+
+def default_strategies() -> list[Strategy]:
+    """Installed competitors of device moves or caches that learn nothing and see profiles and the machine alone.
+
+    What they require can be imported here.
+    """
+    return [
+        found
+        for found in strategies().values()
+        if found.role is Role.COMPETITOR
+        and found.moves <= DEVICE_MOVES | {Move.CACHE}
+        and not (learns(found) or Sees.INPUTS in found.sees or missing_modules(found))
+    ]
+
+
+def best_plan(
+    workload: Workload,
+    machine: Machine,
+    asked: Sequence[Strategy],
+    *,
+    constraints: Constraints | None = None,
+    budget_s: float = 30.0,
+    seed: int = 0,
+    precision: Precision = Precision.FP32,
+    optimizer: Optimizer = Optimizer.SGD,
+    exchange: Precision = Precision.FP32,
+    schedule: StepSchedule = StepSchedule.SEQUENTIAL,
+    on_tried: Callable[[Tried], None] | None = None,
+    against: Plan | None = None,
+) -> PlanSearch:
+    """Ask all strategies within ``budget_s`` seconds of planning and judge their plans on a test batch.
+
+    The budget holds for all of it where there are so many tables that the rest takes long too: profiles are of fewer
+    samples then, plans are judged by what these let expect, and the bound is left out where no time is left for it.
+
+    ``against`` is the user's own plan, judged alike. Raises BadInput for constraints that name no table
+    of these or leave no memory, for strategies that cannot be imported here or are not there, and for
+    a plan of the user's that is none of these tables on this machine, or breaks a constraint, and where the budget is
+    too short for any profiles of so many tables.
+    """
+    kept = constraints or Constraints()
+    kept.check_names(workload.tables)
+    start = time.perf_counter()
+    training = {"precision": precision, "optimizer": optimizer, "exchange": exchange, "schedule": schedule}
+    phases_s: dict[str, float] = {}
+    with _timed(phases_s, "profiles"):
+        began_cpu_s = time.process_time()
+        profiled = _profiled(workload, budget_s)
+        hurried = time.process_time() - began_cpu_s > UNHURRIED_S or profiled is not workload
+        problem = _problem(workload, profiled, machine, asked, training)
+    kind = ExpectedQuestion if profiled is not workload else CountedQuestion
+    question = kind(kept.applied(problem), DrawnBatches(workload), workload.dense)
+    stop_at = start + (budget_s + STOP_S if hurried else (1.0 + SPILL) * budget_s + SPILL_S)
+    later_stop_at = stop_at if hurried else math.inf
+    left_s = max(round((1.0 - RESERVED) * budget_s - phases_s["profiles"], 1), FLOOR_S) if hurried else budget_s
+    # Some of it is for comparing plans and for the bound.
+    asked_until = stop_at - RESERVED * budget_s if hurried else stop_at
+    asking = Asking(question, constraints, left_s, seed, on_tried, stop_at=asked_until, hurried=hurried)
+    yours = asking.given(against, kept) if against is not None else None
+    asking.ask(asked)
+    asked_s, answers = time.perf_counter() - asking.begun, asking.answers
+    phases_s["asking"] = asked_s
+    steps = {name: answer.judged.step_ms for name, answer in answers.items()}
+    ranked = sorted(answers, key=lambda name: steps[name])
+    compared = [*ranked[:COMPARED], *([YOURS] if yours is not None else [])]
+    if yours is not None:
+        answers, steps = {YOURS: yours, **answers}, {YOURS: yours.judged.step_ms, **steps}
+    with _timed(phases_s, "comparing"):
+        draws = _draws({name: answers[name] for name in compared}, question, later_stop_at)
+    found = PlanSearch(
+        problem=problem,
+        best=None,
+        tried=tuple(asking.tried),
+        took_s=time.perf_counter() - start,
+        answers=answers,
+        yours=Yours(step_ms=steps[YOURS], less_pct=None, sure=None) if yours is not None else None,
+        asked_s=asked_s,
+        memory=memory_said(question.problem),
+        phases_s=phases_s,
+        hurried=_hurried_words(workload, profiled),
+    )
+    if not ranked:
+        return found
+    near = [name for name in ranked[:COMPARED] if _near(name, ranked[0], steps, draws, machine)]
+    first = min(near, key=lambda name: (*_complexity(answers[name]), steps[name]))
+    told = [replace(one, ties=_ties(one.strategy, first, steps, draws)) for one in asking.tried]
+    told.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
+    band_ms = band([draws[first]]) if first in draws else None
+    with _timed(phases_s, "bound"):
+        bounds = _bounds(answers[first], question, later_stop_at)
+    best = replace(_best(answers[first], first, kept, problem, band_ms=band_ms), **bounds)
+    if first != ranked[0]:
+        best = replace(best, simpler_than=_simpler(answers[first], answers[ranked[0]], ranked[0]))
+    beside = _beside(first, steps, draws) if yours is not None else None
+    return replace(found, best=best, tried=tuple(told), yours=beside, took_s=time.perf_counter() - start)
+
+
+def _candidates(answers: Mapping[str, Answer[Simulation]]) -> tuple[Candidate, ...]:
+    """Return one candidate a distinct plan, whatever is noted of it: of strategies with the same plan the first."""
+    found: dict[str, Candidate] = {}
+    for name, answer in answers.items():
+        one = Candidate(name=name, plan=answer.plan, step_ms=answer.judged.step_ms)
+        found.setdefault(contents_hash(answer.plan), one)
+    return tuple(sorted(found.values(), key=lambda one: one.step_ms))
+
+
+def contents_hash(plan: Plan) -> str:
+    """Return the hash of where everything is: neither notes nor the order of segments count."""
+    return content_hash(replace(plan, segments=tuple(sorted(plan.segments, key=to_json)), notes={}))
+
+
+def _near(
+    name: str, best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]], machine: Machine
+) -> bool:
+    """Tell whether a plan may take the place of the shortest: it is a little longer, and not told apart from it."""
+    pairs = machine.trust.pair_error if machine.trust is not None else None
+    share = min(TIE, pairs - 1.0) if pairs is not None else TIE
+    return name == best or (steps[name] <= (1.0 + share) * steps[best] and _ties(name, best, steps, draws))
+
+
+def _complexity(answer: Answer[Simulation]) -> tuple[float, int]:
+    """Return the calls of a step's exchanges, and the parts that tables are in."""
+    exchanged = (answer.judged.traffic.collectives[name] for name in EXCHANGES)
+    # The last number is not one of calls.
+    calls = sum(sum(one.calls[:-1]) for one in exchanged if one.sent.any())
+    return round(calls, 6), len(answer.plan.segments)
+
+
+def _simpler(answer: Answer[Simulation], shorter: Answer[Simulation], name: str) -> str:
+    (calls, parts), (more_calls, more_parts) = _complexity(answer), _complexity(shorter)
+    return (
+        f"{name} is predicted {shorter.judged.step_ms:.4g} ms, which the model cannot tell apart, with "
+        f"{more_calls:g} exchange calls and {more_parts} parts, against {calls:g} and {parts}"
+    )
+
+
+def _beside(best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]]) -> Yours:
+    known = None
+    if YOURS in draws and best in draws:
+        known = sure(p_larger([draws[YOURS]], [draws[best]]))
+    return Yours(step_ms=steps[YOURS], less_pct=100.0 * (1.0 - steps[best] / steps[YOURS]), sure=known)
+
+
+@contextmanager
+def _timed(phases_s: dict[str, float], name: str) -> Iterator[None]:
+    begun = time.perf_counter()
+    yield
+    phases_s[name] = time.perf_counter() - begun
+
+
+def _profiled(workload: Workload, budget_s: float) -> Workload:
+    """Return the workload with all tables profiled; with profiles of fewer samples where theirs take too long.
+
+    Raises BadInput where the budget is too short for any profiles of so many tables.
+    """
+    limit_s = max(PROFILES_SHARE * budget_s, UNHURRIED_S)
+    needs_s = _survey(workload, limit_s)
+    if not needs_s:
+        return workload
+    # Some of a profile's time is not of its samples.
+    samples = min(int(0.5 * limit_s / needs_s * workload.profile_samples), MOST_SAMPLES)
+    for fewer, most_s in ((samples, limit_s), (LEAST_SAMPLES, max(budget_s, limit_s))):
+        quicker = workload.quicker(min(max(fewer, LEAST_SAMPLES), workload.profile_samples))
+        needs_s = _survey(quicker, most_s)
+        if not needs_s:
+            return quicker
+    would_do = math.ceil(1.5 * needs_s / PROFILES_SHARE)
+    raise BadInput(
+        f"a budget of {budget_s:g} s is too short for {len(workload.tables)} tables: about {would_do} s would do"
+    )
+
+
+def _survey(workload: Workload, limit_s: float) -> float:
+    """Profile the tables one by one; return the seconds that all would take where they are too many, else 0."""
+    tables = len(workload.tables)
+    first = range(0, tables, max(tables // SURVEYED, 1))
+    begun, begun_cpu = time.perf_counter(), time.process_time()
+    for done, table in enumerate([*first, *(table for table in range(tables) if table not in first)]):
+        workload.profile(table)
+        took_s, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
+        if done == 0:
+            # The first one also pays for what is made once.
+            begun, begun_cpu = time.perf_counter(), time.process_time()
+            continue
+        needs_s, needs_cpu_s = took_s * tables / done, cpu_s * tables / done
+        known = took_s > limit_s or (done >= SURVEYED and took_s > SURE_SHARE * limit_s)
+        if known and needs_s > limit_s and needs_cpu_s > UNHURRIED_S:
+            return needs_s
+    return 0.0
+
+
+def _hurried_words(workload: Workload, profiled: Workload) -> str:
+    if profiled is workload:
+        return ""
+    return (
+        f"in so short a time profiles are of {profiled.profile_samples} samples, not of {workload.profile_samples}, "
+        "and plans are judged by what these let expect, not on a test batch"
+    )
+
+
+def _draws(
+    compared: Mapping[str, Answer[Simulation]], question: CountedQuestion, stop_at: float
+) -> dict[str, tuple[float, ...]]:
+    """Return the steps of plans under draws, of as many plans as there is time for."""
+    found = {}
+    for name, answer in compared.items():
+        if time.perf_counter() < stop_at:
+            drawn = answer.judged.draws(question.problem, question.dense)
+            if drawn is not None:
+                found[name] = drawn.step_ms
+    return found
+
+
+def _bounds(answer: Answer[Simulation], question: CountedQuestion, stop_at: float) -> dict[str, Any]:
+    """Return the bound and the distances to it, or why there is none, as fields of ``Best``."""
+
+    def proven() -> dict[str, Any]:
+        bound = answer.bounds.of_step(answer.plan)
+        if bound is None:
+            return {"unbounded": "no bound is proven for plans with hosts, batch schedules or caches"}
+        return {
+            "bound_ms": bound.ms,
+            "over_bound_pct": 100.0 * (answer.judged.step_ms / bound.ms - 1.0),
+            "over_profile_bound_pct": question.over_profile_bound_pct(answer.plan),
+        }
+
+    left_s = stop_at - time.perf_counter()
+    late = {"unbounded": "the bound is left out: there was no time left to prove it"}
+    if left_s <= 0.0:
+        return late
+    if left_s == math.inf or current_thread() is not main_thread():
+        return proven()
+    try:
+        return within(left_s, proven)
+    except TimeoutError:
+        return late
+
+
+def _problem(
+    workload: Workload, profiled: Workload, machine: Machine, asked: Sequence[Strategy], training: Mapping[str, Any]
+) -> Problem:
+    if not asked:
+        raise BadInput("no strategy is asked")
+    for strategy in asked:
+        if strategy.role is Role.OTHER_MODEL:
+            raise BadInput(f"strategy {strategy.name} trains another model, so that its step is compared with no other")
+        missing = missing_modules(strategy)
+        if missing:
+            raise BadInput(f"strategy {strategy.name} needs {', '.join(missing)}, which cannot be imported here")
+    return Problem.of(
+        workload.name,
+        workload.tables,
+        profiled.profiles,
+        machine,
+        batch_size=workload.batch_size,
+        **training,
+        inputs=workload.input_sample if any(Sees.INPUTS in strategy.sees for strategy in asked) else None,
+    )
+
+
+def _ties(name: str, best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]]) -> bool:
+    if name == best or name not in steps:
+        return False
+    if name not in draws or best not in draws:
+        return steps[name] == steps[best]
+    return not sure(p_larger([draws[name]], [draws[best]]))
+
+
+def _best(
+    answer: Answer[Simulation],
+    name: str,
+    constraints: Constraints,
+    problem: Problem,
+    *,
+    band_ms: tuple[float, float] | None,
+) -> Best:
+    by_table, topology = answer.plan.by_table(), problem.topology
+    kinds = Counter(sharding_type(by_table[table.name], table, topology) for table in problem.tables)
+    return Best(
+        strategy=name,
+        plan=answer.plan,
+        step_ms=answer.judged.step_ms,
+        band_ms=band_ms,
+        phases_ms={str(phase): ms for phase, ms in answer.judged.timing(1).phases_ms.items()},
+        sharding_types=dict(sorted(kinds.items())),
+        hbm_used_bytes=answer.planned.hbm_memory_bytes,
+        hbm_room_bytes=constraints.device_bytes(topology),
+        placed_anew=int(answer.plan.notes.get("placed_anew", 0)),
+    )

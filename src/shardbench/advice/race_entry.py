@@ -1,0 +1,73 @@
+"""Who enters a race: the distinct plans of all strategies that answered, and the runners-up of those that have some."""
+
+import logging
+from collections.abc import Sequence
+
+from shardbench.advice.asking import HandedPlan
+from shardbench.advice.best_plan import Candidate, PlanSearch, contents_hash
+from shardbench.advice.constrained import evaluate_under
+from shardbench.model.constraints import Constraints
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.records.trial import Failure
+from shardbench.trials.discovery import missing_modules, strategies
+from shardbench.trials.evaluate import evaluate
+from shardbench.trials.planning import gives_several
+from shardbench.trials.simulate import CountedQuestion
+from shardbench.workloads.materialise import DrawnBatches
+from shardbench.workloads.trace import closed_test_split
+from shardbench.workloads.workload import Workload
+
+_LOG = logging.getLogger(__name__)
+RUNNERS_UP = 3
+"""Plans of a strategy beside its best one that are raced."""
+
+
+def entrants() -> list[Strategy]:
+    """List the installed strategies that run without being named and miss nothing here, learned ones among them."""
+    return [found for found in strategies().values() if not (found.role.named_only or missing_modules(found))]
+
+
+def entered(
+    search: PlanSearch,
+    workload: Workload,
+    asked: Sequence[Strategy],
+    *,
+    constraints: Constraints | None = None,
+    budget_s: float = 30.0,
+    seed: int = 0,
+) -> tuple[Candidate, ...]:
+    """Return a search's candidates and, from strategies that give several plans, the runners-up, best predicted first.
+
+    Runners-up are planned within ``budget_s`` seconds, take the names ``joint-2``, ``joint-3`` and so on, and are left
+    out where they break a rule or a constraint. Of equal plans, whatever their notes, the first one counts.
+    """
+    answered = {one.name for one in search.candidates}
+    several = [one for one in asked if gives_several(one) and one.name in answered]
+    kept = constraints or Constraints()
+    problem = kept.applied(search.problem)
+    found = {contents_hash(one.plan): one for one in reversed(search.candidates)}
+    question = CountedQuestion(problem, DrawnBatches(workload), workload.dense)
+    for strategy in several:
+        budget = Budget(plan_s=budget_s / len(several))
+        for number, plan in enumerate(_others(strategy, problem, budget, seed), 2):
+            handed = HandedPlan(f"{strategy.name}-{number}", plan)
+            if constraints is None:
+                answer = evaluate(question, handed, budget, seed, sealed=False)
+            else:
+                answer = evaluate_under(constraints, question, handed, budget, seed, slack=1.0)
+            if not isinstance(answer, Failure) and handed.name not in answered:
+                one = Candidate(name=handed.name, plan=answer.plan, step_ms=answer.judged.step_ms)
+                found.setdefault(contents_hash(one.plan), one)
+    return tuple(sorted(found.values(), key=lambda one: one.step_ms))
+
+
+def _others(strategy: Strategy, problem: Problem, budget: Budget, seed: int) -> tuple[Plan, ...]:
+    """Return the runners-up; a strategy that fails to give them is said to, as its best plan is there already."""
+    with closed_test_split():
+        try:
+            return strategy.plans(problem.restricted_to(strategy.sees), budget, seed, 1 + RUNNERS_UP)[1:]
+        except Exception as error:
+            _LOG.warning("%s gives no runners-up: %s: %s", strategy.name, type(error).__name__, error)
+            return ()

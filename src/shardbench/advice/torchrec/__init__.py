@@ -1,0 +1,1 @@
+"""A planner in the place of TorchRec's own, and the profiles that it plans by."""

@@ -1,0 +1,382 @@
+"""A planner that takes the place of TorchRec's EmbeddingShardingPlanner, with any strategy and TorchRec's behind it."""
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from torchrec.distributed.collective_utils import invoke_on_rank_and_broadcast_result
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.planners import EmbeddingPlannerBase
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, StorageReservation
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.distributed.sharding_plan import get_module_to_default_sharders
+from torchrec.distributed.types import ParameterSharding, ShardingPlan
+
+from shardbench.advice.asking import HandedPlan
+from shardbench.advice.best_plan import default_strategies
+from shardbench.advice.constrained import evaluate_under
+from shardbench.advice.torchrec.profile_batches import ProfileBatches, even_profile
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.cost.bounds.step import DEVICE_MOVES
+from shardbench.engine.described import UVM_DIVISOR
+from shardbench.engine.torchrec.exported import DENSE, export
+from shardbench.engine.torchrec.sharding import Unsharded, plan_of
+from shardbench.engine.torchrec.tables import PlannedTables, Sharders, names_without_tables, with_safe_types
+from shardbench.engine.torchrec.translated import TIERS, translate
+from shardbench.model.constraints import Constraints
+from shardbench.model.machine import Machine, Topology
+from shardbench.model.machine_file import load_machine
+from shardbench.model.plan import Tier
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.table import DenseShape, Optimizer
+from shardbench.model.validate import memory_said
+from shardbench.records.trial import Failure
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import Answer, evaluate
+from shardbench.trials.simulate import CountedQuestion, Simulation
+
+DEFAULT_MACHINE = "a100-40gb-2x8"
+"""Machine whose constants count where neither the caller nor TorchRec's Topology states them."""
+NATIVE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.REPLICATE})
+TORCHREC = "torchrec"
+"""The name of TorchRec's planner as the one whose plan is taken."""
+ALONE_S, BESIDE_S = 10.0, 0.4
+"""Seconds in which strategies plan where the user states none: without TorchRec's planner, and beside it."""
+LIMIT_S = 1.0
+"""Seconds beside TorchRec's planner after which no further version of a strategy is asked, judging included."""
+TIE = 1e-9
+"""Share of a step that TorchRec's plan may be longer and still be taken."""
+_ANY_BYTES = 1 << 50
+Limits: TypeAlias = Mapping[str, ParameterConstraints]
+_PASSED_ON = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A plan as TorchRec takes it, and what it comes to."""
+
+    name: str
+    made: ShardingPlan
+    answer: Answer[Simulation]
+
+    @property
+    def step_ms(self) -> float:
+        """Return the predicted step."""
+        return self.answer.judged.step_ms
+
+
+class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
+    """Plans by a strategy of ShardBench, with the interface of TorchRec's planner.
+
+    ``topology``, ``batch_size`` (a rank's), ``storage_reservation`` and ``constraints`` as TorchRec's
+    planner has them; ``strategy`` names one that is installed (where left out, those with all device
+    moves), and what of its plan TorchRec could not hold without a remap of ids is placed anew.
+    ``profiles`` say by table how often rows are
+    looked up: without them every row of a table is as likely as any, by its pooling factors.
+    ``machine`` gives constants of the cost model: a machine, or a name or path of one. Without it
+    TorchRec's Topology gives bandwidths, and DEFAULT_MACHINE the rest.
+
+    TorchRec's own planner is asked with the same arguments and its plan is one of the candidates, unless
+    ``ask_torchrec`` is False: the plan of the shortest predicted step is returned, and where nothing else has a plan,
+    or its plan cannot be compared, TorchRec's as it is. ``plan_s`` are the seconds in which the strategies plan. Where
+    it is left out they take, with judging, about a second beside TorchRec's planner, and ALONE_S seconds without it.
+
+    ``plan`` raises TorchRec's PlannerError where there is no plan, or where a module is given no sharder whose
+    collection cannot be sharded alone (managed collisions), and BadInput for a profile of another table. Constraints
+    and profiles of tables that there are not are said in the log. Where several modules have a table of one name, a
+    constraint of that name is for all of them, and so is a profile, unless it is named by path and table.
+    ``answer`` then says what the last plan comes to (None for one that cannot be judged), and ``taken`` whose it is:
+    a strategy's name or "torchrec".
+    """
+
+    def __init__(
+        self,
+        topology: TorchRecTopology | None = None,
+        batch_size: int | None = None,
+        storage_reservation: StorageReservation | None = None,
+        constraints: dict[str, ParameterConstraints] | None = None,
+        *,
+        strategy: str | None = None,
+        profiles: Mapping[str, AccessProfile] | None = None,
+        machine: Machine | str | None = None,
+        plan_s: float | None = None,
+        optimizer: Optimizer | None = None,
+        ask_torchrec: bool = True,
+        debug: bool = False,
+    ) -> None:
+        super().__init__(
+            topology=topology,
+            batch_size=batch_size,
+            storage_reservation=storage_reservation,
+            stats=[],
+            constraints=constraints,
+            debug=debug,
+        )
+        general = [found for found in default_strategies() if found.moves >= DEVICE_MOVES and not found.requires]
+        self.strategies = [get_strategy(strategy)] if strategy else general
+        self.profiles = dict(profiles or {})
+        self.machine = load_machine(machine) if isinstance(machine, str) else machine
+        self.plan_s, self.optimizer, self.ask_torchrec = plan_s, optimizer, ask_torchrec
+        self.answer: Answer[Simulation] | None = None
+        self.taken = ""
+
+    def plan(self, module: torch.nn.Module, sharders: Sharders | None = None) -> ShardingPlan:
+        """Plan the sharding of all collections of ``module`` that a sharder is given for."""
+        given = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
+        self.answer, self.taken = None, ""
+        safe = self._checked(module, given)
+        theirs = self._theirs(module, given, safe) if self.ask_torchrec else None
+        try:
+            return self._best(module, given, theirs, safe)
+        except PlannerError as error:
+            if theirs is None:
+                raise
+            self.taken = TORCHREC
+            _LOG.warning("TorchRec's plan is taken, unjudged: %s", error)
+            return theirs
+
+    def collective_plan(
+        self,
+        module: torch.nn.Module,
+        sharders: Sharders | None = None,
+        pg: dist.ProcessGroup | None = None,
+    ) -> ShardingPlan:
+        """Plan on rank 0 for all ranks of the group; where it has no plan, all of them raise PlannerError."""
+
+        def planned() -> ShardingPlan | Exception:
+            try:
+                return self.plan(module, sharders)
+            except Exception as error:
+                failed.append(error)
+                return PlannerError(f"rank 0: {error}")
+
+        failed: list[Exception] = []
+        group = pg if pg is not None else dist.group.WORLD
+        if group is None:
+            raise PlannerError("there is no process group: call init_process_group first, or plan() for one process")
+        made = invoke_on_rank_and_broadcast_result(group, 0, planned)
+        if failed:
+            raise failed[0]
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def _checked(self, module: torch.nn.Module, sharders: Sharders) -> Limits:
+        """Return constraints by which no plan is wrong in TorchRec; raises PlannerError where there are none."""
+        for what, names in (("constraints", self._constraints or {}), ("profiles", self.profiles)):
+            strange = names_without_tables(names, module, sharders)
+            if strange:
+                _LOG.warning("%s name tables that the module does not have: %s", what, ", ".join(strange))
+        try:
+            return with_safe_types(module, sharders, self._constraints or {}, self._topology)
+        except Unsharded as error:
+            raise PlannerError(str(error)) from error
+        except Unsupported:
+            return self._constraints or {}  # TorchRec plans what ShardBench does not
+
+    def _theirs(self, module: torch.nn.Module, sharders: Sharders, constraints: Limits) -> ShardingPlan | None:
+        """Return the plan of TorchRec's planner; None where it has none."""
+        planner = EmbeddingShardingPlanner(
+            topology=self._topology,
+            batch_size=self._batch_size,
+            storage_reservation=deepcopy(self._storage_reservation),  # it keeps what it reserved last
+            constraints=constraints,
+            stats=[],
+            debug=False,
+        )
+        try:
+            made: ShardingPlan = planner.plan(module, sharders)
+        except (PlannerError, RuntimeError) as error:  # the latter where constraints leave a table no option
+            _LOG.info("TorchRec's planner has no plan: %s", error)
+            return None
+        return made
+
+    def _best(
+        self, module: torch.nn.Module, sharders: Sharders, theirs: ShardingPlan | None, constraints: Limits
+    ) -> ShardingPlan:
+        """Return the plan of the shortest step; raises PlannerError where there is none that can be judged."""
+        reserved = self._storage_reservation.reserve(
+            topology=self._topology,
+            batch_size=self._batch_size,
+            module=module,
+            sharders=sharders,
+            constraints=constraints,
+        )
+        found = PlannedTables(module, sharders, constraints, self._topology)
+        if theirs is not None and {path: set(plan) for path, plan in theirs.plan.items()} != found.paths:
+            raise PlannerError("it shards modules that are no plain collections")
+        if not found.tables:
+            return ShardingPlan({})
+        problem = self._problem(found, reserved)
+        limits = replace(found.kept, device_hbm_bytes=_capacities(reserved))
+        question = CountedQuestion(problem, ProfileBatches(problem), DenseShape())
+        begun = time.perf_counter()
+        candidates = []
+        if theirs is not None:
+            try:
+                candidates.append(_Candidate(TORCHREC, theirs, _judged(theirs, question, found)))
+            except Unsupported as error:
+                _LOG.warning("TorchRec's plan cannot be compared: %s", error)
+        try:
+            name, ours = self._ours(limits, question, begun, has_plan=theirs is not None)
+            candidates.append(_Candidate(name, self._made(ours, found), ours))
+        except PlannerError:
+            if not candidates:
+                raise
+        best = min(candidates, key=lambda one: one.step_ms * (1.0 - TIE * (one.made is theirs)))
+        self.answer, self.taken = best.answer, best.name
+        return best.made
+
+    def _problem(self, found: PlannedTables, reserved: TorchRecTopology) -> Problem:
+        machine = _machine(self.machine, reserved, min(_capacities(reserved)))
+        profiles = []
+        for table in found.tables:
+            profile = self.profiles.get(table.name) or self.profiles.get(found.own_names[table.name])
+            if profile is not None and profile.rows != table.rows:
+                raise BadInput(f"profile of {table.name} has {profile.rows} rows, the table has {table.rows}")
+            profiles.append(profile or even_profile(table.rows, found.pooling[table.name]))
+        return Problem.of(
+            "torchrec",
+            found.tables,
+            tuple(profiles),
+            machine,
+            batch_size=self._batch_size * machine.topology.world_size,
+            precision=found.precision,
+            optimizer=self.optimizer or found.optimizer,
+            exchange=found.exchange,
+        )
+
+    def _ours(
+        self, limits: Constraints, question: CountedQuestion, begun: float, *, has_plan: bool
+    ) -> tuple[str, Answer[Simulation]]:
+        """Return the answer of the shortest step, among plans with native moves alone and mended free plans."""
+        asked = [version for one in self.strategies for version in _versions(one, question.problem)]
+        plan_s = (self.plan_s or (BESIDE_S if self.ask_torchrec else ALONE_S)) / len(asked)
+        budget = Budget(plan_s=plan_s, fit_s=max(plan_s, 1.0))
+        causes: list[str] = []
+        found: list[tuple[str, Answer[Simulation]]] = []
+        longest = 0.0
+        for strategy in asked:
+            start = time.perf_counter()
+            hurried = self.plan_s is None and self.ask_torchrec and (has_plan or bool(found))
+            # With other moves a strategy finds no more room, and is long in finding out.
+            full = any(one.plan.notes.get("placed_anew") == len(question.problem.tables) for _, one in found)
+            if hurried and longest and (full or start + longest > begun + LIMIT_S):
+                break
+            # A plan that came late is better than none.
+            answer = evaluate_under(limits, question, strategy, budget, 0, slack=math.inf)
+            longest = max(longest, time.perf_counter() - start)
+            if isinstance(answer, Failure):
+                causes.append(answer.cause)
+            else:
+                found.append((strategy.name, answer))
+        if not found:
+            names = ", ".join(strategy.name for strategy in self.strategies)
+            why = "; then ".join(dict.fromkeys(causes))
+            raise PlannerError(f"{names}: {why}; {memory_said(question.problem)}")
+        return min(found, key=lambda one: one[1].judged.step_ms)
+
+    def _made(self, answer: Answer[Simulation], found: PlannedTables) -> ShardingPlan:
+        """Return a plan of ours as TorchRec's; raises PlannerError for one that TorchRec or a constraint refuses."""
+        local = answer.question.problem.topology.devices_per_node
+        try:
+            exported = export(answer.plan, devices_per_node=local, in_blocks=True)
+            made = plan_of(exported, found.found, found.names, self._topology.compute_device)
+        except Unsupported as error:
+            raise PlannerError(str(error)) from error
+        for module_plan in made.plan.values():
+            for name, sharding in module_plan.items():
+                constraint = (self._constraints or {}).get(name)
+                if constraint is not None:
+                    _keep(constraint, name, sharding, local)
+        return made
+
+
+def _keep(constraint: ParameterConstraints, name: str, sharding: ParameterSharding, local: int) -> None:
+    """Pass on what a constraint says of a table's kernels; raises PlannerError for what it does not allow."""
+    types = constraint.sharding_types or [sharding.sharding_type]
+    in_node = f"table_{sharding.sharding_type}"
+    if (
+        sharding.sharding_type not in types
+        and in_node in types
+        and len({rank // local for rank in sharding.ranks}) == 1
+    ):
+        sharding.sharding_type = in_node
+    kernels = constraint.compute_kernels or [sharding.compute_kernel]
+    if sharding.compute_kernel not in kernels and TIERS[sharding.compute_kernel] is Tier.HBM:
+        # A sharder of the user's own may have the dense kernel for tables on one device.
+        sharding.compute_kernel = DENSE
+    for what, kind, asked in (
+        ("sharding type", sharding.sharding_type, types),
+        ("kernel", sharding.compute_kernel, kernels),
+    ):
+        if kind not in asked:
+            raise PlannerError(f"table '{name}' would need {what} {kind}, allowed: {asked}")
+    least, shards = constraint.min_partition, getattr(sharding.sharding_spec, "shards", [])
+    if least is not None and len(shards) > 1 and min(shard.shard_sizes[1] for shard in shards) < least:
+        raise PlannerError(f"table '{name}' would be in shards of fewer than {least} columns")
+    for field in _PASSED_ON:
+        if getattr(constraint, field) is not None:
+            setattr(sharding, field, getattr(constraint, field))
+
+
+def _judged(plan: ShardingPlan, question: CountedQuestion, found: PlannedTables) -> Answer[Simulation]:
+    """Judge TorchRec's plan, in the memory that TorchRec counts; raises Unsupported for one that cannot be judged."""
+    sharding = {found.names[path, name]: how for path, module in plan.plan.items() for name, how in module.items()}
+    problem = question.problem
+    # Whether it fits is TorchRec's to say: it counts other things than weights and state.
+    topology = replace(problem.topology, hbm_bytes=_ANY_BYTES, uvm_bytes=_ANY_BYTES)
+    roomy = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
+    asked = CountedQuestion(roomy, question.batches, question.dense)
+    answer = evaluate(asked, HandedPlan(TORCHREC, translate(sharding, problem)), Budget(), 0, sealed=False)
+    if isinstance(answer, Failure):
+        raise Unsupported(answer.cause)
+    return replace(answer, question=question)
+
+
+def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:
+    """Return the strategy, and before it, where it has moves that need a remap, itself without them."""
+    native = NATIVE_MOVES | ({Move.UVM} if problem.topology.uvm_bytes else set())
+    if strategy.moves <= native:
+        return [strategy]
+    narrow = copy(strategy)
+    narrow.moves = strategy.moves & native
+    return [narrow, strategy] if Move.TABLE in narrow.moves else [strategy]
+
+
+def _capacities(topology: TorchRecTopology) -> tuple[int, ...]:
+    """Return the bytes for tables of each device: its memory, or on CPUs the ranks' share of the host's."""
+    hbm = topology.compute_device != "cpu"
+    left = tuple(int(d.storage.hbm if hbm else d.storage.ddr) for d in topology.devices)
+    if min(left) <= 0:
+        raise PlannerError(f"device {left.index(min(left))} has no memory left for tables after the reservation")
+    return left
+
+
+def _machine(given: Machine | None, topology: TorchRecTopology, hbm_bytes: int) -> Machine:
+    world, local = topology.world_size, topology.local_world_size
+    if world % local:
+        raise PlannerError(f"{world} ranks are not on whole nodes of {local}")
+    uvm = 0 if topology.compute_device == "cpu" else min(int(d.storage.ddr) for d in topology.devices)
+    shape = Topology(nodes=world // local, devices_per_node=local, hbm_bytes=hbm_bytes, uvm_bytes=uvm, host_bytes=0)
+    if given is not None:
+        return replace(given, topology=shape)
+    base = load_machine(DEFAULT_MACHINE)
+    constants = replace(
+        base.constants,
+        hbm_bytes_per_s=1e3 * topology.hbm_mem_bw,
+        host_bytes_per_s=1e3 * topology.ddr_mem_bw,
+        uvm_bytes_per_s=1e3 * topology.hbm_to_ddr_mem_bw / UVM_DIVISOR,
+        intra_bytes_per_s=1e3 * topology.intra_host_bw,
+        inter_bytes_per_s=1e3 * topology.inter_host_bw,
+    )
+    return replace(base, name="torchrec", topology=shape, constants=constants, errors={})

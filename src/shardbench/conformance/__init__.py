@@ -1,0 +1,1 @@
+"""What every strategy must do, and what the leaderboard takes."""

@@ -1,0 +1,132 @@
+"""The module that goes in front of a collection: ids become rows of the tables that a plan splits them into."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torchrec import KeyedJaggedTensor
+
+from shardbench.base.arrays import Ints
+from shardbench.base.errors import BadInput
+from shardbench.engine.row_ranges import cut_ids
+from shardbench.engine.torchrec.exported import ExportedTable
+
+
+class Remapped(NamedTuple):
+    """Lookups of the pieces, and by piece's key the places of its lookups among the feature's (None: all in order)."""
+
+    lookups: KeyedJaggedTensor
+    positions: dict[str, torch.Tensor | None]
+
+
+def piece_keys(table: ExportedTable, features: Sequence[str]) -> dict[str, list[str]]:
+    """Name the features of each piece of a table, in the table's order; one piece alone keeps the table's names."""
+    if len(table.pieces) == 1:
+        return {table.pieces[0].name: list(features)}
+    return {piece.name: [f"{feature}_s{k}" for feature in features] for k, piece in enumerate(table.pieces)}
+
+
+def ranks_of(order: Ints, rows: int) -> torch.Tensor:
+    """Return each id's place in the order of frequency, int64 [rows]; ``order`` are the ids seen, the hottest first.
+
+    Ids never seen follow by number. Raises BadInput where ``order`` names an id twice, or one that there is not.
+    """
+    seen = torch.from_numpy(np.asarray(order, dtype=np.int64).copy())
+    if len(seen) and not 0 <= int(seen.min()) <= int(seen.max()) < rows:
+        raise BadInput(f"an order of ids {int(seen.min())} to {int(seen.max())} is not of a table of {rows} rows")
+    ranks = torch.full((rows,), -1, dtype=torch.int64)
+    ranks[seen] = torch.arange(len(seen))
+    never = ranks < 0
+    if int(never.sum()) != rows - len(seen):
+        raise BadInput("an order of ids names one twice: state each id once")
+    ranks[never] = torch.arange(len(seen), rows)
+    return ranks
+
+
+class IdRemap(torch.nn.Module):
+    """Cuts lookups by row range and deals the rows of row-wise pieces; keys of no table here pass unchanged.
+
+    ``features`` are those of each table, ``ranks[table]`` int64 [rows] is each id's place in the
+    order of frequency that the plan was made for: 0 for the hottest; None says that the table's ids are
+    such places already. Weights of lookups go with them. Raises BadInput for a table without ranks,
+    whose hot rows would be any, and for one of other size than the plan's.
+
+    It has no weights and one argument, so that TorchRec's pipelines can run it ahead (``pipeline_postproc=True``).
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[ExportedTable],
+        features: Mapping[str, Sequence[str]],
+        ranks: Mapping[str, torch.Tensor | None],
+    ) -> None:
+        super().__init__()
+        rows = {table.name: table.rows for table in tables}
+        strange, missing = sorted(ranks.keys() - rows.keys()), sorted(rows.keys() - ranks.keys())
+        if strange:
+            raise BadInput(f"ranks of table '{strange[0]}', which is not among those that are remapped")
+        if missing:
+            raise BadInput(
+                f"table '{missing[0]}': its hot rows are known by the ranks of its ids alone: give "
+                f"ranks['{missing[0]}'] (ranks_of), or None where ids are places by frequency already"
+            )
+        self._tables = {feature: table for table in tables for feature in features[table.name]}
+        self._logical = {piece.name: piece.logical() for table in tables for piece in table.pieces}
+        self._keys = {
+            feature: {name: keys[number] for name, keys in piece_keys(table, features[table.name]).items()}
+            for table in tables
+            for number, feature in enumerate(features[table.name])
+        }
+        for name, order in ranks.items():
+            if order is None:
+                continue
+            if order.shape != (rows[name],):
+                raise BadInput(f"ranks of table '{name}' are {tuple(order.shape)}, the plan's has {rows[name]} rows")
+            # Part of the state: rows of a checkpoint mean something in this order alone.
+            self.register_buffer(f"ranks_{name}", order.to(torch.int64))
+
+    def forward(self, lookups: KeyedJaggedTensor) -> Remapped:
+        """Turn lookups [keys, batch] into those of the pieces, a key each, and say where each came from."""
+        keys: list[str] = []
+        ids: list[torch.Tensor] = []
+        lengths: list[torch.Tensor] = []
+        weights: list[torch.Tensor] = []
+        positions: dict[str, torch.Tensor | None] = {}
+        for key in lookups.keys():  # noqa: SIM118 - not a dict
+            own = lookups[key]
+            given = own.weights_or_none()
+            for made, part, counts, places in self._of(key, own.values(), own.lengths()):
+                keys.append(made)
+                ids.append(part)
+                lengths.append(counts)
+                positions[made] = places
+                if given is not None:
+                    weights.append(given if places is None else given[places])
+        remapped = KeyedJaggedTensor(
+            keys=keys,
+            values=torch.cat(ids),
+            lengths=torch.cat(lengths),
+            weights=torch.cat(weights) if weights else None,
+        )
+        return Remapped(remapped, positions)
+
+    def _of(
+        self, feature: str, ids: torch.Tensor, lengths: torch.Tensor
+    ) -> list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+        """Return key, ids, lengths and positions of every piece of a feature's table."""
+        table = self._tables.get(feature)
+        if table is None:
+            return [(feature, ids, lengths, None)]
+        order = getattr(self, f"ranks_{table.name}", None)
+        places = ids.to(torch.int64) if order is None else order[ids]
+        ranges = sorted({(piece.row_start, piece.row_stop) for piece in table.pieces})
+        cuts = cut_ids(places, lengths.to(torch.int32), ranges, table.rows)
+        found = []
+        for piece in table.pieces:
+            cut = cuts[piece.row_start, piece.row_stop]
+            rows = self._logical[piece.name].local_ids(cut.ids)
+            found.append(
+                (self._keys[feature][piece.name], rows.to(ids.dtype), cut.lengths.to(lengths.dtype), cut.positions)
+            )
+        return found

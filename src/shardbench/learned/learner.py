@@ -1,0 +1,114 @@
+"""Strategies that learn to place whole tables: ``fit`` is a training, ``plan`` asks the trained networks."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from shardbench.base.arrays import Ints
+from shardbench.base.errors import BadInput
+from shardbench.model.plan import Plan, whole_tables
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Strategy
+
+if TYPE_CHECKING:
+    from shardbench.learned.tasks.oracle import Oracle
+    from shardbench.learned.tasks.task import TableSet, Task
+    from shardbench.learned.training import AnyTrained, AnyTraining
+
+SUBSETS = 49
+"""Training tasks drawn from a single problem's tables, besides the problem itself: 50 in all, as in the papers."""
+
+
+class Learner(Strategy):
+    """A strategy whose ``fit`` is a training that can be watched, killed and taken up again.
+
+    ``fit`` has no argument for either: set ``folder`` and ``progress`` before it. A subclass names
+    the class of its trainings.
+    """
+
+    sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
+    moves = frozenset({Move.TABLE})
+    requires = ("torch",)
+    trains: ClassVar[bool] = True
+    """A control does not train: it places with its networks as they are drawn."""
+    limit_share: ClassVar[float | None] = 0.8
+    """Share of the fitting budget, in CPU seconds, after which training stops where it is; None: it never does."""
+
+    folder: Path | None = None
+    """``fit`` keeps its state here by content key, and goes on from it; None keeps nothing."""
+    progress: Callable[[str], None] | None = None
+    """It is given one line after every stage of a training, such as ``print``; None for silence."""
+    fit_cpu_s: float = 0.0
+    """CPU seconds that the last ``fit``'s training took in all, those of earlier processes included."""
+
+    def __init__(self) -> None:
+        self.trained: AnyTrained | None = None
+        """The networks that ``plan`` uses; set by ``fit``, or by hand."""
+
+    @property
+    def fitted(self) -> "AnyTrained":
+        """Give what ``fit`` learned; raises BadInput before it."""
+        if self.trained is None:
+            raise BadInput(f"{self.name} has no networks yet: call fit() before plan()")
+        return self.trained
+
+    @abstractmethod
+    def training_type(self) -> "type[AnyTraining]":
+        """Import the class of its trainings, late: torch takes a second to import, and listing must stay cheap."""
+
+    def training(
+        self, tasks: "Sequence[Task]", oracle: "Oracle", seed: int, budget: Budget | None = None
+    ) -> "AnyTraining":
+        """Give a training that is yet to begin: as published, or as much of it as the fitting budget allows."""
+        kind = self.training_type()
+        settings = kind.settings_type() if budget is None else kind.settings_type.within(budget, tasks)
+        return kind(tasks, oracle, seed, settings)
+
+    def place(self, trained: "AnyTrained", tasks: "Sequence[TableSet]") -> list[Ints]:
+        """Place every table of every task, int64 [tables] a task; nothing is measured, nothing is random.
+
+        Raises Infeasible where a table finds no device with room.
+        """
+        return self.training_type().place(trained, tasks)
+
+    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
+        """Give what the plan's notes tell of the training."""
+        return {
+            "oracle_calls": trained.oracle_calls,
+            "training": "ran out of time" if trained.out_of_time else "complete",
+        }
+
+    def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
+        """Train on the problems, or on one and random subsets of its tables, with the simulated oracle.
+
+        A short budget means fewer updates, decided beforehand, so that a seed gives one plan. With
+        ``folder`` set it goes on from what is kept there.
+        """
+        from shardbench.learned.tasks.oracle import SimulatedOracle  # noqa: PLC0415
+        from shardbench.learned.tasks.subsets import training_tasks  # noqa: PLC0415
+
+        start = time.process_time()
+        training = self.training(training_tasks(problems, seed, SUBSETS), SimulatedOracle(), seed, budget)
+        if self.trains:
+            limit_cpu_s = None if self.limit_share is None else self.limit_share * budget.fit_s
+            self.trained = training.train(folder=self.folder, progress=self._tell, limit_cpu_s=limit_cpu_s)
+        else:
+            self.trained = training.untrained()
+        self.fit_cpu_s = time.process_time() - start + self.trained.earlier_cpu_s
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """Give every table the networks' best device with room; no randomness.
+
+        Raises Infeasible where they leave a table without room, BadInput before ``fit``.
+        """
+        from shardbench.learned.tasks.task import table_set  # noqa: PLC0415
+
+        (ranks,) = self.place(self.fitted, [table_set(problem)])
+        segments = whole_tables(problem.tables, ranks.tolist())
+        return Plan(world_size=problem.world_size, segments=segments, notes=self.notes(self.fitted))
+
+    def _tell(self, stage: object) -> None:
+        if self.progress is not None:
+            self.progress(f"{self.name}: {stage}")

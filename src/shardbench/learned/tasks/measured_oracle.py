@@ -1,0 +1,188 @@
+"""The measured oracle: FBGEMM's fused kernels of each table set, timed on this machine.
+
+As the papers' benchmarks do, the devices of a placement are measured one after the other on one
+device (AutoShard's ``bench.py``), on the whole batch. Exchanges are the cost model's: modelled, not
+measured.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    EmbeddingLocation,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from pydantic import NonNegativeFloat
+from pydantic.dataclasses import dataclass
+
+from shardbench.base.arrays import Floats, Ints
+from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.host import Environment
+from shardbench.base.jsonlines import JsonLines
+from shardbench.base.serialise import STRICT, content_hash
+from shardbench.calibrate.kernels import time_backward
+from shardbench.cost.collectives import vectors_exchange_s
+from shardbench.engine.clock import clock_of
+from shardbench.engine.lower import NO_BF16_ON_CPU
+from shardbench.learned.tasks.oracle import NO_TABLE, Costs, Oracle
+from shardbench.learned.tasks.task import Task, one_hot
+from shardbench.model.table import Pooling, Precision, Table
+from shardbench.workloads.trace import Bags
+
+WARMUPS, RUNS = 2, 5
+"""The papers take 5 and 10 on a GPU; a CPU's kernels take a thousand times as long."""
+_EVICT_BYTES = 64 * 2**20
+"""Written before every timed run, so that no run finds the last one's rows in the cache."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SetTime:
+    """Median milliseconds of the fused kernels of one table set on one device."""
+
+    key: str
+    forward_ms: NonNegativeFloat
+    backward_ms: NonNegativeFloat
+
+
+class MeasuredOracle(Oracle):
+    """Forward and backward of each device's table set, timed; a set that was timed before costs nothing.
+
+    ``bags`` gives a table's lookups in one batch and ``lookups`` names where they come from (a
+    workload's fingerprint, split and batch): it must change whenever they do. Times are kept at
+    ``path``, so that a killed run goes on where it was.
+    """
+
+    def __init__(
+        self,
+        bags: Callable[[Table], Bags],
+        lookups: str,
+        batch_size: int,
+        precision: Precision,
+        path: Path | None = None,
+        *,
+        warmups: int = WARMUPS,
+        runs: int = RUNS,
+    ) -> None:
+        super().__init__()
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if precision is Precision.BF16 and self._device.type == "cpu":
+            raise Unsupported(NO_BF16_ON_CPU)
+        self._bags, self._lookups, self._batch_size, self._precision = bags, lookups, batch_size, precision
+        self._warmups, self._runs = warmups, runs
+        self._environment = Environment.here().hash
+        self._kept = None if path is None else JsonLines(path, SetTime, "table set")
+        self._known: dict[str, SetTime] = {}
+        if self._kept is not None:
+            self._kept.set_aside()
+            self._known = {time.key: time for time in self._kept.read()}
+
+    @property
+    def identity(self) -> str:
+        """Name what the times depend on besides the tables: the device, this machine and the lookups."""
+        return f"measured on {self._device.type} {self._environment} with {self._lookups}"
+
+    def _measure(self, task: Task, assignments: Ints) -> Costs:
+        held = one_hot(assignments, task.devices).astype(np.bool_).reshape(-1, task.tables)
+        different, which = np.unique(held, axis=0, return_inverse=True)
+        times = self._times(task, [tuple(np.flatnonzero(row).tolist()) for row in different])
+        per_device = times[which.reshape(-1)].reshape(len(assignments), task.devices, 2)
+        bag_bytes = one_hot(assignments, task.devices) @ task.expected.bag_bytes * task.problem.sent_ratio
+        exchange_ms = 1e3 * vectors_exchange_s(bag_bytes, task.problem.machine)
+        return Costs(
+            forward_ms=per_device[:, :, 0],
+            forward_comm_ms=exchange_ms,
+            backward_comm_ms=exchange_ms.copy(),
+            backward_ms=per_device[:, :, 1],
+        )
+
+    def _measure_sets(self, task: Task, sets: Ints) -> tuple[Floats, Floats]:
+        different, which = np.unique(np.sort(sets, axis=1), axis=0, return_inverse=True)
+        times = self._times(task, [tuple(row[row != NO_TABLE].tolist()) for row in different])[which.reshape(-1)]
+        return times[:, 0], times[:, 1]
+
+    def _times(self, task: Task, sets: Sequence[tuple[int, ...]]) -> Floats:
+        """Forward and backward ms of sets of the task's tables, float64 [sets, 2]; those not known yet are timed."""
+        problem = task.problem
+        if (problem.batch_size, problem.precision) != (self._batch_size, self._precision):
+            raise BadInput(
+                f"task {problem.name} has batches of {problem.batch_size} in {problem.precision.value}, the times are "
+                f"for {self._batch_size} in {self._precision.value}: use the same"
+            )
+        # An empty device runs no kernel.
+        empty = SetTime(key="", forward_ms=0.0, backward_ms=0.0)
+        found = [self._timed(tuple(problem.tables[i] for i in numbers)) if numbers else empty for numbers in sets]
+        return np.array([(time.forward_ms, time.backward_ms) for time in found])
+
+    def _timed(self, tables: tuple[Table, ...]) -> SetTime:
+        """The set's times, which are measured where they are not known; the order of the tables does not count."""
+        conditions = self.identity, self._batch_size, self._precision.value, self._warmups, self._runs
+        key = content_hash(conditions, sorted(content_hash(table) for table in tables))
+        if key not in self._known:
+            forward_ms, backward_ms = self._time(tables)
+            self._known[key] = SetTime(key=key, forward_ms=forward_ms, backward_ms=backward_ms)
+            if self._kept is not None:
+                self._kept.append(self._known[key])
+        return self._known[key]
+
+    def _time(self, tables: tuple[Table, ...]) -> tuple[float, float]:
+        """Median forward and backward ms of the tables' fused kernels."""
+        clock = clock_of(self._device)
+        fused = _fused(tables, self._precision, self._device)
+        ids, offsets = _lookups([self._checked(table) for table in tables], self._device)
+        width = sum(table.dim for table in tables)
+        gradient = torch.randn(self._batch_size, width, device=self._device)
+        evicted = torch.zeros(_EVICT_BYTES // 4, device=self._device)
+        times = []
+        for _ in range(self._warmups + self._runs):
+            evicted.add_(1.0)
+            clock.settle()
+            start = clock.now()
+            pooled = fused(ids, offsets)
+            forward = clock.now()
+            evicted.add_(1.0)
+            clock.settle()
+            backward = time_backward(pooled, clock)
+            pooled.backward(gradient)
+            clock.settle()
+            times.append((clock.ms(start, forward), sum(clock.ms(a, b) for a, b in backward)))
+        forward_ms, backward_ms = np.median(times[self._warmups :], axis=0)
+        return float(forward_ms), float(backward_ms)
+
+    def _checked(self, table: Table) -> Bags:
+        bags, wanted = self._bags(table), self._batch_size
+        if bags.batch_size != wanted:
+            raise BadInput(f"table {table.name}: {bags.batch_size} bags given, wanted a batch of {wanted}")
+        if table.features > 1:
+            raise BadInput(f"table {table.name}: only tables of one feature are measured, not shared ones")
+        if table.pooling is not Pooling.SUM:
+            raise BadInput(f"table {table.name}: only summed bags are measured, not sequences")
+        return bags
+
+
+def _fused(
+    tables: tuple[Table, ...], precision: Precision, device: torch.device
+) -> SplitTableBatchedEmbeddingBagsCodegen:
+    on_gpu = device.type == "cuda"
+    location = EmbeddingLocation.DEVICE if on_gpu else EmbeddingLocation.HOST
+    compute = ComputeDevice.CUDA if on_gpu else ComputeDevice.CPU
+    module = SplitTableBatchedEmbeddingBagsCodegen(
+        [(table.rows, table.dim, location, compute) for table in tables],
+        optimizer=EmbOptimType.EXACT_SGD,
+        learning_rate=0.01,
+        weights_precision=SparseType(precision.value),
+        device=device,
+    )
+    # Memory that was never written is one page of zeros, which always hits the cache.
+    for weights in module.split_embedding_weights():
+        weights.fill_(0.01)
+    return module
+
+
+def _lookups(of_tables: list[Bags], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = np.concatenate([bags.values for bags in of_tables]).astype(np.int64, copy=False)
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([bags.lengths for bags in of_tables]))])
+    return torch.from_numpy(ids).to(device), torch.from_numpy(offsets).to(device)

@@ -1,0 +1,187 @@
+"""A strategy at work in this process: fitting and planning, the seconds that it takes, and what its errors are."""
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shardbench.base.code import PACKAGE, owner_of
+from shardbench.base.deadline import interrupts
+from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.base.wall import PRIVATE, Kind, kind
+from shardbench.engine.processes.failures import TrialFailed, failed, failure_of
+from shardbench.model.plan import MAX_SEGMENTS, Plan
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.records.trial import Failure, Outcome
+from shardbench.workloads.trace import closed_test_split
+
+_OUT_OF_REACH = frozenset(
+    {errno.EPERM, errno.EACCES, errno.ENOENT, errno.EROFS, errno.ESRCH, errno.ENETUNREACH, errno.ECONNREFUSED}
+)
+"""What the kernel says where planners reach for files, processes and machines that are not there for them."""
+CHANGED = "the strategy changed the problem it was given"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Wall and CPU seconds of fitting and planning; the process that did it spent the latter."""
+
+    fit_s: float = 0.0
+    plan_s: float = 0.0
+    fit_cpu_s: float = 0.0
+    plan_cpu_s: float = 0.0
+
+
+def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: int) -> Spent:
+    """Let the strategy learn from what it may see of the problems, with the test split closed; return the seconds."""
+    if not learns(strategy):
+        return Spent()
+    seen = [problem.restricted_to(strategy.sees) for problem in problems]
+    with closed_test_split():
+        wall, cpu = time.perf_counter(), time.process_time()
+        strategy.fit(seen, budget, seed)
+        return Spent(fit_s=time.perf_counter() - wall, fit_cpu_s=time.process_time() - cpu)
+
+
+class StandIn(Strategy):
+    """A strategy that stands for another one, of which its own class says nothing."""
+
+    learns: bool
+    """Whether that does anything to fit."""
+    several: bool
+    """Whether that gives several plans for a race."""
+    kind: str
+    """The name of that one's class, with its module."""
+    modules: tuple[str, ...]
+    """The modules in which that one's classes are defined."""
+    about: str
+    """What it says of itself in a line."""
+
+    def stand_for(self, strategy: Strategy) -> None:
+        """State all of these."""
+        self.learns, self.several, self.about = learns(strategy), gives_several(strategy), about(strategy)
+        self.kind, self.modules = kind_of(strategy), classes_of(strategy)
+
+
+def learns(strategy: Strategy) -> bool:
+    """Tell whether the strategy does anything to fit."""
+    return strategy.learns if isinstance(strategy, StandIn) else type(strategy).fit is not Strategy.fit
+
+
+def gives_several(strategy: Strategy) -> bool:
+    """Tell whether the strategy gives several plans for a race."""
+    return strategy.several if isinstance(strategy, StandIn) else type(strategy).plans is not Strategy.plans
+
+
+def about(strategy: Strategy) -> str:
+    """Return what a strategy says of itself: the first line of its class's docstring."""
+    if isinstance(strategy, StandIn):
+        return strategy.about
+    return (type(strategy).__doc__ or "").strip().split("\n")[0]
+
+
+def kind_of(strategy: Strategy) -> str:
+    """Return the name of a strategy's class, with its module."""
+    kind = type(strategy)
+    return strategy.kind if isinstance(strategy, StandIn) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def may_need_engine(strategy: Strategy) -> bool:
+    """Tell whether fitting or planning in a fork may import torch: of ours those that learn or require something do."""
+    return ours(strategy) and (learns(strategy) or bool(strategy.requires))
+
+
+def ours(strategy: Strategy) -> bool:
+    """Tell whether the strategy is of this repository."""
+    return all(module.partition(".")[0] == PACKAGE for module in classes_of(strategy))
+
+
+def wall_kind(strategy: Strategy) -> Kind | None:
+    """Return what keeps a strategy that plans from what is not its own; None for reviewed code of this repository."""
+    return None if ours(strategy) else kind()
+
+
+def classes_of(strategy: Strategy) -> tuple[str, ...]:
+    """Return the modules in which a strategy's classes are defined."""
+    if isinstance(strategy, StandIn):
+        return strategy.modules
+    return tuple(sorted({kind.__module__ for kind in type(strategy).__mro__ if issubclass(kind, Strategy)}))
+
+
+def _fields(seen: Problem) -> dict[str, int]:
+    """Return the ids of a problem's parts; what these hold is compared where a process of its own plans."""
+    return {name: id(value) for name, value in vars(seen).items() if name != "fingerprint"}
+
+
+def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
+    """Return the plan as JSON, made in this process, and what it took; raises TrialFailed."""
+    try:
+        spent = Spent() if fitted else fit(strategy, (problem,), budget, seed)
+        seen = problem.restricted_to(strategy.sees)
+        before = _fields(seen)
+        wall, cpu = time.perf_counter(), time.process_time()
+        plan: object = strategy.plan(seen, budget, seed)
+        plan_s, plan_cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+        if _fields(seen) != before:
+            raise InvalidPlan(CHANGED, rule="leaves-input-alone")
+        made = checked(plan)
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        raise TrialFailed(planning_failure(error, strategy)) from error
+    text = written(made)
+    return written(made, text), replace(spent, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
+
+
+def checked(made: object) -> Plan:
+    """Return what a strategy made, which must be a plan; raises InvalidPlan."""
+    if not isinstance(made, Plan):
+        raise InvalidPlan(f"plan() returned {type(made).__name__}, not a Plan", rule="returns-a-plan")
+    return made
+
+
+def planning_failure(error: BaseException, strategy: Strategy | None, *, walled: bool = False) -> Failure:
+    """Return the failure that a strategy's exception is; behind the wall one that reached out breaks a rule."""
+    failure = failure_of(error, "plan", owner_of(type(strategy).__module__) if strategy is not None else "")
+    refused = _refused(error) if walled else None
+    if refused is None:
+        return failure
+    # No folder of this machine in a record.
+    told = failure.cause.replace(str(refused.filename), Path(str(refused.filename)).name)
+    cause = f"reached for what is closed to planners ({told})"
+    return failure.model_copy(update={"outcome": Outcome.INVALID, "cause": cause, "rule": "out-of-reach"})
+
+
+def _refused(error: BaseException | None) -> OSError | None:
+    """Return what the kernel said of something that is not there behind the wall, where that is behind an error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _OUT_OF_REACH:
+            path = Path(os.fsdecode(error.filename)).absolute() if isinstance(error.filename, str | bytes) else None
+            # A file that is missing among its own.
+            own = path is not None and path.is_relative_to(PRIVATE) and os.access(path.parent, os.W_OK)
+            if not (own and error.errno == errno.ENOENT):
+                return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def written(plan: Plan, before: str | None = None) -> str:
+    """Return a plan's JSON; ``before``: it must be that, and give the same plan again.
+
+    What a strategy built past the checks of Plan ends here, in TrialFailed.
+    """
+    try:
+        if len(plan.segments) > MAX_SEGMENTS:
+            raise BadInput(f"the plan has {len(plan.segments)} segments; a plan has {MAX_SEGMENTS} at most")
+        if before is None:
+            return plan.to_json()
+        same = Plan.from_json(before, "plan") == plan
+    except (ValueError, TypeError, BadInput) as error:
+        raise failed(Outcome.INVALID, " ".join(str(error).split()), "validate", "round-trip") from error
+    if not same:
+        cause = "the plan read back from its JSON differs from the one written"
+        raise failed(Outcome.INVALID, cause, "validate", "round-trip")
+    return before

@@ -1,0 +1,399 @@
+"""One trial: its question evaluated, and where asked the plan measured on real ranks; whatever happens is a record."""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+from shardbench.base.atomic import no_room, whole_file
+from shardbench.base.deadline import given_by, interrupts
+from shardbench.base.errors import Infeasible
+from shardbench.engine.measure import rank_job, run_on_ranks
+from shardbench.engine.processes.failures import TrialFailed, failed, failure_of
+from shardbench.engine.processes.trial_folder import left_hash, next_attempt
+from shardbench.model.calibrated import calibrated_on
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Role, Strategy
+from shardbench.model.validate import validate
+from shardbench.records.plan_files import keep_lookups, keep_plan
+from shardbench.records.provenance import Provenance
+from shardbench.records.record import ROUNDING, Measured, Planned, Predictions, Record, Tiers, Yardsticks
+from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
+from shardbench.trials.control import control_plan
+from shardbench.trials.discovery import get_strategy, missing_modules, strategies
+from shardbench.trials.evaluate import Answer, Bounds, JudgeLimits, evaluate
+from shardbench.trials.jobcheck import impossible, lacking_devices
+from shardbench.trials.measured_trial import judge, least_step_ms, write_trial
+from shardbench.trials.quiet import MachineBusy, Quiet
+from shardbench.trials.second_judge import SecondJudge
+from shardbench.trials.simulate import CountedQuestion, Simulation
+from shardbench.trials.suite import EVERY, Job
+from shardbench.workloads.materialise import Batches, materialise_beside
+from shardbench.workloads.workload import Workload
+
+KEPT_LOG_BYTES = 1 << 20
+"""Bytes that are kept of the end of what each process of a failed trial printed."""
+NEVER_RAN = Failure(outcome=Outcome.SKIPPED, cause="no results of its ranks were collected", phase="start")
+LEFT = "its ranks are left to torchrun or a scheduler; shardbench collect records them"
+
+
+class MaterialisedQuestion(CountedQuestion):
+    """Judged on test batches that lie on disk."""
+
+    def __init__(self, problem: Problem, workload: Workload, folder: Path, iterations: int) -> None:
+        numbers = range(min(iterations, workload.test_batches))
+        self.written: Batches = materialise_beside(workload, folder, numbers)
+        super().__init__(problem, self.written, workload.dense, iterations)
+
+    def untouched(self) -> bool:
+        """Tell whether the batches are what was written."""
+        return self.written.intact()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedPlan:
+    """A strategy's valid plan and what a record keeps of it; nothing by batch, as many are held."""
+
+    plan: Plan
+    predictions: Predictions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedOnce:
+    """The result of asking a strategy once; ``planned`` is None where it made no valid plan."""
+
+    planned: Planned | None
+    judged: JudgedPlan | Failure
+
+
+class JobContext:
+    """The things that the trials of one job share, threads too; made when first needed, in a folder of the job.
+
+    Repeats are A/A trials of one plan: a strategy is asked once for all repeats that a session runs.
+    Plans and the logs of failed trials are kept under ``results`` where that is given;
+    ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
+    without ``launch`` will. Ranks run here as ``quiet`` lets them. ``second`` judges plans beside the cost model.
+    ``handed`` says that strategies only hand on plans that the caller has: they plan in this process, and no bounds
+    are proven and no draws made. Files that cannot be kept before a record is on disk are put off to ``later``.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        workload: Workload,
+        folder: Path,
+        *,
+        results: Path | None = None,
+        folder_stays: bool = False,
+        launch: bool = True,
+        data: Path | None = None,
+        quiet: Quiet | None = None,
+        second: SecondJudge | None = None,
+        handed: bool = False,
+        later: list[Callable[[], None]] | None = None,
+    ) -> None:
+        self.job = job
+        self.workload = workload
+        self.folder = folder
+        self.results = results
+        self.folder_stays = folder_stays
+        self.launch = launch
+        self.closed = tuple(filter(None, [folder, data, results]))
+        """Folders that planners behind a wall do not see: of test batches, of the data behind them, and of results."""
+        self.quiet = quiet or Quiet()
+        self.second = second
+        self.handed = handed
+        self.later = later if later is not None else []
+        """Makes the files of the results for which there was no room, once the record is on disk."""
+        self.machine = job.load_machine()
+        self._attempts: dict[str, Path] = {}
+        self._plannings: dict[tuple[type[Strategy], str], PlannedOnce] = {}
+        self._making, self._proving = threading.Lock(), threading.Lock()
+
+    @cached_property
+    def question(self) -> MaterialisedQuestion:
+        """Make the planning problem, from the train split, and the test batches of the iterations, on disk."""
+        problem = Problem.of(
+            self.workload.name,
+            self.workload.tables,
+            self.workload.profiles,
+            self.machine,
+            batch_size=self.workload.batch_size,
+            **self.job.training,
+            inputs=self.workload.input_sample if self._shows_inputs() else None,
+        )
+        made = MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)
+        made.closed = self.closed
+        return made
+
+    def _shows_inputs(self) -> bool:
+        """Tell whether any strategy of the job looks at single inputs: a sample is as large as all else together."""
+        named = self.job.strategies
+        asked = strategies().values() if EVERY in named else [get_strategy(name) for name in named]
+        # Of one that raises here its own trial says so.
+        return any(given_by(lambda: Sees.INPUTS in strategy.sees, otherwise=False) for strategy in asked)  # noqa: B023
+
+    @cached_property
+    def control(self) -> Plan:
+        """Make the plan that the ranks of every measured trial hold beside the trial's; raises TrialFailed."""
+        try:
+            plan = control_plan(self.question.problem)
+        except Infeasible as error:
+            raise TrialFailed(failure_of(error, "control")) from error
+        validate(plan, self.question.problem, frozenset(Move))
+        self.keep_plan(plan)
+        return plan
+
+    def planning(self, spec: TrialSpec, strategy: Strategy) -> PlannedOnce:
+        """Return what the strategy gives for the trial and its other repeats, which run one after the other."""
+        key = _asked(spec, strategy)
+        made = self._plannings.get(key) or _plan(spec, strategy, self)
+        self._plannings[key] = _for_repeats(made)
+        return made
+
+    def bounds(self, answer: Answer[Simulation]) -> Bounds:
+        """Return the bounds of the job's question, proven once; raises TrialFailed."""
+        with self._proving:
+            return answer.bounds
+
+    def new_attempt(self, key: str) -> Path:
+        """Return a folder for the ranks of a measured trial, in which none was yet."""
+        self._attempts[key] = next_attempt(self.folder / key)
+        return self._attempts[key]
+
+    def make(self) -> None:
+        """Make what reads the user's files, so that BadInput of theirs is raised here and nowhere else."""
+        with self._making:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _ = self.question
+
+    def keep_plan(self, plan: Plan) -> None:
+        """Keep a valid plan as ``plans/<hash>.json``, and in ``lookups/`` what a sample asks of its segments."""
+        if self.results is not None:
+            problem, fingerprint = self.question.problem, self.workload.fingerprint
+            self._keep(partial(keep_plan, self.results, plan))
+            self._keep(partial(keep_lookups, self.results, plan, problem, fingerprint))
+
+    def keep_log(self, key: str, *, ok: bool) -> None:
+        """Keep what the processes of a trial printed as ``logs/<key>.log``, unless it ended well."""
+        if self.results is not None:
+            ran = sorted(self._attempts[key].glob("rank*.log")) if key in self._attempts else []
+            self._keep(partial(keep_log, self.results, key, () if ok else (self.folder / f"{key}.log", *ran)))
+
+    def _keep(self, keep: Callable[[], None]) -> None:
+        """Keep a file now, so that no record is without it, or later: none is lost for want of room for the file."""
+        try:
+            keep()
+        except OSError:
+            self.later.append(keep)
+
+
+def keep_rest(later: list[Callable[[], None]]) -> None:
+    """Keep what was put off; raises OSError where there is still no room."""
+    while later:
+        later.pop(0)()
+
+
+def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
+    """Make ``logs/<key>.log`` of those files that are there; without any there is none."""
+    kept = results / "logs" / f"{key}.log"
+    kept.unlink(missing_ok=True)
+    there = [path for path in parts if path.is_file()]
+    if not there:
+        return
+    with whole_file(kept) as file:
+        for part in there:
+            file.write(f"== {part.name}\n".encode())
+            before = max(part.stat().st_size - KEPT_LOG_BYTES, 0)
+            if before:
+                file.write(f"({before} bytes before this are left out)\n".encode())
+            with part.open("rb") as text:
+                text.seek(before)
+                file.write(text.read(KEPT_LOG_BYTES))
+
+
+def run_trial(
+    spec: TrialSpec, strategy: Strategy, context: JobContext, environment: str, provenance: Provenance | None = None
+) -> Record:
+    """Run one trial to its record; whatever goes wrong inside it is an outcome, not an exception.
+
+    Raises BadInput only for files of the user's, which no trial of the job could read, and where the machine is busy
+    while trials are to have it for themselves.
+    """
+    begun = Record(
+        key=spec.key,
+        spec=spec,
+        role=given_by(lambda: strategy.role, Role.COMPETITOR),
+        environment=environment,
+        provenance=provenance,
+        outcome=NEVER_RAN.outcome,
+        failure=NEVER_RAN,
+    )
+    try:
+        failure = _cannot_start(spec, strategy, context)
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        failure = failure_of(error, "start")
+    if failure is not None:
+        return begun.ended(failure)
+    context.make()
+    try:
+        made = context.planning(spec, strategy)
+    except BaseException as error:
+        # Without room for what the program itself writes the trial has no outcome.
+        if interrupts(error) or no_room(error):
+            raise
+        record = begun.ended(failure_of(error, "harness"))
+    else:
+        record = _judged_trial(begun.model_copy(update={"planned": made.planned}), made.judged, context)
+    context.keep_log(spec.key, ok=record.failure is None)
+    return record
+
+
+def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> Failure | None:
+    cause = impossible(context.workload, context.machine, context.job)
+    if cause:
+        return Failure(outcome=Outcome.INFEASIBLE, cause=cause, phase="start")
+    missing = missing_modules(strategy)
+    cause = f"needs {', '.join(missing)}, which cannot be imported here" if missing else ""
+    if not cause and not context.folder_stays:
+        cause = lacking_devices(context.machine, spec.backend)
+    return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
+
+
+def _asked(spec: TrialSpec, strategy: Strategy) -> tuple[type[Strategy], str]:
+    return type(strategy), spec.model_copy(update={"repeat": 0}).key
+
+
+def _for_repeats(made: PlannedOnce) -> PlannedOnce:
+    """Return it without draws where it is measured: they are of the plan, and one record of it has them."""
+    judged = made.judged
+    if isinstance(judged, Failure) or judged.predictions.tiers is Tiers.SIMULATED:
+        return made
+    return replace(made, judged=replace(judged, predictions=replace(judged.predictions, draws=None)))
+
+
+def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlannedOnce:
+    valid: list[Planned] = []
+
+    def on_plan(plan: Plan, planned: Planned) -> None:
+        # Kept even where the plan then cannot be counted or run.
+        valid.append(planned)
+        context.keep_plan(plan)
+
+    budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
+    limits = JudgeLimits(timeout_s=spec.timeout_s, log=context.folder / f"{spec.key}.log")
+    answer = evaluate(
+        context.question, strategy, budget, spec.seed, sealed=not context.handed, limits=limits, on_plan=on_plan
+    )
+    if not isinstance(answer, Failure):
+        try:
+            return PlannedOnce(planned=answer.planned, judged=_judged_plan(answer, spec, context))
+        except TrialFailed as failed_bound:
+            answer = failed_bound.failure
+    return PlannedOnce(planned=valid[0] if valid else None, judged=answer)
+
+
+def _judged_plan(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> JudgedPlan:
+    judged, measured = answer.judged, spec.backend is Backend.MEASURED
+    bounds = Bounds() if context.handed else context.bounds(answer)
+    bound = bounds.of(answer.plan, answer.planned.moves)
+    anyhow, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
+    second = context.second
+    predictions = Predictions(
+        traffic=judged.totals,
+        predicted=judged.timing(spec.iterations, by_rank=measured),
+        draws=None if context.handed else judged.draws(context.question.problem, context.workload.dense),
+        tiers=_tiers(spec.backend, context),
+        torchrec_estimate_ms=second.step_ms(answer.plan, context.question.problem, spec.timeout_s) if second else None,
+    )
+    if bound is not None:
+        predictions = replace(
+            predictions,
+            bound_ms=bound.ms,
+            bound_fixed_ms=bound.fixed_ms,
+            whole_table_bound_ms=bounds.whole_tables_ms,
+            mean_step_ms=judged.step_ms,
+            step_bound_ms=anyhow.ms if anyhow is not None else None,
+            own_step_bound_ms=own.ms if own is not None else None,
+        )
+    return JudgedPlan(plan=answer.plan, predictions=predictions)
+
+
+def _judged_trial(planned: Record, judged: JudgedPlan | Failure, context: JobContext) -> Record:
+    """Return the record of a trial whose plan is judged; what goes wrong from here on leaves the predictions known."""
+    if isinstance(judged, Failure):
+        return planned.ended(judged)
+    predicted = planned.ended(NEVER_RAN, judged.predictions)
+    try:
+        if planned.spec.backend is Backend.MEASURED:
+            return _measured(predicted, judged, context)
+        _refuse_impossible(judged.predictions)
+    except MachineBusy:
+        raise
+    except Exception as error:
+        if no_room(error):
+            raise
+        return predicted.ended(failure_of(error, "harness"))
+    return predicted.ended(None)
+
+
+def _refuse_impossible(found: Predictions) -> None:
+    """Refuse a time below what is proven: plan, counter or bound is wrong then; raises TrialFailed."""
+    embedding_ms = max(found.predicted.embedding_ms)
+    held = (
+        ("the step", found.mean_step_ms, found.step_bound_ms, "any device moves"),
+        ("the step", found.mean_step_ms, found.own_step_bound_ms, "the strategy's moves"),
+        ("the slowest device's embedding time", embedding_ms, found.bound_ms, "any device moves"),
+    )
+    for what, ms, least_ms, whose in held:
+        if ms is not None and least_ms is not None and ms < least_ms * (1.0 - ROUNDING):
+            cause = (
+                f"{what}, {ms:.6g} ms, is below the bound proven for {whose}, {least_ms:.6g} ms: too good to be true"
+            )
+            raise failed(Outcome.INVALID, cause, "bound", "bound")
+
+
+def _measured(predicted: Record, judged: JudgedPlan, context: JobContext) -> Record:
+    """Return the record of a trial whose plan ranks run here, or are to run elsewhere; raises TrialFailed."""
+    spec, batches = predicted.spec, context.question.written
+    job = rank_job(
+        judged.plan,
+        context.question.problem,
+        context.workload.dense,
+        # As seen from the trial's folder.
+        Path("..") / batches.folder.name,
+        batches_hash=batches.hash,
+        control=context.control,
+        warmup=spec.warmup,
+        iterations=spec.iterations,
+        seed=spec.seed,
+        timeout_s=spec.timeout_s,
+    )
+    least_ms = least_step_ms(judged.predictions.traffic, context.machine)
+    kept = predicted.ended(NEVER_RAN, Yardsticks(calibrated_on=calibrated_on(context.machine), least_step_ms=least_ms))
+    elsewhere = lacking_devices(context.machine, spec.backend) or ("" if context.launch else LEFT)
+    if elsewhere:
+        write_trial(kept, job, context.new_attempt(spec.key))
+        return kept.ended(Failure(outcome=Outcome.SKIPPED, cause=elsewhere, phase="start"))
+
+    def run() -> tuple[Measured, Failure | None]:
+        folder = context.new_attempt(spec.key)
+        write_trial(kept, job, folder)
+        try:
+            run_on_ranks(folder, job.topology.world_size, job.timeout_s)
+            return judge(kept, folder)
+        except Exception as error:
+            return Measured(ranks_hash=left_hash(folder)), failure_of(error, "harness")
+
+    (measured, failure), others = context.quiet.take(run, spec.text)
+    return kept.ended(failure, replace(measured, others_share=others))
+
+
+def _tiers(backend: Backend, context: JobContext) -> Tiers:
+    if backend is Backend.SIMULATED:
+        return Tiers.SIMULATED
+    return Tiers.COUNTED if context.machine.device == "cpu" else Tiers.PHYSICAL

@@ -1,0 +1,356 @@
+"""A suite as work: lists its trials and runs them, each to its record."""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import pydantic
+
+from shardbench.base.atomic import sole_writer
+from shardbench.base.errors import BadInput
+from shardbench.base.host import Environment
+from shardbench.base.serialise import content_hash, first_error
+from shardbench.base.temporary import temporary_folder
+from shardbench.engine.processes.server import FORK_SERVER, set_rank_variables
+from shardbench.model.strategy import Strategy
+from shardbench.model.table import Precision, StepSchedule
+from shardbench.records.provenance import Provenance
+from shardbench.records.record import Record
+from shardbench.records.store import trial_store
+from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.trials.calibrating import Calibrate, Calibrations, as_calibrated
+from shardbench.trials.cluster import Cluster, submitted
+from shardbench.trials.discovery import get_strategy, strategies, strategy_version
+from shardbench.trials.jobcheck import lacking_devices
+from shardbench.trials.parallel import SharedJob, run_beside
+from shardbench.trials.planning import may_need_engine, wall_kind
+from shardbench.trials.quiet import BUSY_SHARE, Quiet
+from shardbench.trials.run_trial import JobContext, keep_rest, run_trial
+from shardbench.trials.second_judge import SecondJudge, StepJudge, second_judge
+from shardbench.trials.session import Listener, Work, run_session
+from shardbench.trials.suite import EVERY, Job, Suite
+from shardbench.workloads.workload import Workload, WorkloadConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The part of a suite to run, from and to where; empty selections mean all."""
+
+    results: Path
+    data: Path
+    backend: Backend | None = None
+    strategies: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    quick: bool = False
+    """Only the jobs that the suite marks as quick."""
+    force: bool = False
+    retry: frozenset[Outcome] = frozenset()
+    work: Path | None = None
+    """The folder in which job folders are made and kept; a temporary one where None."""
+    launch: bool = True
+    """Whether ranks of measured trials are started here; else their folders are made and no more."""
+    parallel: int = 1
+    """Simulated trials at once; 0: one a core."""
+    cluster: Cluster | None = None
+    """The scheduler on which simulated trials run as jobs, each its own; None: here."""
+    calibrate: Calibrate | None = None
+    """How a suite that asks for it calibrates its machines; None: it cannot be run."""
+    busy_ok: bool = False
+    """Whether such a suite is measured on a busy machine too."""
+    second_judge: StepJudge | None = None
+    """What judges plans beside the cost model; None: nothing does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ListedJob:
+    """A job of the suite with its workload and its trials, interleaved over strategies."""
+
+    job: Job
+    workload: Workload
+    specs: tuple[TrialSpec, ...]
+
+
+class SuiteWork(Work[TrialSpec, Record]):
+    """The trials of a selection of a suite."""
+
+    unit = "trial"
+
+    def __init__(self, suite: Suite, options: RunOptions, quiet: Quiet | None = None) -> None:
+        self.title = f"suite {suite.name}"
+        self.store = trial_store(options.results, suite.name)
+        self._suite, self._options, self._quiet = suite, options, quiet
+        self._later: list[Callable[[], None]] = []
+        self._jobs = _list_jobs(suite, options)
+        self.pieces = [spec for listed in self._jobs for spec in listed.specs]
+
+    @cached_property
+    def _not_here(self) -> frozenset[str]:
+        """The keys of the measured trials whose devices this computer lacks."""
+        return frozenset(
+            spec.key
+            for listed in self._jobs
+            if any(spec.backend is Backend.MEASURED for spec in listed.specs)
+            and lacking_devices(listed.job.load_machine(), Backend.MEASURED)
+            for spec in listed.specs
+        )
+
+    def key(self, piece: TrialSpec) -> str:
+        """Return the key of the spec."""
+        return piece.key
+
+    def version(self, piece: TrialSpec) -> str | None:
+        """Return the version of the strategy."""
+        return strategy_version(piece.strategy)
+
+    def timed(self, piece: TrialSpec) -> bool:
+        """Tell whether it is measured here: simulated ones are the same everywhere, others hold from elsewhere."""
+        measured = piece.backend is Backend.MEASURED and self._options.launch
+        return measured and piece.key not in self._not_here
+
+    def again(self, record: Record) -> bool:
+        """Tell whether the options ask for it."""
+        return self._options.force or record.outcome in self._options.retry
+
+    def recorded(self, record: Record) -> None:
+        """Keep the files of trials for which there was no room before."""
+        keep_rest(self._later)
+
+    def run(
+        self, pieces: Sequence[TrialSpec], environment: str, started: Callable[[str], None]
+    ) -> Generator[Record, None, None]:
+        """Run trials one by one, job by job; simulated ones first, beside each other or on a cluster if asked to."""
+        wanted = {spec.key for spec in pieces}
+        todo = [(listed, [spec for spec in listed.specs if spec.key in wanted]) for listed in self._jobs]
+        todo = [(listed, specs) for listed, specs in todo if specs]
+        asked = {name: get_strategy(name) for name in {spec.strategy for spec in pieces}}
+        measured = any(listed.job.backend is Backend.MEASURED for listed, _ in todo)
+        spared = not measured and not any(may_need_engine(strategy) for strategy in asked.values())
+        engine = FORK_SERVER.without_engine() if spared else nullcontext()
+        with engine, second_judge(self._options.second_judge) as second:
+            # Its imports go on beside what this process does first.
+            FORK_SERVER.context()
+            context = partial(job_context, options=self._options, quiet=self._quiet, second=second, later=self._later)
+            yield from self._run(todo, asked, lambda listed: context(listed.job, listed.workload), environment, started)
+
+    def _run(
+        self,
+        todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]],
+        asked: Mapping[str, Strategy],
+        job_context: Callable[[_ListedJob], AbstractContextManager[JobContext]],
+        environment: str,
+        started: Callable[[str], None],
+    ) -> Generator[Record, None, None]:
+        def run_one(spec: TrialSpec, context: JobContext) -> Record:
+            begun = Provenance.begin(strategy_version(spec.strategy), wall_kind(asked[spec.strategy]))
+            made = run_trial(spec, asked[spec.strategy], context, environment, begun)
+            return made.model_copy(update={"provenance": begun.ended()})
+
+        if self._options.parallel != 1 or self._options.cluster is not None:
+            beside = [(listed, specs) for listed, specs in todo if listed.job.backend is Backend.SIMULATED]
+            todo = [(listed, specs) for listed, specs in todo if listed.job.backend is not Backend.SIMULATED]
+            if self._options.cluster is not None:
+                yield from self._run_on(self._options.cluster, beside, environment)
+            elif beside:
+                shared = [SharedJob(job_context(listed), specs) for listed, specs in beside]
+                yield from run_beside(shared, run_one, self._options.parallel)
+        for listed, specs in todo:
+            with job_context(listed) as context:
+                for spec in specs:
+                    started(spec.text)
+                    yield run_one(spec, context)
+
+    def _run_on(
+        self, cluster: Cluster, todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]], environment: str
+    ) -> Generator[Record, None, None]:
+        """Yield records as jobs are done; raises BadInput for a fault of the user's files that a job met."""
+        asked = [(listed.job, spec) for listed, specs in todo for spec in specs]
+        arguments = [(self._suite.model_copy(update={"jobs": (job,)}), self._options, spec) for job, spec in asked]
+        for done in submitted(run_elsewhere, arguments, cluster):
+            if isinstance(done.value, BadInput):
+                raise done.value
+            if isinstance(done.value, Record):
+                yield done.value
+                continue
+            spec = asked[done.number][1]
+            yield Record(
+                key=spec.key,
+                spec=spec,
+                role=get_strategy(spec.strategy).role,
+                environment=environment,
+                provenance=Provenance.begin(strategy_version(spec.strategy), wall_kind(get_strategy(spec.strategy))),
+                outcome=done.value.outcome,
+                failure=done.value,
+            )
+
+
+def run_elsewhere(suite: Suite, options: RunOptions, spec: TrialSpec) -> Record | BadInput:
+    """Run one trial of a suite of one job in this process, to its record, whose environment it saves.
+
+    Gives BadInput, which a scheduler would hide, where it cannot read the user's files.
+    """
+    set_rank_variables()
+    here = Environment.here()
+    chosen = replace(options, strategies=(spec.strategy,), seeds=(spec.seed,), parallel=1, cluster=None)
+    try:
+        work = SuiteWork(suite, chosen)
+        pieces = [piece for piece in work.pieces if piece.key == spec.key]
+        if not pieces:
+            return BadInput(f"{spec.text}: where its job runs, data, machine or strategies are other ones")
+        (record,) = work.run(pieces, here.hash, lambda _: None)
+        # A record is worth more than the files beside it.
+        with suppress(OSError):
+            work.recorded(record)
+    except BadInput as error:
+        return error
+    here.save(options.results)
+    return record
+
+
+def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Record]:
+    """Run what is open and return the records of all trials of the selection, settled ones too.
+
+    A suite that asks for it has its machines calibrated before the first measured trial and after the last. Raises
+    BadInput where the machine is busy meanwhile.
+    """
+    quiet = Quiet(BUSY_SHARE if suite.calibrate and not options.busy_ok else None, listener.noted)
+    calibrations = _calibrations(suite, options, quiet, listener)
+    if calibrations is None:
+        return run_session(SuiteWork(suite, options, quiet), options.results, listener)
+    store = trial_store(options.results, suite.name)
+    with sole_writer(options.results):
+        set_rank_variables()
+        here, known = Environment.here().hash, store.latest()
+        calibrations.before(frozenset(r.spec.machine_hash for r in known.values() if r.environment == here))
+    work = SuiteWork(as_calibrated(suite, options.results), options, quiet)
+    records = run_session(work, options.results, listener)
+    measured = (record for record in records if record.spec.backend is Backend.MEASURED)
+    with sole_writer(options.results):
+        for drift in calibrations.after(again=any(known.get(record.key) != record for record in measured)):
+            listener.noted(drift.text)
+    return records
+
+
+def _calibrations(suite: Suite, options: RunOptions, quiet: Quiet, listener: Listener) -> Calibrations | None:
+    """Return the calibrations of a run that measures here; None for another. Raises BadInput where nobody can."""
+    if not suite.calibrate or not options.launch:
+        return None
+    jobs = [(one.job, one.workload) for one in _list_jobs(suite, options) if one.job.backend is Backend.MEASURED]
+    if not jobs:
+        return None
+    if options.calibrate is None:
+        raise BadInput(f"suite {suite.name} calibrates its machines: run it by shardbench run {suite.name}")
+    return Calibrations(
+        suite=suite.name,
+        jobs=tuple(jobs),
+        results=options.results,
+        calibrate=options.calibrate,
+        quiet=quiet,
+        noted=listener.noted,
+    )
+
+
+@contextmanager
+def job_context(
+    job: Job,
+    workload: Workload,
+    options: RunOptions,
+    *,
+    quiet: Quiet | None = None,
+    second: SecondJudge | None = None,
+    handed: bool = False,
+    later: list[Callable[[], None]] | None = None,
+) -> Iterator[JobContext]:
+    """Give what the trials of a job share, with a folder where the options say, or one that goes with the context."""
+    context = partial(
+        JobContext,
+        job,
+        workload,
+        results=options.results,
+        data=options.data,
+        quiet=quiet,
+        second=second,
+        handed=handed,
+        later=later,
+    )
+    if options.work is None:
+        with temporary_folder() as folder:
+            yield context(folder)
+        return
+    facts = (workload.name, job.load_machine().name, job.backend, *_ways(job))
+    # The ranks of the kept folder may be started from anywhere.
+    path = options.work.resolve() / "-".join((*facts, str(workload.batch_size)))
+    path.mkdir(parents=True, exist_ok=True)
+    yield context(path, folder_stays=True, launch=options.launch)
+
+
+def _ways(job: Job) -> list[str]:
+    """Name how a job's model is trained in the parts of a folder's name; an ordinary exchange and step go unsaid."""
+    said = {job.exchange: job.exchange is not Precision.FP32, job.schedule: job.schedule is not StepSchedule.SEQUENTIAL}
+    return [job.precision, job.optimizer, *(way for way, unusual in said.items() if unusual)]
+
+
+def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
+    for name in options.strategies:
+        get_strategy(name)
+    jobs = [job for job in suite.jobs if options.backend in (None, job.backend) and (job.quick or not options.quick)]
+    # Jobs with the same parameters share one workload, and so its training profiles.
+    built: dict[str, Workload] = {}
+    listed = []
+    for job in jobs:
+        config = suite.workload(job)
+        key = content_hash(config)
+        if key not in built:
+            built[key] = _build(config, options.data)
+        listed.append(_ListedJob(job=job, workload=built[key], specs=_specs(suite, job, built[key], options)))
+    return listed
+
+
+def _build(config: WorkloadConfig, data: Path) -> Workload:
+    try:
+        return config.build(data)
+    except pydantic.ValidationError as error:
+        raise BadInput(f"workload {config.name}: {first_error(error)}") from error
+
+
+def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> tuple[TrialSpec, ...]:
+    machine = job.load_machine()
+    names = _selected(job, options.strategies)
+    seeds = options.seeds or suite.seeds
+    # Strategies take turns within a repeat, so that a drifting machine treats them alike.
+    return tuple(
+        TrialSpec(
+            suite=suite.name,
+            workload=job.workload,
+            workload_fingerprint=workload.fingerprint,
+            machine=machine.name,
+            machine_hash=content_hash(machine),
+            backend=job.backend,
+            strategy=name,
+            seed=seed,
+            repeat=repeat,
+            batch_size=workload.batch_size,
+            iterations=job.iterations,
+            # Nothing warms up where nothing is timed: such trials are the same whatever the job says.
+            warmup=job.warmup if job.backend is Backend.MEASURED else 0,
+            **job.training,
+            plan_s=job.plan_s,
+            fit_s=job.fit_s,
+            timeout_s=job.timeout_s,
+        )
+        for repeat in range(job.repeats)
+        for seed in seeds
+        for name in names
+    )
+
+
+def _selected(job: Job, wanted: Sequence[str]) -> list[str]:
+    for name in job.without:
+        get_strategy(name)
+    if EVERY in job.strategies:
+        named = {*job.strategies, *wanted}
+        names = [name for name, one in strategies().items() if not one.role.named_only or name in named]
+    else:
+        names = [get_strategy(name).name for name in job.strategies]
+    return [name for name in names if (name in wanted if wanted else name not in job.without)]
