@@ -27,8 +27,7 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingEnv
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
-from shardbench.torchrec import split
-from shardbench.torchrec import Exported, hash_ids, load_tables, parameters_of_replicas, ranks_of, sharding_plan
+from shardbench.torchrec import Exported, hash_ids, load_tables, parameters_of_replicas, ranks_of, sharding_plan, split
 
 BATCH, STEPS, RATE = 64, 5, 0.5
 Batch = tuple[list[list[torch.Tensor]], torch.Tensor]

@@ -45,8 +45,7 @@ from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_configs import PoolingType
 
 from shardbench.engine.processes.launch import call_in_child
-from shardbench.torchrec import split
-from shardbench.torchrec import Exported, export, ranks_of, read_tables, sharding_plan
+from shardbench.torchrec import Exported, export, ranks_of, read_tables, sharding_plan, split
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "train_with_plan.py"
 

@@ -21,10 +21,9 @@ from torchrec.optim import RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimizerWrapper
 
-from shardbench.torchrec import split
 from shardbench.engine.torchrec.sharding import Collection, configs_of, parameters_of_replicas
 from shardbench.model.plan import OnRank, Placement, Plan, Replicated, RowWise, Segment
-from shardbench.torchrec import Exported, ShardBenchPlanner, export, load_tables, sharding_plan
+from shardbench.torchrec import Exported, ShardBenchPlanner, export, load_tables, sharding_plan, split
 from torchrec_cells.models import BATCH, WORLD, Batch, Build, Lookups, Model, bags, make_model
 
 STEPS = 3
