@@ -142,6 +142,15 @@ def test_errors_are_those_of_the_file_or_of_plans_left_out_and_never_smaller(mac
     assert errors["launch_s"] == machine.errors["launch_s"]
 
 
+def test_a_plan_is_judged_by_the_others_and_one_plan_by_the_file_alone(machine, slow):
+    question = question_of(machine)
+    found = corrected(machine, question, [trial(question, plans_of(question)[0], slow)], chip=CHIP)
+    ((predicted, measured),) = found.race.steps_ms(machine)
+    assert found.machine.trust is not None
+    assert found.machine.trust.step_error == pytest.approx(measured / predicted, abs=0.001)
+    assert found.machine.trust.step_error > 1.2
+
+
 def test_what_a_race_does_not_touch_stays(machine, slow):
     question = question_of(machine, unpooled=frozenset())
     found = corrected(machine, question, race(question, slow), chip=CHIP).machine
