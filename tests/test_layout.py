@@ -49,7 +49,7 @@ def test_no_imports_form_a_cycle():
         ("shardbench.base.errors", "from ..model import plan"),
         ("shardbench.base.errors", "from shardbench import Plan"),
         ("shardbench.base.errors", "import importlib\nimportlib.import_module('shardbench.cli.main')"),
-        ("shardbench.engine.phased.hot", "from ...runs import suite"),
+        ("shardbench.engine.phased.hot", "from ...trials import suite"),
         ("shardbench.trials.suite", "from shardbench.baselines.fae import Fae"),
         ("shardbench.datasets.rm", "from shardbench.cost import load"),
         ("shardbench.baselines.fae", "from shardbench.baselines import recshard"),

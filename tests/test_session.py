@@ -1,4 +1,4 @@
-"""A session runs what is open, in this process or in others, and settles work by code, place and wish."""
+"""A session runs what is open, in this process or in others, and settles work by version, place and wish."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ class Squares(Work):
     def key(self, piece):
         return cell_key("squares", 1, {"number": piece})
 
-    def code(self, piece, record):
+    def version(self, piece):
         return self.now
 
     def timed(self, piece):
@@ -124,13 +124,13 @@ def test_two_runs_do_not_write_to_one_folder(work, tmp_path):
     assert len(run_session(Squares(tmp_path, [8]), tmp_path, Told())) == 1, "free again afterwards"
 
 
-def test_code_place_and_wish_unsettle(work, tmp_path):
+def test_version_place_and_wish_unsettle(work, tmp_path):
     run_session(work, tmp_path, Told())
     assert settled(work) == [1, 2, 3]
     work.now = "edited since"
     assert settled(work) == []
     work.now = None
-    assert settled(work) == [], "no code is nobody's code"
+    assert settled(work) == [], "no version is nobody's"
     work.now = "c" * 16
     work.wanted = True
     assert settled(work) == []
@@ -141,7 +141,7 @@ def test_code_place_and_wish_unsettle(work, tmp_path):
     assert settled(work) == [1, 2, 3]
 
 
-def test_a_record_that_states_no_code_is_not_settled(work, tmp_path):
+def test_a_record_that_states_no_version_is_not_settled(work, tmp_path):
     (first, *_) = run_session(work, tmp_path, Told())
     for provenance in (None, Provenance.begin(None)):
         work.store.append(first.model_copy(update={"provenance": provenance}))

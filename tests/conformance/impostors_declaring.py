@@ -61,7 +61,7 @@ class ForgesItsDescription(Honest):
 
     def __init__(self) -> None:
         said(
-            b'[{"name":"../honest","sees":[],"moves":["table"],"role":"competitor","requires":[],"learns":false,'
+            b'[{"name":"../honest","sees":[],"moves":["table"],"role":"competitor","version":1,"requires":[],"learns":false,'
             b'"about":"",'
             b'"several":false,"kind":"x","modules":[],"sent":""}]'
         )

@@ -69,8 +69,8 @@ b = ["hbm"]
 QUICK = ("--strategy", "shuffle", "--budget", "0.05")
 """Of commands that plan: what they do is not the matter here."""
 STARTING = (
-    "runs.conformance.check",
-    "runs.runner.run_suite",
+    "conformance.checks.check",
+    "trials.runner.run_suite",
     "studies.session.run_studies",
     "cli.race.RaceAsked.run",
 )
