@@ -16,6 +16,7 @@ class AutoShard(Learner):
     """Whole tables placed by an LSTM policy trained for even kernel times (KDD 2022)."""
 
     name = "autoshard"
+    version = 2
 
     def training_type(self) -> "type[AutoShardTraining]":
         """Import the class of its trainings."""

@@ -18,6 +18,7 @@ class DreamShard(Learner):
     """Cost network and policy of 21 table features, trained against the simulated oracle (deviations 5 and 6)."""
 
     name = "dreamshard"
+    version = 2
     # Its updates are as many as the budget has room for, whatever the clock says: a seed gives one plan.
     limit_share = None
 

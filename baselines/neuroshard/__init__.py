@@ -20,6 +20,7 @@ class NeuroShard(Learner):
     """Beam search over column splits, greedy placement over a grid of width caps, rated by pre-trained networks."""
 
     name = "neuroshard"
+    version = 2
     moves = frozenset({Move.TABLE, Move.COLUMNS})
     # Its samples are as many as the budget has room for, whatever the clock says: a seed gives one plan.
     limit_share = None

@@ -16,6 +16,7 @@ class RnnPlacer(Learner):
     """
 
     name = "rnn-rl"
+    version = 2
 
     def training_type(self) -> "type[RnnTraining]":
         """Import the class of its trainings."""
