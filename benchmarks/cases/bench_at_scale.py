@@ -95,7 +95,7 @@ class TrainingAutoShard(PlanCase):
         self.ask(get_strategy("autoshard"), made_problem(80, 8), Budget())
         settings = importlib.import_module("shardbench.baselines.autoshard.settings")
         self.training = importlib.import_module("shardbench.baselines.autoshard.training").AutoShardTraining
-        self.settings = settings.Settings(total_steps=12_000)
+        self.settings = settings.AutoShardSettings(total_steps=12_000)
 
     def long_train(self) -> object:
         """Train with costs that take no time to ask for."""
