@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -45,10 +45,11 @@ def find_reproduction(owner: str) -> Reproduction:
         raise BadInput(unknown("paper", owner, reproduction_names(), "shardbench list papers"))
     home = reproduction_home(owner)
     found = _module(home, "studies")
-    studies: tuple[Study, ...] = tuple(found.studies()) if found is not None else ()
-    for study in studies:
+    listed = tuple(found.studies()) if found is not None else ()
+    for study in listed:
         if not isinstance(study, Study):
             raise BadInput(f"{owner}/{REPRODUCTION}/studies.py gives {study!r}, which is not a Study")
+    studies = tuple(replace(study, owner=owner) for study in listed)
     names = [study.name for study in studies]
     if len(set(names)) < len(names):
         raise BadInput(f"{owner}/{REPRODUCTION}/studies.py gives two studies of one name: {', '.join(names)}")

@@ -57,6 +57,8 @@ class Study:
     """Raise it when the meaning of a cell's rows changes: cells on record are then run again."""
     columns: Sequence[str] = ()
     """Order of the rows' columns in tables, after the cells'; those not named follow by name."""
+    owner: str = ""
+    """The baseline or common study that it belongs to, as its reproduction says."""
     uses: Sequence[str] = ()
     """Strategies that its cells ask beside the one that a cell names: where one has a new version, they run again."""
     timeout_s: float = 7200.0
@@ -79,9 +81,9 @@ class Study:
     """True where ``judge`` also takes ``told``, who hears of every answer, and ``planners``, who bring the plans."""
 
     def strategies_of(self, cell: Cell) -> set[str]:
-        """Name all strategies that a cell asks: its own, and what the study uses."""
-        own = cell.get("strategy")
-        return {*self.uses, *([own] if isinstance(own, str) else [])}
+        """Name all strategies that a cell asks: its own, or else the paper's, and what the study uses."""
+        own = cell.get("strategy", self.owner)
+        return {*self.uses, *([own] if isinstance(own, str) and own else [])}
 
     def entering(self, strategy: str, quick: bool) -> Sequence[Cell]:
         """List the cells by which a strategy that it does not name enters: every task once, by its first seed."""
