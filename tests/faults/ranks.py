@@ -161,12 +161,11 @@ def _no_room(folder: Path, rng: random.Random) -> Seen:
 
 
 def _no_memory(folder: Path, rng: random.Random) -> Seen:
-    """The rank gets no memory beyond what it has, or little, when it needs some for its tables and threads."""
-    more = rng.choice((0, 16, 64)) << 20
+    """The rank gets no memory beyond what it has, when it needs some for its tables and threads."""
 
     def harm(pid: int) -> None:
         (line,) = [s for s in Path(f"/proc/{pid}/status").read_text().splitlines() if s.startswith("VmData:")]
-        _limit(pid, resource.RLIMIT_DATA, 1024 * int(line.split()[1]) + more)
+        _limit(pid, resource.RLIMIT_DATA, 1024 * int(line.split()[1]))
 
     failure, rank = _harmed(folder, rng, "build", harm, kind="wide", latest_s=0.0)
     return expected(failure, Outcome.OOM, "", rank)
