@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import check_files
@@ -221,6 +222,20 @@ def test_managed_memory_beyond_what_is_free_is_refused_and_host_tables_are_mappe
     with pytest.raises(box.Refused, match="8000 bytes"):
         operators.new_unified_tensor(like, [2000], False)
     assert calls == [("managed", [100]), (True, [1000])]
+
+
+def test_guarded_operators_work_under_a_mode_that_looks_at_every_operator(tool):
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+            return operator(*args, **(kwargs or {}))
+
+    operator = torch.ops.fbgemm.new_unified_tensor
+    try:
+        tool("box").ManagedMemory(lambda: 1000, lambda: 10_000).guard(torch.ops.fbgemm)
+        with Mode():  # TorchRec builds its modules under one
+            assert torch.ops.fbgemm.new_unified_tensor(torch.zeros(1), [4]).dtype == torch.float32
+    finally:
+        torch.ops.fbgemm.new_unified_tensor = operator
 
 
 def test_a_failed_measurement_is_kept_with_its_reason(tmp_path, tool, monkeypatch):

@@ -174,12 +174,16 @@ class ManagedMemory:
 
     def guard(self, operators: Any) -> None:
         """Put the guard before FBGEMM's operators (``torch.ops.fbgemm``)."""
-        for name in ("new_managed_tensor", "new_vanilla_managed_tensor"):
+        guards = {"new_managed_tensor": self._managed, "new_vanilla_managed_tensor": self._managed}
+        for name, guard in (guards | {"new_unified_tensor": self._mapped}).items():
             if hasattr(operators, name):
-                setattr(operators, name, self._managed(getattr(operators, name)))
-        operators.new_unified_tensor = self._mapped(operators.new_unified_tensor)
+                operator = getattr(operators, name)
+                guarded = guard(operator)
+                # Under a dispatch mode (TorchRec builds modules under one) torch looks the overload up by this name.
+                guarded.default = getattr(operator, "default", operator)
+                setattr(operators, name, guarded)
 
-    def _managed(self, operator: Callable[..., Any]) -> Callable[..., Any]:
+    def _managed(self, operator: Callable[..., Any]) -> Any:
         def checked(like: torch.Tensor, sizes: Sequence[int]) -> Any:
             asked = int(np.prod(sizes, dtype=np.int64)) * like.element_size()
             # What was asked for before counts, whether it was freed or not.
@@ -190,7 +194,7 @@ class ManagedMemory:
 
         return checked
 
-    def _mapped(self, operator: Callable[..., Any]) -> Callable[..., Any]:
+    def _mapped(self, operator: Callable[..., Any]) -> Any:
         def mapped(like: torch.Tensor, sizes: Sequence[int], is_host_mapped: bool = False) -> Any:
             asked = int(np.prod(sizes, dtype=np.int64)) * like.element_size()
             if 2 * asked > self._host_bytes():
