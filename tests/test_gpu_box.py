@@ -1,5 +1,6 @@
 """The programme for a lent GPU (tools/gpu_box), rehearsed on CPUs: nothing that was measured is ever lost."""
 
+import gzip
 import importlib.util
 import json
 import lzma
@@ -278,7 +279,7 @@ def test_tables_of_a_run_by_hand(tmp_path, tool):
         {"part": "card", "skipped": "c", "why": "none"},
         {**slide, "what": {}, "unit": "ms", "measured": [], "predicted": 2.0},
     ]
-    (run / "numbers-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run / "numbers-1.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     texts = {path.name: text for path, text in tool("tables").tables(tmp_path).items()}
     assert texts.keys() == {"host.csv", "slide.csv", "summary.csv"}
     assert texts["host.csv"] == (

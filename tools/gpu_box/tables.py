@@ -1,13 +1,15 @@
 """Write `results/tables/gpu/`: what runs of the programme measured on a card, beside what was predicted for it.
 
 `python tools/gpu_box/tables.py` in the repository's root (`nox -s tables -- gpu`) reads every folder of `results/gpu/`,
-each of which is the output of one run, named by card and date. A rehearsal on CPUs is none and is refused.
+each of which is the output of one run, named by card and date, its numbers packed with gzip. A rehearsal on CPUs is
+none and is refused. Of kernels and of the slide's devices a row is of all cases alike; the runs have them one by one.
 """
 
+import gzip
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,22 @@ RUNS, TABLES = Path("gpu"), Path("tables") / "gpu"
 """Where runs lie, and where the tables go, below the results."""
 NAMES = ("kernels", "tiers", "fae", "slide", "host", "dedup")
 FIRST = ("run", "backend", "part")
+ALIKE = {
+    "kernels": ("how", "of", "phase", "tier", "pooled", "optimizer"),
+    "slide": ("of", "phase", "row", "strategy", "devices"),
+}
+"""Tables with thousands of numbers, whose rows are those of several cases, and what these have in common."""
+SPREAD = (
+    "unit",
+    "cases",
+    "measured_mean",
+    "predicted_mean",
+    "median_ratio",
+    "ratio_low",
+    "ratio_high",
+    "within_1_6_pct",
+)
+"""Columns of such rows: means over the cases, and median and quartiles of measured over predicted."""
 LAST = ("unit", "n", "measured", "measured_low", "measured_high", "predicted", "measured_over_predicted")
 SUMMARY = ("run", "backend", "table", "rows", "compared", "median_ratio", "median_off_pct", "within_1_6_pct", "skipped")
 CLOSE = 1.6
@@ -33,8 +51,8 @@ def rows_of(run: Path) -> tuple[list[Row], dict[str, int]]:
         raise BadInput(f"{run} is a rehearsal on CPUs: results/gpu holds runs on a card alone")
     rows: list[Row] = []
     skipped: dict[str, int] = {}
-    for path in sorted(run.glob("numbers-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2])):
-        for line in path.read_text().splitlines():
+    for path in sorted(run.glob("numbers-*.jsonl.gz"), key=lambda path: int(path.name.split(".")[0].split("-")[1])):
+        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
             entry = json.loads(line)
             if "skipped" in entry:
                 skipped[entry["part"]] = skipped.get(entry["part"], 0) + 1
@@ -65,6 +83,10 @@ def tables(results: Path) -> dict[Path, str]:
         own = [row for row in rows if row["table"] == name]
         if not own:
             continue
+        if name in ALIKE:
+            columns = (*FIRST, *ALIKE[name], *SPREAD)
+            texts[results / TABLES / f"{name}.csv"] = csv_text(columns, _alike(own, ALIKE[name]))
+            continue
         keys = dict.fromkeys(key for row in own for key in row)
         columns = (*FIRST, *(key for key in keys if key not in (*FIRST, *LAST, "table")), *LAST)
         texts[results / TABLES / f"{name}.csv"] = csv_text(
@@ -79,6 +101,30 @@ def tables(results: Path) -> dict[Path, str]:
     return texts
 
 
+def _alike(rows: Iterable[Row], keys: tuple[str, ...]) -> list[list[object]]:
+    """Return a line for all measured cases that have the same values of ``keys``."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        if "measured" in row:
+            groups.setdefault(tuple(row.get(key) for key in (*FIRST, *keys, "unit")), []).append(row)
+    lines = []
+    for group, own in groups.items():
+        measured = statistics.fmean(row["measured"] for row in own)
+        predicted = [row["predicted"] for row in own if row["predicted"] is not None]
+        mean = statistics.fmean(predicted) if len(predicted) == len(own) else None
+        ratios = [row["measured_over_predicted"] for row in own if "measured_over_predicted" in row]
+        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratios or [None]) * 3
+        told = [_cell(value) for value in (measured, mean, middle, low, high)]
+        lines.append([*group, len(own), *told, _close_pct(ratios)])
+    return lines
+
+
+def _close_pct(ratios: Sequence[float]) -> object:
+    """Return the share [%] of ratios of measured to predicted that are within CLOSE, None of no ratios."""
+    close = sum(abs(math.log(ratio)) <= math.log(CLOSE) for ratio in ratios)
+    return _cell(100.0 * close / len(ratios)) if ratios else None
+
+
 def _summary(run: str, rows: Iterable[Row], skipped: dict[str, int]) -> list[object] | None:
     """Return a line of the summary: the rows of a table, and how far measured times are from what was predicted."""
     rows = list(rows)
@@ -91,8 +137,7 @@ def _summary(run: str, rows: Iterable[Row], skipped: dict[str, int]) -> list[obj
     told: list[object] = [None, None, None]
     if logs:
         off = statistics.median(map(abs, logs))
-        close = sum(abs(log) <= math.log(CLOSE) for log in logs) / len(logs)
-        told = [_cell(math.exp(statistics.median(logs))), _cell(100.0 * math.expm1(off)), _cell(100.0 * close)]
+        told = [_cell(math.exp(statistics.median(logs))), _cell(100.0 * math.expm1(off)), _close_pct(ratios)]
     parts = {row["part"] for row in rows}
     return [
         run, rows[0]["backend"], rows[0]["table"], len(rows), len(logs), *told,
