@@ -64,7 +64,8 @@ def test_a_typed_result_is_found(typed):
 
 
 def test_a_changed_table_changes_its_block(tmp_path):
-    shutil.copytree(ROOT / numbers.TABLES / "dreamshard", tmp_path / "dreamshard")
+    for folder in ("dreamshard", "gpu"):
+        shutil.copytree(ROOT / numbers.TABLES / folder, tmp_path / folder)
     for name in ("claims", "readings"):
         shutil.copy(ROOT / numbers.TABLES / f"{name}.csv", tmp_path)
     spec = ROOT / "baselines" / "dreamshard" / "reproduction" / "numbers.toml"

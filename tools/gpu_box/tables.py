@@ -51,8 +51,9 @@ def rows_of(run: Path) -> tuple[list[Row], dict[str, int]]:
         raise BadInput(f"{run} is a rehearsal on CPUs: results/gpu holds runs on a card alone")
     rows: list[Row] = []
     skipped: dict[str, int] = {}
-    for path in sorted(run.glob("numbers-*.jsonl.gz"), key=lambda path: int(path.name.split(".")[0].split("-")[1])):
-        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
+    for path in sorted(run.glob("numbers-*.jsonl*"), key=lambda path: int(path.name.split(".")[0].split("-")[1])):
+        data = path.read_bytes()
+        for line in (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines():
             entry = json.loads(line)
             if "skipped" in entry:
                 skipped[entry["part"]] = skipped.get(entry["part"], 0) + 1
