@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 
 import pytest
 import records as make
@@ -72,7 +73,8 @@ def test_plain_text_is_aligned():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (54.21, "54.2"), (0.01234, "0.0123"), (1234.6, "1235"), (-3.14159, "-3.14")]
+    ("value", "text"),
+    [(0, "0"), (54.21, "54.2"), (0.01234, "0.0123"), (1234.6, "1235"), (-3.14159, "-3.14"), (math.inf, "inf")],
 )
 def test_significant(value, text):
     assert significant(value) == text

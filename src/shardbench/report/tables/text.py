@@ -167,6 +167,8 @@ def significant(value: float, digits: int = 3) -> str:
     """Return a number with at least ``digits`` significant digits and never an exponent."""
     if value == 0:
         return "0"
+    if not math.isfinite(value):  # the sum or the inverse of numbers that a file may state
+        return str(value)
     return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
