@@ -56,10 +56,10 @@ def calibrate(
         counts = np.asarray(profiles[i].counts)
         rows[i] = int(sum(profiles[i].row_counts[: int(np.count_nonzero(counts >= least))])) if least else 0
     if fill and least <= 1:
-        left = budget_bytes - sum(n * size for n, size in zip(rows, row_bytes))
+        free_bytes = budget_bytes - sum(n * size for n, size in zip(rows, row_bytes))
         for i in large:  # deviation 14
-            more = min(profiles[i].rows - rows[i], left // row_bytes[i])
-            rows[i], left = rows[i] + more, left - more * row_bytes[i]
+            more = min(profiles[i].rows - rows[i], free_bytes // row_bytes[i])
+            rows[i], free_bytes = rows[i] + more, free_bytes - more * row_bytes[i]
     return HotChoice(
         rows=tuple(rows),
         bytes=sum(n * size for n, size in zip(rows, row_bytes)),

@@ -113,9 +113,9 @@ def runnable(tiers: RowTiers, problem: Problem) -> RowTiers:
     split = np.array([is_split(table, world) for table in problem.tables])
     hot, warm = tiers.hot, tiers.warm
     cold = rows - hot - warm
-    lacking = np.where(split & (cold > 0) & (cold < world), world - cold, 0)
-    from_warm = np.minimum(lacking, warm)
-    hot, warm = hot - (lacking - from_warm), warm - from_warm
+    shortage = np.where(split & (cold > 0) & (cold < world), world - cold, 0)
+    from_warm = np.minimum(shortage, warm)
+    hot, warm = hot - (shortage - from_warm), warm - from_warm
     too_few = (warm > 0) & (warm < local)
     # Warm rows that the node cannot be dealt become cold where cold rows are dealt anyway, else hot rows go with them.
     rest = rows - hot - np.where(too_few, 0, warm)

@@ -78,12 +78,12 @@ class RnnTraining(Training[RnnNetworks, RnnSettings, RnnStage]):
         task = self.tasks[number]
         scaled, order = self.scaling(task.features), np.arange(task.tables)
         played = play(self.networks, task, scaled, order, episodes=self.settings.episodes, rng=self.rng)
-        advantages = self.measured(number, played)
+        advantages = self.measure(number, played)
         if not played.placing.failed.all():
             tables = torch.from_numpy(scaled[order])
             self.descend(reinforce_loss(self.networks, tables, played, advantages, self.settings.entropy_weight))
 
-    def measured(self, number: int, played: RnnEpisodes) -> Floats:
+    def measure(self, number: int, played: RnnEpisodes) -> Floats:
         """Measure episodes; gives their advantages [E]: minus the cost's root, over the task's average; 0 if failed."""
         task, failed = self.tasks[number], played.placing.failed
         self._failed += int(failed.sum())

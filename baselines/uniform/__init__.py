@@ -48,7 +48,7 @@ def _whole(table: Table, ranks: Iterable[int], used: Ints, problem: Problem) -> 
     return (whole_table(table, OnRank(rank=rank)),)
 
 
-def _dealt(table: Table, ranks: tuple[int, ...], used: Ints, problem: Problem) -> tuple[Segment, ...]:
+def _deal(table: Table, ranks: tuple[int, ...], used: Ints, problem: Problem) -> tuple[Segment, ...]:
     """Deal the table's rows over ``ranks``, or place it on one of them where it has too few (deviation 1)."""
     if table.rows < len(ranks):
         return _whole(table, ranks, used, problem)
@@ -64,7 +64,7 @@ class UniformRowWise(_Uniform):
 
     def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
         """Deal the rows over the world."""
-        return _dealt(table, tuple(range(problem.world_size)), used, problem)
+        return _deal(table, tuple(range(problem.world_size)), used, problem)
 
 
 class UniformTableRowWise(_Uniform):
@@ -77,7 +77,7 @@ class UniformTableRowWise(_Uniform):
         """Deal the rows over the node that has least to hold, those of unpooled tables too (deviation 3)."""
         topology = problem.topology
         node = int(used.reshape(topology.nodes, -1).sum(axis=1).argmin())
-        return _dealt(table, topology.node_ranks(node), used, problem)
+        return _deal(table, topology.node_ranks(node), used, problem)
 
 
 class UniformColumnWise(_Uniform):
