@@ -101,17 +101,17 @@ class NetworkSearch:
 
     def _best_change(self, placement: Ints, giver: int, now_ms: float) -> Ints | None:
         """Find the cheapest placement by one move or swap of a table of ``giver``; None where none is cheaper."""
-        mine, others = np.flatnonzero(placement == giver), np.flatnonzero(placement != giver)
+        giver_tables, other_tables = np.flatnonzero(placement == giver), np.flatnonzero(placement != giver)
         elsewhere = np.flatnonzero(np.arange(self.task.devices) != giver)
         # Moves first: nothing (-1) comes back.
-        back = np.concatenate([np.full(len(elsewhere), -1), others])
-        to = np.concatenate([elsewhere, placement[others]])
-        if not len(mine) or not len(to):
+        back = np.concatenate([np.full(len(elsewhere), -1), other_tables])
+        to = np.concatenate([elsewhere, placement[other_tables]])
+        if not len(giver_tables) or not len(to):
             return None
         best, change = now_ms * (1.0 - GAIN), None
         rows = max(1, CHUNK // len(to))
-        for first in range(0, len(mine), rows):
-            out = mine[first : first + rows]
+        for first in range(0, len(giver_tables), rows):
+            out = giver_tables[first : first + rows]
             costs = self._rate(placement, giver, out, back, to)
             costs = np.where(self._fits(placement, giver, out, back, to), costs, np.inf).ravel()
             at = int(costs.argmin())
@@ -129,10 +129,10 @@ class NetworkSearch:
     def _fits(self, placement: Ints, giver: int, out: Ints, back: Ints, to: Ints) -> Bools:
         """Tell whether both devices have room afterwards, [out, to]."""
         sizes, capacity = self.task.sizes_bytes, self.task.capacity_bytes
-        used = np.zeros(self.task.devices, dtype=np.int64)
-        np.add.at(used, placement, sizes)
+        used_bytes = np.zeros(self.task.devices, dtype=np.int64)
+        np.add.at(used_bytes, placement, sizes)
         grown = sizes[out][:, None] - np.where(back >= 0, sizes[back], 0)
-        return np.asarray((used[to] + grown <= capacity) & (used[giver] - grown <= capacity))
+        return np.asarray((used_bytes[to] + grown <= capacity) & (used_bytes[giver] - grown <= capacity))
 
     def _rate(self, placement: Ints, giver: int, out: Ints, back: Ints, to: Ints) -> Floats32:
         """Predict the cost of each change, [out, to]."""

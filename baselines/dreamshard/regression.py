@@ -177,11 +177,11 @@ class CostLearner:
         # Whatever else it steps has no gradient then, and is left as it is.
         adam.zero_grad()
         zero = np.zeros((1, catalogue.shape[1]), dtype=np.float32)
-        met = np.flatnonzero(measured.holds.any(axis=(0, 1)))
+        tables = np.flatnonzero(measured.holds.any(axis=(0, 1)))
         self._regression = Regression(
             network,
-            np.concatenate([catalogue, zero])[met],
-            holds=measured.holds[:, :, met],
+            np.concatenate([catalogue, zero])[tables],
+            holds=measured.holds[:, :, tables],
             overall_ms=measured.overall_ms,
             device_ms=measured.device_ms,
             real=measured.real,

@@ -87,8 +87,8 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
         """Measure sampled placements of random tasks; gives their mean cost, and how many did not fit."""
         chosen = self.rng.integers(0, len(self.tasks), self.settings.measured)
         policy = DreamShardPolicy(self.networks, self.scaling)
-        everything = policy.encode(self.catalogue.features)
-        encodings = [everything[self.catalogue.rows[i]] for i in chosen]
+        catalogue = policy.encode(self.catalogue.features)
+        encodings = [catalogue[self.catalogue.rows[i]] for i in chosen]
         orders = [policy.order(encoded) for encoded in encodings]
         tasks = [self.tasks[i] for i in chosen]
         placing = play(policy, tasks, encodings, orders, self.rng).placing

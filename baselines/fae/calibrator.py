@@ -47,11 +47,11 @@ def calibrate(
         raise BadInput(f"a budget of {budget_bytes} bytes holds no row of {min(row_bytes)} bytes: raise it")
     # Small tables are wholly hot, or none is where all of them exceed the budget: deviation 1.
     rows = [p.rows if p.rows * size <= SMALL_TABLE_BYTES else 0 for p, size in zip(profiles, row_bytes)]
-    used = sum(n * size for n, size in zip(rows, row_bytes))
-    if used > budget_bytes:
-        rows, used = [0] * len(rows), 0
+    used_bytes = sum(n * size for n, size in zip(rows, row_bytes))
+    if used_bytes > budget_bytes:
+        rows, used_bytes = [0] * len(rows), 0
     large = [i for i, hot in enumerate(rows) if not hot]
-    least = _least_count([profiles[i] for i in large], [row_bytes[i] for i in large], budget_bytes - used)
+    least = _least_count([profiles[i] for i in large], [row_bytes[i] for i in large], budget_bytes - used_bytes)
     for i in large:
         counts = np.asarray(profiles[i].counts)
         rows[i] = int(sum(profiles[i].row_counts[: int(np.count_nonzero(counts >= least))])) if least else 0

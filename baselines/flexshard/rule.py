@@ -95,12 +95,12 @@ def choose(
     order = worth[np.argsort(-density[worth], kind="stable")]
     ends = np.cumsum(step_bytes[order] * number[order])
     whole = int(np.searchsorted(ends, free_bytes, side="right")) if free_bytes > 0 else 0
-    taken = np.zeros(len(density))
-    taken[order[:whole]] = number[order[:whole]]
+    counts = np.zeros(len(density))
+    counts[order[:whole]] = number[order[:whole]]
     if free_bytes > 0 and whole < len(order):
         room = free_bytes - (ends[whole - 1] if whole else 0.0)
-        taken[order[whole]] = np.floor(room / step_bytes[order[whole]])
-    to_warm, on, to_hot = (part * units.rows for part in np.split(taken, 3))
+        counts[order[whole]] = np.floor(room / step_bytes[order[whole]])
+    to_warm, on, to_hot = (part * units.rows for part in np.split(counts, 3))
     hot_rows = np.bincount(units.table, weights=on + to_hot, minlength=tables)
     warm_rows = np.bincount(units.table, weights=to_warm - on, minlength=tables)
     return RowTiers(hot=np.rint(hot_rows).astype(np.int64), warm=np.rint(warm_rows).astype(np.int64))

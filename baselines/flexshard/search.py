@@ -52,10 +52,10 @@ class _Search:
     def best(self) -> TieredPlan:
         """Return the best plan of the rule with unneeded tiers closed."""
         problem, homes_of = self.problem, all_homes(self.problem)
-        kept = [homes for homes in homes_of if cold_bytes(problem, homes) <= self.limit_bytes]
+        fitting = [homes for homes in homes_of if cold_bytes(problem, homes) <= self.limit_bytes]
         plans = (
             TieredPlan(homes=homes, tiers=tiers, seconds=communication_s(problem, homes, tiers))
-            for homes in kept or [min(homes_of, key=lambda homes: cold_bytes(problem, homes))]
+            for homes in fitting or [min(homes_of, key=lambda homes: cold_bytes(problem, homes))]
             for tiers in dict.fromkeys(self._candidates(homes))
         )
         return self._close(min(plans, key=lambda one: one.seconds))
@@ -116,7 +116,7 @@ class _Search:
         tables = self.problem.tables
         columns = np.array([table.dim if table.pooling is Pooling.NONE else 0 for table in tables])
         keys = sorted(set(zip(self.split.tolist(), columns.tolist())))
-        return [(self.split == is_cut) & (columns == wide) for is_cut, wide in keys]
+        return [(self.split == is_cut) & (columns == width) for is_cut, width in keys]
 
 
 def communication_s(problem: Problem, homes: Homes, tiers: RowTiers) -> float:

@@ -196,13 +196,13 @@ class Planner:
         groups, state, chosen = self.menu.groups, self.state, self.menu.options[option]
         held_bytes = groups.parcels[list(chosen.groups), NUMBERS + 3 :]
         roomy = self.ruler.roomy(held_bytes.sum(axis=0))
-        taken = None if roomy else np.zeros_like(state.held_bytes)
+        taken_bytes = None if roomy else np.zeros_like(state.held_bytes)
         places, powers, own = list[int](), np.zeros(4), list[int]()
         for at, group in enumerate(chosen.groups):
             scope, times = Holders(int(groups.scope[group])), chosen.shards if at == len(chosen.groups) - 1 else 1
             rates, grown = rates_of[group]
-            if taken is not None:
-                full = (state.held_bytes + taken + held_bytes[at][:, None] > state.capacity).any(axis=0)
+            if taken_bytes is not None:
+                full = (state.held_bytes + taken_bytes + held_bytes[at][:, None] > state.capacity).any(axis=0)
                 rates = np.where(full.reshape(len(rates), -1).any(axis=1), np.inf, rates)
             if used is not None and scope <= Holders.NODE:
                 rates = np.where(used.reshape(len(rates), -1).any(axis=1), np.inf, rates)
@@ -217,18 +217,18 @@ class Planner:
             places += new
             powers += grown[:, best].sum(axis=1)
             own += new if scope is Holders.RANK else []
-            if taken is not None:
+            if taken_bytes is not None:
                 for place in new:
-                    taken[:, state.devices(scope, place)] += held_bytes[at][:, None]
+                    taken_bytes[:, state.devices(scope, place)] += held_bytes[at][:, None]
         return TablePlaces(option, tuple(places)), powers
 
-    def _put(self, table: int, placed: TablePlaces, sign: int = 1) -> None:
-        for group, place in zip(self.menu.form(placed.option), placed.places, strict=True):
+    def _put(self, table: int, places: TablePlaces, sign: int = 1) -> None:
+        for group, place in zip(self.menu.form(places.option), places.places, strict=True):
             for piece in group:
                 self.state.add(piece, place, sign)
         self._listed.clear()
         if sign > 0:
-            self.placed[table] = placed
+            self.placed[table] = places
 
     def segments(self) -> tuple[Segment, ...]:
         """Return the segments of all tables that are placed."""
@@ -318,10 +318,10 @@ class Planner:
         """Return all parts that have a device each, or a node each."""
         if scope not in self._listed:
             groups, options, parts = self.menu.groups, self.menu.options, list[tuple[int, int, int, int]]()
-            for table, placed in self.placed.items():
-                option = options[placed.option]
+            for table, places in self.placed.items():
+                option = options[places.option]
                 last = len(option.groups) - 1
-                for part, place in enumerate(placed.places):
+                for part, place in enumerate(places.places):
                     group = option.groups[min(part, last)]
                     if groups.scope[group] == scope:
                         parts.append((table, part, place, group))
@@ -342,10 +342,10 @@ class Planner:
         state, cost = self.state, self.menu.contributions.largest
         tables = [
             table
-            for table, placed in self.placed.items()
+            for table, places in self.placed.items()
             if any(
                 (at := state.ranks(group[0], place)).start <= rank < at.stop
-                for group, place in zip(self.menu.form(placed.option), placed.places)
+                for group, place in zip(self.menu.form(places.option), places.places)
             )
         ]
         for table in sorted(tables, key=lambda table: -float(cost[self.placed[table].option].sum())):

@@ -65,8 +65,8 @@ def draw_sets(sizes_bytes: Ints, capacity_bytes: int, most: int, count: int, rng
         return rng.integers(0, len(sizes_bytes), (count, 1))
     drawn = fitting[rng.integers(0, len(fitting), (count, most))]
     lengths = rng.integers(1, most + 1, (count, 1))
-    kept = (np.cumsum(sizes_bytes[drawn], axis=1) <= capacity_bytes) & (np.arange(most) < lengths)
-    return np.where(np.logical_and.accumulate(kept, axis=1), drawn, NO_TABLE)
+    fits = (np.cumsum(sizes_bytes[drawn], axis=1) <= capacity_bytes) & (np.arange(most) < lengths)
+    return np.where(np.logical_and.accumulate(fits, axis=1), drawn, NO_TABLE)
 
 
 def measure_sets(task: Task, sets: Ints, oracle: Oracle) -> TableSets:

@@ -103,8 +103,8 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
         """Give the numbers of the samples to learn from, to choose the epoch by, and to test on."""
         learned = self.settings.learned_from
         middle = (learned + self.settings.samples) // 2
-        everything = np.arange(self.settings.samples)
-        return everything[:learned], everything[learned:middle], everything[middle:]
+        numbers = np.arange(self.settings.samples)
+        return numbers[:learned], numbers[learned:middle], numbers[middle:]
 
     def stage(self) -> NeuroShardStage:
         """Tell of the best networks so far."""

@@ -132,9 +132,9 @@ class _Search:
 
     def exactly(self) -> None:
         """Solve the whole program, whose bound counts."""
-        everything = np.arange(len(self.steps.table))
+        all_choices = np.arange(len(self.steps.table))
         tables = np.arange(self.steps.tables)
-        solution = self._solve(tables, self.world, everything, start=self.best, nodes=EXACT_NODES, gap=GAP)
+        solution = self._solve(tables, self.world, all_choices, start=self.best, nodes=EXACT_NODES, gap=GAP)
         if solution.infeasible and self.best is None:
             topology = self.problem.topology
             raise Infeasible(
@@ -162,20 +162,20 @@ class _Search:
         rounds = 0
         while self.best is not None and self.gap > GAP:
             slowest_first = _groups(self.best.times_ms(self.steps, self.world))
-            for devices, kept in ((devices, kept) for kept in CHOICES for devices in slowest_first):
+            for devices, most in ((devices, most) for most in CHOICES for devices in slowest_first):
                 rounds += 1
                 if self.late or rounds > ROUNDS:
                     return
-                if self._mend(self.best, devices, kept):
+                if self._mend(self.best, devices, most):
                     break
             else:
                 return
 
-    def _mend(self, best: Assignment, devices: Ints, kept: int) -> bool:
+    def _mend(self, best: Assignment, devices: Ints, most: int) -> bool:
         tables = np.flatnonzero(np.isin(best.device, devices))
         names = np.searchsorted(devices, best.device[tables])
         own = best.choice[tables]
-        choices = np.union1d(self._cheapest(tables, kept), own)
+        choices = np.union1d(self._cheapest(tables, most), own)
         part = Assignment(device=names, choice=own)
         solution = self._solve(tables, len(devices), choices, start=part, nodes=PART_NODES, gap=GAP / 4)
         if solution.assignment is None:
@@ -194,11 +194,11 @@ class _Search:
         self.best, self.slowest_ms = candidate, float(after[0])
         return True
 
-    def _cheapest(self, tables: Ints, kept: int) -> Ints:
+    def _cheapest(self, tables: Ints, most: int) -> Ints:
         of = self.steps.of(tables)
         order = of[np.lexsort((of, self.relaxation.priced_ms[of], self.steps.table[of]))]
         place = np.searchsorted(self.steps.table[order], self.steps.table[order])
-        return np.sort(order[np.arange(len(order)) - place < kept])
+        return np.sort(order[np.arange(len(order)) - place < most])
 
     def _solve(
         self, tables: Ints, devices: int, choices: Ints, *, start: Assignment | None, nodes: int, gap: float

@@ -40,8 +40,8 @@ def play(
     ``scaled`` float32 [tables, 21] are the task's normalised features.
     """
     encoded, embedding = networks.encode(torch.from_numpy(scaled[order])[None]), networks.embedding(task.devices)
-    nothing: Floats32 = np.zeros((episodes, task.tables, 0), dtype=np.float32)
-    placing = Placing([task] * episodes, [order] * episodes, nothing)
+    no_state: Floats32 = np.zeros((episodes, task.tables, 0), dtype=np.float32)
+    placing = Placing([task] * episodes, [order] * episodes, no_state)
     hidden, before = torch.zeros(episodes, HIDDEN), np.full(episodes, task.devices)
     cell, weights = hidden, tuple(networks.decoder.parameters())
     shape = (task.tables, episodes, task.devices)

@@ -132,9 +132,9 @@ def _with_width(folder: Path, task: str, width: str, seed: int) -> Row:
     tasks = {split: tasks_of(ROWS[task], split, folder) for split in SPLITS}
     mean_width = None if width == "raw" else MEAN_WIDTH
     trained, fit_cpu_s = trained_with(DreamShard(), tasks["train"], seed, folder, mean_width=mean_width)
-    placed = {split: DreamShard().place(trained, tasks[split]) for split in SPLITS}
+    placements = {split: DreamShard().place(trained, tasks[split]) for split in SPLITS}
     return {
-        **{f"{split}_cost_ms": judge(placed[split], tasks[split])["cost_ms"] for split in SPLITS},
+        **{f"{split}_cost_ms": judge(placements[split], tasks[split])["cost_ms"] for split in SPLITS},
         **{f"best_greedy_{split}_ms": cheapest(GREEDIES, tasks[split], "cost_ms")[1] for split in SPLITS},
         "oracle_calls": trained.oracle_calls,
         "fit_cpu_s": fit_cpu_s,

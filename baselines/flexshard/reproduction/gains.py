@@ -25,9 +25,9 @@ def gains(rows: pd.DataFrame, ours: str, variants: Sequence[str]) -> pd.DataFram
         plans = group.set_index("strategy")
         others = plans.drop(index=[ours, *variants], errors="ignore")
         best = str(others["communication_ms"].idxmin())
-        named = dict(zip(CONDITION, key))
-        case = f"{named['workload']}, {named['local_batch']} samples"
-        frames.append({**named, "case": case, "best": best, **_ratios(plans, ours, best), "backend": "simulated"})
+        labels = dict(zip(CONDITION, key))
+        case = f"{labels['workload']}, {labels['local_batch']} samples"
+        frames.append({**labels, "case": case, "best": best, **_ratios(plans, ours, best), "backend": "simulated"})
     return pd.DataFrame(frames, columns=[*CONDITION, "case", "best", *RATIOS, "backend"])
 
 
