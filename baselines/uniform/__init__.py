@@ -24,7 +24,7 @@ class _Uniform(Strategy):
 
     @abstractmethod
     def place(self, table: Table, used_bytes: Ints, problem: Problem) -> tuple[Segment, ...]:
-        """Return the segments of a table, and add its bytes to ``used_bytes`` [world], those of the tables before it."""
+        """Return the segments of a table; adds its bytes to ``used_bytes`` [world], those of the tables before it."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the plan (no randomness); raises Infeasible where a device's HBM is too small for its share."""
