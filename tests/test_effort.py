@@ -50,8 +50,8 @@ def test_a_search_gives_up_where_no_change_fits():
 def spent(tmp_path_factory):
     """What each contender does of one small effort."""
     train, test = (tuple(random_task(6, 10 * side + i) for i in range(3)) for side in (1, 2))
-    given = contenders.Given(train=train, test=test, calls=20, seed=0, folder=tmp_path_factory.mktemp("training"))
-    return test, {name: place(given) for name, place in contenders.CONTENDERS.items()}
+    exercise = contenders.Exercise(train=train, test=test, calls=20, seed=0, folder=tmp_path_factory.mktemp("training"))
+    return test, {name: place(exercise) for name, place in contenders.CONTENDERS.items()}
 
 
 def test_contenders_place_every_task_and_keep_to_the_calls(spent):

@@ -80,7 +80,7 @@ def unit_rows(number: list[int], *, warm: bool) -> Units:
     """Rows of one table each, ``number`` of them; bytes are given to the rule apart."""
     ones, counts = np.ones(len(number)), np.array(number, dtype=np.float64)
     return Units(
-        table=np.arange(len(number)), number=counts, rows=ones, exchanged=ones, weights=ones, held=ones,
+        table=np.arange(len(number)), number=counts, rows=ones, exchanged=ones, weights=ones, held_bytes=ones,
         cold_share=0 * ones, warm=np.full(len(number), warm),
     )  # fmt: skip
 

@@ -110,7 +110,7 @@ def test_sums_give_the_cost_models_step_and_the_plans_memory(
     overlap = state.overlap
     assert times.step_ms + overlap.dense_ms + overlap.reduced_ms == pytest.approx(step.step_ms, rel=1e-9)
     memory = memory_bytes(plan, problem)
-    np.testing.assert_allclose(state.held, [memory.hbm, memory.uvm], atol=1e-3)
+    np.testing.assert_allclose(state.held_bytes, [memory.hbm, memory.uvm], atol=1e-3)
 
 
 def placed(problem: Problem, name: str = "joint", plan_s: float = 0.5) -> float:
@@ -246,11 +246,11 @@ def test_ratings_of_an_exchange_are_what_it_changes(seed: int) -> None:
     problem, menu, planner = planner_of(seed, (2, 2) if seed % 2 else (1, 4))
     options = np.array([menu.of(index)[0] for index in range(len(problem.tables))])
     assert planner.construct(options)
-    things = planner._things(Holders.RANK)
-    before, thing = planner.ruler.base, 0
-    here, there = int(things.places[thing]), (int(things.places[thing]) + 1) % planner.state.world
-    rated = planner.ruler.exchanged(here, np.array([there]), -things.parcels[[thing]], 1)
-    planner._move(things, thing, there)
+    parts = planner._placed_parts(Holders.RANK)
+    before, part = planner.ruler.base, 0
+    here, there = int(parts.places[part]), (int(parts.places[part]) + 1) % planner.state.world
+    rated = planner.ruler.exchange_growth(here, np.array([there]), -parts.parcels[[part]], 1)
+    planner._move(parts, part, there)
     fresh = Ruler(planner.state)
     fresh.scale = planner.ruler.scale
     fresh.refresh()
@@ -273,7 +273,7 @@ def test_the_rating_of_column_ranges_is_what_placing_them_changes(scope: Holders
     assert {1, 2, 4} <= set(ways)
     before, scale = planner._score(), planner.ruler.scale
     for shards in (1, 2, 4):
-        ((rated, placed),) = planner.rated([ways[shards]])
+        ((rated, placed),) = planner.rate([ways[shards]])
         assert placed is not None and len(set(placed.places)) == shards
         planner._put(0, placed)
         # The norms are rated as shares of the slowest device's times of before.
@@ -292,7 +292,7 @@ def test_parts_of_a_table_that_meet_on_a_device_need_room_together() -> None:
     copies, rest = (menu.groups.parcels[group, -2:] for group in menu.options[option].groups[:2])
     for bytes_less, fits in ((0.0, True), (1.0, False)):
         planner.state.capacity = np.array([[copies[0] + rest[0] - bytes_less], [np.inf]])
-        ((_, placed),) = planner.rated([option])
+        ((_, placed),) = planner.rate([option])
         assert (placed is not None) == fits
 
 
@@ -326,19 +326,19 @@ def test_an_exchange_of_dealt_tables_between_full_nodes_overflows_no_device(seed
     for index, option in enumerate(nodes):
         if option is not None:
             planner._put(index, TablePlaces(option, (index % 2,) * len(menu.form(option))))
-    things, state = planner._things(Holders.NODE), planner.state
+    parts, state = planner._placed_parts(Holders.NODE), planner.state
     planner.ruler.refresh()
 
     def exchange(own: int, other: int, place: int) -> None:
-        planner._move(things, own, 1 - place)
-        planner._move(things, other, place)
+        planner._move(parts, own, 1 - place)
+        planner._move(parts, other, place)
 
-    for own, other in product(np.flatnonzero(things.places == 0), np.flatnonzero(things.places == 1)):
+    for own, other in product(np.flatnonzero(parts.places == 0), np.flatnonzero(parts.places == 1)):
         exchange(int(own), int(other), 0)
-        state.capacity = np.array([[state.held[0].max() - 1.0], [np.inf]])
+        state.capacity = np.array([[state.held_bytes[0].max() - 1.0], [np.inf]])
         exchange(int(own), int(other), 1)
-        delta = things.parcels[[other]] - things.parcels[[own]]
-        assert np.isinf(planner.ruler.exchanged(0, np.array([1]), delta, 2)), "a byte is missing afterwards"
+        delta = parts.parcels[[other]] - parts.parcels[[own]]
+        assert np.isinf(planner.ruler.exchange_growth(0, np.array([1]), delta, 2)), "a byte is missing afterwards"
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (2, 2)])
@@ -392,13 +392,13 @@ def test_exchanges_that_have_no_room_are_not_among_the_promising() -> None:
     planner = planner_of(3)[2]
     ruler, state = planner.ruler, planner.state
     state.capacity = np.array([[100.0], [50.0]])
-    state.held = np.zeros_like(state.held)
-    state.held[0, :2] = 90.0, 20.0
+    state.held_bytes = np.zeros_like(state.held_bytes)
+    state.held_bytes[0, :2] = 90.0, 20.0
     own, given = np.array([[30.0, 0.0], [5.0, 0.0]]), np.array([[10.0, 0.0], [50.0, 0.0], [0.0, 0.0]])
     found = ruler.fits(0, np.array([1, 1, 2]), own, given, 1)
     # The first device has 10 bytes free, the second 80, the third all.
     assert found.tolist() == [[True, False, True], [True, False, True]]
-    state.held[0, 1] = 95.0
+    state.held_bytes[0, 1] = 95.0
     assert ruler.fits(0, np.array([1, 1, 2]), own, given, 1).tolist() == [[False, False, True], [True, False, True]]
 
 

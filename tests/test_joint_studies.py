@@ -7,7 +7,14 @@ import pytest
 from problems import RandomWorkload, machine
 
 from shardbench.baselines.joint.reproduction.problems import GROUPS, PROBLEMS, Misled, posed_problem
-from shardbench.baselines.joint.reproduction.studies import CHANGES, LEARNED_ON, judged, none_known, other_day, studies
+from shardbench.baselines.joint.reproduction.studies import (
+    CHANGES,
+    LEARNED_ON,
+    judge_plan,
+    none_known,
+    other_day,
+    studies,
+)
 from shardbench.baselines.joint.strategy import VARIANTS, Joint
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import DenseShape
@@ -49,7 +56,7 @@ def test_a_misled_planner_is_judged_on_what_really_comes(change: str) -> None:
     real = asked()
     shown = Misled(real, replace(real.problem, profiles=CHANGES[change](real.problem.profiles)))
     # Sizes are what this strategy looks at: shown otherwise, its plan and what that comes to stay the same.
-    honest, misled = (judged(question, "greedy-size", Budget()) for question in (real, shown))
+    honest, misled = (judge_plan(question, "greedy-size", Budget()) for question in (real, shown))
     assert honest["step_ms"] == misled["step_ms"] and honest["step_bound_ms"] == misled["step_bound_ms"]
     plan = get_strategy("joint").plan(shown.problem, Budget(plan_s=1.0), 0)
     assert shown.judge(plan).step_ms == real.judge(plan).step_ms
@@ -58,5 +65,5 @@ def test_a_misled_planner_is_judged_on_what_really_comes(change: str) -> None:
 def test_variants_are_the_planner_without_a_move() -> None:
     for variant in VARIANTS:
         assert variant.moves < Joint.moves or not variant.exchanges
-    assert judged(asked(), "joint-whole-tables", Budget(plan_s=1.0))["outcome"] == "ok"
+    assert judge_plan(asked(), "joint-whole-tables", Budget(plan_s=1.0))["outcome"] == "ok"
     assert Move.COLUMNS not in VARIANTS[0].moves

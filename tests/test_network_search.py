@@ -55,7 +55,7 @@ def test_changes_cost_what_the_network_says_of_the_placements_that_come_of_them(
         elsewhere = np.flatnonzero(np.arange(devices) != giver)
         back = np.concatenate([np.full(len(elsewhere), -1), others])
         to = np.concatenate([elsewhere, placement[others]])
-        rated = search._rated(placement, giver, mine, back, to)
+        rated = search._rate(placement, giver, mine, back, to)
         for i, at in itertools.product(range(len(mine)), range(len(to))):
             changed = placement.copy()
             changed[mine[i]] = to[at]
@@ -87,11 +87,11 @@ def test_a_descent_ends_where_no_move_and_no_swap_is_predicted_to_help(learned):
 def test_the_network_packs_each_table_where_it_predicts_least_and_says_what_has_no_room(learned):
     task = random_task(9, 5)
     search = searches.NetworkSearch(learned, task)
-    found = search.packed()
+    found = search.pack()
     assert search.rated == 9 * task.devices
     assert np.bincount(found, weights=task.sizes_bytes, minlength=task.devices).max() <= task.capacity_bytes
     # The last one to be placed was the cheapest of all, beside devices without tables.
-    alone = search._predicted(np.maximum(search._encoded, search._empty))
+    alone = search._predict(np.maximum(search._encoded, search._empty))
     last = int(np.argsort(-alone, kind="stable")[-1])
     for device in range(task.devices):
         changed = found.copy()
@@ -99,7 +99,7 @@ def test_the_network_packs_each_table_where_it_predicts_least_and_says_what_has_
         assert search.cost_ms(changed) >= search.cost_ms(found) * (1 - 2 * searches.GAIN)
     small = replace(task.problem.topology, hbm_bytes=int(task.sizes_bytes.max()) - 1)
     with pytest.raises(Infeasible, match="has no room"):
-        searches.NetworkSearch(learned, replace(task, problem=replace(task.problem, topology=small))).packed()
+        searches.NetworkSearch(learned, replace(task, problem=replace(task.problem, topology=small))).pack()
 
 
 def test_a_limit_of_ratings_ends_a_descent_early(learned):

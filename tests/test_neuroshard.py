@@ -292,9 +292,9 @@ def test_what_is_larger_than_a_device_is_halved_until_it_fits(trained):
         tables = table_set(replace(problem, topology=small))
         if not fits:
             with pytest.raises(Infeasible, match="no plan of at most 10 column splits fits"):
-                planning.sharded(trained, tables, limits.SearchLimits())
+                planning.plan_shards(trained, tables, limits.SearchLimits())
             continue
-        shards, found = planning.sharded(trained, tables, limits.SearchLimits())
+        shards, found = planning.plan_shards(trained, tables, limits.SearchLimits())
         used = np.bincount(found.ranks, weights=shards.bytes[found.shards], minlength=4)
         assert used.max() <= capacity
         assert (found.splits > 0) or capacity == largest
@@ -320,9 +320,9 @@ def test_few_narrow_tables_are_halved_until_nothing_is_left_to_halve(trained):
 
 def test_a_small_planning_budget_halves_less(trained):
     tables = TASKS[2]
-    _, once = planning.sharded(trained, tables, limits.SearchLimits(), plan_s=1e-9)
+    _, once = planning.plan_shards(trained, tables, limits.SearchLimits(), plan_s=1e-9)
     assert once.splits == 0
-    _, full = planning.sharded(trained, tables, limits.SearchLimits())
+    _, full = planning.plan_shards(trained, tables, limits.SearchLimits())
     assert full.ms <= once.ms
 
 

@@ -44,7 +44,7 @@ ROWS = rows_of(
 
 
 def test_strategies_stand_beside_ours_on_the_tasks_that_both_placed():
-    table = comparison.compared(ROWS, task_table(ROWS)).set_index("strategy")
+    table = comparison.compare(ROWS, task_table(ROWS)).set_index("strategy")
     assert table.index[0] == "neuroshard"
     ours, dim = table.loc["neuroshard"], table.loc["greedy-dim"]
     assert (ours["cost_ms"], ours["seeds"], ours["infeasible"]) == (pytest.approx(70 / 3), 2, 0)

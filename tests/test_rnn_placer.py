@@ -107,9 +107,9 @@ def test_the_baseline_is_a_moving_average_of_each_tasks_returns():
     placing = play(run.networks, TASKS[0], run.scaling(TASKS[0].features), np.arange(7), episodes=2, rng=run.rng)
     costs = SimulatedOracle().measure(TASKS[0], np.stack(placing.placing.placements())).overall_ms
     returns = -np.sqrt(costs)
-    assert run.measured(0, placing) == pytest.approx(returns - returns.mean())
+    assert run.measure(0, placing) == pytest.approx(returns - returns.mean())
     run.average[0] = -1.0
-    assert run.measured(0, placing) == pytest.approx(returns + 1.0)
+    assert run.measure(0, placing) == pytest.approx(returns + 1.0)
     assert run.average[0] == pytest.approx(0.9 * -1.0 + 0.1 * returns.mean())
     assert np.isnan(run.average[1:]).all()
 
@@ -176,11 +176,11 @@ def test_tables_by_cost_are_the_same_task_in_another_order():
 
 def test_dealing_out_is_round_robin_past_full_devices():
     roomy = make_task(8, 3, 4)
-    assert acting.dealt(roomy).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
-    assert acting.in_turn_pct(roomy, acting.dealt(roomy)) == 100.0
+    assert acting.deal(roomy).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert acting.in_turn_pct(roomy, acting.deal(roomy)) == 100.0
     assert acting.in_turn_pct(roomy, np.array([0, 1, 2, 2, 1, 0, 0, 0])) == pytest.approx(100 * 2 / 6)
     tight = make_task(9, 2, 4, share=0.6)
-    placement = acting.dealt(tight)
+    placement = acting.deal(tight)
     tight.check(placement[None])
     assert placement.tolist() != (np.arange(9) % 2).tolist()
 
@@ -188,7 +188,7 @@ def test_dealing_out_is_round_robin_past_full_devices():
 def test_the_cheapest_sample_is_the_one_that_the_oracle_prefers():
     tasks = [make_task(8, 2, seed, share=0.6, slow=True) for seed in range(3)]
     trained = RnnTraining(tasks, SimulatedOracle(), 0, replace(SMALL, updates=1)).train()
-    draws = acting.sampled(trained, tasks, 16, np.random.default_rng(0))
+    draws = acting.sample(trained, tasks, 16, np.random.default_rng(0))
     for task, drawn, best in zip(tasks, draws, acting.cheapest_of(tasks, draws), strict=True):
         assert 1 < len(drawn) <= 16
         costs_ms = SimulatedOracle().measure(task, drawn).overall_ms
@@ -199,14 +199,14 @@ def test_no_sample_that_fits_is_said():
     task = make_task(9, 2, 4, share=0.45)
     trained = RnnTraining([task], SimulatedOracle(), 0, replace(SMALL, updates=1)).train()
     with pytest.raises(BadInput, match="none of 4 sampled placements fits"):
-        acting.sampled(trained, [task], 4, np.random.default_rng(0))
+        acting.sample(trained, [task], 4, np.random.default_rng(0))
 
 
 def test_the_study_tells_ways_of_acting_apart():
     tasks = [make_task(8, 2, seed) for seed in range(3)]
     trained = RnnTraining(tasks, SimulatedOracle(), 0, SMALL).train()
     counted = [replace(task, counted=task.expected) for task in tasks]
-    rows = studies.acted(trained, counted, 0)
+    rows = studies.act(trained, counted, 0)
     assert rows["dealt out"]["in_turn_pct"] == 100.0
     assert rows["dealt out"]["different_plans"] == 1
     assert rows["best of 64 samples"]["cost_ms"] <= rows["one sample"]["cost_ms"]

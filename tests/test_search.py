@@ -87,7 +87,7 @@ def test_rated_changes_are_what_comes_of_them(seed: int) -> None:
     state = held.TablePlacement(tables, rng.integers(0, WORLD, 9), rng.integers(0, 2, 9))
     giver, tops = int(state.ms.argmax()), []
     for targets in search._neighbours(state, giver):
-        out = np.flatnonzero((state.rank == giver) & (state.tier == targets.leaves))
+        out = np.flatnonzero((state.rank == giver) & (state.tier == targets.from_tier))
         around = search.Surroundings(state, giver, targets)
         if not len(out) or not len(targets.rank):
             continue
@@ -95,9 +95,9 @@ def test_rated_changes_are_what_comes_of_them(seed: int) -> None:
         fits = around.fits(out)
         for i, at in itertools.product(range(len(out)), range(len(targets.rank))):
             moved = state.copy()
-            change = [(int(out[i]), int(targets.rank[at]), targets.comes)]
+            change = [(int(out[i]), int(targets.rank[at]), targets.to_tier)]
             if targets.back[at] >= 0:
-                change.append((int(targets.back[at]), giver, targets.leaves))
+                change.append((int(targets.back[at]), giver, targets.from_tier))
             moved.put(change)
             fresh = moved.copy()
             assert moved.ms == pytest.approx(fresh.ms, rel=1e-12)
@@ -106,7 +106,7 @@ def test_rated_changes_are_what_comes_of_them(seed: int) -> None:
             if not targets.inside:
                 assert there[i, at] == pytest.approx(fresh.ms[targets.rank[at]], rel=1e-9)
             # Room is asked of the two places that change: others of a random placement may be too full.
-            places = {(targets.comes, int(targets.rank[at])), (targets.leaves, giver)}
+            places = {(targets.to_tier, int(targets.rank[at])), (targets.from_tier, giver)}
             assert fits[i, at] == all(fresh.used[place] <= tables.capacity[place[0]] for place in places)
             tops.append(fresh.slowest_ms)
     assert tops

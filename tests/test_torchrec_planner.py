@@ -317,7 +317,7 @@ def test_in_2d_tiers_columns_and_replicas_keep_their_meaning() -> None:
     columns = sharding("column_wise", [1, 0], [(0, 0, 100, 128), (0, 128, 100, 128)])
     replicas = sharding("data_parallel", [0, 1], [], "dense")
     one = translate({"t0": inside, "t1": columns, "t2": replicas}, groups.one_group(asked, 2))
-    plan = groups.copied(one, asked)
+    plan = groups.copy_to_groups(one, asked)
     validate(plan, asked, frozenset(Move))
     assert [s.placement for s in plan.segments] == [
         GroupSharded(tier=Tier.UVM), OnLocalRank(local_rank=1), OnLocalRank(local_rank=0), Replicated(ranks=EVERYONE),

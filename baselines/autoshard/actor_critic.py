@@ -72,7 +72,7 @@ def held_before(chosen: Tensor, values: Tensor, devices: int) -> Tensor:
     return torch.cat([torch.zeros_like(after[:, :1]), after[:, :-1]], dim=1)
 
 
-def _allowed(batch: Batch, used: Tensor, devices: int, masked: bool) -> Tensor:
+def _choosable(batch: Batch, used: Tensor, devices: int, masked: bool) -> Tensor:
     """Tell which devices acting chose among at every learned step, bool [U, B, D]; ``used`` int64 [S, L, D]."""
     at = batch.unrolls.episode, batch.unrolls.step
     real = torch.from_numpy(np.arange(devices) < batch.devices[at[0]][..., None])
@@ -103,40 +103,40 @@ def evaluate(networks: AutoShardNetworks, batch: Batch, tables: Tensor, masked: 
     """
     unrolls, devices = batch.unrolls, int(batch.devices.max())
     encoded = networks.encoder(tables)
-    placed = encoded[torch.from_numpy(batch.rows)]
-    states = networks.states(placed, torch.from_numpy(progress_of(batch.rows.shape[1], batch.tables)))
+    encodings = encoded[torch.from_numpy(batch.rows)]
+    states = networks.states(encodings, torch.from_numpy(progress_of(batch.rows.shape[1], batch.tables)))
     values = networks.values(states)
     chosen = torch.from_numpy(batch.chosen)
     at = torch.from_numpy(unrolls.episode), torch.from_numpy(unrolls.step)
-    sums = held_before(chosen, placed, devices)[at] + encoded[-1]
-    used = held_before(chosen, torch.from_numpy(batch.sizes), devices)
+    sums = held_before(chosen, encodings, devices)[at] + encoded[-1]
+    held_bytes = held_before(chosen, torch.from_numpy(batch.sizes), devices)
     with torch.no_grad():
         # An input to the policy, no way to teach the cost network (deviation 4).
-        scalars = torch.stack([networks.device_ms(sums), used[at].to(torch.float64).div(GIB).float()], dim=-1)
+        scalars = torch.stack([networks.device_ms(sums), held_bytes[at].to(torch.float64).div(GIB).float()], dim=-1)
     steps = unrolls.step.shape
     logits = networks.logits(states[at].flatten(0, 1), sums.flatten(0, 1), scalars.flatten(0, 1)).unflatten(0, steps)
-    logits = logits.masked_fill(~_allowed(batch, used, devices, masked), -torch.inf)
+    logits = logits.masked_fill(~_choosable(batch, held_bytes, devices, masked), -torch.inf)
     following = torch.from_numpy(np.minimum(unrolls.after, batch.rows.shape[1] - 1))
     return Evaluated(log_p=logits.log_softmax(dim=-1), values=values[at], bootstrap=values[at[0][-1], following])
 
 
 def actor_critic_loss(
-    found: Evaluated, batch: Batch, *, discount: float, baseline_weight: float, entropy_weight: float
+    evaluation: Evaluated, batch: Batch, *, discount: float, baseline_weight: float, entropy_weight: float
 ) -> Tensor:
     """Add up V-trace policy gradient, half the squared error of the values, and minus the entropy, over all steps."""
     unrolls = batch.unrolls
     actions = torch.from_numpy(batch.chosen[unrolls.episode, unrolls.step])
-    taken = found.log_p.gather(2, actions[..., None]).squeeze(2)
+    action_log_p = evaluation.log_p.gather(2, actions[..., None]).squeeze(2)
     targets, advantages = vtrace(
-        log_ratios=taken.detach().double().numpy() - batch.acted_log_p,
+        log_ratios=action_log_p.detach().double().numpy() - batch.acted_log_p,
         discounts=np.where(unrolls.ends, 0.0, discount),
         rewards=unrolls.rewards,
-        values=found.values.detach().double().numpy(),
-        bootstrap=found.bootstrap.detach().double().numpy(),
+        values=evaluation.values.detach().double().numpy(),
+        bootstrap=evaluation.bootstrap.detach().double().numpy(),
     )
-    policy = -(taken * torch.from_numpy(advantages).float()).sum()
-    baseline = 0.5 * (torch.from_numpy(targets).float() - found.values).square().sum()
+    policy = -(action_log_p * torch.from_numpy(advantages).float()).sum()
+    baseline = 0.5 * (torch.from_numpy(targets).float() - evaluation.values).square().sum()
     # Impossible devices have probability zero; zero times their infinite logarithm would be no number.
-    possible = found.log_p.masked_fill(torch.isneginf(found.log_p), 0.0)
-    entropy = -(found.log_p.exp() * possible).sum()
+    possible = evaluation.log_p.masked_fill(torch.isneginf(evaluation.log_p), 0.0)
+    entropy = -(evaluation.log_p.exp() * possible).sum()
     return policy + baseline_weight * baseline - entropy_weight * entropy

@@ -47,8 +47,8 @@ class AutoShardNetworks(nn.Module):
         What the LSTM reads depends on the order of the tables alone, not on the actions: one call
         gives the states of an episode, from zeros at its start.
         """
-        read = torch.cat([encodings, self.progress(progress[..., None])], dim=-1)
-        states: Tensor = self.lstm(read)[0]
+        inputs = torch.cat([encodings, self.progress(progress[..., None])], dim=-1)
+        states: Tensor = self.lstm(inputs)[0]
         return states
 
     def values(self, states: Tensor) -> Tensor:

@@ -31,17 +31,17 @@ class AutoShardPolicy:
 
     def encode(self, features: Floats) -> Floats32:
         """Encode tables, [tables, 21] raw -> [tables, 32]."""
-        return self._encoded(self.scaling(features))
+        return self._encode(self.scaling(features))
 
     @torch.inference_mode()
-    def _encoded(self, scaled: Floats32) -> Floats32:
+    def _encode(self, scaled: Floats32) -> Floats32:
         encoded: Floats32 = self.networks.encoder(torch.from_numpy(scaled)).numpy()
         return encoded
 
     @property
     def dummy(self) -> Floats32:
         """Encode a row of zeros, which is added to every device, [32]."""
-        return np.asarray(self._encoded(np.zeros((1, len(self.scaling.mean)), dtype=np.float32))[0])
+        return np.asarray(self._encode(np.zeros((1, len(self.scaling.mean)), dtype=np.float32))[0])
 
     @torch.inference_mode()
     def device_ms(self, sums: Floats32) -> Floats32:

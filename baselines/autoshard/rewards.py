@@ -26,8 +26,8 @@ def balance(device_ms: Floats) -> Floats:
 def overfull(placing: Placing, tasks: Sequence[Task]) -> Floats:
     """Give (cap - fullest device's bytes) / cap of every episode, [E]: negative where memory is exceeded."""
     capacity = np.array([task.capacity_bytes for task in tasks], dtype=np.float64)
-    left = np.where(placing.real, placing.free, np.iinfo(np.int64).max).min(axis=1)
-    return np.asarray(left / capacity)
+    free_bytes = np.where(placing.real, placing.free, np.iinfo(np.int64).max).min(axis=1)
+    return np.asarray(free_bytes / capacity)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

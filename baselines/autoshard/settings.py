@@ -68,8 +68,9 @@ class AutoShardSettings(TrainingSettings):
         """
         published, devices, tables = cls(), max(task.devices for task in tasks), max(task.tables for task in tasks)
         unroll = max(published.unroll, tables)
-        wanted = replace(published, unroll=unroll, environments=max(1, published.update_steps // unroll))
+        settings = replace(published, unroll=unroll, environments=max(1, published.update_steps // unroll))
         # Most tasks are shorter than the longest: random parts of half to all of it where there is one problem.
-        episodes = 4 * wanted.update_steps / (3 * tables)
+        episodes = 4 * settings.update_steps / (3 * tables)
         update_s = UPDATE_S + DEVICE_UPDATE_S * devices + TABLE_S * tables + EPISODE_S * episodes
-        return replace(wanted, total_steps=affordable_updates(budget, update_s, wanted.updates) * wanted.update_steps)
+        total_steps = affordable_updates(budget, update_s, settings.updates) * settings.update_steps
+        return replace(settings, total_steps=total_steps)

@@ -61,10 +61,10 @@ def learn_costs(
         return []
     holds, ms = shards.draw(shape, rng)
     losses = []
-    for held, measured in zip(holds, ms):
+    for batch, batch_ms in zip(holds, ms):
         encoded = networks.encoder(tables)
-        predicted = networks.device_ms(held.float() @ encoded[:-1] + encoded[-1])  # deviation 10
-        loss = (predicted - measured).square().mean()
+        predicted = networks.device_ms(batch.float() @ encoded[:-1] + encoded[-1])  # deviation 10
+        loss = (predicted - batch_ms).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()  # deviation 9

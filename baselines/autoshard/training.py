@@ -94,26 +94,26 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
         numbers = self.rng.integers(0, len(self.tasks), len(environments)).tolist()
         tasks = [self.tasks[i] for i in numbers]
         policy = AutoShardPolicy(self.networks, self.scaling)
-        everything = policy.encode(self.catalogue.features)
-        encodings = [everything[self.catalogue.rows[i]] for i in numbers]
-        played = play(policy, tasks, encodings, self.rng, masked=self.settings.masked)
-        earned = rewards(played.placing, tasks, self.oracle)
-        chosen = [row[: task.tables] for row, task in zip(played.placing.chosen, tasks)]
+        catalogue = policy.encode(self.catalogue.features)
+        encodings = [catalogue[self.catalogue.rows[i]] for i in numbers]
+        episodes = play(policy, tasks, encodings, self.rng, masked=self.settings.masked)
+        judgement = rewards(episodes.placing, tasks, self.oracle)
+        chosen = [row[: task.tables] for row, task in zip(episodes.placing.chosen, tasks)]
         for environment, number, order, devices, log_p, reward in zip(
-            environments, numbers, played.orders, chosen, played.log_p, earned.reward.tolist()
+            environments, numbers, episodes.orders, chosen, episodes.log_p, judgement.reward.tolist()
         ):
             episode = Episode(task=number, order=order, chosen=devices, log_p=log_p[: len(order)], reward=reward)
             self.streams.add(environment, episode)
-        fits = np.flatnonzero(earned.fits).tolist()
+        fitting = np.flatnonzero(judgement.fits).tolist()
         self.shards.add(
-            [self.catalogue.rows[numbers[i]][played.orders[i]] for i in fits],
-            [chosen[i] for i in fits],
+            [self.catalogue.rows[numbers[i]][episodes.orders[i]] for i in fitting],
+            [chosen[i] for i in fitting],
             # Empty devices too: deviation 6.
-            [earned.device_ms[i, : tasks[i].devices] for i in fits],
+            [judgement.device_ms[i, : tasks[i].devices] for i in fitting],
         )
-        self.calls += len(fits)
-        self._since.rewards += earned.reward.tolist()
-        self._since.balances += earned.reward[earned.fits].tolist()
+        self.calls += len(fitting)
+        self._since.rewards += judgement.reward.tolist()
+        self._since.balances += judgement.reward[judgement.fits].tolist()
 
     def stage(self) -> AutoShardStage:
         """Average what happened since the stage before."""

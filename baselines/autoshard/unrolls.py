@@ -70,14 +70,14 @@ class Streams:
         at = np.stack(columns, axis=2)
         episode, step = at[0], at[1]
         lengths = np.array([len(e) for e in episodes], dtype=np.int64)
-        earned = np.array([e.reward for e in episodes])
+        rewards = np.array([e.reward for e in episodes])
         ends = step == lengths[episode] - 1
         return Unrolls(
             episodes=episodes,
             episode=episode,
             step=step,
             ends=ends,
-            rewards=np.where(ends, earned[episode], 0.0),
+            rewards=np.where(ends, rewards[episode], 0.0),
             after=step[-1] + 1,
         )
 

@@ -29,17 +29,17 @@ class DreamShardPolicy:
 
     def encode(self, features: Floats) -> Floats32:
         """Encode tables, [tables, 21] raw -> [tables, 64]: the policy's, then the cost network's."""
-        return self._encoded(self.scaling(features))
+        return self._encode(self.scaling(features))
 
     @torch.inference_mode()
-    def _encoded(self, scaled: Floats32) -> Floats32:
+    def _encode(self, scaled: Floats32) -> Floats32:
         rows = torch.from_numpy(scaled)
         return torch.cat([self.policy.encoder(rows), self.cost.encoder(rows)], dim=-1).numpy()
 
     @property
     def empty(self) -> Floats32:
         """Encode a device without tables as that of one row of zeros, [64]."""
-        (encoded,) = self._encoded(np.zeros((1, len(self.scaling.mean)), dtype=np.float32))
+        (encoded,) = self._encode(np.zeros((1, len(self.scaling.mean)), dtype=np.float32))
         return np.asarray(encoded)
 
     @torch.inference_mode()
@@ -58,9 +58,9 @@ class DreamShardPolicy:
         return np.argsort(-self.device_ms(encodings).sum(axis=1), kind="stable")
 
     @torch.inference_mode()
-    def overall_ms(self, sums: Floats32, held: Ints, real: Bools) -> Floats32:
+    def overall_ms(self, sums: Floats32, counts: Ints, real: Bools) -> Floats32:
         """Predict the cost of finished placements, [episodes, devices, 64] -> [episodes]; not ``real`` is padding."""
-        latent = np.where(held[:, :, None] > 0, sums, self.empty)[:, :, LATENT:]
+        latent = np.where(counts[:, :, None] > 0, sums, self.empty)[:, :, LATENT:]
         latent = np.where(real[:, :, None], latent, -np.inf).astype(np.float32)
         return self.cost.overall_ms(torch.from_numpy(latent)).numpy()
 

@@ -39,30 +39,30 @@ class NetworkSearch:
 
     def cost_ms(self, placement: Ints) -> float:
         """Predict the cost of a placement int64 [tables]."""
-        sums, held = self._sums(placement)
-        return float(self._predicted(self._occupied(sums, held).max(axis=0)[None])[0])
+        sums, counts = self._sums(placement)
+        return float(self._predict(self._fill_empty(sums, counts).max(axis=0)[None])[0])
 
-    def packed(self) -> Ints:
+    def pack(self) -> Ints:
         """Place int64 [tables] by the network alone: dearest tables first, each where least is predicted.
 
         Of devices that make the same of the whole, which waits for the largest sums, the one that is cheapest itself.
         Raises Infeasible where a table has no room.
         """
         devices, sizes = self.task.devices, self.task.sizes_bytes
-        sums, used = np.zeros((devices, LATENT), dtype=np.float32), np.zeros(devices, dtype=np.int64)
+        sums, used_bytes = np.zeros((devices, LATENT), dtype=np.float32), np.zeros(devices, dtype=np.int64)
         occupied = np.tile(self._empty, (devices, 1))
         placement = np.full(len(self._encoded), -1, dtype=np.int64)
         alone = np.maximum(self._encoded, self._empty) if devices > 1 else self._encoded
-        for table in np.argsort(-self._predicted(alone), kind="stable").tolist():
+        for table in np.argsort(-self._predict(alone), kind="stable").tolist():
             grown = sums + self._encoded[table]
             rest = _largest_of_others(occupied, occupied)
-            whole, own = self._predicted(np.maximum(grown, rest)), self._predicted(grown)
+            whole, own = self._predict(np.maximum(grown, rest)), self._predict(grown)
             self.rated += devices
-            full = used + sizes[table] > self.task.capacity_bytes
+            full = used_bytes + sizes[table] > self.task.capacity_bytes
             if full.all():
                 raise Infeasible(f"table {table} has no room on any device when it is its turn")
             device = int(np.lexsort((own, whole, full))[0])
-            placement[table], used[device] = device, used[device] + sizes[table]
+            placement[table], used_bytes[device] = device, used_bytes[device] + sizes[table]
             sums[device] = occupied[device] = grown[device]
         return placement
 
@@ -89,37 +89,37 @@ class NetworkSearch:
         np.add.at(sums, placement, self._encoded)
         return sums, np.bincount(placement, minlength=self.task.devices)
 
-    def _occupied(self, sums: Floats32, held: Ints) -> Floats32:
+    def _fill_empty(self, sums: Floats32, counts: Ints) -> Floats32:
         """Put the sum of an empty device, [..., 32], where a device holds no tables."""
-        return np.where(held[..., None] > 0, sums, self._empty)
+        return np.where(counts[..., None] > 0, sums, self._empty)
 
     @torch.inference_mode()
-    def _predicted(self, largest: Floats32) -> Floats32:
+    def _predict(self, largest: Floats32) -> Floats32:
         """Predict milliseconds of placements by the largest sums of their devices, [n, 32] -> [n]."""
         cost: Floats32 = self._overall(torch.from_numpy(largest)).squeeze(-1).numpy()
         return cost
 
     def _best_change(self, placement: Ints, giver: int, now_ms: float) -> Ints | None:
         """Find the cheapest placement by one move or swap of a table of ``giver``; None where none is cheaper."""
-        mine, others = np.flatnonzero(placement == giver), np.flatnonzero(placement != giver)
+        giver_tables, other_tables = np.flatnonzero(placement == giver), np.flatnonzero(placement != giver)
         elsewhere = np.flatnonzero(np.arange(self.task.devices) != giver)
         # Moves first: nothing (-1) comes back.
-        back = np.concatenate([np.full(len(elsewhere), -1), others])
-        to = np.concatenate([elsewhere, placement[others]])
-        if not len(mine) or not len(to):
+        back = np.concatenate([np.full(len(elsewhere), -1), other_tables])
+        to = np.concatenate([elsewhere, placement[other_tables]])
+        if not len(giver_tables) or not len(to):
             return None
-        best, found = now_ms * (1.0 - GAIN), None
+        best, change = now_ms * (1.0 - GAIN), None
         rows = max(1, CHUNK // len(to))
-        for first in range(0, len(mine), rows):
-            out = mine[first : first + rows]
-            costs = self._rated(placement, giver, out, back, to)
+        for first in range(0, len(giver_tables), rows):
+            out = giver_tables[first : first + rows]
+            costs = self._rate(placement, giver, out, back, to)
             costs = np.where(self._fits(placement, giver, out, back, to), costs, np.inf).ravel()
             at = int(costs.argmin())
             if costs[at] < best:
-                best, found = float(costs[at]), (int(out[at // len(to)]), at % len(to))
-        if found is None:
+                best, change = float(costs[at]), (int(out[at // len(to)]), at % len(to))
+        if change is None:
             return None
-        table, target = found
+        table, target = change
         changed = placement.copy()
         changed[table] = to[target]
         if back[target] >= 0:
@@ -129,27 +129,27 @@ class NetworkSearch:
     def _fits(self, placement: Ints, giver: int, out: Ints, back: Ints, to: Ints) -> Bools:
         """Tell whether both devices have room afterwards, [out, to]."""
         sizes, capacity = self.task.sizes_bytes, self.task.capacity_bytes
-        used = np.zeros(self.task.devices, dtype=np.int64)
-        np.add.at(used, placement, sizes)
+        used_bytes = np.zeros(self.task.devices, dtype=np.int64)
+        np.add.at(used_bytes, placement, sizes)
         grown = sizes[out][:, None] - np.where(back >= 0, sizes[back], 0)
-        return np.asarray((used[to] + grown <= capacity) & (used[giver] - grown <= capacity))
+        return np.asarray((used_bytes[to] + grown <= capacity) & (used_bytes[giver] - grown <= capacity))
 
-    def _rated(self, placement: Ints, giver: int, out: Ints, back: Ints, to: Ints) -> Floats32:
+    def _rate(self, placement: Ints, giver: int, out: Ints, back: Ints, to: Ints) -> Floats32:
         """Predict the cost of each change, [out, to]."""
-        sums, held = self._sums(placement)
-        occupied = self._occupied(sums, held)
+        sums, counts = self._sums(placement)
+        occupied = self._fill_empty(sums, counts)
         rest = _largest_of_others(occupied, np.delete(occupied, giver, axis=0))
         swaps = back >= 0
         returned = np.where(swaps[:, None], self._encoded[back], np.float32(0.0))
         leaves = self._encoded[out][:, None]
-        here = self._occupied(
-            sums[giver] + returned - leaves, np.broadcast_to(held[giver] - 1 + swaps, (len(out), len(to)))
+        giver_sums = self._fill_empty(
+            sums[giver] + returned - leaves, np.broadcast_to(counts[giver] - 1 + swaps, (len(out), len(to)))
         )
         # Whoever gets a table has one.
-        there = sums[to] - returned + leaves
-        largest = np.maximum(np.maximum(here, there), rest[to])
+        target_sums = sums[to] - returned + leaves
+        largest = np.maximum(np.maximum(giver_sums, target_sums), rest[to])
         self.rated += len(out) * len(to)
-        return self._predicted(largest.reshape(-1, LATENT)).reshape(len(out), len(to))
+        return self._predict(largest.reshape(-1, LATENT)).reshape(len(out), len(to))
 
 
 def _largest_of_others(occupied: Floats32, among: Floats32) -> Floats32:
@@ -167,9 +167,9 @@ def place_and_search(
 
     Raises Infeasible as ``place`` does.
     """
-    found, rated = [], 0
+    placements, ratings = [], 0
     for task, placement in zip(tasks, place(trained, tasks)):
         search = NetworkSearch(trained, task)
-        found.append(search.descend(placement))
-        rated += search.rated
-    return found, rated
+        placements.append(search.descend(placement))
+        ratings += search.rated
+    return placements, ratings

@@ -97,16 +97,16 @@ class Regression:
     def gradients(self, drawn: Drawn) -> float:
         """Compute the sum of four mean squared errors over the draws, in ms^2."""
         first, second = self._encoder
-        inner = rectified(first.forward(self._tables))
-        encoded = rectified(second.forward(inner))
+        inner = rectify(first.forward(self._tables))
+        encoded = rectify(second.forward(inner))
         sums: Floats32 = self._holds @ encoded
         upstream = np.zeros_like(sums)
         loss = self._whole(sums, drawn, upstream) + self._single(sums, drawn, upstream)
         to_encoded: Floats32 = self._holders @ upstream
-        stopped(to_encoded, encoded)
+        stop_gradient(to_encoded, encoded)
         second.backward(inner, to_encoded)
         to_inner = to_encoded @ second.weight
-        stopped(to_inner, inner)
+        stop_gradient(to_inner, inner)
         first.backward(self._tables, to_inner)
         return loss
 
@@ -118,12 +118,12 @@ class Regression:
         if self._padding is not None:
             devices[self._padding[chosen]] = -np.inf
         largest = devices.max(axis=1)
-        inner = rectified(first.forward(largest))
+        inner = rectify(first.forward(largest))
         error = second.forward(inner)[:, 0] - self._overall_ms[chosen]
         gradient = (np.float32(2.0) * shares * error)[:, None]
         second.backward(inner, gradient)
         to_inner = gradient * second.weight
-        stopped(to_inner, inner)
+        stop_gradient(to_inner, inner)
         first.backward(largest, to_inner)
         reached = devices == largest[:, None]
         # Devices that share the maximum share its gradient, as autograd's amax has it.
@@ -135,7 +135,7 @@ class Regression:
         """Compute the sum of the three heads' mean squared errors on single devices."""
         chosen, shares = drawn.devices, drawn.device_shares
         mine = sums[chosen]
-        inner = rectified(self._hidden.forward(mine))
+        inner = rectify(self._hidden.forward(mine))
         # Block-diagonal, so that the three heads are one product each way.
         heads = np.zeros((len(COSTS), inner.shape[1]), dtype=np.float32)
         own = [(i, slice(i * HEAD, (i + 1) * HEAD)) for i in range(len(COSTS))]
@@ -149,20 +149,20 @@ class Regression:
             self._out_grad[i] = of_heads[i, block]
         np.sum(gradient, axis=0, out=self._out_bias_grad)
         to_inner = gradient @ heads
-        stopped(to_inner, inner)
+        stop_gradient(to_inner, inner)
         self._hidden.backward(mine, to_inner)
         upstream[chosen] += to_inner @ self._hidden.weight
         return float(shares @ (error * error).sum(axis=1))
 
 
-def rectified(values: Floats32) -> Floats32:
+def rectify(values: Floats32) -> Floats32:
     """Take max(0, values), in place."""
     # Against an array, not a number: that is the fast loop of numpy.
     np.maximum(values, np.zeros_like(values), out=values)
     return values
 
 
-def stopped(gradient: Floats32, values: Floats32) -> None:
+def stop_gradient(gradient: Floats32, values: Floats32) -> None:
     """Let no gradient pass, in place, where a rectified value is zero."""
     gradient *= values > RECTIFIED
 
@@ -177,11 +177,11 @@ class CostLearner:
         # Whatever else it steps has no gradient then, and is left as it is.
         adam.zero_grad()
         zero = np.zeros((1, catalogue.shape[1]), dtype=np.float32)
-        met = np.flatnonzero(measured.holds.any(axis=(0, 1)))
+        tables = np.flatnonzero(measured.holds.any(axis=(0, 1)))
         self._regression = Regression(
             network,
-            np.concatenate([catalogue, zero])[met],
-            holds=measured.holds[:, :, met],
+            np.concatenate([catalogue, zero])[tables],
+            holds=measured.holds[:, :, tables],
             overall_ms=measured.overall_ms,
             device_ms=measured.device_ms,
             real=measured.real,
@@ -209,5 +209,5 @@ def shares(draws: Ints, kinds: int) -> Floats32:
     """Give each kind's share of draws int64 [updates, draws] from 0..kinds-1, float32 [updates, kinds]."""
     updates, batch = draws.shape
     counts = np.bincount((draws + kinds * np.arange(updates)[:, None]).reshape(-1), minlength=updates * kinds)
-    found: Floats32 = (counts.reshape(updates, kinds) / batch).astype(np.float32)
-    return found
+    kind_shares: Floats32 = (counts.reshape(updates, kinds) / batch).astype(np.float32)
+    return kind_shares

@@ -57,9 +57,9 @@ def policy_loss(
     logits = scores.gather(1, before.flatten(1)).view_as(before)
     logits = logits.masked_fill(torch.from_numpy(~placing.legal_at), IMPOSSIBLE)
     log_p = logits.log_softmax(dim=2)
-    taken = log_p.gather(2, chosen[:, :, None]).squeeze(2)
+    action_log_p = log_p.gather(2, chosen[:, :, None]).squeeze(2)
     entropy = -(log_p.exp() * log_p).sum(2)
     weight = torch.from_numpy(advantages(episodes.overall_ms, placing.failed))
-    used = torch.from_numpy(~placing.failed).float()
-    gain: Tensor = (taken * weight[:, None]).mean() + entropy_weight * (entropy * used[:, None]).mean()
+    is_used = torch.from_numpy(~placing.failed).float()
+    gain: Tensor = (action_log_p * weight[:, None]).mean() + entropy_weight * (entropy * is_used[:, None]).mean()
     return -gain

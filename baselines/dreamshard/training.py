@@ -87,22 +87,22 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
         """Measure sampled placements of random tasks; gives their mean cost, and how many did not fit."""
         chosen = self.rng.integers(0, len(self.tasks), self.settings.measured)
         policy = DreamShardPolicy(self.networks, self.scaling)
-        everything = policy.encode(self.catalogue.features)
-        encodings = [everything[self.catalogue.rows[i]] for i in chosen]
+        catalogue = policy.encode(self.catalogue.features)
+        encodings = [catalogue[self.catalogue.rows[i]] for i in chosen]
         orders = [policy.order(encoded) for encoded in encodings]
         tasks = [self.tasks[i] for i in chosen]
         placing = play(policy, tasks, encodings, orders, self.rng).placing
-        found = [
+        samples = [
             (int(i), task, placement)
             for i, task, placement, failed in zip(chosen, tasks, placing.placements(), placing.failed)
             if not failed
         ]
         costs_ms = []
-        for number, task, placement in found:
+        for number, task, placement in samples:
             costs = self.oracle.measure(task, placement[None])
             self.measured.add(number, placement, costs)
             costs_ms.append(float(costs.overall_ms[0]))
-        self.calls += len(found)
+        self.calls += len(samples)
         return float(np.mean(costs_ms)) if costs_ms else 0.0, int(placing.failed.sum())
 
     def _fit(self) -> list[float]:

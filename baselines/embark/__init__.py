@@ -26,15 +26,15 @@ class EMBark(Strategy):
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the plan of the cheapest round (no randomness); raises Infeasible where a table has no room in HBM."""
-        everyone = tuple(range(problem.world_size))
+        ranks = tuple(range(problem.world_size))
         parallel, free = _data_parallel(problem)
         rest = [i for i in range(len(problem.tables)) if i not in parallel]
-        placed = best_round(TableSplits(problem, hierarchical=self.is_hierarchical(problem)), rest, free)
-        replicas = tuple(whole_table(problem.tables[i], Replicated(ranks=everyone)) for i in sorted(parallel))
+        cheapest = best_round(TableSplits(problem, hierarchical=self.is_hierarchical(problem)), rest, free)
+        replicas = tuple(whole_table(problem.tables[i], Replicated(ranks=ranks)) for i in sorted(parallel))
         return Plan(
             world_size=problem.world_size,
-            segments=replicas + placed.segments,
-            notes={"tables_data_parallel": len(parallel), "dearest_device": placed.worst},
+            segments=replicas + cheapest.segments,
+            notes={"tables_data_parallel": len(parallel), "dearest_device": cheapest.worst},
         )
 
 
@@ -51,16 +51,16 @@ class EMBarkFlat(EMBark):
 
 def _data_parallel(problem: Problem) -> tuple[set[int], Ints]:
     """Return the smallest tables, which every device holds (deviation 2), and the bytes left on each device [world]."""
-    left = problem.topology.hbm_bytes
+    free_bytes = problem.topology.hbm_bytes
     local_batch = problem.batch_size // problem.world_size
     chosen: set[int] = set()
     for i in sorted(range(len(problem.tables)), key=lambda i: (problem.tables[i].rows, i)):
         size = problem.weight_bytes(problem.tables[i])
-        if problem.tables[i].rows > local_batch or size > left:
+        if problem.tables[i].rows > local_batch or size > free_bytes:
             break
         chosen.add(i)
-        left -= size
-    return chosen, np.full(problem.world_size, left, dtype=np.int64)
+        free_bytes -= size
+    return chosen, np.full(problem.world_size, free_bytes, dtype=np.int64)
 
 
 def strategies() -> Iterable[Strategy]:

@@ -35,17 +35,17 @@ def best_round(splits: TableSplits, tables: Iterable[int], free: Ints) -> RoundP
     best: RoundPlan | None = None
     rounds = 0
     while rounds <= ROUNDS:  # the first without a split
-        placed = _placed(splits, current.values(), free)
-        if isinstance(placed, TableSplit):
+        attempt = _place(splits, current.values(), free)
+        if isinstance(attempt, TableSplit):
             # What finds no room is split first, and counts as no round (deviation 6).
-            half = splits.halved(placed)
+            half = splits.halved(attempt)
             if half is None:
                 break
-            current[placed.table] = half
+            current[attempt.table] = half
             continue
         rounds += 1
-        if best is None or placed.worst < best.worst:
-            best = placed
+        if best is None or attempt.worst < best.worst:
+            best = attempt
         finer = {i: two for i, split in current.items() if (two := splits.halved(split)) is not None}
         if not finer:
             break
@@ -56,12 +56,12 @@ def best_round(splits: TableSplits, tables: Iterable[int], free: Ints) -> RoundP
     return best
 
 
-def _placed(splits: TableSplits, chosen: Iterable[TableSplit], free: Ints) -> RoundPlan | TableSplit:
+def _place(splits: TableSplits, splits_in_round: Iterable[TableSplit], free: Ints) -> RoundPlan | TableSplit:
     """Place shards, costliest first, each in the cheapest bucket with room; return the split that finds none, if so."""
     free = free.copy()
     costs = np.zeros(len(free))
     segments: list[Segment] = []
-    for split in sorted(chosen, key=lambda s: (-splits.cost(s), s.table)):
+    for split in sorted(splits_in_round, key=lambda s: (-splits.cost(s), s.table)):
         cost, bytes_ = splits.cost(split), splits.bytes(split)
         for shard in range(split.columns):
             at = _cheapest(bytes_, free, costs)

@@ -49,8 +49,8 @@ class Fae(Strategy):
         ranks = tuple(range(problem.world_size))
         segments: list[Segment] = []
         for table, rows, node in zip(problem.tables, choice.rows, nodes):
-            kept = rows if hot else 0
-            segments += row_ranges(table, (kept, Replicated(ranks=ranks)), (table.rows, Host(node=node)))
+            replicated_rows = rows if hot else 0
+            segments += row_ranges(table, (replicated_rows, Replicated(ranks=ranks)), (table.rows, Host(node=node)))
         return Plan(
             world_size=problem.world_size,
             segments=tuple(segments),
@@ -70,9 +70,9 @@ class Fae(Strategy):
 
     def _choose(self, problem: Problem) -> HotChoice:
         row_bytes = [problem.weight_bytes(table) // table.rows for table in problem.tables]
-        allowed = min(self.budget_bytes, problem.topology.hbm_bytes)
+        limit_bytes = min(self.budget_bytes, problem.topology.hbm_bytes)
         try:
-            return calibrate(problem.profiles, row_bytes, allowed, fill=self.fill)
+            return calibrate(problem.profiles, row_bytes, limit_bytes, fill=self.fill)
         except BadInput as error:
             raise Infeasible(str(error)) from error
 

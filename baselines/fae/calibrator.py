@@ -47,19 +47,19 @@ def calibrate(
         raise BadInput(f"a budget of {budget_bytes} bytes holds no row of {min(row_bytes)} bytes: raise it")
     # Small tables are wholly hot, or none is where all of them exceed the budget: deviation 1.
     rows = [p.rows if p.rows * size <= SMALL_TABLE_BYTES else 0 for p, size in zip(profiles, row_bytes)]
-    used = sum(n * size for n, size in zip(rows, row_bytes))
-    if used > budget_bytes:
-        rows, used = [0] * len(rows), 0
+    used_bytes = sum(n * size for n, size in zip(rows, row_bytes))
+    if used_bytes > budget_bytes:
+        rows, used_bytes = [0] * len(rows), 0
     large = [i for i, hot in enumerate(rows) if not hot]
-    least = _least_count([profiles[i] for i in large], [row_bytes[i] for i in large], budget_bytes - used)
+    least = _least_count([profiles[i] for i in large], [row_bytes[i] for i in large], budget_bytes - used_bytes)
     for i in large:
         counts = np.asarray(profiles[i].counts)
         rows[i] = int(sum(profiles[i].row_counts[: int(np.count_nonzero(counts >= least))])) if least else 0
     if fill and least <= 1:
-        left = budget_bytes - sum(n * size for n, size in zip(rows, row_bytes))
+        free_bytes = budget_bytes - sum(n * size for n, size in zip(rows, row_bytes))
         for i in large:  # deviation 14
-            more = min(profiles[i].rows - rows[i], left // row_bytes[i])
-            rows[i], left = rows[i] + more, left - more * row_bytes[i]
+            more = min(profiles[i].rows - rows[i], free_bytes // row_bytes[i])
+            rows[i], free_bytes = rows[i] + more, free_bytes - more * row_bytes[i]
     return HotChoice(
         rows=tuple(rows),
         bytes=sum(n * size for n, size in zip(rows, row_bytes)),

@@ -30,10 +30,10 @@ class FlexShard(Strategy):
         warm_tier: bool = True,
     ) -> None:
         """``budget_bytes`` a device replaces the compared plan's memory; ``budget_ratio`` multiplies either."""
-        given = (1 if budget_bytes is None else budget_bytes, budget_ratio)
+        numbers = (1 if budget_bytes is None else budget_bytes, budget_ratio)
         if not isinstance(compared, ComparedPlan):
             raise BadInput(f"{self.name} is compared with one of {', '.join(ComparedPlan)}, not {compared!r}")
-        if not all(isinstance(part, int | float) and 0 < part <= sys.float_info.max for part in given):
+        if not all(isinstance(part, int | float) and 0 < part <= sys.float_info.max for part in numbers):
             raise BadInput(
                 f"{self.name} needs a positive, finite budget, got {budget_bytes} bytes times {budget_ratio}"
             )
@@ -48,38 +48,38 @@ class FlexShard(Strategy):
         limit = self.limit_bytes(problem)
         self._check_room(problem, limit)
         with_warm = self.warm_tier and problem.optimizer is Optimizer.SGD  # deviation 6
-        found = search(problem, limit, with_warm=with_warm)
+        best = search(problem, limit, with_warm=with_warm)
         if with_warm:
-            warm = "used" if found.tiers.warm.any() else "offered, not worth it"
+            warm = "used" if best.tiers.warm.any() else "offered, not worth it"
         else:
             warm = "left out: averaging is exact for sgd only" if self.warm_tier else "left out by choice"
         notes: dict[str, float | int | str] = {
-            "hot_rows": int(found.tiers.hot.sum()),
-            "warm_rows": int(found.tiers.warm.sum()),
+            "hot_rows": int(best.tiers.hot.sum()),
+            "warm_rows": int(best.tiers.warm.sum()),
             "budget_bytes": limit,
             "budget_of": self.compared.value if self.budget_bytes is None else "given",
-            "expected_communication_ms": 1e3 * found.seconds,
+            "expected_communication_ms": 1e3 * best.seconds,
             "warm_tier": warm,
         }
-        return make_plan(problem, found.homes, found.tiers, notes)
+        return make_plan(problem, best.homes, best.tiers, notes)
 
     def limit_bytes(self, problem: Problem) -> int:
         """Return bytes that a device may hold: the compared plan's fullest device, or what was given, within HBM."""
-        given = self.budget_bytes
-        wanted = fullest_device_bytes(problem, self.compared) if given is None else given
-        return int(min(wanted * self.budget_ratio, problem.topology.hbm_bytes))
+        own_bytes = self.budget_bytes
+        budget_bytes = fullest_device_bytes(problem, self.compared) if own_bytes is None else own_bytes
+        return int(min(budget_bytes * self.budget_ratio, problem.topology.hbm_bytes))
 
     def _check_room(self, problem: Problem, limit: int) -> None:
         needed, capacity = least_bytes(problem), problem.topology.hbm_bytes
         if needed > capacity:
             raise Infeasible(f"row-wise without any copy needs {needed} bytes of HBM on one device, it has {capacity}")
         # Without a budget of the user's, no copies at all may exceed the compared plan by rounding (deviation 2).
-        asked_for = self.budget_bytes is not None or self.budget_ratio != 1.0
-        if asked_for and needed > limit:
+        has_own_budget = self.budget_bytes is not None or self.budget_ratio != 1.0
+        if has_own_budget and needed > limit:
             row = max(problem.weight_bytes(table) // table.rows for table in problem.tables)
-            what = f"smaller than one row ({row} bytes)" if limit < row else "too small"
+            fault = f"smaller than one row ({row} bytes)" if limit < row else "too small"
             raise Infeasible(
-                f"a budget of {limit} bytes a device is {what}: without any copy the tables need {needed}; raise it"
+                f"a budget of {limit} bytes a device is {fault}: without any copy the tables need {needed}; raise it"
             )
 
 

@@ -27,12 +27,12 @@ def fullest_device_bytes(problem: Problem, compared: ComparedPlan) -> int:
         ComparedPlan.WHOLE_TABLE: 1,
         ComparedPlan.ROW_WISE: topology.world_size,
     }[compared]
-    used = np.zeros((topology.world_size // group, group), dtype=np.int64)
+    used_bytes = np.zeros((topology.world_size // group, group), dtype=np.int64)
     for table in sorted(problem.tables, key=problem.weight_bytes, reverse=True):
         row_bytes = problem.weight_bytes(table) // table.rows
-        home = int(used.sum(axis=1).argmin())
+        home = int(used_bytes.sum(axis=1).argmin())
         if table.rows < group:
-            used[home, used[home].argmin()] += table.rows * row_bytes
+            used_bytes[home, used_bytes[home].argmin()] += table.rows * row_bytes
         else:
-            used[home] += dealt(table.name, table.rows, group) * row_bytes
-    return int(used.max())
+            used_bytes[home] += dealt(table.name, table.rows, group) * row_bytes
+    return int(used_bytes.max())

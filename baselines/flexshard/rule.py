@@ -71,13 +71,13 @@ def benefits(units: Units, shares: LinkShares, prices: LinkPrices) -> tuple[Floa
 def added_bytes(units: Units, problem: Problem) -> tuple[Floats, Floats]:
     """Return the bytes that the warm and the hot tier add to every device over the cold one, [units] each."""
     local = problem.topology.devices_per_node
-    return units.held * (1.0 / local - units.cold_share), units.held * (1.0 - units.cold_share)
+    return units.held_bytes * (1.0 / local - units.cold_share), units.held_bytes * (1.0 - units.cold_share)
 
 
 def choose(
-    units: Units, saved: tuple[Floats, Floats], added: tuple[Floats, Floats], left: float, tables: int
+    units: Units, saved: tuple[Floats, Floats], added: tuple[Floats, Floats], free_bytes: float, tables: int
 ) -> RowTiers:
-    """Choose tiers within ``left`` further bytes a device, by the greedy rule; ``saved`` are ``benefits``, in seconds.
+    """Choose tiers within ``free_bytes`` a device, by the greedy rule; ``saved`` are ``benefits``, in seconds.
 
     Rows of the last run that does not fit whole are taken as far as there is room.
     """
@@ -94,13 +94,13 @@ def choose(
     worth = np.flatnonzero(density > 0)
     order = worth[np.argsort(-density[worth], kind="stable")]
     ends = np.cumsum(step_bytes[order] * number[order])
-    whole = int(np.searchsorted(ends, left, side="right")) if left > 0 else 0
-    taken = np.zeros(len(density))
-    taken[order[:whole]] = number[order[:whole]]
-    if left > 0 and whole < len(order):
-        room = left - (ends[whole - 1] if whole else 0.0)
-        taken[order[whole]] = np.floor(room / step_bytes[order[whole]])
-    to_warm, on, to_hot = (part * units.rows for part in np.split(taken, 3))
+    whole = int(np.searchsorted(ends, free_bytes, side="right")) if free_bytes > 0 else 0
+    counts = np.zeros(len(density))
+    counts[order[:whole]] = number[order[:whole]]
+    if free_bytes > 0 and whole < len(order):
+        room = free_bytes - (ends[whole - 1] if whole else 0.0)
+        counts[order[whole]] = np.floor(room / step_bytes[order[whole]])
+    to_warm, on, to_hot = (part * units.rows for part in np.split(counts, 3))
     hot_rows = np.bincount(units.table, weights=on + to_hot, minlength=tables)
     warm_rows = np.bincount(units.table, weights=to_warm - on, minlength=tables)
     return RowTiers(hot=np.rint(hot_rows).astype(np.int64), warm=np.rint(warm_rows).astype(np.int64))

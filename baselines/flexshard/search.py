@@ -37,8 +37,8 @@ def search(problem: Problem, limit_bytes: int, *, with_warm: bool) -> TieredPlan
     A warm tier has latencies of its own, which no row's benefit shows: plans without one are
     searched as well, so that the result is never worse than without a warm tier.
     """
-    found = [_Search(problem, limit_bytes, warm).best() for warm in ((False, True) if with_warm else (False,))]
-    return min(found, key=lambda one: one.seconds)
+    plans = [_Search(problem, limit_bytes, warm).best() for warm in ((False, True) if with_warm else (False,))]
+    return min(plans, key=lambda one: one.seconds)
 
 
 class _Search:
@@ -52,15 +52,15 @@ class _Search:
     def best(self) -> TieredPlan:
         """Return the best plan of the rule with unneeded tiers closed."""
         problem, homes_of = self.problem, all_homes(self.problem)
-        kept = [homes for homes in homes_of if cold_bytes(problem, homes) <= self.limit_bytes]
-        found = (
+        fitting = [homes for homes in homes_of if cold_bytes(problem, homes) <= self.limit_bytes]
+        plans = (
             TieredPlan(homes=homes, tiers=tiers, seconds=communication_s(problem, homes, tiers))
-            for homes in kept or [min(homes_of, key=lambda homes: cold_bytes(problem, homes))]
-            for tiers in dict.fromkeys(self._tried(homes))
+            for homes in fitting or [min(homes_of, key=lambda homes: cold_bytes(problem, homes))]
+            for tiers in dict.fromkeys(self._candidates(homes))
         )
-        return self._closed(min(found, key=lambda one: one.seconds))
+        return self._close(min(plans, key=lambda one: one.seconds))
 
-    def _tried(self, homes: Homes) -> Iterator[RowTiers]:
+    def _candidates(self, homes: Homes) -> Iterator[RowTiers]:
         """Yield no copies, then the rule's tiers at every pair of prices."""
         problem = self.problem
         units, shares = make_units(problem, with_warm=self.with_warm), link_shares(problem)
@@ -81,18 +81,18 @@ class _Search:
         problem = self.problem
         added = added_bytes(units, problem)
         evenly = sum(problem.weight_bytes(t) for t, cut in zip(problem.tables, self.split) if cut) / problem.world_size
-        left = self.limit_bytes - evenly - room.most_at_home_bytes
+        free_bytes = self.limit_bytes - evenly - room.most_at_home_bytes
         for _ in range(FITTING_ROUNDS):
-            if left <= 0:
+            if free_bytes <= 0:
                 return None
-            tiers = runnable(choose(units, saved, added, left, len(problem.tables)), problem)
+            tiers = runnable(choose(units, saved, added, free_bytes, len(problem.tables)), problem)
             over = int(room.rank_bytes(tiers).max()) - self.limit_bytes
             if over <= 0:
                 return tiers
-            left -= over
+            free_bytes -= over
         return None
 
-    def _closed(self, best: TieredPlan) -> TieredPlan:
+    def _close(self, best: TieredPlan) -> TieredPlan:
         """Take tables, one by one and together, out of one or two tiers where that pays and fits (deviation 4).
 
         A cold tier costs every rank a message of lengths to every other; a tier that no table of a
@@ -103,7 +103,7 @@ class _Search:
         alone = [np.arange(len(cold)) == i for i in np.argsort(cold, kind="stable") if self.split[i]]
         together, room = self._modules(), Room(problem, best.homes)
         for at in (*together, *alone, *together):
-            for tiers in _emptied(best.tiers, self.rows, at, with_warm=self.with_warm and bool(self.split[at].all())):
+            for tiers in _empty(best.tiers, self.rows, at, with_warm=self.with_warm and bool(self.split[at].all())):
                 if runnable(tiers, problem) != tiers or room.rank_bytes(tiers).max() > self.limit_bytes:
                     continue
                 seconds = communication_s(problem, best.homes, tiers)
@@ -116,7 +116,7 @@ class _Search:
         tables = self.problem.tables
         columns = np.array([table.dim if table.pooling is Pooling.NONE else 0 for table in tables])
         keys = sorted(set(zip(self.split.tolist(), columns.tolist())))
-        return [(self.split == is_cut) & (columns == wide) for is_cut, wide in keys]
+        return [(self.split == is_cut) & (columns == width) for is_cut, width in keys]
 
 
 def communication_s(problem: Problem, homes: Homes, tiers: RowTiers) -> float:
@@ -125,7 +125,7 @@ def communication_s(problem: Problem, homes: Homes, tiers: RowTiers) -> float:
     return sum(collective_s(collective, problem.machine) for collective in traffic.collectives.values())
 
 
-def _emptied(tiers: RowTiers, rows: Ints, at: Bools, *, with_warm: bool) -> Iterator[RowTiers]:
+def _empty(tiers: RowTiers, rows: Ints, at: Bools, *, with_warm: bool) -> Iterator[RowTiers]:
     """Yield the tiers with one or two of them emptied into another, for the tables ``at``."""
     hot, warm = tiers.hot, tiers.warm
     moved = [(rows, 0 * rows), (0 * rows, 0 * rows)]

@@ -35,18 +35,18 @@ def find_homes(problem: Problem, *, over_all: bool) -> Homes:
     whole = [i for i, table in enumerate(problem.tables) if not is_split(table, problem.world_size)]
     whole.sort(key=lambda i: problem.weight_bytes(problem.tables[i]), reverse=True)
     mean = sum(problem.weight_bytes(problem.tables[i]) for i in whole) / problem.world_size
-    used = np.zeros(problem.world_size, dtype=np.int64)
+    used_bytes = np.zeros(problem.world_size, dtype=np.int64)
     homes: Homes = {}
     for i in whole:
         table, size = problem.tables[i], problem.weight_bytes(problem.tables[i])
-        rank = int(used.argmin())
-        if used[rank] + size <= mean or table.rows < ways or ways == 1:
+        rank = int(used_bytes.argmin())
+        if used_bytes[rank] + size <= mean or table.rows < ways or ways == 1:
             homes[i] = OnRank(rank=rank)
-            used[rank] += size
+            used_bytes[rank] += size
         else:
-            group = int(used.reshape(-1, ways).sum(axis=1).argmin())
+            group = int(used_bytes.reshape(-1, ways).sum(axis=1).argmin())
             homes[i] = RowWise(ranks=tuple(range(group * ways, (group + 1) * ways)))
-            used[group * ways : (group + 1) * ways] += dealt(table.name, table.rows, ways) * (size // table.rows)
+            used_bytes[group * ways : (group + 1) * ways] += dealt(table.name, table.rows, ways) * (size // table.rows)
     return homes
 
 
@@ -113,9 +113,9 @@ def runnable(tiers: RowTiers, problem: Problem) -> RowTiers:
     split = np.array([is_split(table, world) for table in problem.tables])
     hot, warm = tiers.hot, tiers.warm
     cold = rows - hot - warm
-    lacking = np.where(split & (cold > 0) & (cold < world), world - cold, 0)
-    from_warm = np.minimum(lacking, warm)
-    hot, warm = hot - (lacking - from_warm), warm - from_warm
+    shortage = np.where(split & (cold > 0) & (cold < world), world - cold, 0)
+    from_warm = np.minimum(shortage, warm)
+    hot, warm = hot - (shortage - from_warm), warm - from_warm
     too_few = (warm > 0) & (warm < local)
     # Warm rows that the node cannot be dealt become cold where cold rows are dealt anyway, else hot rows go with them.
     rest = rows - hot - np.where(too_few, 0, warm)
@@ -128,14 +128,14 @@ def make_plan(
 ) -> Plan:
     """Return the plan of runnable tiers."""
     segments: list[Segment] = []
-    everyone = tuple(range(problem.world_size))
+    ranks = tuple(range(problem.world_size))
     for i, table in enumerate(problem.tables):
         hot, warm = int(tiers.hot[i]), int(tiers.warm[i])
         if i in homes:
-            place = Replicated(ranks=everyone) if hot else homes[i]
+            place = Replicated(ranks=ranks) if hot else homes[i]
             segments.append(whole_table(table, place))
             continue
         # Cold rows lie over all ranks, never over one node: deviation 11.
-        cold = table.rows, RowWise(ranks=everyone)
-        segments += row_ranges(table, (hot, Replicated(ranks=everyone)), (hot + warm, GroupSharded()), cold)
+        cold = table.rows, RowWise(ranks=ranks)
+        segments += row_ranges(table, (hot, Replicated(ranks=ranks)), (hot + warm, GroupSharded()), cold)
     return Plan(world_size=problem.world_size, segments=tuple(segments), notes=notes or {})

@@ -43,7 +43,7 @@ class Units:
     in one iteration, whoever owns it."""
     weights: Floats
     """Bytes of its weights: what an all-reduce of its gradient carries."""
-    held: Floats
+    held_bytes: Floats
     """Bytes of its weights and optimiser state."""
     cold_share: Floats
     """Share of it that every device holds while it is cold: 1 / world of a dealt row, nothing of an indivisible
@@ -75,10 +75,10 @@ def make_units(problem: Problem, *, with_warm: bool) -> Units:
             (i * same, number, rows * same, exchanged, rows * table.dim * problem.precision.bytes * same,
              rows * row_bytes * same, share * same, may * same)
         )  # fmt: skip
-    table_of, number, unit_rows, exchanged, weights, held, cold_share, may_warm = map(np.concatenate, zip(*parts))
+    table_of, number, unit_rows, exchanged, weights, held_bytes, cold_share, may_warm = map(np.concatenate, zip(*parts))
     return Units(
         table=table_of.astype(np.int64), number=number, rows=unit_rows, exchanged=exchanged, weights=weights,
-        held=held, cold_share=cold_share, warm=may_warm.astype(bool),
+        held_bytes=held_bytes, cold_share=cold_share, warm=may_warm.astype(bool),
     )  # fmt: skip
 
 

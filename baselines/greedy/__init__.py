@@ -92,7 +92,7 @@ class GreedyCost(_Greedy):
 def _place(costs: Floats, sizes: Ints, problem: Problem) -> tuple[list[int], list[Tier]]:
     world, topology = problem.world_size, problem.topology
     free = {Tier.HBM: np.full(world, topology.hbm_bytes), Tier.UVM: np.full(world, topology.uvm_bytes)}
-    cost_sums, used = np.zeros(world), np.zeros(world, dtype=np.int64)
+    cost_sums, used_bytes = np.zeros(world), np.zeros(world, dtype=np.int64)
     ranks, tiers = [0] * len(costs), [Tier.HBM] * len(costs)
     for table in np.lexsort((np.arange(len(costs)), -sizes, -costs)).tolist():
         # deviation 2: host memory where the machine has it
@@ -104,10 +104,10 @@ def _place(costs: Floats, sizes: Ints, problem: Problem) -> tuple[list[int], lis
             )
         # deviation 1: a spilled table's device is found as any other's, by a sum that counts both tiers
         roomy = np.flatnonzero(free[tier] >= sizes[table])
-        rank = int(roomy[np.lexsort((roomy, used[roomy], cost_sums[roomy]))[0]])
+        rank = int(roomy[np.lexsort((roomy, used_bytes[roomy], cost_sums[roomy]))[0]])
         ranks[table], tiers[table] = rank, tier
         free[tier][rank] -= sizes[table]
-        used[rank] += sizes[table]
+        used_bytes[rank] += sizes[table]
         cost_sums[rank] += costs[table]
     return ranks, tiers
 

@@ -26,8 +26,8 @@ def expected(profile: AccessProfile) -> AccessProfile:
     unseen = profile.unseen_share * profile.lookups
     if unseen == 0.0:
         return profile
-    given_up = unseen / profile.seen_rows
-    rates = [(count - given_up, number) for count, number in zip(profile.counts, profile.row_counts)]
+    discount = unseen / profile.seen_rows
+    rates = [(count - discount, number) for count, number in zip(profile.counts, profile.row_counts)]
     each, rows = unseen / never, never
     # Rows never seen are no hotter than those seen least: these are all alike, then.
     while rates and each > rates[-1][0]:

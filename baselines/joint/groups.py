@@ -33,9 +33,9 @@ class Groups:
         sample_bytes = counter.problem.batch_size // world * counter.problem.exchange.bytes
         returned = counted.returned + counted.pooled * sample_bytes * on_rank
         columns = counted.pooled * (counted.scope == Holders.NODE)
-        held = np.stack([counted.fullest * ~counted.uvm, counted.fullest * counted.uvm], axis=1)
+        held_bytes = np.stack([counted.fullest * ~counted.uvm, counted.fullest * counted.uvm], axis=1)
         exchanged = np.stack([counted.received * ranked, returned * ranked, columns], axis=1)
-        self.parcels = self.sum(np.concatenate([counted.numbers, exchanged, held], axis=1))
+        self.parcels = self.sum(np.concatenate([counted.numbers, exchanged, held_bytes], axis=1))
         """What each adds to the fullest device that has it, [groups, PARCEL]."""
         self.sources = self.sum(counted.sources)
         """Milliseconds in which each rank puts the lookups of its samples in place to send them."""

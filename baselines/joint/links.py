@@ -46,16 +46,16 @@ class Links:
         copies, own = scope == Holders.NODES, scope == Holders.COPIES
         vectors = counted.returned + columns * (scope == Holders.RANK)
         sharers = np.where(copies, self.local, self.world) * (node | world | copies)
-        found = np.zeros((len(scope), 5, 2))
-        found[:, 0, 0], found[:, 0, 1] = counted.received * local, counted.received * across * ranked
-        found[:, 1, 0] = vectors * local
-        found[:, 1, 1] = vectors * across * ranked + columns * (nodes - 1) * node
-        found[:, 2, 0] = columns * sharers * local / self.local
-        found[:, 2, 1] = columns * self.world / self.local * (nodes - 1) / nodes * world
-        found[:, 3, 0] = weights * local / self.local * own
-        found[:, 3, 1] = weights * own / self.local * (nodes - 1) / nodes
-        found[:, 4, 1] = weights * copies * (nodes - 1) / nodes
-        return np.asarray(found * [self.intra, self.inter])
+        link_bytes = np.zeros((len(scope), 5, 2))
+        link_bytes[:, 0, 0], link_bytes[:, 0, 1] = counted.received * local, counted.received * across * ranked
+        link_bytes[:, 1, 0] = vectors * local
+        link_bytes[:, 1, 1] = vectors * across * ranked + columns * (nodes - 1) * node
+        link_bytes[:, 2, 0] = columns * sharers * local / self.local
+        link_bytes[:, 2, 1] = columns * self.world / self.local * (nodes - 1) / nodes * world
+        link_bytes[:, 3, 0] = weights * local / self.local * own
+        link_bytes[:, 3, 1] = weights * own / self.local * (nodes - 1) / nodes
+        link_bytes[:, 4, 1] = weights * copies * (nodes - 1) / nodes
+        return np.asarray(link_bytes * [self.intra, self.inter])
 
     def added_ms(self, counted: CountedPieces) -> Floats:
         """Return milliseconds in which each device adds up what arrives of a piece's sums, and converts, [pieces].
@@ -67,7 +67,7 @@ class Links:
             [scope == Holders.NODES, scope == Holders.RANK, scope == Holders.COPIES], [local, 0, 0], self.world
         )
         across = self.world / local * (nodes - 1) / nodes * (scope == Holders.WORLD)
-        arrived = counted.pooled * self.sample_bytes * (inside * (local - 1) / local + across)
+        arriving_bytes = counted.pooled * self.sample_bytes * (inside * (local - 1) / local + across)
         columns, shared = counted.pooled * self.sample_bytes, self.local > 1
         passed = np.select(
             [scope == Holders.RANK, scope == Holders.NODE, scope == Holders.WORLD, scope == Holders.NODES],
@@ -81,7 +81,7 @@ class Links:
         )
         askers = np.where(scope == Holders.NODES, self.local * shared, self.world)
         converted = columns * passed + 2.0 * counted.returned * askers
-        return np.asarray(arrived * self.added + converted * self.converted)
+        return np.asarray(arriving_bytes * self.added + converted * self.converted)
 
     def lumps_ms(self, counted: CountedPieces) -> tuple[Floats, Floats]:
         """Return milliseconds of lookups and vectors on a device that has a piece of one device or node, [pieces] each.

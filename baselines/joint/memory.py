@@ -28,8 +28,8 @@ def hot_rows(problem: Problem, share: float, moves: frozenset[Move]) -> list[int
     rows, table, cost = _cuts(problem, split=Move.ROWS in moves)
     each = np.array([problem.weight_bytes(table) / table.rows for table in problem.tables])
     size = rows * each[table]
-    found = rows[filled(cheapest(cost, size, by_table(table), room), cost, size, table, room)].tolist()
-    return [None if kept == table.rows else kept for kept, table in zip(found, problem.tables)]
+    kept_rows = rows[filled(cheapest(cost, size, by_table(table), room), cost, size, table, room)].tolist()
+    return [None if kept == table.rows else kept for kept, table in zip(kept_rows, problem.tables)]
 
 
 def _cuts(problem: Problem, *, split: bool) -> tuple[Ints, Ints, Floats]:
@@ -51,7 +51,7 @@ def _cuts(problem: Problem, *, split: bool) -> tuple[Ints, Ints, Floats]:
     counter = Counter(problem)
     counted = counter.count(cuts)
     table_of, kept_rows = np.concatenate(tables), np.concatenate(rows)
-    there = np.array([cut.start < cut.stop for cut in cuts])
-    numbers, sources = counted.numbers * there[:, None], counted.sources * there * problem.world_size
+    nonempty = np.array([cut.start < cut.stop for cut in cuts])
+    numbers, sources = counted.numbers * nonempty[:, None], counted.sources * nonempty * problem.world_size
     forward, backward = counter.kernels.work_ms(numbers[0::2] + numbers[1::2])
     return kept_rows, table_of, forward + backward + sources[0::2] + sources[1::2]

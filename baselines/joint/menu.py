@@ -107,18 +107,18 @@ class Menu:
     def form(self, option: int) -> Form:
         """Return the pieces of an option, which are made once."""
         if option not in self._forms:
-            made, chosen = [], self.options[option]
+            pieces, chosen = [], self.options[option]
             for number, group in enumerate(chosen.groups):
                 shards = chosen.shards if number == len(chosen.groups) - 1 else 1
-                made += [self.pieces(group, shard) for shard in range(shards)]
-            self._forms[option] = tuple(made)
+                pieces += [self.pieces(group, shard) for shard in range(shards)]
+            self._forms[option] = tuple(pieces)
         return self._forms[option]
 
     def pieces(self, group: int, shard: int = 0) -> tuple[TablePiece, ...]:
         """Return the pieces of a group, in so many of its column ranges from the first."""
-        found = self._pieces_of[group]
-        width = self._cuts[found[0]].width
-        return tuple(self.counter.piece(self.counted, at, shard * width) for at in found)
+        numbers = self._pieces_of[group]
+        width = self._cuts[numbers[0]].width
+        return tuple(self.counter.piece(self.counted, at, shard * width) for at in numbers)
 
     def of(self, table: int) -> range:
         """Return the numbers of a table's options."""
@@ -137,28 +137,28 @@ class Menu:
         """Return all options of a table, the whole table on one device first."""
         table, topology = self.problem.tables[index], self.problem.topology
         copied, warm = self._copied_rows(index)
-        made: list[Option] = []
+        options: list[Option] = []
         for first in copied:
             copies = [self._piece(PieceCut(index, Holders.COPIES, 0, first, table.dim))] if first else []
             head = (self._group(*copies),) if first else ()
             if first == table.rows:
-                made.append(Option(index, head))
+                options.append(Option(index, head))
                 continue
-            made += [Option(index, (*head, rest), shards) for rest, shards in self._rests(index, first)]
-            made += [Option(index, (*head, *ranges)) for ranges in self._row_ranges(index, first)]
+            options += [Option(index, (*head, rest), shards) for rest, shards in self._rests(index, first)]
+            options += [Option(index, (*head, *ranges)) for ranges in self._row_ranges(index, first)]
             for last in warm:
                 if last <= first or (last < table.rows and last - first < topology.devices_per_node):
                     continue
                 between = self._group(self._piece(PieceCut(index, Holders.NODES, first, last, table.dim)))
                 if last == table.rows:
-                    made.append(Option(index, (*head, between)))
+                    options.append(Option(index, (*head, between)))
                     continue
-                made += [
+                options += [
                     Option(index, (*head, between, rest))
                     for scope in WARM_SCOPES
                     if (rest := self._rest(index, last, scope)) is not None
                 ]
-        return made
+        return options
 
     def _row_ranges(self, index: int, first: int) -> list[tuple[int, ...]]:
         """Return ways to cut the rows from ``first`` on into ranges of alike lookups, each for a device of its own.
@@ -168,20 +168,20 @@ class Menu:
         table, profile = self.problem.tables[index], self.problem.profiles[index]
         if Move.ROWS not in self.moves or self.hot_rows[index] is not None:
             return []
-        gone, found = float(profile.cdf(first)), list[tuple[int, ...]]()
+        share_before, ranges = float(profile.cdf(first)), list[tuple[int, ...]]()
         for ways in self.extent.ranges:
-            shares = gone + (1.0 - gone) * np.arange(1, ways) / ways
+            shares = share_before + (1.0 - share_before) * np.arange(1, ways) / ways
             ends = [first, *profile.inverse_cdf(shares).tolist(), table.rows]
             spans = list(zip(ends, ends[1:]))
-            known = ends[-2] <= self._seen[index] and all(start < stop for start, stop in spans)
-            if known and ways <= self.problem.world_size:
+            is_known = ends[-2] <= self._seen[index] and all(start < stop for start, stop in spans)
+            if is_known and ways <= self.problem.world_size:
                 cuts = [PieceCut(index, Holders.RANK, *span, table.dim) for span in spans]
-                found.append(tuple(self._group(self._piece(cut)) for cut in cuts))
-        return found
+                ranges.append(tuple(self._group(self._piece(cut)) for cut in cuts))
+        return ranges
 
     def _rests(self, index: int, first: int) -> list[tuple[int, int]]:
         """Return the ways to place the rows from ``first`` on, each with its number of column ranges."""
-        table, topology, found = self.problem.tables[index], self.problem.topology, []
+        table, topology, rests = self.problem.tables[index], self.problem.topology, []
         for scope, ways, places in (
             (Holders.RANK, self.extent.shards, topology.world_size),
             (Holders.NODE, self.extent.dealt_shards, topology.nodes),
@@ -196,8 +196,8 @@ class Menu:
                     continue
                 rest = self._rest(index, first, scope, table.dim // shards)
                 if rest is not None:
-                    found.append((rest, shards))
-        return found
+                    rests.append((rest, shards))
+        return rests
 
     def _rest(self, index: int, first: int, scope: Holders, width: int | None = None) -> int | None:
         """Return the group of the rows from ``first`` on in one scope; None where the scope cannot have them."""
@@ -246,8 +246,8 @@ class Menu:
         cost = 2.0 * table.dim * self.problem.precision.bytes * self.links.reduced
 
         def rows(worth: Floats, times: float) -> int:
-            found = int(np.count_nonzero(worth >= times * cost))
-            return min(int(ends[found - 1]), limit) if found else 0
+            count = int(np.count_nonzero(worth >= times * cost))
+            return min(int(ends[count - 1]), limit) if count else 0
 
         if Move.ROWS not in self.moves:
             return sorted({0, table.rows} if limit == table.rows else {0}), []
@@ -284,27 +284,27 @@ class Contributions:
         times, first = np.ones(len(group)), np.concatenate([[0], ends[:-1]])
         times[ends - 1] = [option.shards for option in options]
 
-        def summed(values: Floats) -> Floats:
+        def sums(values: Floats) -> Floats:
             """Return the sums over the options' groups of ``values`` [groups, ...]."""
             return np.asarray(np.add.reduceat((values[group].T * times).T, first, axis=0))
 
         share = counter.holders[counted.scope] / menu.problem.world_size
         kernels = np.stack(counter.kernels.work_ms(counted.numbers), axis=1)
-        self.kernels = summed(groups.sum(kernels * share[:, None]))
+        self.kernels = sums(groups.sum(kernels * share[:, None]))
         """Forward and backward milliseconds, in the mean over the devices."""
-        self.links = summed(groups.sum(menu.links.by_link_ms(counted) * share[:, None, None]))
+        self.links = sums(groups.sum(menu.links.by_link_ms(counted) * share[:, None, None]))
         """Milliseconds of exchanges by link, in the mean over the devices, as ``Links.by_link_ms`` gives them."""
-        self.alike = summed(groups.sum(counted.sources + menu.links.added_ms(counted) * share))
+        self.alike = sums(groups.sum(counted.sources + menu.links.added_ms(counted) * share))
         """Milliseconds, in the mean over the devices, to put lookups in place to send them and to add up sums."""
         lumps = groups.sum(np.concatenate([kernels, np.stack(menu.links.lumps_ms(counted), axis=1)], axis=1))
         lumps[groups.scope > Holders.NODE] = 0.0
         self.largest = np.maximum.reduceat(lumps[group], first, axis=0)
         """Milliseconds of each phase on a device that has a part, of pieces that not all devices have."""
-        self.size = summed(groups.sum(counted.size * ~counted.uvm))
+        self.size = sums(groups.sum(counted.size * ~counted.uvm))
         """Bytes in the HBM of all devices together."""
-        self.spread = summed(groups.parcels[:, : NUMBERS + 2] * groups.share[:, None])
+        self.spread = sums(groups.parcels[:, : NUMBERS + 2] * groups.share[:, None])
         """Kernel numbers, bytes received and bytes returned, if all were spread evenly over the devices."""
-        self.sources = summed(groups.sources * (groups.scope < Holders.WORLD))
+        self.sources = sums(groups.sources * (groups.scope < Holders.WORLD))
         """Milliseconds to put in place the lookups that are sent to some devices alone."""
         self.kinds = groups.kinds
         self.needs = np.zeros((len(options), len(self.kinds)), dtype=np.bool_)

@@ -97,7 +97,7 @@ class TablePiece:
     returned: float
     pooled: float
     weights: float
-    held: Floats
+    held_bytes: Floats
     """Bytes of weights and state by device of the scope, in the scope's order; [1] where all hold the same."""
     module: int
     """Columns of the module of unpooled tables that it is in; 0 is the module of all pooled tables."""
@@ -156,17 +156,17 @@ class Counter:
         ).T
         alone, uvm = np.array([(cut.alone, cut.tier is Tier.UVM) for cut in cuts]).T
         ways, askers, world = self.ways[scope], self.askers[scope], problem.world_size
-        share, distinct = self._met(table, scope, start, stop)
-        asked = self.lookups[table] * share * askers / world / ways
+        share, distinct = self._shares(table, scope, start, stop)
+        device_lookups = self.lookups[table] * share * askers / world / ways
         samples = problem.batch_size // world * askers
         unpooled, features = self.unpooled[table], self.features[table]
-        bags = np.where(unpooled, asked, samples * features)
+        bags = np.where(unpooled, device_lookups, samples * features)
         state = np.array([problem.optimizer.state_bytes(int(columns)) for columns in width])
         load = Load.zeros(len(cuts))
         for kind in np.unique(np.stack([unpooled, uvm, state], axis=1), axis=0):
             at = np.flatnonzero((unpooled == kind[0]) & (uvm == kind[1]) & (state == kind[2]))
             load.values[at] = segment_load(
-                lookups=asked[at],
+                lookups=device_lookups[at],
                 distinct=distinct[at] / ways[at],
                 bags=bags[at],
                 rows=((stop - start) / ways)[at],
@@ -178,7 +178,7 @@ class Counter:
             ).values
         load.tables[...] = features * (bags > 0)
         own = scope == Holders.COPIES
-        lookups, local_batch = asked / askers * ways, problem.batch_size // world
+        lookups, local_batch = device_lookups / askers * ways, problem.batch_size // world
         sent = Sources(lookups, ways * local_batch * features, np.where(scope == Holders.RANK, 0.0, lookups))
         sent = Sources(*(np.where(own, 0.0, part) for part in sent))
         rows = stop - start
@@ -189,9 +189,11 @@ class Counter:
             numbers=self.kernels.numbers(load),
             loads=load,
             sent=sent,
-            received=np.where(own, 0.0, asked / askers * INDEX_BYTES + samples / askers * features * LENGTH_BYTES),
+            received=np.where(
+                own, 0.0, device_lookups / askers * INDEX_BYTES + samples / askers * features * LENGTH_BYTES
+            ),
             sources=1e3 * sources_s(sent, problem.machine.constants),
-            returned=np.where(unpooled & ~own, asked / askers * width * problem.exchange.bytes, 0.0),
+            returned=np.where(unpooled & ~own, device_lookups / askers * width * problem.exchange.bytes, 0.0),
             pooled=np.where(alone & ~unpooled & ~own, width * features, 0).astype(np.float64),
             weights=np.where(own, rows * width, np.where(scope == Holders.NODES, shared, 0)).astype(np.float64),
             size=(rows * row_bytes * self.holders[scope] / ways).astype(np.float64),
@@ -201,7 +203,7 @@ class Counter:
             uvm=uvm,
         )
 
-    def _met(self, table: Ints, scope: Ints, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
+    def _shares(self, table: Ints, scope: Ints, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
         """Return each piece's share of its table's lookups, and distinct rows that its askers want, [pieces] each."""
         share, distinct = np.zeros(len(table)), np.zeros(len(table))
         first = np.searchsorted(table, np.arange(len(self.problem.tables) + 1))
@@ -213,11 +215,11 @@ class Counter:
                 continue
             ends = np.stack([start[of], stop[of]])
             share[of] = np.diff(profile.cdf(ends), axis=0)[0]
-            asking = self.askers[scope[of]]
-            for askers in np.unique(asking):
-                those = asking == askers
-                below = profile.distinct_below(self.lookups[index] * askers / self.problem.world_size, ends[:, those])
-                distinct[first[index] + np.flatnonzero(those)] = below[1] - below[0]
+            asker_counts = self.askers[scope[of]]
+            for askers in np.unique(asker_counts):
+                alike = asker_counts == askers
+                below = profile.distinct_below(self.lookups[index] * askers / self.problem.world_size, ends[:, alike])
+                distinct[first[index] + np.flatnonzero(alike)] = below[1] - below[0]
         return share, distinct
 
     def piece(self, counted: CountedPieces, at: int, first_column: int = 0) -> TablePiece:
@@ -238,6 +240,6 @@ class Counter:
             returned=float(counted.returned[at]),
             pooled=float(counted.pooled[at]),
             weights=float(counted.weights[at]),
-            held=shares * row_bytes,
+            held_bytes=shares * row_bytes,
             module=int(counted.module[at]),
         )

@@ -62,15 +62,15 @@ class TablePlaces:
     places: tuple[int, ...]
 
 
-class Things:
-    """What lies on one device or node: tables, numbers of their parts, places, [things] each."""
+class PlacedParts:
+    """Parts of tables that are each on one device, or on one node: tables, numbers in them, places, [parts] each."""
 
-    def __init__(self, found: Ints, menu: Menu, ruler: Ruler) -> None:
-        """``found`` are tables, parts, places and groups, [things, 4]."""
-        self.tables, self.parts, self.places = found[:, :3].T.copy()
-        self.parcels: Floats = menu.groups.parcels[found[:, 3]]
+    def __init__(self, parts: Ints, menu: Menu, ruler: Ruler) -> None:
+        """``parts`` are tables, numbers in them, places and groups, [parts, 4]."""
+        self.tables, self.numbers, self.places = parts[:, :3].T.copy()
+        self.parcels: Floats = menu.groups.parcels[parts[:, 3]]
         self.phases_ms = ruler.parcels_ms(self.parcels)
-        """Milliseconds of the four phases of each thing alone, [4, things]."""
+        """Milliseconds of the four phases of each part alone, [4, parts]."""
 
 
 class Planner:
@@ -81,7 +81,7 @@ class Planner:
         self.state = PlanState(problem)
         self.ruler = Ruler(self.state)
         self.placed: dict[int, TablePlaces] = {}
-        self._listed: dict[Holders, Things] = {}
+        self._listed: dict[Holders, PlacedParts] = {}
 
     def construct(self, options: Ints) -> bool:
         """Place all tables, dearest first, in these options or, without room, in others; False where none has room."""
@@ -93,76 +93,76 @@ class Planner:
         order = np.argsort(np.where(lump > 0.0, -lump, -np.inf), kind="stable").tolist()
         rest = parts.spread[options].sum(axis=0)
         while order:
-            taken = self._next(order, options)
-            rest = rest - parts.spread[options[taken]].sum(axis=0)
+            tables = self._next(order, options)
+            rest = rest - parts.spread[options[tables]].sum(axis=0)
             self.ruler.ahead = np.maximum(rest, 0.0)
             self.ruler.refresh()
-            if not self._put_together(taken, options):
+            if not self._put_together(tables, options):
                 return False
-            order = order[len(taken) :]
+            order = order[len(tables) :]
         self.ruler.ahead = np.zeros_like(rest)
         self.ruler.refresh()
         return True
 
     def _next(self, order: Sequence[int], options: Ints) -> list[int]:
         """Return the next tables whose parts are, together, on few of the devices: they do not meet."""
-        taken, parts = list[int](), 0
+        tables, parts = list[int](), 0
         scope, local = self.menu.groups.scope, self.state.local
         for table in order:
             option = self.menu.options[options[table]]
             devices = {Holders.RANK: 1, Holders.NODE: local}
             own = [devices.get(Holders(int(scope[group])), 0) for group in option.groups]
             parts += sum(own) + (option.shards - 1) * own[-1]
-            if taken and parts > self.state.world // APART:
+            if tables and parts > self.state.world // APART:
                 break
-            taken.append(table)
-        return taken
+            tables.append(table)
+        return tables
 
     def _put_together(self, tables: Sequence[int], options: Ints) -> bool:
         """Place tables where the norms grow least, each on devices that the others are not on; False without room."""
-        rated, used = self._rates([int(options[table]) for table in tables]), np.zeros(self.state.world, dtype=np.bool_)
+        rates, used = self._rates([int(options[table]) for table in tables]), np.zeros(self.state.world, dtype=np.bool_)
         for table in tables:
             option = int(options[table])
-            found = self._picked(option, rated, used)
-            if found is None:
+            pick = self._pick(option, rates, used)
+            if pick is None:
                 self.ruler.refresh()
                 used[...] = True
                 if not self._put_best(table, [option]) and not self._put_best(table, self.menu.of(table)):
                     return False
                 self.ruler.refresh()
                 continue
-            self._put(table, found[0])
-            for group, place in zip(self.menu.form(option), found[0].places):
+            self._put(table, pick[0])
+            for group, place in zip(self.menu.form(option), pick[0].places):
                 if group[0].scope <= Holders.NODE:
                     used[self.state.ranks(group[0], place)] = True
         return True
 
     def _put_best(self, table: int, options: Sequence[int]) -> bool:
         """Place a table in the option and the places where the norms grow least; False where none has room."""
-        best, chosen = np.inf, None
-        for rated, placed in self.rated(options):
-            if rated < best:
-                best, chosen = rated, placed
-        if chosen is None:
+        best, best_places = np.inf, None
+        for growth_ms, places in self.rate(options):
+            if growth_ms < best:
+                best, best_places = growth_ms, places
+        if best_places is None:
             return False
-        self._put(table, chosen)
+        self._put(table, best_places)
         return True
 
-    def rated(self, options: Sequence[int]) -> list[tuple[float, TablePlaces | None]]:
+    def rate(self, options: Sequence[int]) -> list[tuple[float, TablePlaces | None]]:
         """Return how many milliseconds the norms grow with each option, and its places.
 
         Without room they are infinity and None. Parts of a table that have a device each are on different ones.
         """
         groups, rates = self.menu.groups, self._rates(options)
-        picked = [self._picked(option, rates) for option in options]
+        picks = [self._pick(option, rates) for option in options]
         self.effort.nominal_s -= OPTION_S * len(options)
-        powers = np.array([one[1] for one in picked if one is not None]).reshape(-1, 4).T
-        grown, found = iter(self.ruler.grown(powers).tolist()), list[tuple[float, TablePlaces | None]]()
+        powers = np.array([one[1] for one in picks if one is not None]).reshape(-1, 4).T
+        grown, ratings = iter(self.ruler.grown(powers).tolist()), list[tuple[float, TablePlaces | None]]()
         calls_ms: dict[frozenset[int], float] = {}
         alike_ms: dict[tuple[int, ...], float] = {}
-        for option, one in zip(options, picked):
+        for option, one in zip(options, picks):
             if one is None:
-                found.append((np.inf, None))
+                ratings.append((np.inf, None))
                 continue
             chosen = self.menu.options[option].groups
             kinds = frozenset(groups.kind[list(chosen)].tolist())
@@ -172,37 +172,37 @@ class Planner:
             if shared not in alike_ms:
                 alike_ms[shared] = self.ruler.alike_ms([piece for g in shared for piece in self.menu.pieces(g)])
             alike = alike_ms[shared] + float(self.menu.contributions.sources[option])
-            found.append((calls_ms[kinds] + alike + next(grown), one[0]))
-        return found
+            ratings.append((calls_ms[kinds] + alike + next(grown), one[0]))
+        return ratings
 
     def _rates(self, options: Sequence[int]) -> Rates:
         """Return what ``Ruler.rate`` tells of each group of the options, all rated together."""
-        groups, found = self.menu.groups, Rates()
+        groups, by_group = self.menu.groups, Rates()
         every = np.array(list(dict.fromkeys(g for option in options for g in self.menu.options[option].groups)))
         self.effort.nominal_s -= CALL_S
         for scope in np.unique(groups.scope[every]).tolist():
-            those = every[groups.scope[every] == scope]
-            for some in np.array_split(those, -(-len(those) * self.state.world // TOGETHER)):
+            in_scope = every[groups.scope[every] == scope]
+            for some in np.array_split(in_scope, -(-len(in_scope) * self.state.world // TOGETHER)):
                 rates, powers = self.ruler.rate(groups.parcels[some], Holders(scope))
-                found.update({int(group): (rates[at], powers[:, at]) for at, group in enumerate(some)})
+                by_group.update({int(group): (rates[at], powers[:, at]) for at, group in enumerate(some)})
                 self.effort.nominal_s -= CALL_S + PLACE_S * self.state.world * len(some)
-        return found
+        return by_group
 
-    def _picked(self, option: int, rated: Rates, used: Bools | None = None) -> tuple[TablePlaces, Floats] | None:
+    def _pick(self, option: int, rates_of: Rates, used: Bools | None = None) -> tuple[TablePlaces, Floats] | None:
         """Return the best places of an option, and the powers that it adds, [4]; None where there is no room.
 
         No part that one device or one node has is on a device that is ``used`` [devices].
         """
         groups, state, chosen = self.menu.groups, self.state, self.menu.options[option]
-        held = groups.parcels[list(chosen.groups), NUMBERS + 3 :]
-        roomy = self.ruler.roomy(held.sum(axis=0))
-        taken = None if roomy else np.zeros_like(state.held)
+        held_bytes = groups.parcels[list(chosen.groups), NUMBERS + 3 :]
+        roomy = self.ruler.roomy(held_bytes.sum(axis=0))
+        taken_bytes = None if roomy else np.zeros_like(state.held_bytes)
         places, powers, own = list[int](), np.zeros(4), list[int]()
         for at, group in enumerate(chosen.groups):
             scope, times = Holders(int(groups.scope[group])), chosen.shards if at == len(chosen.groups) - 1 else 1
-            rates, grown = rated[group]
-            if taken is not None:
-                full = (state.held + taken + held[at][:, None] > state.capacity).any(axis=0)
+            rates, grown = rates_of[group]
+            if taken_bytes is not None:
+                full = (state.held_bytes + taken_bytes + held_bytes[at][:, None] > state.capacity).any(axis=0)
                 rates = np.where(full.reshape(len(rates), -1).any(axis=1), np.inf, rates)
             if used is not None and scope <= Holders.NODE:
                 rates = np.where(used.reshape(len(rates), -1).any(axis=1), np.inf, rates)
@@ -217,18 +217,18 @@ class Planner:
             places += new
             powers += grown[:, best].sum(axis=1)
             own += new if scope is Holders.RANK else []
-            if taken is not None:
+            if taken_bytes is not None:
                 for place in new:
-                    taken[:, state.devices(scope, place)] += held[at][:, None]
+                    taken_bytes[:, state.devices(scope, place)] += held_bytes[at][:, None]
         return TablePlaces(option, tuple(places)), powers
 
-    def _put(self, table: int, placed: TablePlaces, sign: int = 1) -> None:
-        for group, place in zip(self.menu.form(placed.option), placed.places, strict=True):
+    def _put(self, table: int, places: TablePlaces, sign: int = 1) -> None:
+        for group, place in zip(self.menu.form(places.option), places.places, strict=True):
             for piece in group:
                 self.state.add(piece, place, sign)
         self._listed.clear()
         if sign > 0:
-            self.placed[table] = placed
+            self.placed[table] = places
 
     def segments(self) -> tuple[Segment, ...]:
         """Return the segments of all tables that are placed."""
@@ -247,23 +247,23 @@ class Planner:
 
     def improve(self) -> None:
         """Exchange, move and re-split what the slowest devices have while the norms fall; keep the best step seen."""
-        best, kept = self.step_ms, dict(self.placed)
+        best, best_places = self.step_ms, dict(self.placed)
         for doublings in DOUBLINGS:
             self.ruler.doublings = doublings
             self.ruler.refresh()
-            while not self.effort.spent and self._improved():
+            while not self.effort.spent and self._improve_once():
                 if self.step_ms < best:
-                    best, kept = self.step_ms, dict(self.placed)
-        self._restore(kept)
+                    best, best_places = self.step_ms, dict(self.placed)
+        self._restore(best_places)
 
-    def _restore(self, kept: dict[int, TablePlaces]) -> None:
-        for table, placed in kept.items():
-            if self.placed[table] is not placed:
+    def _restore(self, places_of: dict[int, TablePlaces]) -> None:
+        for table, places in places_of.items():
+            if self.placed[table] is not places:
                 self._put(table, self.placed[table], -1)
-                self._put(table, placed)
+                self._put(table, places)
         self.ruler.refresh()
 
-    def _improved(self) -> bool:
+    def _improve_once(self) -> bool:
         """Make one change on the slowest device of some phase; False where none helps."""
         phases = self.ruler.phases
         excess = (phases.max(axis=1) - phases.mean(axis=1)) * WEIGHTS[:4]
@@ -271,7 +271,7 @@ class Planner:
         return any(self._exchange(rank) for rank in slowest) or any(self._resplit(rank) for rank in slowest)
 
     def _exchange(self, rank: int) -> bool:
-        """Make the best exchange of one thing of a device, or of its node, with a thing, or nothing, of any other.
+        """Make the best exchange of one part of a device, or of its node, with a part, or nothing, of any other.
 
         Only exchanges that look best when phases add up are rated. False where none helps.
         """
@@ -280,75 +280,75 @@ class Planner:
     def _exchange_of(self, scope: Holders, rank: int) -> bool:
         devices = 1 if scope is Holders.RANK else self.state.local
         place, number = rank // devices, self.state.world // devices
-        things = self._things(scope)
-        own = np.flatnonzero(things.places == place)
+        parts = self._placed_parts(scope)
+        own = np.flatnonzero(parts.places == place)
         if not len(own) or number == 1:
             return False
-        others = np.flatnonzero(things.places != place)
-        places = np.concatenate([things.places[others], np.delete(np.arange(number), place)])
-        given = np.concatenate([things.phases_ms[:, others], np.zeros((4, number - 1))], axis=1)
-        into = np.concatenate([things.parcels[others], np.zeros((number - 1, PARCEL))])
-        bytes_own, bytes_given = things.parcels[own, NUMBERS + 3 :], into[:, NUMBERS + 3 :]
-        roomy = self.ruler.roomy(np.maximum(bytes_own.max(axis=0), bytes_given.max(axis=0)))
+        others = np.flatnonzero(parts.places != place)
+        places = np.concatenate([parts.places[others], np.delete(np.arange(number), place)])
+        others_ms = np.concatenate([parts.phases_ms[:, others], np.zeros((4, number - 1))], axis=1)
+        into = np.concatenate([parts.parcels[others], np.zeros((number - 1, PARCEL))])
+        own_bytes, others_bytes = parts.parcels[own, NUMBERS + 3 :], into[:, NUMBERS + 3 :]
+        roomy = self.ruler.roomy(np.maximum(own_bytes.max(axis=0), others_bytes.max(axis=0)))
         rough = np.empty((len(own), len(places)))
         for some in np.array_split(np.arange(len(own)), -(-rough.size // TOGETHER_ROUGHLY)):
-            rough[some] = self.ruler.roughly(place, places, things.phases_ms[:, own[some]], given, devices)
+            rough[some] = self.ruler.roughly(place, places, parts.phases_ms[:, own[some]], others_ms, devices)
             if not roomy:
                 # Where memory is short, those that look best may all be without room.
-                fits = self.ruler.fits(place, places, bytes_own[some], bytes_given, devices)
+                fits = self.ruler.fits(place, places, own_bytes[some], others_bytes, devices)
                 rough[some] = np.where(fits, rough[some], np.inf)
         self.effort.nominal_s -= CALL_S * (devices + 1) + ROUGH_S * rough.size * devices
-        promising = np.argpartition(rough, min(RATED, rough.size - 1), axis=None)[:RATED]
-        promising = np.sort(promising[rough.ravel()[promising] < 0.0])
-        if not len(promising):
+        candidates = np.argpartition(rough, min(RATED, rough.size - 1), axis=None)[:RATED]
+        candidates = np.sort(candidates[rough.ravel()[candidates] < 0.0])
+        if not len(candidates):
             return False
-        which, at = np.unravel_index(promising, rough.shape)
-        rates = self.ruler.exchanged(place, places[at], into[at] - things.parcels[own[which]], devices)
+        own_at, at = np.unravel_index(candidates, rough.shape)
+        rates = self.ruler.exchange_growth(place, places[at], into[at] - parts.parcels[own[own_at]], devices)
         self.effort.nominal_s -= CALL_S * (devices + 1)
         best = int(rates.argmin())
         if not rates[best] < -GAIN * abs(self.ruler.base):
             return False
-        self._move(things, int(own[which[best]]), int(places[at[best]]))
+        self._move(parts, int(own[own_at[best]]), int(places[at[best]]))
         if at[best] < len(others):
-            self._move(things, int(others[at[best]]), place)
+            self._move(parts, int(others[at[best]]), place)
         self.ruler.refresh()
         return True
 
-    def _things(self, scope: Holders) -> "Things":
-        """Return all things that have a device each, or a node each."""
+    def _placed_parts(self, scope: Holders) -> PlacedParts:
+        """Return all parts that have a device each, or a node each."""
         if scope not in self._listed:
-            groups, options, found = self.menu.groups, self.menu.options, list[tuple[int, int, int, int]]()
-            for table, placed in self.placed.items():
-                option = options[placed.option]
+            groups, options, parts = self.menu.groups, self.menu.options, list[tuple[int, int, int, int]]()
+            for table, places in self.placed.items():
+                option = options[places.option]
                 last = len(option.groups) - 1
-                for part, place in enumerate(placed.places):
+                for part, place in enumerate(places.places):
                     group = option.groups[min(part, last)]
                     if groups.scope[group] == scope:
-                        found.append((table, part, place, group))
-            self._listed[scope] = Things(np.array(found, dtype=np.int64).reshape(-1, 4), self.menu, self.ruler)
+                        parts.append((table, part, place, group))
+            self._listed[scope] = PlacedParts(np.array(parts, dtype=np.int64).reshape(-1, 4), self.menu, self.ruler)
         return self._listed[scope]
 
-    def _move(self, things: "Things", thing: int, place: int) -> None:
-        table, group = int(things.tables[thing]), int(things.parts[thing])
+    def _move(self, parts: PlacedParts, part: int, place: int) -> None:
+        table, group = int(parts.tables[part]), int(parts.numbers[part])
         old = self.placed[table]
         for piece in self.menu.form(old.option)[group]:
             self.state.add(piece, old.places[group], -1)
             self.state.add(piece, place)
         self.placed[table] = TablePlaces(old.option, (*old.places[:group], place, *old.places[group + 1 :]))
-        things.places[thing] = place
+        parts.places[part] = place
 
     def _resplit(self, rank: int) -> bool:
         """Give one table of a device another option, or another node, dearest table first; False where none helps."""
         state, cost = self.state, self.menu.contributions.largest
-        there = [
+        tables = [
             table
-            for table, placed in self.placed.items()
+            for table, places in self.placed.items()
             if any(
                 (at := state.ranks(group[0], place)).start <= rank < at.stop
-                for group, place in zip(self.menu.form(placed.option), placed.places)
+                for group, place in zip(self.menu.form(places.option), places.places)
             )
         ]
-        for table in sorted(there, key=lambda table: -float(cost[self.placed[table].option].sum())):
+        for table in sorted(tables, key=lambda table: -float(cost[self.placed[table].option].sum())):
             old, before = self.placed[table], self._score()
             self._put(table, old, -1)
             self.ruler.refresh()

@@ -48,8 +48,8 @@ def filled(chosen: Ints, cost: Floats, size: Floats, table: Ints, room: float) -
     """
     chosen = chosen.copy()
     while True:
-        left = room - size[chosen].sum()
-        gains = np.where(size - size[chosen][table] <= left, cost[chosen][table] - cost, 0.0)
+        free_bytes = room - size[chosen].sum()
+        gains = np.where(size - size[chosen][table] <= free_bytes, cost[chosen][table] - cost, 0.0)
         best = int(gains.argmax())
         if not gains[best] > 0.0:
             return chosen

@@ -64,28 +64,28 @@ class OptionRelaxation:
 
         After the deadline (of the monotonic clock) no further limit is tried.
         """
-        found = list[Choice]()
+        choices = list[Choice]()
         for lump in self.menu.extent.lumps:
-            if found and time.monotonic() > deadline:
+            if choices and time.monotonic() > deadline:
                 break
             choice = self._best_kinds(lump, deadline)
             if choice is not None:
-                found.append(choice)
-        found.sort(key=lambda choice: choice.ms)
+                choices.append(choice)
+        choices.sort(key=lambda choice: choice.ms)
         different: list[Choice] = []
-        for choice in found:
+        for choice in choices:
             if not any(map(choice.same, different)):
                 different.append(choice)
         return different
 
     def _best_kinds(self, lump: float, deadline: float) -> Choice | None:
         """Search the best set of kinds: one of the starts, then kinds put in or left out while the step shrinks."""
-        rated = [
+        choices = [
             (choice, allowed) for allowed in self.starts(lump) if (choice := self.choose(allowed, lump)) is not None
         ]
-        if not rated:
+        if not choices:
             return None
-        best, allowed = min(rated, key=lambda pair: pair[0].ms)
+        best, allowed = min(choices, key=lambda pair: pair[0].ms)
         better = True
         while better:
             better = False
@@ -130,30 +130,30 @@ class OptionRelaxation:
         for _ in range(ROUNDS):
             price = np.stack([1.0 - across, across], axis=1) * (EXCHANGES * exposed)[:, None]
             cost = self._alone_ms + np.tensordot(self.parts.links, price, axes=2)
-            options = self._limited(usable, cost, lump)
+            options = self._cheapest_within(usable, cost, lump)
             choice = Choice(self._step_ms(options), options)
             if best is None or choice.ms < best.ms:
                 best = choice
             links = self.parts.links[options].sum(axis=0)
             # All copies are reduced together.
             links[3:] = links[3:].sum(axis=0)
-            waited, shown = (links[:, 1] >= links[:, 0]).astype(np.float64), self._exposed(options)
-            if (waited == across).all() and (shown == exposed).all():
+            waited, now_exposed = (links[:, 1] >= links[:, 0]).astype(np.float64), self._exposure(options)
+            if (waited == across).all() and (now_exposed == exposed).all():
                 break
-            across, exposed = (across + waited) / 2.0, (exposed + shown) / 2.0
+            across, exposed = (across + waited) / 2.0, (exposed + now_exposed) / 2.0
         return best
 
-    def _exposed(self, options: Ints) -> Floats:
+    def _exposure(self, options: Ints) -> Floats:
         """Return 0 for lookups and for replicas' gradients where these options have them hidden, else 1, [5]."""
-        hidden, exchanged, replicas = self._hidden_ms(options), *self._exchanged(options)
-        shown = np.ones(5)
+        hidden, exchanged, replicas = self._hidden_ms(options), *self._exchanges_ms(options)
+        exposed = np.ones(5)
         if self._plain:
-            return shown
-        shown[0] = float(not self._state.overlap.input_waits or hidden[1] < exchanged[0])
-        shown[3] = float(not self._state.overlap.hides or hidden[0] < replicas + self._state.overlap.reduced_ms)
-        return shown
+            return exposed
+        exposed[0] = float(not self._state.overlap.input_waits or hidden[1] < exchanged[0])
+        exposed[3] = float(not self._state.overlap.hides or hidden[0] < replicas + self._state.overlap.reduced_ms)
+        return exposed
 
-    def _exchanged(self, options: Ints) -> tuple[Floats, float]:
+    def _exchanges_ms(self, options: Ints) -> tuple[Floats, float]:
         """Return what all lookups, vectors, sums and copies' gradients take, [4], and those of replicas alone."""
         links = self.parts.links[options].sum(axis=0)
         together = np.concatenate([links[:3], links[3:].sum(axis=0, keepdims=True)])
@@ -165,8 +165,8 @@ class OptionRelaxation:
             return 0.0, 0.0
         overlap, largest = self._state.overlap, self.parts.largest[options].max(axis=0)
         forward, backward, received, output = np.maximum(self.phases_ms(options), largest)
-        backward, output = backward + self._launch_ms, output + self._called_ms(options)[1]
-        exchanged, replicas = self._exchanged(options)
+        backward, output = backward + self._launch_ms, output + self._calls_ms(options)[1]
+        exchanged, replicas = self._exchanges_ms(options)
         reduced = float(overlap.hidden_reduced_ms(replicas, backward + output))
         if not overlap.input_waits:
             return reduced, 0.0
@@ -175,7 +175,7 @@ class OptionRelaxation:
         hidden = overlap.hidden_input_ms(received, 0.0, kernels=kernels, linked=linked, hidden_reduced=reduced)
         return reduced, float(hidden)
 
-    def _limited(self, usable: Bools, cost: Floats, lump: float) -> Ints:
+    def _cheapest_within(self, usable: Bools, cost: Floats, lump: float) -> Ints:
         """Return each table's option of least cost among those whose largest parts are within the limit, [tables]."""
         options = self._cheapest(usable, cost)
         for _ in range(ROUNDS if np.isfinite(lump) else 0):
@@ -208,17 +208,17 @@ class OptionRelaxation:
         return cheapest(np.where(usable, cost, np.inf), self.parts.size, self._columns, self.room)
 
     def _step_ms(self, options: Ints) -> float:
-        exchanged, _ = self._exchanged(options)
+        exchanged, _ = self._exchanges_ms(options)
         largest = self.parts.largest[options].max(axis=0)
         waited = float(np.maximum(self.phases_ms(options), largest) @ WEIGHTS)
         waited += float(exchanged[2:].sum() + self.parts.alike[options].sum()) - sum(self._hidden_ms(options))
-        return waited + self._called_ms(options)[0]
+        return waited + self._calls_ms(options)[0]
 
-    def _called_ms(self, options: Ints) -> tuple[float, float]:
+    def _calls_ms(self, options: Ints) -> tuple[float, float]:
         """Return what all calls of options take whatever they send, and those that return vectors, once."""
         used: Bools = np.asarray(self.parts.needs[options].any(axis=0))
         key = used.tobytes()
         if key not in self._latencies:
-            self._state.kinds = Counter(kind for kind, yes in zip(self.parts.kinds, used) if yes)
+            self._state.kinds = Counter(kind for kind, is_used in zip(self.parts.kinds, used) if is_used)
             self._latencies[key] = self._state.latencies_ms(), self._state.returning_ms()
         return self._latencies[key]

@@ -95,18 +95,18 @@ class SeenPlan:
 
     @cached_property
     def _load(self) -> Load:
-        found, world = Load.zeros(self.state.world), self.state.world
+        load, world = Load.zeros(self.state.world), self.state.world
         loads = np.array([piece.load for _, piece, _ in self._pieces()])
         first, after = np.array([(ranks.start, ranks.stop) for *_, ranks in self._pieces()]).T
         # Pieces of one device, of a node and of the world: each kind is added up by itself.
         for devices in np.unique(after - first):
             alike, each = after - first == devices, np.zeros((world // devices, loads.shape[1]))
             np.add.at(each, first[alike] // devices, loads[alike])
-            found.values[...] += each.repeat(devices, axis=0)
-        return found
+            load.values[...] += each.repeat(devices, axis=0)
+        return load
 
     @cached_property
-    def _sent(self) -> Sources:
+    def _sources(self) -> Sources:
         return Sources(*sum((piece.sent for _, piece, _ in self._pieces()), start=np.zeros(len(Sources._fields))))
 
     def under(self, machine: PlanState) -> PlanState:
@@ -115,7 +115,7 @@ class SeenPlan:
         state.problem, state.machine, state.constants = machine.problem, machine.machine, machine.constants
         state.latency, state.kernels, state.overlap = machine.latency, machine.kernels, machine.overlap
         state.load = machine.kernels.numbers(self._load).T
-        state.sources_ms = 1e3 * float(sources_s(self._sent, machine.constants))
+        state.sources_ms = 1e3 * float(sources_s(self._sources, machine.constants))
         return state
 
     def phases_ms(self, machine: PlanState) -> Floats:
@@ -129,9 +129,9 @@ class SeenPlan:
         reduced = times.all_reduce + overlap.reduced_ms
         beside = min(times.hidden, reduced)
         exchanges = times.input + 2.0 * times.output + times.added + sum(times.converted) - (times.hidden - beside)
-        found = np.array([times.forward, times.backward, exchanges, reduced - beside, overlap.dense_ms])
-        found[-1] += max(0.0, 1e3 * state.constants.step_floor_s - float(found.sum()))
-        return found
+        phases = np.array([times.forward, times.backward, exchanges, reduced - beside, overlap.dense_ms])
+        phases[-1] += max(0.0, 1e3 * state.constants.step_floor_s - float(phases.sum()))
+        return phases
 
 
 def drawn_machines(machine: Machine, n: int) -> list[Machine]:
@@ -149,27 +149,27 @@ def drawn_form(machine: Machine, n: int, of: str) -> Floats:
     They are those of ``shardbench.cost.uncertainty``: of each part, or of the whole step where the machine says how far
     the ratios of steps are off. The factor that all plans share changes no order and is left out.
     """
-    found = np.ones((n, PHASES))
+    factors = np.ones((n, PHASES))
     if machine.trust is not None and machine.trust.pair_error is not None:
         own = deviations(f"planned: form of the step in {of}", n)
-        return np.asarray(found * machine.trust.pair_error ** (own[:, None] / np.sqrt(2.0)))
+        return np.asarray(factors * machine.trust.pair_error ** (own[:, None] / np.sqrt(2.0)))
     for phase, error in enumerate((KERNEL_FORM, KERNEL_FORM, EXCHANGE_FORM, EXCHANGE_FORM)):
-        found[:, phase] = error ** deviations(f"planned: form of phase {phase} in {of}", n)
-    return found
+        factors[:, phase] = error ** deviations(f"planned: form of phase {phase} in {of}", n)
+    return factors
 
 
 def pooled(problem: Problem, seen: Sequence[SeenPlan]) -> list[SeenPlan]:
     """Return the distinct plans within ``NEAR`` of the shortest step, at most ``MOST``, the shortest step first."""
-    nominal, found = PlanState(problem), list[tuple[float, SeenPlan]]()
-    rated = sorted(((float(plan.phases_ms(nominal).sum()), number) for number, plan in enumerate(seen)))
-    for step_ms, number in rated:
-        if step_ms > NEAR * rated[0][0] or len(found) == MOST:
+    nominal, pool = PlanState(problem), list[tuple[float, SeenPlan]]()
+    order = sorted(((float(plan.phases_ms(nominal).sum()), number) for number, plan in enumerate(seen)))
+    for step_ms, number in order:
+        if step_ms > NEAR * order[0][0] or len(pool) == MOST:
             break
         # Equal plans have equal steps, but for rounding.
-        alike = (plan for other_ms, plan in found if step_ms - other_ms <= ROUNDING * step_ms)
+        alike = (plan for other_ms, plan in pool if step_ms - other_ms <= ROUNDING * step_ms)
         if all(seen[number].segments != plan.segments for plan in alike):
-            found.append((step_ms, seen[number]))
-    return [plan for _, plan in found]
+            pool.append((step_ms, seen[number]))
+    return [plan for _, plan in pool]
 
 
 def ranked(problem: Problem, pool: Sequence[SeenPlan], by: Rating, plan_s: float, deadline: float) -> list[SeenPlan]:
@@ -180,19 +180,19 @@ def ranked(problem: Problem, pool: Sequence[SeenPlan], by: Rating, plan_s: float
     """
     affordable = int(RATED_SHARE * plan_s / RATE_S)
     n = min(DRAWS, max(LEAST_DRAWS, affordable // max(len(pool), 1)))
-    rated = list(pool[: affordable // n])
-    if by is Rating.NOMINAL or len(rated) < 2:
+    candidates = list(pool[: affordable // n])
+    if by is Rating.NOMINAL or len(candidates) < 2:
         return list(pool)
     machines = [PlanState(replace(problem, machine=machine)) for machine in drawn_machines(problem.machine, n)]
-    phases = np.zeros((len(rated), len(machines), PHASES))
+    phases = np.zeros((len(candidates), len(machines), PHASES))
     for draw, machine in enumerate(machines):
         if time.monotonic() > deadline:
             return list(pool)
-        phases[:, draw] = [plan.phases_ms(machine) for plan in rated]
+        phases[:, draw] = [plan.phases_ms(machine) for plan in candidates]
     if not machines:
         return list(pool)
-    order = best_first(phases, [plan.size for plan in rated], problem.machine, by)
-    return [*(rated[number] for number in order), *pool[len(rated) :]]
+    order = best_first(phases, [plan.size for plan in candidates], problem.machine, by)
+    return [*(candidates[number] for number in order), *pool[len(candidates) :]]
 
 
 def best_first(phases: Floats, sizes: Sequence[tuple[float, int]], machine: Machine, by: Rating) -> list[int]:
@@ -208,8 +208,8 @@ def best_first(phases: Floats, sizes: Sequence[tuple[float, int]], machine: Mach
     own = [(one * drawn_form(machine, n, f"plan {number}")).sum(axis=1).tolist() for number, one in enumerate(phases)]
 
     def ties(number: int) -> bool:
-        told = number != order[0] and sure(p_larger([own[number]], [own[order[0]]]))
-        return ratings[number] <= TIED * ratings[order[0]] and not told
+        is_slower = number != order[0] and sure(p_larger([own[number]], [own[order[0]]]))
+        return ratings[number] <= TIED * ratings[order[0]] and not is_slower
 
     first = min(filter(ties, order), key=lambda number: sizes[number])
     return [first, *(number for number in order if number != first)]

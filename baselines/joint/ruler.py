@@ -90,9 +90,9 @@ class Ruler:
         return np.asarray(norms * self.scale.reshape(-1, *(1,) * (norms.ndim - 1)))
 
     def _norm(self, sums: Floats) -> Floats:
-        return self._summed(self._norms(sums))
+        return self._sum(self._norms(sums))
 
-    def _summed(self, norms: Floats) -> Floats:
+    def _sum(self, norms: Floats) -> Floats:
         forward, backward, received, output = norms
         return np.asarray(forward + backward + received + 2.0 * output - self._hidden(norms, self.shared))
 
@@ -114,7 +114,7 @@ class Ruler:
             return WEIGHTS[:4]
         norms = self._norms(self.sums)
         little = 1e-6 * norms.max() + TINY
-        steps = [float(self._summed(norms + little * one)) for one in np.eye(4)]
+        steps = [float(self._sum(norms + little * one)) for one in np.eye(4)]
         paid: Floats = np.maximum((np.array(steps) - self.base) / little, 0.0)
         return paid
 
@@ -165,14 +165,14 @@ class Ruler:
             return max(intra + (local - 1) * copies * links.intra, inter) - max(intra, inter)
 
         now, norms = self._shared(), self._norms(self.sums)
-        found = now.sources + now.rows + beside(received, state.node_received, 0.0)
-        found += 2.0 * beside(returned, state.node_returned, (nodes - 1) * columns * links.inter)
+        ms = now.sources + now.rows + beside(received, state.node_received, 0.0)
+        ms += 2.0 * beside(returned, state.node_returned, (nodes - 1) * columns * links.inter)
         payload = state.world_columns * world * state.sample_bytes
         in_node = state.copied_columns * local * state.sample_bytes
         inside, across = (payload + in_node) * (local - 1) / local, payload / local * (nodes - 1) / nodes
-        found += 2.0 * max(inside * links.intra, across * links.inter) + (inside + across) * links.added
+        ms += 2.0 * max(inside * links.intra, across * links.inter) + (inside + across) * links.added
         # Against what the norms already take off.
-        return float(found + self._hidden(norms, self.shared) - self._hidden(norms, now))
+        return float(ms + self._hidden(norms, self.shared) - self._hidden(norms, now))
 
     def _shared(self) -> Shared:
         state, links = self.state, self.links
@@ -208,18 +208,18 @@ class Ruler:
         self.state.kinds.subtract(new)
         return after - before
 
-    def _full(self, held: Floats, scope: Holders) -> Bools:
-        """Return True for the places that have no room for ``held`` [groups, tiers] more, [groups, places]."""
+    def _full(self, more_bytes: Floats, scope: Holders) -> Bools:
+        """Return True for the places that have no room for ``more_bytes`` [groups, tiers], [groups, places]."""
         state = self.state
         places = {Holders.RANK: state.world, Holders.NODE: state.nodes}.get(scope, 1)
-        if self.roomy(held.max(axis=0)):
+        if self.roomy(more_bytes.max(axis=0)):
             return np.zeros((1, places), dtype=np.bool_)
-        full = (state.held + held[:, :, None] > state.capacity).any(axis=1)
-        return np.asarray(full.reshape(len(held), places, -1).any(axis=2))
+        full = (state.held_bytes + more_bytes[:, :, None] > state.capacity).any(axis=1)
+        return np.asarray(full.reshape(len(more_bytes), places, -1).any(axis=2))
 
-    def roomy(self, held: Floats) -> bool:
+    def roomy(self, more_bytes: Floats) -> bool:
         """Tell whether every device has room for so many bytes more, [tiers]."""
-        return bool((self.state.held.max(axis=1) + held <= self.state.capacity[:, 0]).all())
+        return bool((self.state.held_bytes.max(axis=1) + more_bytes <= self.state.capacity[:, 0]).all())
 
     def parcels_ms(self, parcels: Floats) -> Floats:
         """Return milliseconds of forward, backward, input and output of parcels, without launches, [4, parcels]."""
@@ -228,37 +228,37 @@ class Ruler:
         output = returned * self._pairs + columns * (self._crossed + self._scattered)
         return np.stack([forward, backward, received * self._pairs, output])
 
-    def roughly(self, of: int, places: Ints, own: Floats, given: Floats, devices: int) -> Floats:
-        """Return roughly how much norms grow if place ``of`` swaps ``own`` for ``given`` of ``places``, [own, given].
+    def roughly(self, of: int, places: Ints, own: Floats, others: Floats, devices: int) -> Floats:
+        """Return roughly how much norms grow if place ``of`` swaps ``own`` for ``others`` of ``places``, [own, others].
 
-        ``own`` [4, own] and ``given`` [4, given] are phases in ms, which are taken to add up, although caches and
+        ``own`` [4, own] and ``others`` [4, others] are phases in ms, which are taken to add up, although caches and
         dispatch do not let them. Places are groups of so many ``devices``.
         """
-        moved = own[:, :, None] - given[:, None]
-        found = np.zeros(moved.shape[1:])
+        moved = own[:, :, None] - others[:, None]
+        growth = np.zeros(moved.shape[1:])
         for device in range(devices):
-            here, there = of * devices + device, places * devices + device
-            left = self._power(np.maximum(self.phases[:, here, None, None] - moved, 0.0))
-            grown = left + self._power(np.maximum(self.phases[:, None, there] + moved, 0.0))
-            found += np.tensordot(self.steep, grown, axes=1)
-            found -= self.steep @ (self.powers[:, there] + self.powers[:, here, None])
-        return found
+            own_devices, other_devices = of * devices + device, places * devices + device
+            own_power = self._power(np.maximum(self.phases[:, own_devices, None, None] - moved, 0.0))
+            grown = own_power + self._power(np.maximum(self.phases[:, None, other_devices] + moved, 0.0))
+            growth += np.tensordot(self.steep, grown, axes=1)
+            growth -= self.steep @ (self.powers[:, other_devices] + self.powers[:, own_devices, None])
+        return growth
 
-    def fits(self, of: int, places: Ints, own: Floats, given: Floats, devices: int) -> Bools:
-        """Tell where place ``of`` has room for ``given``, not ``own``, and ``places`` for the reverse, [own, given].
+    def fits(self, of: int, places: Ints, own: Floats, others: Floats, devices: int) -> Bools:
+        """Tell where place ``of`` has room for ``others``, not ``own``, and ``places`` for the reverse, [own, others].
 
-        ``own`` [own, tiers] and ``given`` [given, tiers] are bytes. Places are groups of so many ``devices``.
+        ``own`` [own, tiers] and ``others`` [others, tiers] are bytes. Places are groups of so many ``devices``.
         """
-        state, found = self.state, np.ones((len(own), len(given)), dtype=np.bool_)
+        state, fitting = self.state, np.ones((len(own), len(others)), dtype=np.bool_)
         room = state.capacity - (self._slack if devices > 1 else 0.0)
-        room = room - state.held.reshape(len(room), -1, devices).max(axis=2)
-        for tier in np.flatnonzero((given.max(axis=0) > 0.0) | (own.max(axis=0) > 0.0)):
-            more = given[:, tier] - own[:, tier, None]
-            found &= more <= room[tier, of]
-            found &= more >= -room[tier, places]
-        return found
+        room = room - state.held_bytes.reshape(len(room), -1, devices).max(axis=2)
+        for tier in np.flatnonzero((others.max(axis=0) > 0.0) | (own.max(axis=0) > 0.0)):
+            more = others[:, tier] - own[:, tier, None]
+            fitting &= more <= room[tier, of]
+            fitting &= more >= -room[tier, places]
+        return fitting
 
-    def exchanged(self, of: int, places: Ints, delta: Floats, devices: int) -> Floats:
+    def exchange_growth(self, of: int, places: Ints, delta: Floats, devices: int) -> Floats:
         """Return how much the norms grow if place ``of`` gets ``delta`` more and ``places`` as much less, [candidates].
 
         ``delta`` [candidates, PARCEL] are differences of parcels. The norms grow infinitely where there is no room.
@@ -266,16 +266,16 @@ class Ruler:
         state, changes = self.state, np.zeros((4, len(places)))
         # Parcels of nodes are those of their fullest devices, which two tables have on different ones.
         capacity = state.capacity - (self._slack if devices > 1 else 0.0)
-        for whose, sign in ((np.full(len(places), of), 1.0), (places, -1.0)):
+        for side, sign in ((np.full(len(places), of), 1.0), (places, -1.0)):
             for device in range(devices):
-                at = whose * devices + device
+                at = side * devices + device
                 new = self._phases(
                     self.load[:, at] + sign * delta[:, :NUMBERS].T,
                     self.received[at] + sign * delta[:, NUMBERS],
                     self.returned[at] + sign * delta[:, NUMBERS + 1],
                     self.columns[at] + sign * delta[:, NUMBERS + 2],
                 )
-                room = (state.held[:, at] + sign * delta[:, NUMBERS + 3 :].T <= capacity).all(axis=0)
+                room = (state.held_bytes[:, at] + sign * delta[:, NUMBERS + 3 :].T <= capacity).all(axis=0)
                 changes += np.where(room, self._power(new) - self.powers[:, at], np.inf)
         return np.asarray(self._norm(self.sums[:, None] + changes) - self.base)
 
@@ -284,7 +284,7 @@ class Ruler:
         largest = 10.0 ** (LARGEST_EXPONENT / (12 << self.doublings))
         values = np.minimum(values / self.scale.reshape(-1, *(1,) * (values.ndim - 1)), largest)
         fourth = (values * values) ** 2
-        found = fourth * fourth * fourth
+        powers = fourth * fourth * fourth
         for _ in range(self.doublings):
-            found = found * found
-        return np.asarray(found)
+            powers = powers * powers
+        return np.asarray(powers)

@@ -86,14 +86,14 @@ class Search:
         if relaxations[0].hides:
             # What hides depends on all tables at once, and so a choice without it may pack better.
             relaxations.append(OptionRelaxation(menu, room, plain=True))
-        found = [choice for each in relaxations for choice in each.choices(work.deadline)[:STARTS]]
+        choices = [choice for each in relaxations for choice in each.choices(work.deadline)[:STARTS]]
         self._menu_s = len(menu.options) * (MAKE_S + RELAX_S * len(relaxations))
         work.nominal_s -= self._menu_s
         next_s = NEXT_SHARE * work.nominal_s
         work.reserve_s = next_s if several and next_s > LARGER * self._menu_s else 0.0
         kept_s, starts = work.reserve_s + IMPROVED_SHARE * (work.nominal_s - work.reserve_s), list[Planner]()
         # Where nothing that hides decides, both choose alike.
-        for choice in [choice for at, choice in enumerate(found) if not any(map(choice.same, found[:at]))]:
+        for choice in [choice for at, choice in enumerate(choices) if not any(map(choice.same, choices[:at]))]:
             if starts and (work.nominal_s < kept_s or time.monotonic() > work.deadline):
                 break
             planner = Planner(self._problem, menu, work)

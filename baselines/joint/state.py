@@ -66,7 +66,7 @@ class PlanState:
         """Bytes to and from each device of the asking rank's node, for the copies of the nodes."""
         self.world_columns = self.copied_columns = 0.0
         self.replicated_weights = self.copied_weights = 0.0
-        self.held: Floats = np.zeros((2, self.world))
+        self.held_bytes: Floats = np.zeros((2, self.world))
         """Bytes that devices hold, [tiers, world], HBM first."""
         self.capacity: Floats = np.array([[self.topology.hbm_bytes], [self.topology.uvm_bytes]], dtype=np.float64)
         self.kinds: Counter[tuple[Holders, int]] = Counter()
@@ -89,8 +89,8 @@ class PlanState:
         at = self.ranks(piece, place)
         self.load[:, at] += sign * piece.numbers[:, None]
         tier = 0 if piece.tier is Tier.HBM else 1
-        held = np.tile(piece.held, self.nodes) if piece.scope is Holders.NODES else piece.held
-        self.held[tier, at] += sign * held
+        held_bytes = np.tile(piece.held_bytes, self.nodes) if piece.scope is Holders.NODES else piece.held_bytes
+        self.held_bytes[tier, at] += sign * held_bytes
         self.share(piece, sign)
         if piece.scope <= Holders.WORLD:
             self.received[at] += sign * piece.received
@@ -139,11 +139,11 @@ class PlanState:
         """Return seconds of a collective whose slowest rank moves so many bytes by link; zero if nothing is sent."""
         if not np.any(intra) and not np.any(inter):
             return 0.0
-        waited = self._called_s(calls)
+        waited = self._calls_s(calls)
         moving = float(np.max(bytes_s(intra, inter, self.constants)))
         return waited + moving + ((waited * moving) ** 0.5 if self.machine.device == "cuda" else 0.0)
 
-    def _called_s(self, calls: Calls) -> float:
+    def _calls_s(self, calls: Calls) -> float:
         return sum(n * latency for n, latency in zip(calls, self.latency))
 
     def latencies_ms(self) -> float:
@@ -159,7 +159,7 @@ class PlanState:
     def returning_ms(self) -> float:
         """Return the milliseconds of the calls that return vectors, or bring their gradients, whatever they send."""
         _, vectors, sums, _ = self.calls()
-        return 1e3 * (self._called_s(vectors) + self._called_s(sums))
+        return 1e3 * (self._calls_s(vectors) + self._calls_s(sums))
 
     def _modules_s(self) -> float:
         """Return the seconds of the host's calls of modules, one a sharding type."""
@@ -174,7 +174,7 @@ class PlanState:
         output, busy = 1e3 * (self._vectors_s(vectors) + summed_s), float(backward.max())
         converted = self._converted_ms()
         on_modules = float(forward.max()) + 1e3 * self._modules_s()
-        called = 1e3 * (self._called_s(lookups) * (splits_s > 0.0) + self._called_s(lookups.times(2)) * (input_s > 0.0))
+        called = 1e3 * (self._calls_s(lookups) * (splits_s > 0.0) + self._calls_s(lookups.times(2)) * (input_s > 0.0))
         replicas = 1e3 * self._rows_s(self.replica_calls(), copied=False)
         reduced_ms = self.overlap.hidden_reduced_ms(replicas, busy + output + converted[1])
         linked = 2.0 * output + 1e3 * (added_s + rows_s)
@@ -241,10 +241,10 @@ class PlanState:
         copies = self.local * self.node_returned * inside
         in_world = self.world_columns * self.world * self.sample_bytes
         in_node = (across * self.world + self.copied_columns * self.local * self.sample_bytes) * inside
-        given = self.world * self.returned + copies + in_world
-        got = self.returned.sum() + copies + across.sum() + in_world / self.world
-        encoded = given + (in_node + self.nodes * across).repeat(self.local)
-        decoded = got + (in_node / self.local).repeat(self.local)
+        sent_bytes = self.world * self.returned + copies + in_world
+        received_bytes = self.returned.sum() + copies + across.sum() + in_world / self.world
+        encoded = sent_bytes + (in_node + self.nodes * across).repeat(self.local)
+        decoded = received_bytes + (in_node / self.local).repeat(self.local)
         ways = (ENCODE_BYTES * encoded + DECODE_BYTES * decoded, DECODE_BYTES * encoded + ENCODE_BYTES * decoded)
         a_number_ms = 1e3 / (exchange.bytes * self.constants.vector_copy_bytes_per_s)
         return float(ways[0].max()) * a_number_ms, float(ways[1].max()) * a_number_ms

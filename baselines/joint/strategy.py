@@ -53,15 +53,15 @@ class Joint(Strategy):
         deadline = time.monotonic() + LATEST_SHARE * budget.plan_s
         # What a pipeline hides depends on all tables at once. A plan that hides nothing is often short as well, so that
         # half of the work goes into one.
-        asked = [problem]
+        problems = [problem]
         if problem.schedule is StepSchedule.PIPELINED:
-            asked.append(replace(problem, schedule=StepSchedule.SEQUENTIAL))
-        found = [self._searched(one, seen_rows, budget.plan_s / len(asked), deadline) for one in asked]
-        seen = [plan for one in found for plan in one.seen]
+            problems.append(replace(problem, schedule=StepSchedule.SEQUENTIAL))
+        searches = [self._search(one, seen_rows, budget.plan_s / len(problems), deadline) for one in problems]
+        seen = [plan for one in searches for plan in one.seen]
         pool = pooled(problem, seen)
         ordered = ranked(problem, pool, self.rating, budget.plan_s, deadline)
         nominal = PlanState(problem)
-        notes: dict[str, float | int | str] = {"first_ms": found[0].first_ms, "ended_by": found[0].ended_by}
+        notes: dict[str, float | int | str] = {"first_ms": searches[0].first_ms, "ended_by": searches[0].ended_by}
         return tuple(
             Plan(
                 world_size=problem.world_size,
@@ -71,7 +71,7 @@ class Joint(Strategy):
             for plan in ordered[:most]
         )
 
-    def _searched(self, problem: Problem, seen_rows: Sequence[int], plan_s: float, deadline: float) -> Search:
+    def _search(self, problem: Problem, seen_rows: Sequence[int], plan_s: float, deadline: float) -> Search:
         extents = [LEAN_MENU, FULL_MENU, WIDE_MENU]
         if plan_s < LEAN_TABLE_S * len(problem.tables):
             extents = [BRIEF_MENU]

@@ -40,14 +40,14 @@ class NeuroShard(Learner):
         """
         from shardbench.learned.tasks.task import table_set  # noqa: PLC0415
 
-        from .planning import segments, sharded  # noqa: PLC0415
+        from .planning import plan_shards, segments  # noqa: PLC0415
 
         trained = self.fitted
-        shards, found = sharded(trained, table_set(problem), self.limits, budget.plan_s)
+        shards, column_plan = plan_shards(trained, table_set(problem), self.limits, budget.plan_s)
         return Plan(
             world_size=problem.world_size,
-            segments=segments(problem, shards, found),
-            notes={**self.notes(trained), "splits": found.splits, "predicted_ms": found.ms},
+            segments=segments(problem, shards, column_plan),
+            notes={**self.notes(trained), "splits": column_plan.splits, "predicted_ms": column_plan.ms},
         )
 
     def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:

@@ -30,11 +30,11 @@ def search(placer: Placer, limits: SearchLimits, affordable: float = float("inf"
     beam = placer.shards.whole[None]
     placed = placer.place(beam)
     best = ColumnPlan(shards=beam[0], ranks=placed.ranks[0], ms=float(placed.ms[0]), splits=0)
-    rated = beam.size
+    ratings = beam.size
     for split in range(1, limits.splits + 1):
         plans = halved(beam, placer, limits.candidates)
-        rated += plans.size
-        if not len(plans) or rated * len(limits.caps) * placer.devices > affordable:
+        ratings += plans.size
+        if not len(plans) or ratings * len(limits.caps) * placer.devices > affordable:
             break
         placed = placer.place(plans)
         # Of equals, and where nothing fits yet, the plan that was proposed first: that of the largest shard.
@@ -50,19 +50,19 @@ def halved(beam: Ints, placer: Placer, candidates: int) -> Ints:
 
     There is no plan where every shard is as narrow as it may be.
     """
-    made: dict[tuple[int, ...], None] = {}
+    plans: dict[tuple[int, ...], None] = {}
     for plan in beam:
         for shard in candidates_of(plan, placer, candidates).tolist():
             half = int(placer.shards.half[shard])
             rest = np.delete(plan, int(np.flatnonzero(plan == shard)[0]))
-            made[tuple(np.sort(np.append(rest, (half, half))).tolist())] = None
-    return np.array(list(made), dtype=np.int64).reshape(len(made), beam.shape[1] + 1)
+            plans[tuple(np.sort(np.append(rest, (half, half))).tolist())] = None
+    return np.array(list(plans), dtype=np.int64).reshape(len(plans), beam.shape[1] + 1)
 
 
 def candidates_of(plan: Ints, placer: Placer, candidates: int) -> Ints:
     """List different shards of a plan that can be halved: the largest, then those with the longest kernels."""
-    able = np.unique(plan[placer.shards.half[plan] != NO_HALVES])
-    by_size = able[np.argsort(-placer.shards.bytes[able], kind="stable")][:candidates]
-    by_cost = able[np.argsort(-placer.alone_ms[able], kind="stable")][:candidates]
+    divisible = np.unique(plan[placer.shards.half[plan] != NO_HALVES])
+    by_size = divisible[np.argsort(-placer.shards.bytes[divisible], kind="stable")][:candidates]
+    by_cost = divisible[np.argsort(-placer.alone_ms[divisible], kind="stable")][:candidates]
     ordered = np.concatenate([by_size, by_cost])
     return ordered[np.sort(np.unique(ordered, return_index=True)[1])]

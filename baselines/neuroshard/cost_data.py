@@ -64,18 +64,18 @@ def draw_sets(sizes_bytes: Ints, capacity_bytes: int, most: int, count: int, rng
         # Nothing can be placed, which planning will say: any sets do.
         return rng.integers(0, len(sizes_bytes), (count, 1))
     drawn = fitting[rng.integers(0, len(fitting), (count, most))]
-    wanted = rng.integers(1, most + 1, (count, 1))
-    kept = (np.cumsum(sizes_bytes[drawn], axis=1) <= capacity_bytes) & (np.arange(most) < wanted)
-    return np.where(np.logical_and.accumulate(kept, axis=1), drawn, NO_TABLE)
+    lengths = rng.integers(1, most + 1, (count, 1))
+    fits = (np.cumsum(sizes_bytes[drawn], axis=1) <= capacity_bytes) & (np.arange(most) < lengths)
+    return np.where(np.logical_and.accumulate(fits, axis=1), drawn, NO_TABLE)
 
 
 def measure_sets(task: Task, sets: Ints, oracle: Oracle) -> TableSets:
     """Ask the oracle how long the kernels of sets, int64 [sets, most], take (deviation 1)."""
     forward_ms, backward_ms = oracle.measure_sets(task, sets)
-    there = sets != NO_TABLE
-    sizes = there.sum(axis=1)
+    is_table = sets != NO_TABLE
+    sizes = is_table.sum(axis=1)
     return TableSets(
-        members=sets[there], starts=np.cumsum(sizes) - sizes, ms=(forward_ms + backward_ms).astype(np.float32)
+        members=sets[is_table], starts=np.cumsum(sizes) - sizes, ms=(forward_ms + backward_ms).astype(np.float32)
     )
 
 

@@ -28,9 +28,9 @@ class ComputeNetwork(nn.Module):
         sums = nn.functional.embedding_bag(members, encoded, starts, mode="sum")
         return self.head(self.into_head(sums))
 
-    def head(self, entered: Tensor) -> Tensor:
+    def head(self, hidden: Tensor) -> Tensor:
         """Predict the milliseconds of sets by their sums after the head's first layer, [..., 64] -> [...]."""
-        predicted: Tensor = self.out(torch.relu(entered))
+        predicted: Tensor = self.out(torch.relu(hidden))
         return predicted.squeeze(-1)
 
 

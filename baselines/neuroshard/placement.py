@@ -60,15 +60,15 @@ class Placer:
 
         Where no cap leaves room, once more without one; and where that fails too, largest shard first (deviation 5).
         """
-        found = np.zeros(plans.shape, dtype=np.int64)
+        ranks = np.zeros(plans.shape, dtype=np.int64)
         ms = np.full(len(plans), np.inf)
         by_cost, by_size = -self.alone_ms.astype(np.float64), -self.shards.bytes.astype(np.float64)
         for order, caps in ((by_cost, self.caps), (by_cost, NO_CAP), (by_size, NO_CAP)):
-            left = np.flatnonzero(np.isinf(ms))
-            if len(left):
-                tried = self._greedy(plans[left], order, caps)
-                found[left], ms[left] = tried.ranks, tried.ms
-        return ShardPlacements(ranks=found, ms=ms)
+            unplaced = np.flatnonzero(np.isinf(ms))
+            if len(unplaced):
+                placements = self._greedy(plans[unplaced], order, caps)
+                ranks[unplaced], ms[unplaced] = placements.ranks, placements.ms
+        return ShardPlacements(ranks=ranks, ms=ms)
 
     def _greedy(self, plans: Ints, weights: Floats, caps: tuple[float, ...]) -> ShardPlacements:
         """Place shards by ascending weight, each on the device with room whose kernels then take least."""

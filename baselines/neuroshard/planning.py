@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardbench.learned.training import AnyTrained
 
 
-def sharded(
+def plan_shards(
     trained: "AnyTrained", tables: TableSet, limits: SearchLimits, plan_s: float = float("inf")
 ) -> tuple[ColumnShards, ColumnPlan]:
     """Give the shards that tables can be cut into, and the plan of them that the networks call the fastest.
@@ -29,30 +29,30 @@ def sharded(
     shards = ColumnShards.of(tables)
     simulator = Simulator(trained, tables.devices)
     placer = Placer.of(simulator, shards, tables.devices, tables.capacity_bytes, limits.caps)
-    found = search(placer, limits, EVALUATIONS_A_SECOND * plan_s)
-    if found.ms == float("inf"):
+    column_plan = search(placer, limits, EVALUATIONS_A_SECOND * plan_s)
+    if column_plan.ms == float("inf"):
         raise Infeasible(
             f"task {tables.problem.name}: no plan of at most {limits.splits} column splits fits: "
             f"{int(tables.sizes_bytes.sum())} bytes of tables, the largest of {int(tables.sizes_bytes.max())}, "
             f"on {tables.devices} devices of {tables.capacity_bytes}"
         )
-    return shards, found
+    return shards, column_plan
 
 
 def place(trained: "AnyTrained", tasks: Sequence[TableSet]) -> list[Ints]:
     """Place the whole tables of tasks, int64 [tables] a task: the search without any column split."""
-    return [sharded(trained, task, SearchLimits(splits=0))[1].ranks for task in tasks]
+    return [plan_shards(trained, task, SearchLimits(splits=0))[1].ranks for task in tasks]
 
 
-def segments(problem: Problem, shards: ColumnShards, found: ColumnPlan) -> tuple[Segment, ...]:
+def segments(problem: Problem, shards: ColumnShards, column_plan: ColumnPlan) -> tuple[Segment, ...]:
     """Lay a table's shards side by side, in the order of the plan, each on its rank; none are joined (deviation 9)."""
     starts = [0] * len(problem.tables)
-    made = []
-    for shard, rank in zip(found.shards.tolist(), found.ranks.tolist()):
+    pieces = []
+    for shard, rank in zip(column_plan.shards.tolist(), column_plan.ranks.tolist()):
         number, columns = int(shards.table[shard]), int(shards.columns[shard])
         table, start = problem.tables[number], starts[number]
         starts[number] += columns
-        made.append(
+        pieces.append(
             Segment(
                 table=table.name,
                 row_stop=table.rows,
@@ -61,4 +61,4 @@ def segments(problem: Problem, shards: ColumnShards, found: ColumnPlan) -> tuple
                 placement=OnRank(rank=rank),
             )
         )
-    return tuple(made)
+    return tuple(pieces)

@@ -44,7 +44,7 @@ class NeuroShardSettings(TrainingSettings):
     @classmethod
     def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:
         """Give what is run here, with fewer samples where the budget has no room for so many updates; epochs stay."""
-        wanted = cls(epochs=EPOCHS_HERE)
-        updates = -(-wanted.learned_from // wanted.batch) * wanted.epochs
+        settings = cls(epochs=EPOCHS_HERE)
+        updates = -(-settings.learned_from // settings.batch) * settings.epochs
         share = affordable_updates(budget, UPDATE_S, updates) / updates
-        return replace(wanted, samples=max(100, round(share * wanted.samples)))
+        return replace(settings, samples=max(100, round(share * settings.samples)))

@@ -37,19 +37,19 @@ class ColumnShards:
     def of(cls, tables: TableSet) -> "ColumnShards":
         """List the shards of all tables of a problem; halves are multiples of four columns."""
         problem = tables.problem
-        found: list[tuple[int, int, int, float]] = []
+        shards: list[tuple[int, int, int, float]] = []
         half, whole = [], []
         for number, (table, profile) in enumerate(zip(problem.tables, problem.profiles)):
-            whole.append(len(found))
+            whole.append(len(shards))
             columns = table.dim
             while True:
-                found.append((number, columns, shard_bytes(problem, table, columns), vectors(table, profile, columns)))
+                shards.append((number, columns, shard_bytes(problem, table, columns), vectors(table, profile, columns)))
                 if columns % (2 * COLUMN_MULTIPLE):
                     half.append(NO_HALVES)
                     break
-                half.append(len(found))
+                half.append(len(shards))
                 columns //= 2
-        table_of, columns_of, bytes_of, vectors_of = zip(*found)
+        table_of, columns_of, bytes_of, vectors_of = zip(*shards)
         features = tables.features[list(table_of)]
         features[:, WIDTH] = columns_of
         return cls(

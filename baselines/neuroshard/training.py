@@ -93,8 +93,8 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
             # One Adam for all: the networks share no weight, so that it is three.
             self.descend(torch.stack(list(losses.values())).sum())  # deviation 2
         with torch.no_grad():
-            found = {name: float(loss) for name, loss in self.data.losses(self.learning, validation).items()}
-        for name, loss in found.items():
+            errors = {name: float(loss) for name, loss in self.data.losses(self.learning, validation).items()}
+        for name, loss in errors.items():
             if loss < self.best[name]:
                 self.best[name] = loss
                 _network(self.networks, name).load_state_dict(_network(self.learning, name).state_dict())
@@ -103,8 +103,8 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
         """Give the numbers of the samples to learn from, to choose the epoch by, and to test on."""
         learned = self.settings.learned_from
         middle = (learned + self.settings.samples) // 2
-        everything = np.arange(self.settings.samples)
-        return everything[:learned], everything[learned:middle], everything[middle:]
+        numbers = np.arange(self.settings.samples)
+        return numbers[:learned], numbers[learned:middle], numbers[middle:]
 
     def stage(self) -> NeuroShardStage:
         """Tell of the best networks so far."""
@@ -138,13 +138,13 @@ class CostData:
     sets: TableSets
     exchanges: Exchanges
 
-    def predicted(self, networks: NeuroShardNetworks, chosen: Ints) -> dict[str, tuple[Tensor, Tensor]]:
-        """Predictions and truths of chosen samples int64 [chosen], in ms, by network."""
+    def predict(self, networks: NeuroShardNetworks, chosen: Ints) -> dict[str, tuple[Tensor, Tensor]]:
+        """Give predictions and truths of chosen samples int64 [chosen], in ms, by network."""
         sets = self.sets.some(chosen)
         # Of the tables, those that the sets hold are encoded, once each.
-        met, members = np.unique(sets.members, return_inverse=True)
+        tables, members = np.unique(sets.members, return_inverse=True)
         compute = networks.compute(
-            self.tables[torch.from_numpy(met)], torch.from_numpy(members.reshape(-1)), torch.from_numpy(sets.starts)
+            self.tables[torch.from_numpy(tables)], torch.from_numpy(members.reshape(-1)), torch.from_numpy(sets.starts)
         )
         exchanges = self.exchanges
         widths, late = _tensor(exchanges.widths[chosen]), _tensor(exchanges.late_ms[chosen])
@@ -157,8 +157,8 @@ class CostData:
 
     def losses(self, networks: NeuroShardNetworks, chosen: Ints) -> dict[str, Tensor]:
         """Mean squared error of each network on chosen samples, ms^2."""
-        found = self.predicted(networks, chosen)
-        return {name: (ours - truth).square().mean() for name, (ours, truth) in found.items()}
+        predictions = self.predict(networks, chosen)
+        return {name: (ours - truth).square().mean() for name, (ours, truth) in predictions.items()}
 
 
 def collect(
@@ -187,8 +187,8 @@ def check_alike(tasks: Sequence[Task]) -> None:
 
 
 def _network(networks: NeuroShardNetworks, name: str) -> nn.Module:
-    found: nn.Module = getattr(networks, name)
-    return found
+    network: nn.Module = getattr(networks, name)
+    return network
 
 
 def _tensor(array: Floats32) -> Tensor:

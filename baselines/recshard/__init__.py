@@ -44,17 +44,17 @@ class RecShard(Strategy):
         deadline = time.monotonic() + BUDGET_SHARE * budget.plan_s
         _check_profiles(problem)
         steps = make_steps(problem, self.statistics, expects_unseen=self.expects_unseen)
-        found = minimise(steps, problem, seed, deadline)
+        proven_plan = minimise(steps, problem, seed, deadline)
         return Plan(
             world_size=problem.world_size,
-            segments=_segments(problem, found),
-            notes=self._notes(problem, found),
+            segments=_segments(problem, proven_plan),
+            notes=self._notes(problem, proven_plan),
         )
 
-    def _notes(self, problem: Problem, found: ProvenPlan) -> dict[str, float | int | str]:
-        profiles, hot = problem.profiles, found.rows
+    def _notes(self, problem: Problem, plan: ProvenPlan) -> dict[str, float | int | str]:
+        profiles, hot = problem.profiles, plan.rows
         lookups = np.array([profile.mean_pooling for profile in profiles])
-        held = [
+        hbm_shares = [
             float(expected_share(profile, rows, expects_unseen=self.expects_unseen))
             for profile, rows in zip(profiles, hot, strict=True)
         ]
@@ -63,11 +63,11 @@ class RecShard(Strategy):
         split = rows[(hot > 0) & (hot < rows)]
         return {
             "statistics": self.statistics.value,
-            "predicted_slowest_ms": found.slowest_ms,
-            "proven_bound_ms": found.bound_ms,
-            "gap_pct": 100.0 * found.gap,
-            "status": found.status,
-            "expected_hbm_share": _mean(np.array(held), lookups, otherwise=1.0),
+            "predicted_slowest_ms": plan.slowest_ms,
+            "proven_bound_ms": plan.bound_ms,
+            "gap_pct": 100.0 * plan.gap,
+            "status": plan.status,
+            "expected_hbm_share": _mean(np.array(hbm_shares), lookups, otherwise=1.0),
             "unseen_rows": "counted" if self.expects_unseen else "left out",
             "unseen_rows_lookups_share": _mean(unseen, lookups, otherwise=0.0),
             "remap_bytes": int((split * np.where(split <= INT32_ROWS, 4, 8)).sum()),
@@ -125,9 +125,9 @@ def _check_profiles(problem: Problem) -> None:
         )
 
 
-def _segments(problem: Problem, found: ProvenPlan) -> tuple[Segment, ...]:
+def _segments(problem: Problem, plan: ProvenPlan) -> tuple[Segment, ...]:
     segments: list[Segment] = []
-    for table, rank, hot in zip(problem.tables, found.best.device.tolist(), found.rows.tolist(), strict=True):
+    for table, rank, hot in zip(problem.tables, plan.best.device.tolist(), plan.rows.tolist(), strict=True):
         uvm = OnRank(rank=rank, tier=Tier.UVM)
         segments += row_ranges(table, (hot, OnRank(rank=rank)), (table.rows, uvm))
     return tuple(segments)

@@ -36,16 +36,16 @@ def sums_of(values: Ints, device: Ints, world: int) -> Ints:
     return sums
 
 
-def pack(steps: RowSteps, problem: Problem, wanted: Ints, order: Ints) -> Ints | None:
+def pack(steps: RowSteps, problem: Problem, choice: Ints, order: Ints) -> Ints | None:
     """Return the device of every table, [tables]; None where a table fits nowhere.
 
-    Tables come in ``order``, counted at their ``wanted`` choices; each goes to the device on which
+    Tables come in ``order``, counted at their ``choice``; each goes to the device on which
     the scarcest of time, HBM and UVM is then least used, relative to an even share or the capacity.
     """
     world, topology = problem.world_size, problem.topology
-    even = max(float(steps.cost_ms[wanted].sum()) / world, 1e-300)
+    even = max(float(steps.cost_ms[choice].sum()) / world, 1e-300)
     limits = np.array([even, topology.hbm_bytes, max(1, topology.uvm_bytes)])
-    need = np.stack([steps.cost_ms[wanted], steps.hbm_bytes[wanted], steps.uvm_bytes[wanted]], axis=1) / limits
+    need = np.stack([steps.cost_ms[choice], steps.hbm_bytes[choice], steps.uvm_bytes[choice]], axis=1) / limits
     # What no choice can avoid decides whether a device has room at all.
     hbm_least = steps.hbm_bytes[steps.first[:-1]]
     uvm_least = steps.uvm_bytes[steps.first[1:] - 1]
@@ -100,13 +100,13 @@ def lowered(steps: RowSteps, choice: Ints) -> Ints:
     return np.asarray(cheap[np.searchsorted(steps.table[cheap], np.arange(steps.tables))])
 
 
-def topped_up(steps: RowSteps, problem: Problem, found: Assignment) -> Ints:
+def topped_up(steps: RowSteps, problem: Problem, assignment: Assignment) -> Ints:
     """Return every table's rows in HBM, int64 [tables]: the choice's, then more until its device is full or holds all.
 
     Row by row (deviation 5): most time saved a byte first; where rows of no sampled access remain,
     most unseen accesses a byte; then in the order of the tables.
     """
-    rows, start = steps.rows[found.choice].copy(), steps.first[:-1]
+    rows, start = steps.rows[assignment.choice].copy(), steps.first[:-1]
     whole = np.array([table.rows for table in problem.tables])
     each = (steps.hbm_bytes[start] + steps.uvm_bytes[start]) // whole
     # A stretch of rows lies between two choices of a table, or between its last one and its end.
@@ -116,12 +116,12 @@ def topped_up(steps: RowSteps, problem: Problem, found: Assignment) -> Ints:
     size = (end - steps.rows) * each[steps.table]
     saved = np.where(last, 0.0, steps.cost_ms - np.append(steps.cost_ms[1:], 0.0))
     unseen = np.where(end == whole[steps.table], steps.unseen_ms[steps.table], 0.0)
-    stretches = np.flatnonzero((np.arange(len(last)) >= found.choice[steps.table]) & (size > 0))
+    stretches = np.flatnonzero((np.arange(len(last)) >= assignment.choice[steps.table]) & (size > 0))
     gain, reach = saved[stretches] / size[stretches], unseen[stretches] / size[stretches]
-    free = problem.topology.hbm_bytes - sums_of(rows * each, found.device, problem.world_size)
+    free = problem.topology.hbm_bytes - sums_of(rows * each, assignment.device, problem.world_size)
     for k in stretches[np.lexsort((stretches, -reach, -gain))].tolist():
         table = steps.table[k]
-        home = found.device[table]
+        home = assignment.device[table]
         # A later stretch may come first, where rounding decides between equal gains: it took this one's rows too.
         taken = max(0, min(end[k] - rows[table], free[home] // each[table]))
         rows[table] += taken
@@ -131,5 +131,5 @@ def topped_up(steps: RowSteps, problem: Problem, found: Assignment) -> Ints:
 
 def reached(steps: RowSteps, rows: Ints) -> Ints:
     """Return the last choice of every table that ``rows`` [tables] in HBM hold, [tables]."""
-    held = np.bincount(steps.table, weights=steps.rows <= rows[steps.table], minlength=steps.tables)
-    return np.asarray(steps.first[:-1] + held.astype(np.int64) - 1)
+    counts = np.bincount(steps.table, weights=steps.rows <= rows[steps.table], minlength=steps.tables)
+    return np.asarray(steps.first[:-1] + counts.astype(np.int64) - 1)

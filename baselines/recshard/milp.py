@@ -18,7 +18,7 @@ CAPACITY = 1e5
 """A device's capacity in the program's units: HiGHS's tolerance of 1e-6 is then far below a row."""
 TIME = 100.0
 """The reference time in the program's units."""
-ENDED = frozenset(
+REGULAR_ENDS = frozenset(
     {
         highspy.HighsModelStatus.kOptimal,
         highspy.HighsModelStatus.kObjectiveTarget,
@@ -62,7 +62,7 @@ class ProgramPart:
 class Solution:
     """What the solver found for a part, and the bound that it proved."""
 
-    found: Assignment | None
+    assignment: Assignment | None
     """Devices and choices [tables of the part]; None where it found nothing that fits."""
     bound_ms: float
     infeasible: bool
@@ -89,16 +89,16 @@ def solve(
         solver.setSolution(_values(steps, part, start, columns, reference_ms))
     solver.run()
     status = solver.getModelStatus()
-    if status not in ENDED and status not in NONE:
+    if status not in REGULAR_ENDS and status not in NONE:
         raise SolverFailed(f"HiGHS failed: {solver.modelStatusToString(status)}; report the problem with its seed")
     info = solver.getInfo()
     bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else 0.0
-    found: Assignment | None = None
+    assignment: Assignment | None = None
     if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
         values = np.array(solver.getSolution().col_value[:columns]).reshape(part.devices, len(part.choices))
-        found = _read(steps, part, values)
+        assignment = _assignment(steps, part, values)
     return Solution(
-        found=found,
+        assignment=assignment,
         bound_ms=max(0.0, bound) * reference_ms / TIME * (1.0 - ROUNDING),
         infeasible=status in NONE,
     )
@@ -183,17 +183,17 @@ def _values(
 def in_order(steps: RowSteps, part: ProgramPart, device: Ints) -> Ints:
     """Return the same plan with its devices renamed as the program's symmetry breaking wants them."""
     dearest = np.argsort(-steps.least(steps.cost_ms)[part.tables], kind="stable")
-    seen, where = np.unique(device[dearest], return_index=True)
+    seen, first = np.unique(device[dearest], return_index=True)
     names = np.full(part.devices, -1)
-    names[seen[np.argsort(where)]] = np.arange(len(seen))
+    names[seen[np.argsort(first)]] = np.arange(len(seen))
     return np.asarray(names[device])
 
 
-def _read(steps: RowSteps, part: ProgramPart, values: Floats) -> Assignment | None:
+def _assignment(steps: RowSteps, part: ProgramPart, values: Floats) -> Assignment | None:
     device, number = np.nonzero(values > 0.5)
     choice = part.choices[number]
     order = np.argsort(steps.table[choice], kind="stable")
-    found = Assignment(device=device[order], choice=choice[order])
+    assignment = Assignment(device=device[order], choice=choice[order])
     # The solver's tolerances do not count here: bytes are compared as integers.
-    whole = np.array_equal(steps.table[found.choice], part.tables)
-    return found if whole and found.fits(steps, part.topology, part.devices) else None
+    whole = np.array_equal(steps.table[assignment.choice], part.tables)
+    return assignment if whole and assignment.fits(steps, part.topology, part.devices) else None

@@ -57,10 +57,10 @@ def _check_sums(steps: RowSteps, size: int, world: int, limits: tuple[int, int])
         ("UVM", int(steps.uvm_bytes[steps.first[1:] - 1].sum()), limits[1]),
         ("HBM and UVM", size, sum(limits)),
     )
-    for what, need, limit in needs:
+    for memory, need, limit in needs:
         if need > limit:
             raise Infeasible(
-                f"the tables need at least {need} bytes of {what}, the {world} devices have {limit} together; "
+                f"the tables need at least {need} bytes of {memory}, the {world} devices have {limit} together; "
                 "use more or larger devices"
             )
 

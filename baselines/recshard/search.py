@@ -72,7 +72,7 @@ def minimise(steps: RowSteps, problem: Problem, seed: int, deadline: float) -> P
         if search.best is None:
             raise
         search.failed = True
-    return search.found()
+    return search.proven_plan()
 
 
 class _Search:
@@ -96,26 +96,26 @@ class _Search:
     def late(self) -> bool:
         return time.monotonic() >= self.deadline
 
-    def offer(self, found: Assignment) -> bool:
+    def offer(self, assignment: Assignment) -> bool:
         """Take a plan if it is better; return whether it was."""
-        slowest = float(found.times_ms(self.steps, self.world).max())
-        better = found.fits(self.steps, self.problem.topology, self.world) and slowest < self.slowest_ms
+        slowest = float(assignment.times_ms(self.steps, self.world).max())
+        better = assignment.fits(self.steps, self.problem.topology, self.world) and slowest < self.slowest_ms
         if better:
-            self.best, self.slowest_ms = found, slowest
+            self.best, self.slowest_ms = assignment, slowest
         return better
 
     def start(self, seed: int) -> None:
         """Take the best of some packings, if any fits: every table at the relaxation's choice, then HBM filled."""
         steps, topology = self.steps, self.problem.topology
         rng = np.random.default_rng(seed)
-        wanted = steps.argleast(self.relaxation.priced_ms)
-        even = max(float(steps.cost_ms[wanted].sum()) / self.world, TINY)
-        keys = np.maximum(steps.cost_ms[wanted] / even, steps.hbm_bytes[wanted] / topology.hbm_bytes)
-        keys = np.maximum(keys, steps.uvm_bytes[wanted] / max(1, topology.uvm_bytes))
+        choice = steps.argleast(self.relaxation.priced_ms)
+        even = max(float(steps.cost_ms[choice].sum()) / self.world, TINY)
+        keys = np.maximum(steps.cost_ms[choice] / even, steps.hbm_bytes[choice] / topology.hbm_bytes)
+        keys = np.maximum(keys, steps.uvm_bytes[choice] / max(1, topology.uvm_bytes))
         for attempt in range(STARTS):
             # Largest first; after the first attempt with noise that grows.
             noise = rng.lognormal(sigma=0.1 * attempt, size=len(keys)) if attempt else 1.0
-            device = pack(steps, self.problem, wanted, np.argsort(-keys * noise, kind="stable"))
+            device = pack(steps, self.problem, choice, np.argsort(-keys * noise, kind="stable"))
             if device is not None:
                 self.offer(fill(steps, self.problem, device, steps.first[:-1], self.corners))
             if self.gap <= GAP or self.late:
@@ -132,73 +132,73 @@ class _Search:
 
     def exactly(self) -> None:
         """Solve the whole program, whose bound counts."""
-        everything = np.arange(len(self.steps.table))
+        all_choices = np.arange(len(self.steps.table))
         tables = np.arange(self.steps.tables)
-        solved = self._solve(tables, self.world, everything, start=self.best, nodes=EXACT_NODES, gap=GAP)
-        if solved.infeasible and self.best is None:
+        solution = self._solve(tables, self.world, all_choices, start=self.best, nodes=EXACT_NODES, gap=GAP)
+        if solution.infeasible and self.best is None:
             topology = self.problem.topology
             raise Infeasible(
                 f"no plan fits {self.world} devices with {topology.hbm_bytes} bytes of HBM and {topology.uvm_bytes} of "
                 "UVM each where every table stays on one device"
             )
-        self.bound_ms = max(self.bound_ms, min(solved.bound_ms, self.slowest_ms))
-        self._offer_solved(solved)
+        self.bound_ms = max(self.bound_ms, min(solution.bound_ms, self.slowest_ms))
+        self._offer_solution(solution)
 
     def first(self) -> None:
         """Find a first plan where packing found none: any solution of the program with three choices a table."""
         steps = self.steps
         keep = np.concatenate([steps.first[:-1], steps.argleast(self.relaxation.priced_ms), steps.first[1:] - 1])
         keep = np.unique(keep)
-        self._offer_solved(
+        self._offer_solution(
             self._solve(np.arange(steps.tables), self.world, keep, start=None, nodes=EXACT_NODES, gap=1.0)
         )
 
-    def _offer_solved(self, solved: Solution) -> None:
-        if solved.found is not None:
-            self.offer(solved.found)
+    def _offer_solution(self, solution: Solution) -> None:
+        if solution.assignment is not None:
+            self.offer(solution.assignment)
 
     def mend(self) -> None:
         """Solve programs of the slowest device with others while they help, first with few choices a table."""
         rounds = 0
         while self.best is not None and self.gap > GAP:
             slowest_first = _groups(self.best.times_ms(self.steps, self.world))
-            for devices, kept in ((devices, kept) for kept in CHOICES for devices in slowest_first):
+            for devices, most in ((devices, most) for most in CHOICES for devices in slowest_first):
                 rounds += 1
                 if self.late or rounds > ROUNDS:
                     return
-                if self._mend(self.best, devices, kept):
+                if self._mend(self.best, devices, most):
                     break
             else:
                 return
 
-    def _mend(self, best: Assignment, devices: Ints, kept: int) -> bool:
+    def _mend(self, best: Assignment, devices: Ints, most: int) -> bool:
         tables = np.flatnonzero(np.isin(best.device, devices))
         names = np.searchsorted(devices, best.device[tables])
         own = best.choice[tables]
-        choices = np.union1d(self._cheapest(tables, kept), own)
+        choices = np.union1d(self._cheapest(tables, most), own)
         part = Assignment(device=names, choice=own)
-        solved = self._solve(tables, len(devices), choices, start=part, nodes=PART_NODES, gap=GAP / 4)
-        if solved.found is None:
+        solution = self._solve(tables, len(devices), choices, start=part, nodes=PART_NODES, gap=GAP / 4)
+        if solution.assignment is None:
             return False
         device, choice = best.device.copy(), best.choice.copy()
-        device[tables], choice[tables] = devices[solved.found.device], solved.found.choice
+        device[tables], choice[tables] = devices[solution.assignment.device], solution.assignment.choice
         before = np.sort(best.times_ms(self.steps, self.world))[::-1]
-        mended = Assignment(device=device, choice=choice)
-        after = np.sort(mended.times_ms(self.steps, self.world))[::-1]
+        candidate = Assignment(device=device, choice=choice)
+        after = np.sort(candidate.times_ms(self.steps, self.world))[::-1]
         # Several devices may be equally slow: the sorted times must fall.
         differs = np.flatnonzero(np.abs(after - before) > 1e-9 * before[0])
         if not len(differs) or after[differs[0]] > before[differs[0]]:
             return False
-        if not mended.fits(self.steps, self.problem.topology, self.world):
+        if not candidate.fits(self.steps, self.problem.topology, self.world):
             return False
-        self.best, self.slowest_ms = mended, float(after[0])
+        self.best, self.slowest_ms = candidate, float(after[0])
         return True
 
-    def _cheapest(self, tables: Ints, kept: int) -> Ints:
+    def _cheapest(self, tables: Ints, most: int) -> Ints:
         of = self.steps.of(tables)
         order = of[np.lexsort((of, self.relaxation.priced_ms[of], self.steps.table[of]))]
         place = np.searchsorted(self.steps.table[order], self.steps.table[order])
-        return np.sort(order[np.arange(len(order)) - place < kept])
+        return np.sort(order[np.arange(len(order)) - place < most])
 
     def _solve(
         self, tables: Ints, devices: int, choices: Ints, *, start: Assignment | None, nodes: int, gap: float
@@ -208,7 +208,7 @@ class _Search:
         limits = SolverLimits(gap=gap, nodes=nodes, deadline=self.deadline, enough_ms=self.bound_ms / (1.0 - 0.9 * GAP))
         return solve(self.steps, part, start, reference, limits)
 
-    def found(self) -> ProvenPlan:
+    def proven_plan(self) -> ProvenPlan:
         """Return the plan that the search ends with; raises TimeoutError where there is none."""
         if self.best is None:
             raise TimeoutError("the search found no plan within its budget, nor that there is none; raise plan_s")
@@ -224,8 +224,8 @@ class _Search:
 
     def _uvm_holds(self, device: Ints, rows: Ints) -> bool:
         problem = self.problem
-        left = [problem.weight_bytes(t) // t.rows * (t.rows - hot) for t, hot in zip(problem.tables, rows.tolist())]
-        needed = sums_of(np.array(left, dtype=np.int64), device, self.world)
+        sizes = [problem.weight_bytes(t) // t.rows * (t.rows - hot) for t, hot in zip(problem.tables, rows.tolist())]
+        needed = sums_of(np.array(sizes, dtype=np.int64), device, self.world)
         return bool((needed <= problem.topology.uvm_bytes).all())
 
     def _status(self, slowest_ms: float) -> str:

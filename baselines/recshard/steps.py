@@ -63,8 +63,8 @@ class RowSteps:
     def argleast(self, values: Floats) -> Ints:
         """Return the first choice with the smallest of ``values`` for each table, [tables]."""
         smallest = values <= self.least(values)[self.table]
-        found = np.flatnonzero(smallest)
-        return np.asarray(found[np.searchsorted(self.table[found], np.arange(self.tables))])
+        least = np.flatnonzero(smallest)
+        return np.asarray(least[np.searchsorted(self.table[least], np.arange(self.tables))])
 
 
 def traffic_bytes(problem: Problem, statistics: Statistics) -> Floats:

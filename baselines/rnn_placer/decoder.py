@@ -40,17 +40,17 @@ def play(
     ``scaled`` float32 [tables, 21] are the task's normalised features.
     """
     encoded, embedding = networks.encode(torch.from_numpy(scaled[order])[None]), networks.embedding(task.devices)
-    nothing: Floats32 = np.zeros((episodes, task.tables, 0), dtype=np.float32)
-    placing = Placing([task] * episodes, [order] * episodes, nothing)
+    no_state: Floats32 = np.zeros((episodes, task.tables, 0), dtype=np.float32)
+    placing = Placing([task] * episodes, [order] * episodes, no_state)
     hidden, before = torch.zeros(episodes, HIDDEN), np.full(episodes, task.devices)
     cell, weights = hidden, tuple(networks.decoder.parameters())
     shape = (task.tables, episodes, task.devices)
     # Gumbel's trick: the largest noisy score is a draw from the softmax over the legal devices.
     noise = None if rng is None else rng.gumbel(size=shape).astype(np.float32)
     for step in range(task.tables):
-        read = torch.cat([encoded.outputs[:, step].expand(episodes, -1), embedding(torch.from_numpy(before))], dim=1)
+        inputs = torch.cat([encoded.outputs[:, step].expand(episodes, -1), embedding(torch.from_numpy(before))], dim=1)
         # One step of the LSTM, a fraction of what the module takes for it.
-        hidden, cell = torch.lstm_cell(read, (hidden, cell), *weights)
+        hidden, cell = torch.lstm_cell(inputs, (hidden, cell), *weights)
         # All episodes attend to one sequence: to it they are as many outputs of one decoder.
         scores = networks.scores(encoded, hidden[None], task.devices)[0].numpy()
         if noise is not None:

@@ -53,8 +53,8 @@ class RnnNetworks(nn.Module):
 
     def _check(self, devices: int) -> None:
         if devices not in self.devices:
-            known = ", ".join(map(str, self.devices))
-            raise BadInput(f"the RNN has output layers for {known} devices, not for {devices}: fit it on such problems")
+            sizes = ", ".join(map(str, self.devices))
+            raise BadInput(f"the RNN has output layers for {sizes} devices, not for {devices}: fit it on such problems")
 
     def encode(self, features: Tensor) -> Encoded:
         """Encode normalised features of whole sequences in order, [E, T, 21]."""
@@ -69,8 +69,8 @@ class RnnNetworks(nn.Module):
         count = len(chosen)
         first = torch.full_like(chosen[:, :1], devices)
         before = self.embedding(devices)(torch.cat([first, chosen[:, :-1]], dim=1))
-        read = torch.cat([encoded.outputs.expand(count, -1, -1), before], dim=2)
-        return self.scores(encoded, self.decoder(read)[0], devices)
+        inputs = torch.cat([encoded.outputs.expand(count, -1, -1), before], dim=2)
+        return self.scores(encoded, self.decoder(inputs)[0], devices)
 
     def scores(self, encoded: Encoded, hidden: Tensor, devices: int) -> Tensor:
         """Score devices from outputs of the decoder that attend to whole sequences, [E, T, 128] -> [E, T, devices]."""

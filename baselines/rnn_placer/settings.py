@@ -33,5 +33,6 @@ class RnnSettings(TrainingSettings):
     @classmethod
     def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:
         """Give the default settings for tasks as long as these, with no more updates than surely fit the budget."""
-        wanted, tables = cls(), max(task.tables for task in tasks)
-        return replace(wanted, updates=affordable_updates(budget, UPDATE_S + TABLE_UPDATE_S * tables, wanted.updates))
+        settings, tables = cls(), max(task.tables for task in tasks)
+        updates = affordable_updates(budget, UPDATE_S + TABLE_UPDATE_S * tables, settings.updates)
+        return replace(settings, updates=updates)

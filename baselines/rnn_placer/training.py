@@ -32,24 +32,24 @@ class RnnStage:
 
 
 def reinforce_loss(
-    networks: RnnNetworks, scaled: Tensor, played: RnnEpisodes, advantages: Floats, entropy_weight: float
+    networks: RnnNetworks, scaled: Tensor, episodes: RnnEpisodes, advantages: Floats, entropy_weight: float
 ) -> Tensor:
     """Compute REINFORCE's loss of episodes of a task: mean of episodes, sum of steps; ``scaled`` [tables, 21] in order.
 
     Probabilities are over the devices with room, as when acting. Episodes of no advantage that
     failed count neither way.
     """
-    placing = played.placing
+    placing = episodes.placing
     chosen = torch.from_numpy(placing.chosen)
     logits = networks.logits(networks.encode(scaled[None]), chosen, placing.legal_at.shape[2])
     legal = torch.from_numpy(placing.legal_at)
     log_p = logits.masked_fill(~legal, -torch.inf).log_softmax(dim=2)
-    taken = log_p.gather(2, chosen[:, :, None]).squeeze(2).sum(1)
+    placement_log_p = log_p.gather(2, chosen[:, :, None]).squeeze(2).sum(1)
     # Probability zero times its infinite logarithm would be no number.
     entropy = -(log_p.exp() * log_p.masked_fill(~legal, 0.0)).sum((1, 2))
-    used = torch.from_numpy(~placing.failed).float()
+    is_used = torch.from_numpy(~placing.failed).float()
     weight = torch.from_numpy(advantages).float()
-    return -((taken * weight + entropy_weight * entropy) * used).mean()
+    return -((placement_log_p * weight + entropy_weight * entropy) * is_used).mean()
 
 
 class RnnTraining(Training[RnnNetworks, RnnSettings, RnnStage]):
@@ -77,20 +77,20 @@ class RnnTraining(Training[RnnNetworks, RnnSettings, RnnStage]):
         number = int(self.rng.integers(0, len(self.tasks)))
         task = self.tasks[number]
         scaled, order = self.scaling(task.features), np.arange(task.tables)
-        played = play(self.networks, task, scaled, order, episodes=self.settings.episodes, rng=self.rng)
-        advantages = self.measured(number, played)
-        if not played.placing.failed.all():
+        episodes = play(self.networks, task, scaled, order, episodes=self.settings.episodes, rng=self.rng)
+        advantages = self.measure(number, episodes)
+        if not episodes.placing.failed.all():
             tables = torch.from_numpy(scaled[order])
-            self.descend(reinforce_loss(self.networks, tables, played, advantages, self.settings.entropy_weight))
+            self.descend(reinforce_loss(self.networks, tables, episodes, advantages, self.settings.entropy_weight))
 
-    def measured(self, number: int, played: RnnEpisodes) -> Floats:
+    def measure(self, number: int, episodes: RnnEpisodes) -> Floats:
         """Measure episodes; gives their advantages [E]: minus the cost's root, over the task's average; 0 if failed."""
-        task, failed = self.tasks[number], played.placing.failed
+        task, failed = self.tasks[number], episodes.placing.failed
         self._failed += int(failed.sum())
         advantages = np.zeros(len(failed))
         if failed.all():
             return advantages
-        placements = np.stack(played.placing.placements())[~failed]
+        placements = np.stack(episodes.placing.placements())[~failed]
         costs_ms = self.oracle.measure(task, placements).overall_ms  # deviation 2
         self.calls += len(placements)
         self._costs_ms += costs_ms.tolist()

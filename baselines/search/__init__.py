@@ -36,26 +36,26 @@ class Search(Strategy):
         effort = WorkLimit(candidates=CANDIDATES, deadline=time.monotonic() + CLOCK_SHARE * budget.plan_s)
         tables = Tables(problem)
         floor_ms = whole_table_bound_ms(tables.loads, problem, self.moves)
-        found = search(tables, effort, seed, floor_ms * (1.0 + 1e-6))
-        if found is None and not tables.uvm:
+        outcome = search(tables, effort, seed, floor_ms * (1.0 + 1e-6))
+        if outcome is None and not tables.uvm:
             # They fit in sum, but not one by one.
             tables = Tables(problem, uvm=True)
-            found = search(tables, effort, seed, floor_ms * (1.0 + 1e-6))
-        if found is None:
+            outcome = search(tables, effort, seed, floor_ms * (1.0 + 1e-6))
+        if outcome is None:
             raise Infeasible(
                 f"none of the starts fits {int(tables.sizes.sum())} bytes of tables, "
                 f"the largest of {int(np.max(tables.sizes))}"
             )
-        best = found.best
+        best = outcome.best
         return Plan(
             world_size=problem.world_size,
             segments=whole_tables(problem.tables, best.rank.tolist(), [TIERS[i] for i in best.tier]),
             notes={
-                "start_ms": found.start_ms,
+                "start_ms": outcome.start_ms,
                 "slowest_ms": tables.slowest_ms(best.rank, best.tier),
                 "lower_bound_ms": floor_ms,
                 "rated": effort.rated,
-                "ended_by": found.ended,
+                "ended_by": outcome.reason,
             },
         )
 

@@ -49,14 +49,14 @@ class WorkLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """Where tables of a device's tier ``leaves`` may go: [targets] each.
+    """Where tables of a device's tier ``from_tier`` may go: [targets] each.
 
-    A place in tier ``comes`` of device ``rank``, instead of the table ``back`` that comes here for it, or -1. All are
+    A place in tier ``to_tier`` of device ``rank``, instead of the table ``back`` that comes here for it, or -1. All are
     on other devices, or, ``inside``, all on the same one, in its other tier.
     """
 
-    leaves: int
-    comes: int
+    from_tier: int
+    to_tier: int
     rank: Ints
     back: Ints
     inside: bool
@@ -71,10 +71,10 @@ def descend(
     limit the last one ends where no move and no swap of the slowest devices' tables lowers the sum.
     """
     best_ms, best = state.slowest_ms, (state.rank, state.tier)
-    state, begun = state.copy(), effort.rated
+    state, rated_before = state.copy(), effort.rated
     for number, power in enumerate(powers):
-        left = limit - (effort.rated - begun)
-        stop = effort.rated + left // (len(powers) - number)
+        rest = limit - (effort.rated - rated_before)
+        stop = effort.rated + rest // (len(powers) - number)
         while effort.rated < stop and best_ms > enough_ms and not effort.spent and _step(state, power, effort):
             if state.slowest_ms < best_ms:
                 best_ms, best = state.slowest_ms, (state.rank.copy(), state.tier.copy())
@@ -97,33 +97,33 @@ def _step(state: TablePlacement, power: int, effort: WorkLimit) -> bool:
 def _neighbours(state: TablePlacement, giver: int) -> Iterator[Targets]:
     """List moves of a device's tables, which are few, then swaps, by the tiers that they leave and reach."""
     tiers, devices = range(state.tables.tiers), np.arange(state.tables.world)
-    kinds = [(leaves, comes, inside) for leaves in tiers for comes in tiers for inside in (False, True)]
-    kinds = [(leaves, comes, inside) for leaves, comes, inside in kinds if not inside or leaves != comes]
-    for leaves, comes, inside in kinds:
+    kinds = [(from_tier, to_tier, inside) for from_tier in tiers for to_tier in tiers for inside in (False, True)]
+    kinds = [(from_tier, to_tier, inside) for from_tier, to_tier, inside in kinds if not inside or from_tier != to_tier]
+    for from_tier, to_tier, inside in kinds:
         free = devices[(devices == giver) == inside]
-        nobody = np.full(len(free), -1)
-        yield Targets(leaves=leaves, comes=comes, rank=free, back=nobody, inside=inside)
-    for leaves, comes, inside in kinds:
-        back = np.flatnonzero((state.tier == comes) & ((state.rank == giver) == inside))
-        yield Targets(leaves=leaves, comes=comes, rank=state.rank[back], back=back, inside=inside)
+        no_table = np.full(len(free), -1)
+        yield Targets(from_tier=from_tier, to_tier=to_tier, rank=free, back=no_table, inside=inside)
+    for from_tier, to_tier, inside in kinds:
+        back = np.flatnonzero((state.tier == to_tier) & ((state.rank == giver) == inside))
+        yield Targets(from_tier=from_tier, to_tier=to_tier, rank=state.rank[back], back=back, inside=inside)
 
 
 def _first_better(state: TablePlacement, giver: int, targets: Targets, power: int, effort: WorkLimit) -> Change:
     """Find the best change of the first chunk that has any which helps; empty where none does."""
-    mine, count = np.flatnonzero((state.rank == giver) & (state.tier == targets.leaves)), len(targets.rank)
-    if not count or not len(mine):
+    own, count = np.flatnonzero((state.rank == giver) & (state.tier == targets.from_tier)), len(targets.rank)
+    if not count or not len(own):
         return []
     around = Surroundings(state, giver, targets)
     step = max(1, CHUNK // count)
-    for first in range(0, len(mine), step):
-        out = mine[first : first + step]
+    for first in range(0, len(own), step):
+        out = own[first : first + step]
         effort.rated += len(out) * count
-        found = _best(state, giver, around, out, power)
-        if found is not None:
-            table, at = int(out[found // count]), found % count
-            change = [(table, int(targets.rank[at]), targets.comes)]
+        best = _best(state, giver, around, out, power)
+        if best is not None:
+            table, at = int(out[best // count]), best % count
+            change = [(table, int(targets.rank[at]), targets.to_tier)]
             if targets.back[at] >= 0:
-                change.append((int(targets.back[at]), giver, targets.leaves))
+                change.append((int(targets.back[at]), giver, targets.from_tier))
             return change
         if effort.spent:
             break
@@ -132,14 +132,14 @@ def _first_better(state: TablePlacement, giver: int, targets: Targets, power: in
 
 def _best(state: TablePlacement, giver: int, around: "Surroundings", out: Ints, power: int) -> int | None:
     """Find the change, as a number in [out, targets], that lowers the sum of powers most; None where none does."""
-    here, there = around.after(out)
+    giver_ms, target_ms = around.after(out)
     top = state.slowest_ms
     # Twice the slowest is bad enough: its power is a number still.
-    grown = np.minimum(here / top, 2.0) ** power + np.minimum(there / top, 2.0) ** power
+    grown = np.minimum(giver_ms / top, 2.0) ** power + np.minimum(target_ms / top, 2.0) ** power
     grown -= (around.ms / top) ** power + (state.ms[giver] / top) ** power
-    rated = np.where(around.fits(out), grown, 0.0).ravel()
-    best = int(rated.argmin())
-    return best if rated[best] < -GAIN else None
+    changes = np.where(around.fits(out), grown, 0.0).ravel()
+    best = int(changes.argmin())
+    return best if changes[best] < -GAIN else None
 
 
 class Surroundings:
@@ -148,20 +148,20 @@ class Surroundings:
     def __init__(self, state: TablePlacement, giver: int, targets: Targets) -> None:
         tables = state.tables
         self.numbers, self.targets, self.sizes = tables.numbers, targets, tables.sizes
-        self.values, has = tables.values, targets.back >= 0
+        self.values, is_swap = tables.values, targets.back >= 0
         # Nothing comes back for a move.
-        comes_back = np.where(has, self.values[:, targets.leaves, targets.back], 0.0)
-        goes_back = np.where(has, self.values[:, targets.comes, targets.back], 0.0)
-        size = np.where(has, tables.sizes[targets.back], 0)
-        self.here: Floats = state.sums[:, giver, None] + comes_back
-        self.there: Floats = state.sums[:, targets.rank] - goes_back
+        back_to_giver = np.where(is_swap, self.values[:, targets.from_tier, targets.back], 0.0)
+        back_from_target = np.where(is_swap, self.values[:, targets.to_tier, targets.back], 0.0)
+        size = np.where(is_swap, tables.sizes[targets.back], 0)
+        self.giver_sums: Floats = state.sums[:, giver, None] + back_to_giver
+        self.target_sums: Floats = state.sums[:, targets.rank] - back_from_target
         self.ms: Floats = state.ms[targets.rank]
         """Time of the targets' devices before; zero for the same device, which counts once."""
         if targets.inside:
-            self.here -= goes_back
+            self.giver_sums -= back_from_target
             self.ms = np.zeros_like(self.ms)
-        self.free: Ints = tables.capacity[targets.comes] - state.used[targets.comes, targets.rank] + size
-        self.least: Ints = state.used[targets.leaves, giver] + size - tables.capacity[targets.leaves]
+        self.free: Ints = tables.capacity[targets.to_tier] - state.used[targets.to_tier, targets.rank] + size
+        self.least: Ints = state.used[targets.from_tier, giver] + size - tables.capacity[targets.from_tier]
 
     def fits(self, out: Ints) -> Bools:
         """Tell whether both tiers have room once the tables ``out`` went, [out, targets]."""
@@ -170,12 +170,13 @@ class Surroundings:
 
     def after(self, out: Ints) -> tuple[Floats, Floats]:
         """Give milliseconds of the device and of the target's (zero where it is the same), [out, targets] each."""
-        leaving = self.values[:, self.targets.leaves, out][:, :, None]
-        coming = self.values[:, self.targets.comes, out][:, :, None]
+        leaving = self.values[:, self.targets.from_tier, out][:, :, None]
+        arriving = self.values[:, self.targets.to_tier, out][:, :, None]
+        giver_sums = self.giver_sums[:, None, :] - leaving
         if self.targets.inside:
-            here = self.numbers.ms(self.here[:, None, :] - leaving + coming)
-            return here, np.zeros_like(here)
-        return self.numbers.ms(self.here[:, None, :] - leaving), self.numbers.ms(self.there[:, None, :] + coming)
+            giver_ms = self.numbers.ms(giver_sums + arriving)
+            return giver_ms, np.zeros_like(giver_ms)
+        return self.numbers.ms(giver_sums), self.numbers.ms(self.target_sums[:, None, :] + arriving)
 
 
 def kicked(state: TablePlacement, rng: np.random.Generator) -> TablePlacement:
@@ -197,7 +198,7 @@ class SearchResult:
 
     best: TablePlacement
     start_ms: float
-    ended: str
+    reason: str
 
 
 def search(tables: Tables, effort: WorkLimit, seed: int, enough_ms: float) -> SearchResult | None:
@@ -205,21 +206,21 @@ def search(tables: Tables, effort: WorkLimit, seed: int, enough_ms: float) -> Se
 
     Stops at ``enough_ms``, which no plan can beat.
     """
-    begun = list(starts(tables))
-    if not begun:
+    placements = list(starts(tables))
+    if not placements:
         return None
-    best, limit = min(begun, key=lambda state: state.slowest_ms), int(START_SHARE * effort.candidates)
+    best, limit = min(placements, key=lambda state: state.slowest_ms), int(START_SHARE * effort.candidates)
     # Devices are soon level; how well tables share caches is what their mean tells.
-    for state in sorted(begun, key=lambda state: float(state.ms.mean())):
+    for state in sorted(placements, key=lambda state: float(state.ms.mean())):
         best = _better(descend(state, effort, limit=limit, enough_ms=enough_ms), best)
-    rng, idle, other = np.random.default_rng(seed), 0, best
+    rng, idle, start = np.random.default_rng(seed), 0, best
     while not effort.spent and best.slowest_ms > enough_ms and idle < IDLE_KICKS:
-        found = descend(other, effort, limit=effort.candidates - effort.rated, enough_ms=enough_ms, powers=POWERS[-1:])
-        idle = 0 if _better(found, best) is found else idle + 1
-        best = _better(found, best)
-        other = kicked(best, rng)
-    ended = "clock" if effort.timed_out else "bound" if best.slowest_ms <= enough_ms else "work"
-    return SearchResult(best=best, start_ms=begun[0].slowest_ms, ended=ended)
+        state = descend(start, effort, limit=effort.candidates - effort.rated, enough_ms=enough_ms, powers=POWERS[-1:])
+        idle = 0 if _better(state, best) is state else idle + 1
+        best = _better(state, best)
+        start = kicked(best, rng)
+    reason = "clock" if effort.timed_out else "bound" if best.slowest_ms <= enough_ms else "work"
+    return SearchResult(best=best, start_ms=placements[0].slowest_ms, reason=reason)
 
 
 def _better(one: TablePlacement, other: TablePlacement) -> TablePlacement:

@@ -16,12 +16,12 @@ def starts(tables: Tables) -> Iterator[TablePlacement]:
     orders = [tables.alone[0], by_size]
     if tables.uvm:
         orders.insert(1, (tables.alone[SPILL] - tables.alone[0]) / np.maximum(by_size, 1.0))
-    made = [greedy(tables, np.argsort(-order, kind="stable")) for order in orders]
-    made += [pieces(tables, keys) for keys in ((rows,), (rows * gradients,), (rows, gradients))]
-    known: set[bytes] = set()
-    for state in made:
-        if state is not None and (placed := state.rank.tobytes() + state.tier.tobytes()) not in known:
-            known.add(placed)
+    placements = [greedy(tables, np.argsort(-order, kind="stable")) for order in orders]
+    placements += [pieces(tables, keys) for keys in ((rows,), (rows * gradients,), (rows, gradients))]
+    seen: set[bytes] = set()
+    for state in placements:
+        if state is not None and (key := state.rank.tobytes() + state.tier.tobytes()) not in seen:
+            seen.add(key)
             yield state
 
 
@@ -34,13 +34,13 @@ class _Room:
         self.rank: Ints = np.zeros(len(tables), dtype=np.int64)
         self.tier: Ints = np.zeros(len(tables), dtype=np.int64)
 
-    def put(self, table: int, tier: int, wanted: Floats) -> bool:
-        """Give a table to the device with room that is wanted most (smallest), in ``tier`` or the next; else False."""
+    def put(self, table: int, tier: int, cost: Floats) -> bool:
+        """Give a table to the device with room of least ``cost`` [devices], in ``tier`` or the next; else False."""
         size = self.tables.sizes[table]
         for at in range(tier, self.tables.tiers):
             roomy = self.free[at] >= size
             if roomy.any():
-                rank = int(np.where(roomy, wanted, np.inf).argmin())
+                rank = int(np.where(roomy, cost, np.inf).argmin())
                 self.free[at, rank] -= size
                 self.rank[table], self.tier[table] = rank, at
                 return True
@@ -69,12 +69,12 @@ def pieces(tables: Tables, keys: tuple[Floats, ...]) -> TablePlacement | None:
     """
     room, devices = _Room(tables), np.arange(tables.world)
     total = np.zeros(tables.world)
-    wanted = _tiers(tables)
+    tiers = _tiers(tables)
     for tier in reversed(range(tables.tiers)):
-        mine = np.flatnonzero(wanted == tier)
-        if not len(mine):
+        own = np.flatnonzero(tiers == tier)
+        if not len(own):
             continue
-        order = mine[np.lexsort([key[tier, mine] for key in keys])]
+        order = own[np.lexsort([key[tier, own] for key in keys])]
         cost = tables.alone[tier, order]
         # What each device may still take for all to be level.
         share = np.maximum((total.sum() + cost.sum()) / tables.world - total, 0.0)

@@ -54,8 +54,8 @@ class TablePlacement:
 
     def __init__(self, tables: Tables, rank: Ints, tier: Ints) -> None:
         self.tables, self.rank, self.tier = tables, rank, tier
-        held = tables.values[:, tier, np.arange(len(tables))]
-        self.sums: Floats = np.stack([np.bincount(rank, weights=row, minlength=tables.world) for row in held])
+        values = tables.values[:, tier, np.arange(len(tables))]
+        self.sums: Floats = np.stack([np.bincount(rank, weights=row, minlength=tables.world) for row in values])
         """[numbers, devices]."""
         self.used: Ints = np.zeros((tables.tiers, tables.world), dtype=np.int64)
         np.add.at(self.used, (tier, rank), tables.sizes)
@@ -74,8 +74,8 @@ class TablePlacement:
             self.used[tier, rank] += self.tables.sizes[table]
             self.rank[table], self.tier[table] = rank, tier
         for device in devices:
-            held = np.flatnonzero(self.rank == device)
-            self.sums[:, device] = self.tables.values[:, self.tier[held], held].sum(axis=1)
+            own = np.flatnonzero(self.rank == device)
+            self.sums[:, device] = self.tables.values[:, self.tier[own], own].sum(axis=1)
         self.ms = self.tables.numbers.ms(self.sums)
 
     def copy(self) -> "TablePlacement":

@@ -26,9 +26,9 @@ class Shuffle(Strategy):
         capacity = np.array([problem.topology.hbm_bytes, problem.topology.uvm_bytes], dtype=np.int64)
         rng = np.random.default_rng(seed)
         for draw in range(DRAWS):
-            placed = _draw(sizes, capacity, problem.world_size, rng)
-            if placed is not None:
-                ranks, tiers = placed
+            placement = _draw(sizes, capacity, problem.world_size, rng)
+            if placement is not None:
+                ranks, tiers = placement
                 segments = whole_tables(problem.tables, ranks, tiers)
                 return Plan(world_size=problem.world_size, segments=segments, notes={"draws": draw + 1})
         raise Infeasible(

@@ -81,14 +81,14 @@ class TorchRec2D(_TorchRecPlanner):
 
         Where the machine has no two groups the plan is for one of all ranks, without copies.
         """
-        declined: Infeasible | None = None
+        last_error: Infeasible | None = None
         for size in group_sizes(problem):
             try:
-                return copied(super().plan(one_group(problem, size), budget, seed), problem)
+                return copy_to_groups(super().plan(one_group(problem, size), budget, seed), problem)
             except Infeasible as error:
-                declined = error
-        if declined is not None:
-            raise declined
+                last_error = error
+        if last_error is not None:
+            raise last_error
         return super().plan(problem, budget, seed)
 
 
@@ -134,16 +134,16 @@ def one_group(problem: Problem, size: int) -> Problem:
     return replace(problem, machine=machine, topology=topology, batch_size=batch_size)
 
 
-def copied(plan: Plan, problem: Problem) -> Plan:
+def copy_to_groups(plan: Plan, problem: Problem) -> Plan:
     """Turn a plan for one group's devices into one for all: every group has a copy of what it places."""
-    segments = tuple(replace(s, placement=_copied(s.placement, problem)) for s in plan.segments)
+    segments = tuple(replace(s, placement=_copy(s.placement, problem)) for s in plan.segments)
     # Interleaved, and averaged after every step, as TorchRec does unless it is told otherwise.
     groups = ShardingGroups(size=plan.world_size, interleaved=True)
     notes = {**plan.notes, "group_size": groups.size, "sync_every": groups.sync_every}
     return replace(plan, world_size=problem.world_size, segments=segments, notes=notes, groups=groups)
 
 
-def _copied(place: Placement, problem: Problem) -> Placement:
+def _copy(place: Placement, problem: Problem) -> Placement:
     # Weights alone are averaged (deviation 10), in one collective (deviation 11).
     if isinstance(place, OnRank):
         return OnLocalRank(local_rank=place.rank, tier=place.tier, cache_ratio=place.cache_ratio)

@@ -23,16 +23,16 @@ class _Uniform(Strategy):
     sees = frozenset({Sees.TABLES})
 
     @abstractmethod
-    def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
-        """Return the segments of a table, given the bytes [world] used so far; adds the table's own to ``used``."""
+    def place(self, table: Table, used_bytes: Ints, problem: Problem) -> tuple[Segment, ...]:
+        """Return the segments of a table; adds its bytes to ``used_bytes`` [world], those of the tables before it."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the plan (no randomness); raises Infeasible where a device's HBM is too small for its share."""
-        used = np.zeros(problem.world_size, dtype=np.int64)
+        used_bytes = np.zeros(problem.world_size, dtype=np.int64)
         order = sorted(problem.tables, key=problem.weight_bytes, reverse=True)
         plan = Plan(
             world_size=problem.world_size,
-            segments=tuple(segment for table in order for segment in self.place(table, used, problem)),
+            segments=tuple(segment for table in order for segment in self.place(table, used_bytes, problem)),
         )
         worst, capacity = int(memory_bytes(plan, problem).hbm.max()), problem.topology.hbm_bytes
         if worst > capacity:
@@ -40,19 +40,19 @@ class _Uniform(Strategy):
         return plan
 
 
-def _whole(table: Table, ranks: Iterable[int], used: Ints, problem: Problem) -> tuple[Segment, ...]:
+def _whole(table: Table, ranks: Iterable[int], used_bytes: Ints, problem: Problem) -> tuple[Segment, ...]:
     """Place the table on the emptiest of ``ranks``."""
     choice = np.fromiter(ranks, dtype=np.int64)
-    rank = int(choice[used[choice].argmin()])
-    used[rank] += problem.weight_bytes(table)
+    rank = int(choice[used_bytes[choice].argmin()])
+    used_bytes[rank] += problem.weight_bytes(table)
     return (whole_table(table, OnRank(rank=rank)),)
 
 
-def _dealt(table: Table, ranks: tuple[int, ...], used: Ints, problem: Problem) -> tuple[Segment, ...]:
+def _deal(table: Table, ranks: tuple[int, ...], used_bytes: Ints, problem: Problem) -> tuple[Segment, ...]:
     """Deal the table's rows over ``ranks``, or place it on one of them where it has too few (deviation 1)."""
     if table.rows < len(ranks):
-        return _whole(table, ranks, used, problem)
-    used[list(ranks)] += dealt(table.name, table.rows, len(ranks)) * (problem.weight_bytes(table) // table.rows)
+        return _whole(table, ranks, used_bytes, problem)
+    used_bytes[list(ranks)] += dealt(table.name, table.rows, len(ranks)) * (problem.weight_bytes(table) // table.rows)
     return (whole_table(table, RowWise(ranks=ranks)),)
 
 
@@ -62,9 +62,9 @@ class UniformRowWise(_Uniform):
     name = "row-wise"
     moves = frozenset({Move.TABLE, Move.ROWS})
 
-    def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
+    def place(self, table: Table, used_bytes: Ints, problem: Problem) -> tuple[Segment, ...]:
         """Deal the rows over the world."""
-        return _dealt(table, tuple(range(problem.world_size)), used, problem)
+        return _deal(table, tuple(range(problem.world_size)), used_bytes, problem)
 
 
 class UniformTableRowWise(_Uniform):
@@ -73,11 +73,11 @@ class UniformTableRowWise(_Uniform):
     name = "table-row-wise"
     moves = frozenset({Move.TABLE, Move.ROWS})
 
-    def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
+    def place(self, table: Table, used_bytes: Ints, problem: Problem) -> tuple[Segment, ...]:
         """Deal the rows over the node that has least to hold, those of unpooled tables too (deviation 3)."""
         topology = problem.topology
-        node = int(used.reshape(topology.nodes, -1).sum(axis=1).argmin())
-        return _dealt(table, topology.node_ranks(node), used, problem)
+        node = int(used_bytes.reshape(topology.nodes, -1).sum(axis=1).argmin())
+        return _deal(table, topology.node_ranks(node), used_bytes, problem)
 
 
 class UniformColumnWise(_Uniform):
@@ -86,13 +86,13 @@ class UniformColumnWise(_Uniform):
     name = "column-wise"
     moves = frozenset({Move.TABLE, Move.COLUMNS})
 
-    def place(self, table: Table, used: Ints, problem: Problem) -> tuple[Segment, ...]:
+    def place(self, table: Table, used_bytes: Ints, problem: Problem) -> tuple[Segment, ...]:
         """Place equal column ranges on the emptiest devices, one each."""
         shards = column_shards(table.dim, problem.world_size)
         width = table.dim // shards
-        homes = np.argsort(used, kind="stable")[:shards]
+        homes = np.argsort(used_bytes, kind="stable")[:shards]
         row_bytes = width * problem.precision.bytes + problem.optimizer.state_bytes(width)
-        used[homes] += table.rows * row_bytes
+        used_bytes[homes] += table.rows * row_bytes
         return tuple(
             whole_table(table, OnRank(rank=rank), (i * width, (i + 1) * width)) for i, rank in enumerate(homes.tolist())
         )

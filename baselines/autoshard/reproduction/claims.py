@@ -17,26 +17,26 @@ OWN_ROW = "Auto-80 (8)"
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     """Give one number a task, a row of tasks, a trained policy or a size."""
-    found: dict[str, list[float]] = {}
+    claims: dict[str, list[float]] = {}
     own = evidence.tables.get("table_tasks")
     contests = [table for name in ("table", "equal") if (table := evidence.tables.get(name)) is not None]
     if contests:
-        found["beats-heuristics-rows"] = [over for table in contests for over in _rows_over_best(table)]
+        claims["beats-heuristics-rows"] = [over for table in contests for over in _rows_over_best(table)]
     if own is not None:
         row = _test(own)[_test(own)["task"] == OWN_ROW]
-        found["beats-heuristics"] = _over_best(row).tolist()
-        found["learning-helps"] = ratios(row, UNTRAINED, OURS).tolist()
+        claims["beats-heuristics"] = _over_best(row).tolist()
+        claims["learning-helps"] = ratios(row, UNTRAINED, OURS).tolist()
     transfer = evidence.tables.get("transfer")
     if transfer is not None:
         tests, own_row = transfer["task_set"] == "test", transfer["used_on"] == transfer["trained_on"]
         sizes, shares = tests & ~own_row, ~tests & (transfer["unseen_tables_pct"] > 0.0)
-        found["transfers"] = _by_policy(transfer[sizes | shares])
-        found["transfers-other-sizes"] = _by_policy(transfer[sizes])
-        found["transfers-unseen-tables"] = _by_policy(transfer[shares])
+        claims["transfers"] = _by_policy(transfer[sizes | shares])
+        claims["transfers-other-sizes"] = _by_policy(transfer[sizes])
+        claims["transfers-unseen-tables"] = _by_policy(transfer[shares])
     placing = evidence.tables.get("placing")
     if placing is not None:
-        found["seconds"] = placing[placing["tables"] >= HUNDREDS]["plan_cpu_s_median"].tolist()
-    return found
+        claims["seconds"] = placing[placing["tables"] >= HUNDREDS]["plan_cpu_s_median"].tolist()
+    return claims
 
 
 def _test(tasks: pd.DataFrame) -> pd.DataFrame:
@@ -52,8 +52,8 @@ def _over_best(row: pd.DataFrame) -> Floats:
 def _rows_over_best(table: pd.DataFrame) -> list[float]:
     """Divide the smallest mean kernel time of the heuristics by AutoShard's on test tasks, row by row of tasks."""
     means = _test(table).pivot_table(index="task", columns="strategy", values="kernel_ms_mean", sort=False)
-    known = [name for name in GREEDIES if name in means]
-    return _numbers(means[known].min(axis=1) / means[OURS]) if known and OURS in means else []
+    greedies = [name for name in GREEDIES if name in means]
+    return _numbers(means[greedies].min(axis=1) / means[OURS]) if greedies and OURS in means else []
 
 
 def _by_policy(transfer: pd.DataFrame) -> list[float]:

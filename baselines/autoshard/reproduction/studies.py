@@ -47,7 +47,7 @@ ROWS = {
     )
 }
 """The repository's tasks are 80 tables of widths 16 and 32 on 8 devices of 7 GB; the others test transfer."""
-JUDGED = ("Auto-40 (4)", "Auto-80 (8)")
+CONTEST_ROWS = ("Auto-40 (4)", "Auto-80 (8)")
 EQUAL_ROWS = {row.name: row for row in DLRM_ROWS}
 DRAWN = (*GREEDIES[1:], OURS, COST_GREEDY, DREAMSHARD, SEARCH, BEST_FOUND)
 """Plots show these; a strategy far below random would flatten all others."""
@@ -99,8 +99,8 @@ def _kernel_contest(
 OWN_TASKS = _kernel_contest(
     name="table",
     title="AutoShard's tasks (widths 16 and 32): kernel time of the slowest device, min/max balance, over 50 tasks.",
-    task_rows={name: ROWS[name] for name in JUDGED},
-    quick_rows=JUDGED,
+    task_rows={name: ROWS[name] for name in CONTEST_ROWS},
+    quick_rows=CONTEST_ROWS,
     strategies=(RANDOM, *GREEDIES, OURS, UNTRAINED, COST_GREEDY, DREAMSHARD, SEARCH, BEST_FOUND),
     shown=DRAWN,
     bars=True,
@@ -127,7 +127,7 @@ TRANSFER = transfer_study(
     measure="kernel_ms",
     beside="balance",
     task_rows=ROWS,
-    training_rows=JUDGED,
+    training_rows=CONTEST_ROWS,
     columns=("backend", "used_on", "task_set", "unseen_tables_pct", "kernel_ms", "best_greedy", "best_greedy_ms"),
 )
 
@@ -156,7 +156,7 @@ def _errors(trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
 CURVE = training_study(
     title="Reward, kernel time of the policy's plans and error of the cost network after each stage of training.",
     strategy=OURS,
-    task_rows={JUDGED[0]: ROWS[JUDGED[0]]},
+    task_rows={CONTEST_ROWS[0]: ROWS[CONTEST_ROWS[0]]},
     stage_row=_stage_row,
     errors=_errors,
     columns=("backend", "stage", "updates", "reward", "train_kernel_ms", "test_kernel_ms"),
@@ -176,7 +176,7 @@ CURVE = training_study(
 )
 
 
-def _unrolled(folder: Path, task: str, seed: int) -> Row:
+def _train_by_unroll(folder: Path, task: str, seed: int) -> Row:
     """Train by the published settings as they are; kernel time of the plans for test tasks."""
     tasks = {split: tasks_of(EQUAL_ROWS[task], split, folder) for split in SPLITS}
     trained, _ = trained_with(AutoShard(), tasks["train"], seed, folder)
@@ -217,24 +217,24 @@ UNROLL = Study(
     # A training takes a minute, too long for a quick run. What is looked for happens to some trainings only, so that
     # none here, with a seed a row, does not mean never.
     cells=lambda quick: [] if quick else grid(task=[row.name for row in DLRM_ROWS if row.tables > 100], seed=[0]),
-    judge=_unrolled,  # deviation 8
+    judge=_train_by_unroll,  # deviation 8
     summary=_unroll_table,
     uses=(OURS, *GREEDIES, RANDOM),
     columns=("backend", "steps", "kernel_ms", "largest_share_pct", "random_ms", "best_greedy", "best_greedy_ms"),
 )
 SCORED, RAW = "z-scored", "raw"
-SIZED_ROWS = {"DLRM-20 (4)": EQUAL_ROWS["DLRM-20 (4)"], JUDGED[0]: ROWS[JUDGED[0]]}
+SIZED_ROWS = {"DLRM-20 (4)": EQUAL_ROWS["DLRM-20 (4)"], CONTEST_ROWS[0]: ROWS[CONTEST_ROWS[0]]}
 """The row on which kernels were longer than the original's, and one of two widths: sizes differ more there."""
 
 
-def _sized(folder: Path, task: str, size: str, seed: int) -> list[Row]:
+def _train_by_size(folder: Path, task: str, size: str, seed: int) -> list[Row]:
     """Train by the published settings; one row a split of tasks."""
     tasks = {split: tasks_of(SIZED_ROWS[task], split, folder) for split in SPLITS}
     trained, _ = trained_with(AutoShard(), tasks["train"], seed, folder, size_scored=size == SCORED)
-    judged = {split: judge(AutoShard().place(trained, given), given) for split, given in tasks.items()}
+    by_split = {split: judge(AutoShard().place(trained, part), part) for split, part in tasks.items()}
     return [
         {"split": split, "balance": means["balance"], "kernel_ms": means["kernel_ms"]}
-        for split, means in judged.items()
+        for split, means in by_split.items()
     ]
 
 
@@ -257,7 +257,7 @@ SIZE_FEATURE = Study(
     cells=lambda quick: grid(
         task=list(SIZED_ROWS)[: 1 if quick else None], size=(SCORED, RAW), seed=range(1 if quick else 8)
     ),
-    judge=_sized,  # deviation 5
+    judge=_train_by_size,  # deviation 5
     summary=_size_table,
     columns=("backend", "form", "split", "balance", "kernel_ms"),
 )
@@ -272,13 +272,13 @@ REGION = placement_region(
 REPEATS = 7
 
 
-def _placed(folder: Path, strategy: str, tables: int, devices: int) -> Row:
+def _time_placing(folder: Path, strategy: str, tables: int, devices: int) -> Row:
     """Train briefly (placing costs the same whatever was learned), place a few times, each after the heuristic.
 
     ``busy_threads`` are CPU seconds over wall seconds of our plans; ``times_beside`` is the median of ours over the
     heuristic's CPU seconds, pair by pair.
     """
-    budget, row = Budget(fit_s=20.0), ROWS[JUDGED[1]]
+    budget, row = Budget(fit_s=20.0), ROWS[CONTEST_ROWS[1]]
     trained, _ = fitted(strategy, tasks_of(row, "train", folder), budget, 0, folder)
     pools = [pool_of(side, folder, WIDTHS) for side in SIDES]
     own, others = np.arange(min(tables, POOL_TABLES)), np.arange(max(0, tables - POOL_TABLES))
@@ -306,7 +306,7 @@ PLACING = Study(
     title="CPU seconds to place 80 to 856 tables on 8 devices with a trained policy, beside the lookup heuristic's.",
     version=2,
     cells=lambda quick: grid(strategy=[OURS], tables=(80,) if quick else (80, 200, 300, 400, 600, 856), devices=[8]),
-    judge=_placed,
+    judge=_time_placing,
     backend="measured",
     exclusive=True,
     uses=(LOOKUP,),

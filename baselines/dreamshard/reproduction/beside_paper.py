@@ -26,7 +26,7 @@ def row_table(tasks: pd.DataFrame) -> pd.DataFrame:
     tasks, seeds averaged; the paper's are quotients of its printed means. The strongest baseline is the one with the
     smallest mean on the row, ours of ours and the paper's of the paper's.
     """
-    made = []
+    rows = []
     for name, part in tasks.groupby("task", sort=False):
         task = str(name)
         if OURS not in part or part[OURS].isna().all():
@@ -43,24 +43,24 @@ def row_table(tasks: pd.DataFrame) -> pd.DataFrame:
             "strongest": best_of(part, BASELINES),
             "strongest_paper": strongest_published(task),
         }
-        for compared in COMPARED:
-            own, published = (row["strongest"], row["strongest_paper"]) if compared == "strongest" else (compared,) * 2
-            row |= _gain(part, str(own), compared)
+        for rival in COMPARED:
+            own, published = (row["strongest"], row["strongest_paper"]) if rival == "strongest" else (rival,) * 2
+            row |= _gain(part, str(own), rival)
             theirs_ms = published_ms(task, SPLIT, str(published))
-            row[f"gain_{compared}_paper_pct"] = 100.0 * (theirs_ms / paper_ms - 1.0) if theirs_ms and paper_ms else None
-        made.append(row)
-    return pd.DataFrame(made)
+            row[f"gain_{rival}_paper_pct"] = 100.0 * (theirs_ms / paper_ms - 1.0) if theirs_ms and paper_ms else None
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def strongest_published(task: str) -> str:
     """Name the paper's baseline with the smallest mean on a row's test tasks."""
-    known = {name: ms for name in BASELINES if (ms := published_ms(task, SPLIT, name)) is not None}
-    return min(known, key=known.__getitem__)
+    means_ms = {name: ms for name in BASELINES if (ms := published_ms(task, SPLIT, name)) is not None}
+    return min(means_ms, key=means_ms.__getitem__)
 
 
-def _gain(part: pd.DataFrame, theirs: str, compared: str) -> dict[str, object]:
-    value, low, high, tasks = gain_pct(ratios(part, theirs, OURS))
-    names = (f"gain_{compared}_{what}" for what in ("pct", "low_pct", "high_pct", "tasks"))
+def _gain(part: pd.DataFrame, baseline: str, rival: str) -> dict[str, object]:
+    value, low, high, tasks = gain_pct(ratios(part, baseline, OURS))
+    names = (f"gain_{rival}_{ending}" for ending in ("pct", "low_pct", "high_pct", "tasks"))
     return dict(zip(names, (value, low, high, tasks or None)))
 
 
@@ -71,24 +71,24 @@ def agreement_table(rows: pd.DataFrame) -> pd.DataFrame:
     of ratios and then in percent), ``*_ahead_pct`` the share of rows in which DreamShard gains.
     """
     groups = [("all", rows), *((f"{n} devices", part) for n, part in rows.groupby("devices"))]
-    made: list[dict[str, object]] = []
+    lines: list[dict[str, object]] = []
     for group, part in groups:
         if len(part) < 2:
             continue
-        made.append({"quantity": "cost", "unit": "ms", **_agreement(group, part["ours_ms"], part["paper_ms"])})
-        for compared in COMPARED:
-            ours, paper = part[f"gain_{compared}_pct"], part[f"gain_{compared}_paper_pct"]
+        lines.append({"quantity": "cost", "unit": "ms", **_agreement(group, part["ours_ms"], part["paper_ms"])})
+        for rival in COMPARED:
+            ours, paper = part[f"gain_{rival}_pct"], part[f"gain_{rival}_paper_pct"]
             if ours.isna().any():
                 continue
-            quantity = f"gain over {'the strongest baseline' if compared == 'strongest' else compared}"
-            made.append({"quantity": quantity, "unit": "%", **_agreement(group, 1 + ours / 100, 1 + paper / 100)})
-    for line in made:
+            quantity = f"gain over {'the strongest baseline' if rival == 'strongest' else rival}"
+            lines.append({"quantity": quantity, "unit": "%", **_agreement(group, 1 + ours / 100, 1 + paper / 100)})
+    for line in lines:
         if line["unit"] == "%":
             line |= {name: 100.0 * (float(str(line[name])) - 1.0) for name in ("ours", "paper")}
             line |= {"ours_over_paper_least": None, "ours_over_paper_most": None}
         else:
             line |= {"ours_ahead_pct": None, "paper_ahead_pct": None}
-    return pd.DataFrame(made)
+    return pd.DataFrame(lines)
 
 
 def order_table(tasks: pd.DataFrame) -> pd.DataFrame:
@@ -96,14 +96,14 @@ def order_table(tasks: pd.DataFrame) -> pd.DataFrame:
 
     They learn nothing, so that their plans are the rule's on both sides, of other tables; ``tau`` is Kendall's tau-b.
     """
-    made = []
+    rows = []
     for name, part in tasks.groupby("task", sort=False):
         task = str(name)
         paper = {each: ms for each in HEURISTICS if (ms := published_ms(task, SPLIT, each)) is not None}
         ours = {each: float(part[each].mean()) for each in paper if each in part and part[each].notna().any()}
         if len(ours) < 2:
             continue
-        made.append(
+        rows.append(
             {
                 "task": task,
                 "published_as": published_as(task),
@@ -115,7 +115,7 @@ def order_table(tasks: pd.DataFrame) -> pd.DataFrame:
                 "paper": " ".join(sorted(ours, key=paper.__getitem__)),
             }
         )
-    return pd.DataFrame(made)
+    return pd.DataFrame(rows)
 
 
 def spearman(ours: Sequence[float], paper: Sequence[float]) -> float | None:
@@ -146,9 +146,9 @@ def machine_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Make one row a machine and number of devices: our lookup-greedy's milliseconds over the paper's on test tasks."""
     paper_ms = [published_ms(task, SPLIT, LOOKUP) or float("nan") for task in rows["task"]]
     quotients = rows.assign(devices=rows["task"].map(DEVICES), quotient=rows["cost_ms"] / paper_ms)
-    made = []
+    lines = []
     for (devices, machine), part in quotients.groupby(["devices", "machine"], sort=False):
-        made.append(
+        lines.append(
             {
                 "devices": devices,
                 "machine": machine,
@@ -160,4 +160,4 @@ def machine_table(rows: pd.DataFrame) -> pd.DataFrame:
                 "ours_over_paper_most": float(part["quotient"].max()),
             }
         )
-    return pd.DataFrame(made).sort_values(["devices", "machine"], kind="stable")
+    return pd.DataFrame(lines).sort_values(["devices", "machine"], kind="stable")

@@ -18,28 +18,28 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     """Give ratios theirs / ours, one for the i-th task of all rows; or what claims say of a row or a policy."""
     tables = evidence.tables
     equal, mixed = tables.get("table_tasks"), tables.get("mixed_tasks")
-    found: dict[str, Sequence[float]] = {}
+    claims: dict[str, Sequence[float]] = {}
     if equal is not None:
         test = _split(equal, "test")
-        found["unseen-tables"] = _held_up(test, _split(equal, "train"))
-        found["learning-helps"] = over_rows(test, _all(test, UNTRAINED), OURS)
-        found["beats-greedy-cost"] = over_rows(test, _all(test, COST_GREEDY), OURS)
+        claims["unseen-tables"] = _held_up(test, _split(equal, "train"))
+        claims["learning-helps"] = over_rows(test, _all(test, UNTRAINED), OURS)
+        claims["beats-greedy-cost"] = over_rows(test, _all(test, COST_GREEDY), OURS)
     if mixed is not None:
         test = _split(mixed, "test")
         strongest = _strongest(test)
-        found["margin-production-stand-in"] = over_rows(test, strongest, OURS)
+        claims["margin-production-stand-in"] = over_rows(test, strongest, OURS)
         if LARGEST in strongest:
-            found["largest-margin-stand-in"] = ratios(test[test["task"] == LARGEST], strongest[LARGEST], OURS).tolist()
+            claims["largest-margin-stand-in"] = ratios(test[test["task"] == LARGEST], strongest[LARGEST], OURS).tolist()
     if (rows := tables.get("table_rows")) is not None and len(rows):
         for claim, over in (("margin-open-tables", "strongest"), ("over-random", RANDOM), ("over-rnn", RNN)):
-            found[claim] = (rows[f"gain_{over}_pct"] / rows[f"gain_{over}_paper_pct"]).astype(float).dropna().tolist()
-        ours, paper = (rows[f"gain_strongest_{whose}"].tolist() for whose in ("pct", "paper_pct"))
-        found["margin-open-tables-region"] = [1.0 + pct / 100.0 for pct in ours]
+            claims[claim] = (rows[f"gain_{over}_pct"] / rows[f"gain_{over}_paper_pct"]).astype(float).dropna().tolist()
+        ours, paper = (rows[f"gain_strongest_{ending}"].tolist() for ending in ("pct", "paper_pct"))
+        claims["margin-open-tables-region"] = [1.0 + pct / 100.0 for pct in ours]
         correlation = spearman(ours, paper) if len(rows) > 1 else None
-        found["margin-open-tables-order"] = [] if correlation is None else [correlation]
+        claims["margin-open-tables-order"] = [] if correlation is None else [correlation]
     if (policies := tables.get("transfer_policies")) is not None:
-        found["other-sizes"] = policies["trained_there_over_ours"].tolist()
-    return {name: numbers for name, numbers in found.items() if len(numbers)}
+        claims["other-sizes"] = policies["trained_there_over_ours"].tolist()
+    return {name: numbers for name, numbers in claims.items() if len(numbers)}
 
 
 def _split(tasks: pd.DataFrame, split: str) -> pd.DataFrame:
@@ -50,14 +50,14 @@ def _split(tasks: pd.DataFrame, split: str) -> pd.DataFrame:
 
 def _strongest(tasks: pd.DataFrame) -> dict[str, str]:
     """Name the paper's baseline with the smallest mean on each row."""
-    found = {str(row): best_of(part, BASELINES) for row, part in tasks.groupby("task", sort=False)}
-    return {row: name for row, name in found.items() if name is not None}
+    names = {str(row): best_of(part, BASELINES) for row, part in tasks.groupby("task", sort=False)}
+    return {row: name for row, name in names.items() if name is not None}
 
 
 def _all(tasks: pd.DataFrame, name: str) -> dict[str, str]:
     """Name one strategy for each row that has it."""
-    known = tasks.dropna(subset=[name]) if name in tasks else tasks.iloc[:0]
-    return {str(row): name for row in known["task"].unique()}
+    rows = tasks.dropna(subset=[name]) if name in tasks else tasks.iloc[:0]
+    return {str(row): name for row in rows["task"].unique()}
 
 
 def _held_up(test: pd.DataFrame, train: pd.DataFrame) -> list[float]:

@@ -1,4 +1,4 @@
-"""Who takes part in the study of equal given, and with what: one function a contender, all by one interface."""
+"""Who takes part in the study of equal effort, and with what: one function a contender, all by one interface."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ UNLIMITED = "search-unlimited"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Given:
-    """What a contender is given: tasks to learn from, tasks to place, and oracle calls."""
+class Exercise:
+    """What every contender gets: tasks to learn from, tasks to place, and oracle calls."""
 
     train: tuple[Task, ...]
     test: tuple[Task, ...]
@@ -59,100 +59,100 @@ class Contribution:
     """Placements that a learned network rated for a test task, in the mean."""
 
 
-def dreamshard_trained(given: Given) -> "AnyTrained":
+def train_dreamshard(exercise: Exercise) -> "AnyTrained":
     """Train DreamShard in its ten iterations, each of a tenth of the calls; all else is as published."""
     iterations = DreamShard().training_type().settings_type().iterations
-    calls = given.calls // iterations
-    trained, _ = trained_with(DreamShard(), given.train, given.seed, given.folder, measured=calls)
+    calls = exercise.calls // iterations
+    trained, _ = trained_with(DreamShard(), exercise.train, exercise.seed, exercise.folder, measured=calls)
     return trained
 
 
-def heuristic(name: str) -> "Callable[[Given], Contribution]":
+def heuristic(name: str) -> "Callable[[Exercise], Contribution]":
     """Make a contender of a strategy that learns and draws nothing; ``greedy-cost`` rates every table alone."""
 
-    def place(given: Given) -> Contribution:
+    def place(exercise: Exercise) -> Contribution:
         # Joint reads the model's terms, again and again, and never has a placement rated: its calls are not counted.
-        rated = None if name == JOINT_WHOLE else 0.0
+        task_calls = None if name == JOINT_WHOLE else 0.0
         if name == COST_GREEDY:
-            rated = sum(task.tables for task in given.test) / len(given.test)
-        return Contribution(placements=_placed(name, given.test), task_calls=rated)
+            task_calls = sum(task.tables for task in exercise.test) / len(exercise.test)
+        return Contribution(placements=_place(name, exercise.test), task_calls=task_calls)
 
     return place
 
 
-def policy(given: Given) -> Contribution:
+def policy(exercise: Exercise) -> Contribution:
     """Place with DreamShard as it is."""
-    trained = dreamshard_trained(given)
-    return Contribution(placements=DreamShard().place(trained, given.test), learning_calls=trained.oracle_calls)
+    trained = train_dreamshard(exercise)
+    return Contribution(placements=DreamShard().place(trained, exercise.test), learning_calls=trained.oracle_calls)
 
 
-def policy_then_network(given: Given) -> Contribution:
+def policy_then_network(exercise: Exercise) -> Contribution:
     """Place as ``dreamshard-search``: its network rates moves and swaps from its policy's plan on."""
     from ..network_search import place_and_search  # noqa: PLC0415
 
-    trained = dreamshard_trained(given)
-    placements, rated = place_and_search(trained, given.test)
+    trained = train_dreamshard(exercise)
+    placements, ratings = place_and_search(trained, exercise.test)
     return Contribution(
-        placements=placements, learning_calls=trained.oracle_calls, network_rated=rated / len(given.test)
+        placements=placements, learning_calls=trained.oracle_calls, network_rated=ratings / len(exercise.test)
     )
 
 
-def greedy_then_network(given: Given) -> Contribution:
+def greedy_then_network(exercise: Exercise) -> Contribution:
     """Search under the same network without the policy: from lookup-greedy's plan on."""
-    trained, starts = dreamshard_trained(given), iter(_placed(LOOKUP, given.test))
-    return _searched(trained, given.test, lambda search: next(starts))
+    trained, starts = train_dreamshard(exercise), iter(_place(LOOKUP, exercise.test))
+    return _descend(trained, exercise.test, lambda search: next(starts))
 
 
-def joint_under_network(given: Given) -> Contribution:
+def joint_under_network(exercise: Exercise) -> Contribution:
     """Go joint's way with the learned network in place of the cost model: pack by it, then move and swap."""
-    return _searched(dreamshard_trained(given), given.test, lambda search: search.packed())
+    return _descend(train_dreamshard(exercise), exercise.test, lambda search: search.pack())
 
 
-def _searched(trained: "AnyTrained", tasks: Sequence[Task], start: "Callable[[NetworkSearch], Ints]") -> Contribution:
+def _descend(trained: "AnyTrained", tasks: Sequence[Task], start: "Callable[[NetworkSearch], Ints]") -> Contribution:
     """Descend under the network on each task, from where ``start`` says."""
     from ..network_search import NetworkSearch  # noqa: PLC0415
 
-    placements, rated = [], 0
+    placements, ratings = [], 0
     for task in tasks:
         search = NetworkSearch(trained, task)
         placements.append(search.descend(start(search)))
-        rated += search.rated
-    return Contribution(placements=placements, learning_calls=trained.oracle_calls, network_rated=rated / len(tasks))
+        ratings += search.rated
+    return Contribution(placements=placements, learning_calls=trained.oracle_calls, network_rated=ratings / len(tasks))
 
 
-def autoshard(given: Given) -> Contribution:
+def autoshard(exercise: Exercise) -> Contribution:
     """Train AutoShard in as many episodes as calls, each of which asks once; no unroll is shorter than a task."""
-    learner, tables = learner_of(AUTOSHARD), max(task.tables for task in given.train)
+    learner, tables = learner_of(AUTOSHARD), max(task.tables for task in exercise.train)
     unroll = max(learner.training_type().settings_type().unroll, tables)
-    changes = {"unroll": unroll, "total_steps": given.calls * tables}
-    trained, _ = trained_with(learner, given.train, given.seed, given.folder, **changes)
-    return Contribution(placements=learner.place(trained, given.test), learning_calls=trained.oracle_calls)
+    changes = {"unroll": unroll, "total_steps": exercise.calls * tables}
+    trained, _ = trained_with(learner, exercise.train, exercise.seed, exercise.folder, **changes)
+    return Contribution(placements=learner.place(trained, exercise.test), learning_calls=trained.oracle_calls)
 
 
-def search(given: Given, calls: int) -> Contribution:
+def search(exercise: Exercise, calls: int) -> Contribution:
     """Search under the cost model itself, from lookup-greedy's plan on, with so many calls a task."""
     oracle = SimulatedOracle()
     placements = [
-        oracle_search(task, start, oracle, calls, given.seed * len(given.test) + number)
-        for number, (task, start) in enumerate(zip(given.test, _placed(LOOKUP, given.test)))
+        oracle_search(task, start, oracle, calls, exercise.seed * len(exercise.test) + number)
+        for number, (task, start) in enumerate(zip(exercise.test, _place(LOOKUP, exercise.test)))
     ]
-    return Contribution(placements=placements, task_calls=oracle.calls / len(given.test))
+    return Contribution(placements=placements, task_calls=oracle.calls / len(exercise.test))
 
 
-def unlimited(given: Given) -> Contribution:
+def unlimited(exercise: Exercise) -> Contribution:
     """Give the best that moves and swaps find under the cost model, on training profiles: a mark, no contender."""
-    return Contribution(placements=[best_found(task, counted=False) for task in given.test], task_calls=None)
+    return Contribution(placements=[best_found(task, counted=False) for task in exercise.test], task_calls=None)
 
 
-def _placed(name: str, tasks: Sequence[Task]) -> list[Ints]:
-    found = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), 0).judged
-    placements = [np.asarray(placement) for placement in found if placement is not None]
+def _place(name: str, tasks: Sequence[Task]) -> list[Ints]:
+    attempts = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), 0).judged
+    placements = [np.asarray(placement) for placement in attempts if placement is not None]
     if len(placements) < len(tasks):
         raise BadInput(f"{name} leaves a table without room in a task of the study: choose a row that fits")
     return placements
 
 
-Contender = Callable[[Given], Contribution]
+Contender = Callable[[Exercise], Contribution]
 FIXED: Mapping[str, Contender] = MappingProxyType(
     {
         LOOKUP: heuristic(LOOKUP),
@@ -169,8 +169,8 @@ BUDGETED: Mapping[str, Contender] = MappingProxyType(
         NETWORK_SEARCH: greedy_then_network,
         JOINT_NETWORK: joint_under_network,
         AUTOSHARD: autoshard,
-        SEARCH_IN_ALL: lambda given: search(given, given.calls // len(given.test)),
-        SEARCH_A_TASK: lambda given: search(given, given.calls),
+        SEARCH_IN_ALL: lambda exercise: search(exercise, exercise.calls // len(exercise.test)),
+        SEARCH_A_TASK: lambda exercise: search(exercise, exercise.calls),
     }
 )
 """Contenders that are held to the same oracle calls; a further one is one more line here."""

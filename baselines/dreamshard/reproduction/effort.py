@@ -10,7 +10,7 @@ from shardbench.studies.contests.contest_study import SEEDS
 from shardbench.studies.contests.contest_tasks import gain_pct, over_rows, task_table
 from shardbench.studies.study import Cell, Study, grid
 
-from .contenders import BUDGETED, CONTENDERS, FIXED, JOINT_WHOLE, Given
+from .contenders import BUDGETED, CONTENDERS, FIXED, JOINT_WHOLE, Exercise
 from .contests import ROWS
 from .names import AUTOSHARD, COST_GREEDY, LOOKUP, OURS, SEARCH
 
@@ -32,42 +32,42 @@ def _cells(quick: bool) -> list[Cell]:
     return fixed + grid(task=rows, contender=BUDGETED, calls=CALLS[:few], seed=SEEDS[:few])
 
 
-def _placed(folder: Path, task: str, contender: str, calls: int, seed: int) -> SeriesRow:
+def _place(folder: Path, task: str, contender: str, calls: int, seed: int) -> SeriesRow:
     """Place the row's test tasks and judge them on a counted batch."""
     train, test = (tasks_of(ROWS[task], split, folder) for split in SPLITS)
-    given = Given(train=train, test=test[:EFFORT_TASKS], calls=calls, seed=seed, folder=folder)
-    spent = CONTENDERS[contender](given)
-    judged = judge_tasks(spent.placements, given.test)
+    exercise = Exercise(train=train, test=test[:EFFORT_TASKS], calls=calls, seed=seed, folder=folder)
+    contribution = CONTENDERS[contender](exercise)
+    judgement = judge_tasks(contribution.placements, exercise.test)
     return {
-        **judged.means(),
-        **judged.of_tasks(),
-        "learning_calls": spent.learning_calls,
-        "task_calls": spent.task_calls,
-        "network_rated": spent.network_rated,
+        **judgement.means(),
+        **judgement.of_tasks(),
+        "learning_calls": contribution.learning_calls,
+        "task_calls": contribution.task_calls,
+        "network_rated": contribution.network_rated,
     }
 
 
 def _tables(rows: pd.DataFrame) -> pd.DataFrame:
     """Make one row a budget, row of tasks and contender: milliseconds, and over DreamShard's policy."""
-    made = []
+    comparisons = []
     for calls in CALLS:
         part = rows[rows["calls"].isin((0, calls))]
         if OURS in set(part["contender"]):
-            made += _compared(part, calls)
-    return pd.DataFrame(made)
+            comparisons += _compare(part, calls)
+    return pd.DataFrame(comparisons)
 
 
-def _compared(rows: pd.DataFrame, calls: int) -> list[dict[str, object]]:
+def _compare(rows: pd.DataFrame, calls: int) -> list[dict[str, object]]:
     """Compare paired over tasks, seeds averaged first; over all rows, the i-th task's geometric mean is the unit."""
     tasks = task_table(rows.assign(split=JUDGED_SPLIT, strategy=rows["contender"]))
     groups = {str(name): rows[rows["task"] == name] for name in dict.fromkeys(rows["task"])}
-    made: list[dict[str, object]] = []
+    comparisons: list[dict[str, object]] = []
     for task, group in {**groups, ALL_ROWS: rows}.items():
         held_against = list(groups) if task == ALL_ROWS else [task]
         for contender, part in group.groupby("contender", sort=False):
             over, low, high, n = gain_pct(over_rows(tasks, dict.fromkeys(held_against, str(contender)), OURS))
             cost_ms, bound_ms = (None if task == ALL_ROWS else float(part[x].mean()) for x in ("cost_ms", "bound_ms"))
-            made.append(
+            comparisons.append(
                 {
                     "calls": calls,
                     "task": task,
@@ -85,14 +85,14 @@ def _compared(rows: pd.DataFrame, calls: int) -> list[dict[str, object]]:
                     "network_rated": float(part["network_rated"].mean()),
                 }
             )
-    return made
+    return comparisons
 
 
 EQUAL_EFFORT = Study(
     name="effort",
     title="DreamShard, its search, AutoShard, joint and plain searches at equal oracle calls, on unseen tasks.",
     cells=_cells,
-    judge=_placed,
+    judge=_place,
     summary=_tables,
     uses=(LOOKUP, COST_GREEDY, JOINT_WHOLE, OURS, SEARCH, AUTOSHARD),
     columns=("backend", "cost_ms", "bound_ms", "learning_calls", "task_calls", "network_rated"),

@@ -36,35 +36,35 @@ def measured_rows(seed: int, folder: Path) -> list[Row]:
 
 
 def timed_rows(
-    seed: int, folder: Path, learned_from: Oracle, judged: Oracle, strategies: Sequence[str] = STRATEGIES
+    seed: int, folder: Path, teacher: Oracle, judge: Oracle, strategies: Sequence[str] = STRATEGIES
 ) -> list[Row]:
     """Make these rows where DreamShard learns from one oracle and the other judges the plans of all strategies."""
     pools = {side: load_pool(side, shared_pools(folder), batch_size=BATCH) for side in ("train", "test")}
     train_tasks = draw_tasks(ROW, pools["train"], TRAIN_TASKS, seed=0)
     tasks = draw_tasks(ROW, pools["test"], TEST_TASKS, seed=0)
     ours, placements = DreamShard(), dict.fromkeys(strategies, 0)
-    placed: dict[str, Sequence[np.ndarray]] = {}
+    by_strategy: dict[str, Sequence[np.ndarray]] = {}
     for name in strategies:
         if name == TRAINED:
-            agent = ours.training(train_tasks, learned_from, seed).train(folder=folder / "timed")
-            placed[name], placements[name] = ours.place(agent, tasks), agent.oracle_calls
+            agent = ours.training(train_tasks, teacher, seed).train(folder=folder / "timed")
+            by_strategy[name], placements[name] = ours.place(agent, tasks), agent.oracle_calls
         elif name == UNTRAINED:
-            placed[name] = ours.place(ours.training(train_tasks, learned_from, seed).untrained(), tasks)
+            by_strategy[name] = ours.place(ours.training(train_tasks, teacher, seed).untrained(), tasks)
         else:
-            placed[name] = _heuristic(name, tasks, seed)
+            by_strategy[name] = _heuristic(name, tasks, seed)
     return [
         {**row, "training_placements": placements[name]}
-        for name, plans in placed.items()
-        for row in _rows_of(name, tasks, plans, judged)
+        for name, plans in by_strategy.items()
+        for row in _rows_of(name, tasks, plans, judge)
     ]
 
 
-def _rows_of(name: str, tasks: Sequence[Task], plans: Sequence[np.ndarray], judged: Oracle) -> list[Row]:
+def _rows_of(name: str, tasks: Sequence[Task], plans: Sequence[np.ndarray], judge: Oracle) -> list[Row]:
     """Make one row a task. The slowest device decides each: by kernels, by exchanges, and by both together."""
     modelled = SimulatedOracle(counted=True)
     rows: list[Row] = []
     for number, (task, placement) in enumerate(zip(tasks, plans, strict=True)):
-        cost = judged.measure(task, placement[None])
+        cost = judge.measure(task, placement[None])
         rows.append(
             {
                 "strategy": name,
@@ -85,5 +85,5 @@ def _oracle(split: Split, folder: Path) -> MeasuredOracle:
 
 
 def _heuristic(name: str, tasks: Sequence[Task], seed: int) -> list[np.ndarray]:
-    found = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), seed).judged
-    return [placement for placement in found if placement is not None]
+    attempts = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), seed).judged
+    return [placement for placement in attempts if placement is not None]

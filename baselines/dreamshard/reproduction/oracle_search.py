@@ -19,24 +19,24 @@ def oracle_search(task: Task, start: Ints, oracle: Oracle, calls: int, seed: int
     rng, best = np.random.default_rng(seed), start
     costs = oracle.measure(task, best[None])
     for _ in range(calls - 1):
-        changed = _changed(task, best, int(costs.device_ms[0].argmax()), rng)
+        changed = _draw_change(task, best, int(costs.device_ms[0].argmax()), rng)
         if changed is None:
             break
-        asked = oracle.measure(task, changed[None])
-        if asked.overall_ms[0] < costs.overall_ms[0]:
-            best, costs = changed, asked
+        changed_costs = oracle.measure(task, changed[None])
+        if changed_costs.overall_ms[0] < costs.overall_ms[0]:
+            best, costs = changed, changed_costs
     return best
 
 
-def _changed(task: Task, placement: Ints, giver: int, rng: np.random.Generator) -> Ints | None:
-    mine = np.flatnonzero(placement == giver)
+def _draw_change(task: Task, placement: Ints, giver: int, rng: np.random.Generator) -> Ints | None:
+    giver_tables = np.flatnonzero(placement == giver)
     for _ in range(DRAWS):
         changed = placement.copy()
         device = (giver + int(rng.integers(1, task.devices))) % task.devices
-        theirs = np.flatnonzero(placement == device)
-        changed[rng.choice(mine)] = device
-        if back := int(rng.integers(len(theirs) + 1)):
-            changed[theirs[back - 1]] = giver
+        device_tables = np.flatnonzero(placement == device)
+        changed[rng.choice(giver_tables)] = device
+        if back := int(rng.integers(len(device_tables) + 1)):
+            changed[device_tables[back - 1]] = giver
         if not task.over_capacity(changed[None])[0]:
             return changed
     return None

@@ -16,7 +16,7 @@ def paired_table(rows: pd.DataFrame) -> pd.DataFrame:
     longer than DreamShard, with 95 % intervals by t over the tasks; absent where DreamShard is.
     """
     ours = rows[rows["strategy"] == OURS].set_index("test_task")
-    made = []
+    lines = []
     for strategy, part in rows.groupby("strategy", sort=False):
         of_task = part.set_index("test_task")
         row: dict[str, object] = {"strategy": strategy, "backend": "measured"}
@@ -24,12 +24,12 @@ def paired_table(rows: pd.DataFrame) -> pd.DataFrame:
         row["kernel_ms_sem"] = float(part["kernel_ms"].sem())
         if len(ours):
             for short, name in (("kernel", "kernel_ms"), ("cost", "cost_ms_partly_modelled")):
-                found = t_mean([float(x) for x in of_task[name] - ours[name]])
+                difference = t_mean([float(x) for x in of_task[name] - ours[name]])
                 row |= {
-                    f"{short}_over_ours_ms": found.value,
-                    f"{short}_over_ours_low_ms": found.low,
-                    f"{short}_over_ours_high_ms": found.high,
+                    f"{short}_over_ours_ms": difference.value,
+                    f"{short}_over_ours_low_ms": difference.low,
+                    f"{short}_over_ours_high_ms": difference.high,
                 }
         row |= {"tasks": len(part), "training_placements": int(part["training_placements"].max())}
-        made.append(row)
-    return pd.DataFrame(made)
+        lines.append(row)
+    return pd.DataFrame(lines)

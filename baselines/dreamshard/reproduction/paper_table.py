@@ -17,11 +17,11 @@ def _rows() -> tuple[dict[str, Any], ...]:
 @cache
 def published_rows() -> dict[tuple[str, str], dict[str, tuple[float, float]]]:
     """Read (task, split) -> strategy -> mean and standard deviation in milliseconds, as published."""
-    found = {}
+    rows = {}
     for row in _rows():
-        named = {name: (float(v[0]), float(v[1])) for name, v in row.items() if isinstance(v, list)}
-        found[row["task"], row["split"]] = named
-    return found
+        strategies = {name: (float(v[0]), float(v[1])) for name, v in row.items() if isinstance(v, list)}
+        rows[row["task"], row["split"]] = strategies
+    return rows
 
 
 def published_ms(task: str, split: str, strategy: str) -> float | None:

@@ -18,7 +18,7 @@ def cost_errors(trained: Trained[DreamShardNetworks, Any, Any], task: Task, plac
     policy = DreamShardPolicy(trained.networks, trained.scaling)
     holds = one_hot(placements, task.devices).astype(np.float32)
     sums = holds @ policy.encode(task.features)
-    held = holds.sum(axis=2).astype(np.int64)
-    predicted = policy.overall_ms(sums, held, np.ones(held.shape, dtype=np.bool_))
+    counts = holds.sum(axis=2).astype(np.int64)
+    predicted = policy.overall_ms(sums, counts, np.ones(counts.shape, dtype=np.bool_))
     true = SimulatedOracle().measure(task, placements).overall_ms
     return np.asarray(predicted / true - 1.0, dtype=np.float64)

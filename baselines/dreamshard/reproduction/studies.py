@@ -37,15 +37,15 @@ def transfer_tables(rows: pd.DataFrame) -> Tables:
     """Make one row a pair of rows: cost, against training on the row itself, and against lookup-greedy."""
     own = rows[(rows["trained_on"] == rows["used_on"]) & (rows["task_set"] == "test")]
     own_ms = own.groupby("used_on")["cost_ms"].mean().to_dict()
-    made = []
+    lines = []
     keys = ["trained_on", "used_on", "task_set", "unseen_tables_pct"]
     for key, part in rows.groupby(keys, sort=False):
-        named = dict(zip(keys, key))
+        labels = dict(zip(keys, key))
         mean_ms, bound_ms = (float(part[column].mean()) for column in ("cost_ms", "bound_ms"))
-        trained_there = own_ms.get(named["used_on"]) if named["task_set"] == "test" else None
-        made.append(
+        trained_there = own_ms.get(labels["used_on"]) if labels["task_set"] == "test" else None
+        lines.append(
             {
-                **named,
+                **labels,
                 "backend": "simulated",
                 "cost_ms_mean": mean_ms,
                 "cost_ms_std": float(part["cost_ms"].std(ddof=1)),
@@ -58,16 +58,16 @@ def transfer_tables(rows: pd.DataFrame) -> Tables:
                 "infeasible": int(part["infeasible"].max()),
             }
         )
-    return {"transfer": pd.DataFrame(made), "transfer_policies": _policies(rows, own_ms)}
+    return {"transfer": pd.DataFrame(lines), "transfer_policies": _policies(rows, own_ms)}
 
 
 def _policies(rows: pd.DataFrame, own_ms: Mapping[object, float]) -> pd.DataFrame:
     """Make one row a trained policy: what those of the row itself cost over its cost, where it was not trained."""
-    used = rows[(rows["task_set"] == "test") & (rows["trained_on"] != rows["used_on"])]
-    ratios = used["used_on"].map(own_ms) / used["cost_ms"]
-    grouped = np.log(ratios).groupby([used["trained_on"], used["seed"]], sort=False)
-    found = np.exp(grouped.mean()).rename("trained_there_over_ours").reset_index()
-    return found.assign(rows=grouped.count().to_numpy(), backend="simulated")
+    transfers = rows[(rows["task_set"] == "test") & (rows["trained_on"] != rows["used_on"])]
+    ratios = transfers["used_on"].map(own_ms) / transfers["cost_ms"]
+    log_ratios = np.log(ratios).groupby([transfers["trained_on"], transfers["seed"]], sort=False)
+    means = np.exp(log_ratios.mean()).rename("trained_there_over_ours").reset_index()
+    return means.assign(rows=log_ratios.count().to_numpy(), backend="simulated")
 
 
 TRANSFER = transfer_study(
@@ -132,9 +132,9 @@ def _with_width(folder: Path, task: str, width: str, seed: int) -> Row:
     tasks = {split: tasks_of(ROWS[task], split, folder) for split in SPLITS}
     mean_width = None if width == "raw" else MEAN_WIDTH
     trained, fit_cpu_s = trained_with(DreamShard(), tasks["train"], seed, folder, mean_width=mean_width)
-    placed = {split: DreamShard().place(trained, tasks[split]) for split in SPLITS}
+    placements = {split: DreamShard().place(trained, tasks[split]) for split in SPLITS}
     return {
-        **{f"{split}_cost_ms": judge(placed[split], tasks[split])["cost_ms"] for split in SPLITS},
+        **{f"{split}_cost_ms": judge(placements[split], tasks[split])["cost_ms"] for split in SPLITS},
         **{f"best_greedy_{split}_ms": cheapest(GREEDIES, tasks[split], "cost_ms")[1] for split in SPLITS},
         "oracle_calls": trained.oracle_calls,
         "fit_cpu_s": fit_cpu_s,
@@ -148,14 +148,14 @@ def _width_table(rows: pd.DataFrame) -> pd.DataFrame:
         f"margin_{split}_pct": 100.0 * (by[f"best_greedy_{split}_ms"].mean() / by[f"{split}_cost_ms"].mean() - 1.0)
         for split in SPLITS
     }
-    made = by.agg(backend=("backend", "first"), n=("seed", "size")).assign(
+    table = by.agg(backend=("backend", "first"), n=("seed", "size")).assign(
         **margins,
         test_cost_ms_mean=by["test_cost_ms"].mean(),
         test_cost_ms_std=by["test_cost_ms"].std(),
         oracle_calls=by["oracle_calls"].max(),
         fit_cpu_s=by["fit_cpu_s"].mean(),
     )
-    return made.reset_index()
+    return table.reset_index()
 
 
 WIDTHS = Study(
@@ -202,7 +202,7 @@ REGION = placement_region(
 )
 
 
-def _measured(folder: Path, task: str, batch_size: int, seed: int) -> list[Row]:
+def _measure(folder: Path, task: str, batch_size: int, seed: int) -> list[Row]:
     """Train on the training split's kernel times, measure everyone's plans on the test split's."""
     from .kernel_times import measured_rows  # noqa: PLC0415 - needs torch and fbgemm, which listing does not
 
@@ -211,10 +211,10 @@ def _measured(folder: Path, task: str, batch_size: int, seed: int) -> list[Row]:
 
 def _measured_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Make one row a strategy: means over test tasks, and how much slower than DreamShard on the same tasks."""
-    made = paired_table(rows)
+    table = paired_table(rows)
     for place, name in enumerate(("task", "batch_size", "seed")):
-        made.insert(place, name, rows[name].iloc[0])
-    return made
+        table.insert(place, name, rows[name].iloc[0])
+    return table
 
 
 MEASURED = Study(
@@ -224,7 +224,7 @@ MEASURED = Study(
     version=2,
     # Not in a quick run: it takes minutes of kernels.
     cells=lambda quick: [] if quick else [{"task": "DLRM-20 (4)", "batch_size": 1024, "seed": 0}],
-    judge=_measured,
+    judge=_measure,
     summary=_measured_table,
     backend="measured",
     uses=(RANDOM, *GREEDIES, COST_GREEDY, OURS, UNTRAINED),

@@ -64,10 +64,10 @@ def workload(name: str, draw: int, batch_size: int) -> Workload:
     """Return a draw of a model's tables with one test batch, and the smallest dense model around them."""
     totals = MODELS[name]
     rng = np.random.default_rng([SEED, totals.tables, draw])
-    like = [synthetic_tables()[i] for i in rng.choice(len(synthetic_tables()), totals.tables, replace=False)]
-    rows = np.array([table.law.rows for table in like], dtype=np.float64)
+    templates = [synthetic_tables()[i] for i in rng.choice(len(synthetic_tables()), totals.tables, replace=False)]
+    rows = np.array([table.law.rows for table in templates], dtype=np.float64)
     rows *= totals.parameters / (WIDTH * rows.sum())
-    hotness = np.array([table.pooling * table.coverage for table in like])
+    hotness = np.array([table.pooling * table.coverage for table in templates])
     hotness *= totals.hotness / hotness.mean()
     tables = [
         {
@@ -81,11 +81,11 @@ def workload(name: str, draw: int, batch_size: int) -> Workload:
         }
         for i in range(totals.tables)
     ]
-    given = {
+    description = {
         "name": name, "batch_size": batch_size, "test_batches": 1, "seed": draw, "tables": tables,
         "profile_samples": PROFILE_SAMPLES, "dense": DenseShape(bottom=(16,), top=(1,)),
     }  # fmt: skip
-    return DESCRIBED.model_validate(given).build(Path())
+    return DESCRIBED.model_validate(description).build(Path())
 
 
 def question(name: str, draw: int) -> CountedQuestion:

@@ -20,9 +20,9 @@ EMBEDDING = (StepPhase.LOOKUP, StepPhase.LOOKUP_BACKWARD)
 EXCHANGES = (StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.OUTPUT_BACKWARD, StepPhase.ALL_REDUCE)
 
 
-def outcome(name: str, given: CountedQuestion) -> Row:
+def outcome(name: str, question: CountedQuestion) -> Row:
     """Return the row of what a strategy's plan comes to on the test batch."""
-    answer = answer_of(given, get_strategy(name), PLANNING)
+    answer = answer_of(question, get_strategy(name), PLANNING)
     (step,) = answer.judged.times
 
     def milliseconds(phases: Iterable[StepPhase]) -> float:
@@ -47,11 +47,11 @@ def ratios(rows: pd.DataFrame) -> pd.DataFrame:
 
 def over_compared(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each model and strategy: the ratio's mean, least and most, and the number of draws."""
-    long = ratios(rows).stack().rename("over_x").reset_index()
-    grouped = long.groupby(["model", "strategy"], sort=False)["over_x"]
-    made = grouped.agg(over_table_row_wise_x="mean", least_x="min", most_x="max", n="count").reset_index()
-    made.insert(2, "backend", "simulated")
-    return made
+    over = ratios(rows).stack().rename("over_x").reset_index()
+    groups = over.groupby(["model", "strategy"], sort=False)["over_x"]
+    table = groups.agg(over_table_row_wise_x="mean", least_x="min", most_x="max", n="count").reset_index()
+    table.insert(2, "backend", "simulated")
+    return table
 
 
 STUDY = Study(

@@ -107,24 +107,24 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
     share = 0.0
     every = max(1, len(data.train) // BATCH_SIZE // checks)
     rule = RateRule(rate_pct={"fae-r1": 1.0, "fae-r100": 100.0}.get(order, START_RATE_PCT))
-    done = 0
+    batches = 0
     for epoch in range(epochs):
         rng = np.random.default_rng([seed, MIXED.get(order, MIXED["shuffled"]), epoch])
-        left = _Epoch(data.train, tests, rng, mixed=order in MIXED)
-        share = left.hot_share
-        while not left.over:
-            for batch in left.run(rule.rate_pct):
+        epoch_batches = _Epoch(data.train, tests, rng, mixed=order in MIXED)
+        share = epoch_batches.hot_share
+        while not epoch_batches.over:
+            for batch in epoch_batches.run(rule.rate_pct):
                 trainer(batch)
-                done += 1
-                if done % every == 0:
-                    curve.append(_check(trainer, reported, done, rule, mixed=left.mixed))
+                batches += 1
+                if batches % every == 0:
+                    curve.append(_check(trainer, reported, batches, rule, mixed=epoch_batches.mixed))
             loss = log_loss(_logits(trainer, steering), steering.labels) if order == "fae" else None
-            if not left.mixed:
+            if not epoch_batches.mixed:
                 turns.append(Turn(rate_pct=rule.rate_pct, loss=loss))
             if loss is not None:
                 rule = rule.after(loss)
-    if not curve or curve[-1].batches != done:
-        curve.append(_check(trainer, reported, done, rule, mixed=order in MIXED))
+    if not curve or curve[-1].batches != batches:
+        curve.append(_check(trainer, reported, batches, rule, mixed=order in MIXED))
     return TrainingRun(
         curve=tuple(curve), turns=tuple(turns), hot_inputs_share=share, hot_rows_share=sum(choice.rows) / rows
     )
@@ -143,24 +143,24 @@ class _Epoch:
         packer = Packer(rows, BATCH_SIZE)
         packed = pack_stream(packer, inputs, self._order)
         self.hot_share = packer.hot / packer.samples
-        self._left: dict[PhaseKind, list[Ints]] = {}
+        self._queues: dict[PhaseKind, list[Ints]] = {}
         if mixed:
-            self._left[PhaseKind.COLD] = np.split(self._order, range(BATCH_SIZE, len(inputs), BATCH_SIZE))
+            self._queues[PhaseKind.COLD] = np.split(self._order, range(BATCH_SIZE, len(inputs), BATCH_SIZE))
         else:
             for batch in packed:
-                self._left.setdefault(batch.kind, []).append(self._order[batch.samples])
-        self._totals = {kind: len(batches) for kind, batches in self._left.items()}
+                self._queues.setdefault(batch.kind, []).append(self._order[batch.samples])
+        self._totals = {kind: len(batches) for kind, batches in self._queues.items()}
 
     @property
     def over(self) -> bool:
-        return not any(self._left.values())
+        return not any(self._queues.values())
 
     def run(self, rate_pct: float) -> Iterator[GlobalBatch]:
         """Yield the next turn of both kinds, cold first; mixed mini-batches all at once."""
         for kind in (PhaseKind.COLD, PhaseKind.HOT):
-            left = self._left.get(kind, [])
-            count = len(left) if self.mixed else next_turn(self._totals.get(kind, 0), len(left), rate_pct)
-            now, self._left[kind] = left[:count], left[count:]
+            queue = self._queues.get(kind, [])
+            count = len(queue) if self.mixed else next_turn(self._totals.get(kind, 0), len(queue), rate_pct)
+            now, self._queues[kind] = queue[:count], queue[count:]
             for samples in now:
                 yield global_batch(self._inputs.at(samples), kind)
 
@@ -178,14 +178,14 @@ def global_batch(inputs: ClickInputs, kind: PhaseKind) -> GlobalBatch:
     return GlobalBatch(kind=kind, tables=inputs.tables, dense=inputs.dense, labels=inputs.labels)
 
 
-def _check(trainer: PhasedTrainer, inputs: ClickInputs, done: int, rule: RateRule, *, mixed: bool) -> CurvePoint:
+def _check(trainer: PhasedTrainer, inputs: ClickInputs, batches: int, rule: RateRule, *, mixed: bool) -> CurvePoint:
     kind, switches = trainer.kind, trainer.switches
     logits = _logits(trainer, inputs)
     # Looking at a curve is no part of the schedule: its copies are exact and not counted.
     trainer.switch(kind)
     trainer.switches = switches
     return CurvePoint(
-        batches=done,
+        batches=batches,
         auc=auc(logits, inputs.labels),
         log_loss=log_loss(logits, inputs.labels),
         rate_pct=None if mixed else rule.rate_pct,

@@ -21,21 +21,21 @@ BASE_JOBS = {
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     """Return the numbers of each claim: speed-ups by workload, differences of accuracy by seed, counts of skew."""
-    found = {"over-cpu-only": speed_ups(evidence, CPU_ONLY), "over-hybrid": speed_ups(evidence, HYBRID)}
+    claims = {"over-cpu-only": speed_ups(evidence, CPU_ONLY), "over-hybrid": speed_ups(evidence, HYBRID)}
     results = evidence.tables.get("accuracy_seeds")
     if results is not None and not results.empty:
         fae = results[(results["order"] == FAE) & (results["clicks"] == TEACHER)]
-        found["accuracy-stand-in-auc"] = fae["auc_difference"].tolist()
-        found["accuracy-stand-in-log-loss"] = fae["log_loss_difference"].tolist()
+        claims["accuracy-stand-in-auc"] = fae["auc_difference"].tolist()
+        claims["accuracy-stand-in-log-loss"] = fae["log_loss_difference"].tolist()
     skew = evidence.tables.get("skew")
     if skew is not None and not skew.empty:
-        everyone = skew["table"] == "all"
-        found["skew"] = skew.loc[~everyone, "hottest_over_median_x"].tolist()
-        found["top-rows"] = skew.loc[everyone, "top_rows_accesses_pct"].tolist()
+        overall = skew["table"] == "all"
+        claims["skew"] = skew.loc[~overall, "hottest_over_median_x"].tolist()
+        claims["top-rows"] = skew.loc[overall, "top_rows_accesses_pct"].tolist()
     tutorial = evidence.tables.get("tutorial")
     if tutorial is not None and not tutorial.empty:
-        found["hot-inputs"] = tutorial.loc[tutorial["column_dependence"] == 0.0, "hot_inputs_pct"].tolist()
-    return found
+        claims["hot-inputs"] = tutorial.loc[tutorial["column_dependence"] == 0.0, "hot_inputs_pct"].tolist()
+    return claims
 
 
 def speed_ups(evidence: Evidence, other: str) -> list[float]:

@@ -68,10 +68,10 @@ class ClickData:
 def click_data(seed: int, train: int, test: int) -> ClickData:
     """Draw Kaggle-like inputs and clicks; ``train`` and ``test`` are numbers of samples, multiples of 4,096."""
     tables, inputs = drawn_clicks(seed, train, test)
-    return logged(tables, inputs[Split.TRAIN], inputs[Split.TEST], seed)
+    return order_by_log(tables, inputs[Split.TRAIN], inputs[Split.TEST], seed)
 
 
-def logged(tables: tuple[Table, ...], train: ClickInputs, test: ClickInputs, seed: int) -> ClickData:
+def order_by_log(tables: tuple[Table, ...], train: ClickInputs, test: ClickInputs, seed: int) -> ClickData:
     """Return the data with rows in the order of a log of SAMPLE_RATE of the train inputs, and that log's profiles.
 
     Raises BadInput where the log is empty.
@@ -101,7 +101,7 @@ def drawn_clicks(seed: int, train: int, test: int) -> tuple[tuple[Table, ...], d
     """Return tables and the inputs of both splits, rows by their frequency among all train inputs."""
     # Columns are independent: few inputs are then hot.
     workload = CriteoLikeConfig(batch_size=BATCH, seed=seed, profile_samples=train, column_dependence=0.0).build(Path())
-    seen = [profile.seen_rows for profile in workload.profiles]
+    seen_rows = [profile.seen_rows for profile in workload.profiles]
     bags = {
         split: [
             join([workload.bags(split, batch, i) for batch in range(samples // BATCH)])
@@ -109,17 +109,17 @@ def drawn_clicks(seed: int, train: int, test: int) -> tuple[tuple[Table, ...], d
         ]
         for split, samples in ((Split.TRAIN, train), (Split.TEST, test))
     }
-    tables = tuple(Table(name=t.name, rows=n + 1, dim=DIM) for t, n in zip(workload.tables, seen))
-    return tables, {split: _labelled(seed, split, bags[split], seen) for split in bags}
+    tables = tuple(Table(name=t.name, rows=n + 1, dim=DIM) for t, n in zip(workload.tables, seen_rows))
+    return tables, {split: _label(seed, split, bags[split], seen_rows) for split in bags}
 
 
-def _labelled(seed: int, split: Split, tables: list[Bags], seen: list[int]) -> ClickInputs:
+def _label(seed: int, split: Split, tables: list[Bags], seen_rows: list[int]) -> ClickInputs:
     rng = np.random.default_rng([seed, 1, split is Split.TEST])
     samples = tables[0].batch_size
     dense = rng.standard_normal((samples, FEATURES), dtype=np.float32)
     labels = (rng.random(samples) < _sigmoid(teacher_logits(seed, tables, dense))).astype(np.float32)
-    kept = [Bags(values=np.minimum(b.values, n), offsets=b.offsets) for b, n in zip(tables, seen)]
-    return ClickInputs(tables=tuple(kept), dense=dense, labels=labels)
+    bags = [Bags(values=np.minimum(b.values, n), offsets=b.offsets) for b, n in zip(tables, seen_rows)]
+    return ClickInputs(tables=tuple(bags), dense=dense, labels=labels)
 
 
 def teacher_logits(seed: int, tables: list[Bags], dense: Floats32) -> Floats:

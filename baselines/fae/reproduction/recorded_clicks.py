@@ -11,7 +11,7 @@ from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, INTEGERS,
 from shardbench.model.table import Table
 from shardbench.workloads.trace import Bags, Ranking, check_rows
 
-from .clicks import DIM, ClickData, ClickInputs, logged
+from .clicks import DIM, ClickData, ClickInputs, order_by_log
 
 FOLDER = Path("data") / "criteo_kaggle"
 """The folder that ``shardbench prepare`` and the commands' --data use by default; studies are told no other."""
@@ -53,4 +53,4 @@ def recorded_clicks(folder: Path, train: int, test: int, seed: int) -> ClickData
         )
         for i, part in enumerate(parts)
     ]
-    return logged(tuple(tables), inputs[0], inputs[1], seed)
+    return order_by_log(tuple(tables), inputs[0], inputs[1], seed)

@@ -118,18 +118,18 @@ def measure(
     )
     question = CountedQuestion(problem, batches, source.dense, iterations=len(batches.numbers))
     answer = answer_of(question, Fae(budget_bytes=round(budget_mib / PART * 2**20), sample_rate=rate))
-    plan, found = answer.plan, answer.judged
+    plan, simulation = answer.plan, answer.judged
     row: Row = {
-        "hot_inputs_pct": 100.0 * found.share(PhaseKind.HOT),
+        "hot_inputs_pct": 100.0 * simulation.share(PhaseKind.HOT),
         "expected_hot_inputs_pct": plan.notes["expected_hot_pct"],
         "hot_mib": float(plan.notes["hot_bytes"]) / 2**20,
-        "fae_ms": found.step_ms,
+        "fae_ms": simulation.step_ms,
     }
     one_batch = CountedQuestion(problem, batches, source.dense)
     for name in (HYBRID, CPU_ONLY):
         ms = answer_of(one_batch, get_strategy(name)).judged.step_ms
         column = name.replace("-", "_")
-        row[f"{column}_ms"], row[f"over_{column}_x"] = ms, ms / found.step_ms
+        row[f"{column}_ms"], row[f"over_{column}_x"] = ms, ms / simulation.step_ms
     return row
 
 

@@ -27,19 +27,19 @@ def skew_rows(_: Path, inputs: int, seed: int) -> list[Row]:
     """
     config = CriteoLikeConfig(batch_size=4096, test_batches=16, profile_samples=65_536, seed=seed)
     source = config.build(Path())
-    found: list[Row] = []
-    counts, held = [], []
+    lines: list[Row] = []
+    counts, test_counts = [], []
     for i, table in enumerate(source.tables):
         seen = count_samples(source, i, samples=inputs)[0]
         counts.append(seen.counts)
         values = np.concatenate([source.bags(Split.TEST, b, i).values for b in range(source.test_batches)])
-        held.append(seen.of(values))
+        test_counts.append(seen.of(values))
         if table.rows > LARGE_ROWS:
-            found.append(_skew_row(table.name, table.rows, seen.counts, None))
+            lines.append(_skew_row(table.name, table.rows, seen.counts, None))
     rows = sum(table.rows for table in source.tables)
-    everyone = np.concatenate(counts)
-    top = top_share(everyone, np.concatenate(held), round(TOP_ROWS * rows))
-    return [*found, _skew_row("all", rows, everyone, 100.0 * top)]
+    all_counts = np.concatenate(counts)
+    top = top_share(all_counts, np.concatenate(test_counts), round(TOP_ROWS * rows))
+    return [*lines, _skew_row("all", rows, all_counts, 100.0 * top)]
 
 
 def _skew_row(table: str, rows: int, counts: Ints, top_pct: float | None) -> Row:
@@ -81,9 +81,9 @@ def tutorial_row(_: Path, column_dependence: float, seed: int) -> Row:
     share = (room - seen_rows) / (rows - seen_rows)
     hot, logged_alone = np.ones(len(values), dtype=np.bool_), np.ones(len(values), dtype=np.bool_)
     for column in range(values.shape[1]):
-        known = np.isin(values[:, column], values[logged, column])
-        logged_alone &= known
-        hot &= known | _chosen(values[:, column], share, rng)
+        is_logged = np.isin(values[:, column], values[logged, column])
+        logged_alone &= is_logged
+        hot &= is_logged | _chosen(values[:, column], share, rng)
     return {
         "hot_inputs_pct": 100.0 * float(hot.mean()),
         "hot_without_filling_pct": 100.0 * float(logged_alone.mean()), "seen_rows": seen_rows, "hot_rows": room,

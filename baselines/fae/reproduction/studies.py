@@ -96,7 +96,7 @@ def rate_columns(rates: Sequence[float]) -> Row:
 
 def results_frame(last: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each order: mean AUC and log-loss over seeds, and paired distances from shuffled training."""
-    found = []
+    lines = []
     shuffled = last[last["order"] == "shuffled"].set_index(["clicks", "seed"])
     for (clicks, order), rows in last.groupby(["clicks", "order"], sort=False):
         own = rows.set_index(["clicks", "seed"])
@@ -121,8 +121,8 @@ def results_frame(last: pd.DataFrame) -> pd.DataFrame:
                     f"{metric}_difference_high": estimate.high,
                     f"{metric}_is_same": _holds_nothing(estimate),
                 }
-        found.append(row)
-    return pd.DataFrame(found)
+        lines.append(row)
+    return pd.DataFrame(lines)
 
 
 def _holds_nothing(difference: Average) -> bool | None:
@@ -134,27 +134,27 @@ def _holds_nothing(difference: Average) -> bool | None:
 
 def seeds_frame(last: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each order and seed: its distance from shuffled training and the course of its rate."""
-    found: list[dict[str, object]] = []
+    lines: list[dict[str, object]] = []
     for clicks, rows in last.groupby("clicks", sort=False):
         shuffled = rows[rows["order"] == "shuffled"].set_index("seed")
         for row in rows[rows["order"] != "shuffled"].sort_values(["order", "seed"]).to_dict("records"):
             if row["seed"] not in shuffled.index:
                 continue
             base = shuffled.loc[row["seed"]]
-            found.append(
+            lines.append(
                 {"clicks": clicks, "order": row["order"], "seed": row["seed"], "backend": "measured"}
                 | {f"{metric}_difference": row[metric] - base[metric] for metric in ("auc", "log_loss")}
                 | {name: row[name] for name in (*RATE_COLUMNS, "switches")}
             )
-    return pd.DataFrame(found)
+    return pd.DataFrame(lines)
 
 
 def curves_frame(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each order and checkpoint: means over seeds and intervals; unequal last ones are left out."""
-    found = []
-    everyone = rows.groupby("clicks")["seed"].nunique()
+    lines = []
+    seed_counts = rows.groupby("clicks")["seed"].nunique()
     for (clicks, order, batches), group in rows.groupby(["clicks", "order", "batches"], sort=True):
-        seeds = int(everyone[clicks])
+        seeds = int(seed_counts[clicks])
         if group["seed"].nunique() < seeds:
             continue
         row: dict[str, object] = {
@@ -163,8 +163,8 @@ def curves_frame(rows: pd.DataFrame) -> pd.DataFrame:
         for metric in ("auc", "log_loss"):
             estimate = t_mean(group[metric].tolist())
             row |= {metric: estimate.value, f"{metric}_low": estimate.low, f"{metric}_high": estimate.high}
-        found.append(row)
-    return pd.DataFrame(found)
+        lines.append(row)
+    return pd.DataFrame(lines)
 
 
 def accuracy_tables(rows: pd.DataFrame) -> Tables:

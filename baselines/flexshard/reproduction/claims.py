@@ -35,14 +35,14 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     if TABLE not in evidence.tables:
         return {}
     table = evidence.tables[TABLE]
-    judged = table[(table["local_batch"] == LOCAL_BATCH) & (table["history_scale"] == HISTORY_SCALE)]
-    production = judged[judged["workload"] == "production"]
+    rows = table[(table["local_batch"] == LOCAL_BATCH) & (table["history_scale"] == HISTORY_SCALE)]
+    production = rows[rows["workload"] == "production"]
     base = production[production["nodes"] == BASE_NODES].sort_values("draw")
-    found = {claim: base[column].tolist() for claim, column in BY_DRAW.items()}
-    found |= {f"{claim}-by-nodes": _by_nodes(production, BY_DRAW[claim]) for claim in BY_NODES}
+    claims = {claim: base[column].tolist() for claim, column in BY_DRAW.items()}
+    claims |= {f"{claim}-by-nodes": _by_nodes(production, BY_DRAW[claim]) for claim in BY_NODES}
     taobao = table[table["workload"] == "taobao"].sort_values("nodes")
-    found |= {claim: taobao[column].tolist() for claim, column in CONTROLS.items()}
-    return found
+    claims |= {claim: taobao[column].tolist() for claim, column in CONTROLS.items()}
+    return claims
 
 
 def _by_nodes(rows: pd.DataFrame, column: str) -> list[float]:

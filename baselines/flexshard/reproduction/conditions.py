@@ -68,8 +68,8 @@ def condition(form: str, machine: Machine, local_batch: int, **parameters: float
 def workload(form: str, batch_size: int, **parameters: float) -> Workload:
     """Return a sequence workload with one test batch, and the dense model that the suite gives it."""
     shape = DenseShape(bottom=(512, 256, 16 if form == "taobao" else 64))
-    given = {"form": form, "name": form, "batch_size": batch_size, "test_batches": 1, "dense": shape}
-    return SEQUENCE.model_validate(given | parameters).build(Path())
+    fields = {"form": form, "name": form, "batch_size": batch_size, "test_batches": 1, "dense": shape}
+    return SEQUENCE.model_validate(fields | parameters).build(Path())
 
 
 class SampledQuestion(Question[Collectives]):
@@ -136,34 +136,36 @@ def waits_ms(collectives: Collectives, machine: Machine) -> dict[str, float]:
     return {"communication_ms": sum(waits.values()), **waits}
 
 
-def outcome(strategy: Strategy, given: CountedQuestion) -> Row:
+def outcome(strategy: Strategy, question: CountedQuestion) -> Row:
     """Return the row of what a strategy's plan sends, waits for and holds; sent bytes are of all ranks together.
 
     ``expected_communication_ms`` is that of the training profile, under which rows that are dealt
     over ranks make every rank equally busy: what the rule minimises.
     """
-    problem = given.problem
-    answer = answer_of(given, strategy, PLANNING)
-    plan, sent, memory = answer.plan, answer.judged.traffic.collectives, answer.planned.hbm_memory_bytes
+    problem = question.problem
+    answer = answer_of(question, strategy, PLANNING)
+    plan, collectives, memory = answer.plan, answer.judged.traffic.collectives, answer.planned.hbm_memory_bytes
     return {
         "strategy": strategy.name,
-        **waits_ms(sent, problem.machine),
-        "expected_communication_ms": communication_ms(expect(plan, problem, given.dense).collectives, problem.machine),
+        **waits_ms(collectives, problem.machine),
+        "expected_communication_ms": communication_ms(
+            expect(plan, problem, question.dense).collectives, problem.machine
+        ),
         "step_ms": answer.judged.step_ms,
-        "exchanged_bytes": all_links_bytes(sent),
-        "exchanged_between_nodes_bytes": between_nodes_bytes(sent),
-        "synchronised_bytes": float(sent[CollectiveName.ROWS_ALL_REDUCE].sent.sum()),
-        "synchronised_between_nodes_bytes": between_nodes_bytes(sent, [CollectiveName.ROWS_ALL_REDUCE]),
+        "exchanged_bytes": all_links_bytes(collectives),
+        "exchanged_between_nodes_bytes": between_nodes_bytes(collectives),
+        "synchronised_bytes": float(collectives[CollectiveName.ROWS_ALL_REDUCE].sent.sum()),
+        "synchronised_between_nodes_bytes": between_nodes_bytes(collectives, [CollectiveName.ROWS_ALL_REDUCE]),
         "fullest_device_bytes": max(memory),
         "mean_device_bytes": float(np.mean(memory)),
-        "hot_lookups_pct": _lookups_pct(plan, given, Replicated),
-        "warm_lookups_pct": _lookups_pct(plan, given, GroupSharded),
+        "hot_lookups_pct": _lookups_pct(plan, question, Replicated),
+        "warm_lookups_pct": _lookups_pct(plan, question, GroupSharded),
     }
 
 
-def _lookups_pct(plan: Plan, given: CountedQuestion, kind: type[Replicated] | type[GroupSharded]) -> float:
-    tables = {table.name: i for i, table in enumerate(given.problem.tables)}
-    values = [given.batches.bags(0, i).values for i in range(len(tables))]
+def _lookups_pct(plan: Plan, question: CountedQuestion, kind: type[Replicated] | type[GroupSharded]) -> float:
+    tables = {table.name: i for i, table in enumerate(question.problem.tables)}
+    values = [question.batches.bags(0, i).values for i in range(len(tables))]
     ranges = [(tables[s.table], s.row_start, s.row_stop) for s in plan.segments if isinstance(s.placement, kind)]
-    found = sum(int((values[i] >= start).sum() - (values[i] >= stop).sum()) for i, start, stop in ranges)
-    return 100.0 * found / sum(map(len, values))
+    lookups = sum(int((values[i] >= start).sum() - (values[i] >= stop).sum()) for i, start, stop in ranges)
+    return 100.0 * lookups / sum(map(len, values))

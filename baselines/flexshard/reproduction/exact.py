@@ -76,13 +76,13 @@ def bound_s(problem: Problem, limit_bytes: int) -> float:
     none = np.zeros(len(problem.tables), dtype=np.int64)
     without = communication_s(problem, homes, RowTiers(hot=none, warm=none))
     # Relaxed too: as if rows could be dealt evenly to a fraction.
-    left = limit_bytes - sum(problem.weight_bytes(table) for table in problem.tables) / problem.world_size
-    if left <= 0:
+    free_bytes = limit_bytes - sum(problem.weight_bytes(table) for table in problem.tables) / problem.world_size
+    if free_bytes <= 0:
         return without
     # Which calls are made at all is not left to the solver: of large tables a tiny share is replicated, which would
     # pay as little of a latency in the relaxation. Every choice in which something is replicated is a program.
-    choices = [np.array(made) for made in product((0.0, 1.0), repeat=3 * len(widths)) if any(made[len(widths) :])]
-    solved = [_Program(problem, left, made).solve(TIME_LIMIT_S / len(choices)) for made in choices]
+    choices = [np.array(choice) for choice in product((0.0, 1.0), repeat=3 * len(widths)) if any(choice[len(widths) :])]
+    solved = [_Program(problem, free_bytes, choice).solve(TIME_LIMIT_S / len(choices)) for choice in choices]
     return min(without, *solved)
 
 
@@ -97,8 +97,8 @@ class _Program:
     seconds the coefficients would lie beyond the solver's tolerances.
     """
 
-    def __init__(self, problem: Problem, left: float, made: Floats) -> None:
-        self.problem, self.left = problem, left
+    def __init__(self, problem: Problem, free_bytes: float, choice: Floats) -> None:
+        self.problem, self.free_bytes = problem, free_bytes
         self.latencies_us = latencies_s(problem.machine).times(1e6)
         self.units, self.shares = make_units(problem, with_warm=True), link_shares(problem)
         self.solver = highspy.Highs()  # type: ignore[no-untyped-call]  # the package leaves its constructor untyped
@@ -118,7 +118,7 @@ class _Program:
         upper[[*self.waits, *self.vector_calls]] = highspy.kHighsInf
         lower = np.zeros(ends[-1])
         calls = np.concatenate([self.cold_calls, self.warm_calls, self.replicas])
-        lower[calls] = upper[calls] = made
+        lower[calls] = upper[calls] = choice
         world_us, node_us, cross_us = self.latencies_us[:3]
         cost = np.zeros(ends[-1])
         cost[self.waits] = 1.0, 1.0, 2.0, 1.0
@@ -153,7 +153,7 @@ class _Program:
     def _memory(self) -> None:
         n = len(self.hot)
         warm, hot = added_bytes(self.units, self.problem)
-        parts = self.units.number / self.left
+        parts = self.units.number / self.free_bytes
         self._row(-highspy.kHighsInf, 1.0, (self.hot, hot * parts), (self.warm, warm * parts))
         # A run's hot and warm shares together are at most 1.
         index = np.stack([self.hot, self.warm], axis=1).ravel().astype(np.int32)
@@ -174,10 +174,10 @@ class _Program:
             self._at_most(hot, self.replicas[self.width[[t]]])
             self._at_most((self.has_cold[[t]], one), self.cold_calls[self.width[[t]]])
             self._at_most((self.has_warm[[t]], one), self.warm_calls[self.width[[t]]])
-            looked_up = own[self.units.exchanged[own] > 0]
-            share = self.units.number[looked_up] / self.units.number[looked_up].sum()
-            if len(looked_up):
-                self._row(1.0, highspy.kHighsInf, (self.sends, one), (self.hot[looked_up], share))
+            with_lookups = own[self.units.exchanged[own] > 0]
+            share = self.units.number[with_lookups] / self.units.number[with_lookups].sum()
+            if len(with_lookups):
+                self._row(1.0, highspy.kHighsInf, (self.sends, one), (self.hot[with_lookups], share))
 
     def _at_most(self, terms: Terms, column: Ints) -> None:
         self._row(-highspy.kHighsInf, 0.0, terms, (column, -np.ones(1)))

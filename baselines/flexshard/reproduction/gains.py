@@ -25,14 +25,14 @@ def gains(rows: pd.DataFrame, ours: str, variants: Sequence[str]) -> pd.DataFram
         plans = group.set_index("strategy")
         others = plans.drop(index=[ours, *variants], errors="ignore")
         best = str(others["communication_ms"].idxmin())
-        named = dict(zip(CONDITION, key))
-        case = f"{named['workload']}, {named['local_batch']} samples"
-        frames.append({**named, "case": case, "best": best, **_ratios(plans, ours, best), "backend": "simulated"})
+        labels = dict(zip(CONDITION, key))
+        case = f"{labels['workload']}, {labels['local_batch']} samples"
+        frames.append({**labels, "case": case, "best": best, **_ratios(plans, ours, best), "backend": "simulated"})
     return pd.DataFrame(frames, columns=[*CONDITION, "case", "best", *RATIOS, "backend"])
 
 
 def _ratios(plans: pd.DataFrame, ours: str, best: str) -> dict[str, float]:
-    between, links, waits, held = (
+    between, links, waits, memory = (
         plans[name]
         for name in ("exchanged_between_nodes_bytes", "exchanged_bytes", "communication_ms", "fullest_device_bytes")
     )
@@ -45,6 +45,6 @@ def _ratios(plans: pd.DataFrame, ours: str, best: str) -> dict[str, float]:
         "traffic_vs_best_x": between[best] / between[ours],
         "traffic_all_links_vs_best_x": links[best] / links[ours],
         "latency_vs_best_x": waits[best] / waits[ours],
-        "memory_vs_row_wise_x": held[LEAST] / held[ours],
-        "memory_vs_torchrec_x": held[PLANNER] / held[ours],
+        "memory_vs_row_wise_x": memory[LEAST] / memory[ours],
+        "memory_vs_torchrec_x": memory[PLANNER] / memory[ours],
     }

@@ -79,9 +79,9 @@ def measure(
     question = SampledQuestion(drawn, machine, local_batch=round(samples))
     budget_bytes = int(least_bytes(question.problem) * (1.0 + budget_pct / 100.0))
     plans: list[Strategy] = [FlexShard(budget_bytes=budget_bytes), *map(get_strategy, OTHERS)]
-    sent = {strategy.name: answer_of(question, strategy).judged for strategy in plans}
-    ours, compared = sent[plans[0].name], sent[COMPARED]
-    waits = {name: communication_ms(collectives, machine) for name, collectives in sent.items()}
+    by_strategy = {strategy.name: answer_of(question, strategy).judged for strategy in plans}
+    ours, compared = by_strategy[plans[0].name], by_strategy[COMPARED]
+    waits = {name: communication_ms(collectives, machine) for name, collectives in by_strategy.items()}
     return {
         "traffic_x": between_nodes_bytes(compared) / between_nodes_bytes(ours),
         "traffic_all_links_x": all_links_bytes(compared) / all_links_bytes(ours),

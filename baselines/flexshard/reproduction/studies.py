@@ -42,18 +42,18 @@ MEMORY = ("fullest_device_bytes", "mean_device_bytes")
 
 def _conditions(quick: bool) -> list[Cell]:
     """List draws on every number of nodes, the contrast and the Taobao form; where quick, one draw on two nodes."""
-    drawn = {2: DRAWS[:1]} if quick else {n: DRAWS_OF_MANY if n == max(NODES) else DRAWS for n in NODES}
-    cases = [("production", LOCAL_BATCH, HISTORY_SCALE, n, draw) for n, draws in drawn.items() for draw in draws]
-    cases += [("production", SHORT_LOCAL_BATCH, 1.0, n, 0) for n in drawn]
-    cases += [("taobao", LOCAL_BATCH, 1.0, n, 0) for n in drawn]
+    draws_of = {2: DRAWS[:1]} if quick else {n: DRAWS_OF_MANY if n == max(NODES) else DRAWS for n in NODES}
+    cases = [("production", LOCAL_BATCH, HISTORY_SCALE, n, draw) for n, draws in draws_of.items() for draw in draws]
+    cases += [("production", SHORT_LOCAL_BATCH, 1.0, n, 0) for n in draws_of]
+    cases += [("taobao", LOCAL_BATCH, 1.0, n, 0) for n in draws_of]
     return [dict(zip(CONDITION, case)) for case in cases]
 
 
-def _sent(_: Path, workload: str, local_batch: int, history_scale: float, nodes: int, draw: int) -> list[Row]:
+def _ask_all(_: Path, workload: str, local_batch: int, history_scale: float, nodes: int, draw: int) -> list[Row]:
     """Return one row for each strategy; variants of ours are asked on the first draw alone."""
-    given = condition(workload, cluster(nodes), local_batch, history_scale=history_scale, draw=draw, seed=draw)
+    question = condition(workload, cluster(nodes), local_batch, history_scale=history_scale, draw=draw, seed=draw)
     names = (*OURS, *OTHERS) if draw == 0 else (OURS[0], *OTHERS)
-    return [outcome(get_strategy(name), given) for name in names]
+    return [outcome(get_strategy(name), question) for name in names]
 
 
 def communication_tables(rows: pd.DataFrame) -> Tables:
@@ -75,7 +75,7 @@ COMMUNICATION = Study(
     "histories.",
     version=3,
     cells=_conditions,
-    judge=_sent,
+    judge=_ask_all,
     summary=communication_tables,
     uses=(*OURS, *OTHERS),
     columns=("strategy", "backend", "communication_ms", "expected_communication_ms", "exchanged_between_nodes_bytes"),
@@ -101,19 +101,19 @@ FACTORS: Mapping[str, tuple[float, ...]] = {
 QUICK_FACTORS = {"skew": (0.5, 1.0, 1.5), "local_batch": (64, 256)}
 
 
-def _varied(_: Path, factor: str, value: float) -> list[Row]:
+def _vary(_: Path, factor: str, value: float) -> list[Row]:
     """Ask FlexShard, row-wise and table-row-wise."""
     machine = cluster(
         int(value) if factor == "nodes" else 4, bandwidth_ratio=value if factor == "bandwidth_ratio" else None
     )
     scales = {name: value for name, of in (("exponent_scale", "skew"), ("history_scale", "history")) if of == factor}
-    given = condition(
+    question = condition(
         "production", machine, int(value) if factor == "local_batch" else SHORT_LOCAL_BATCH, tables=9, **scales
     )
-    budget_bytes = int(least_bytes(given.problem) * value) if factor == "budget" else None
+    budget_bytes = int(least_bytes(question.problem) * value) if factor == "budget" else None
     ours = [FlexShard(budget_bytes=budget_bytes, warm_tier=warm) for warm in (True, False)]
     ours[1].name = OURS[1]
-    rows = [outcome(strategy, given) for strategy in (*ours, *map(get_strategy, OTHERS[:2]))]
+    rows = [outcome(strategy, question) for strategy in (*ours, *map(get_strategy, OTHERS[:2]))]
     row_wise, compared = rows[-2:]
     return [row | _gains(row, compared) | _gains(row, row_wise, "_over_row_wise") for row in rows]
 
@@ -144,7 +144,7 @@ SENSITIVITY = Study(
         for factor, values in (QUICK_FACTORS if quick else FACTORS).items()
         for value in values
     ],
-    judge=_varied,
+    judge=_vary,
     uses=(*OURS[:2], *OTHERS[:2]),
     columns=(
         "strategy", "backend", "latency_gain_x", "latency_gain_over_row_wise_x", "between_nodes_saved_pct",
@@ -181,26 +181,26 @@ def _gap(_: Path, case: str, budget: float | None, nodes: int, seed: int) -> Row
     if case == "production":
         whole = condition("production", machine, SHORT_LOCAL_BATCH).problem
         pairs = zip(whole.tables, whole.profiles, strict=True)
-        tables, profiles = zip(*((table, known) for table, known in pairs if table.pooling is Pooling.NONE))
+        tables, profiles = zip(*((table, profile) for table, profile in pairs if table.pooling is Pooling.NONE))
         problem = replace(whole, tables=tables, profiles=profiles)
         suites = FlexShard().limit_bytes(whole) - (least_bytes(whole) - least_bytes(problem))
     else:
         problem, suites = _small(case, machine, seed), 0
     limit = suites if budget is None else int(budget * least_bytes(problem))
-    found = search(problem, limit, with_warm=True)
+    rule_plan = search(problem, limit, with_warm=True)
     best_s: float | None = None
     if case != "production":
         best_s, _tiers = best_of_all(problem, limit, step=1)
     bound = bound_s(problem, limit)
     return {
         "budget_over_row_wise_pct": 100.0 * (limit / least_bytes(problem) - 1.0),
-        "rule_ms": 1e3 * found.seconds,
+        "rule_ms": 1e3 * rule_plan.seconds,
         "best_ms": None if best_s is None else 1e3 * best_s,
         "bound_ms": 1e3 * bound,
-        "over_best_pct": None if best_s is None else 100.0 * (found.seconds / best_s - 1.0),
-        "over_bound_pct": 100.0 * (found.seconds / bound - 1.0),
-        "hot_rows": int(found.tiers.hot.sum()),
-        "warm_rows": int(found.tiers.warm.sum()),
+        "over_best_pct": None if best_s is None else 100.0 * (rule_plan.seconds / best_s - 1.0),
+        "over_bound_pct": 100.0 * (rule_plan.seconds / bound - 1.0),
+        "hot_rows": int(rule_plan.tiers.hot.sum()),
+        "warm_rows": int(rule_plan.tiers.warm.sum()),
     }
 
 

@@ -100,7 +100,7 @@ def posed_problem(name: str) -> PosedProblem:
 
 
 @lru_cache(maxsize=1)
-def question(name: str, samples_share: float = 1.0) -> CountedQuestion:
+def pose(name: str, samples_share: float = 1.0) -> CountedQuestion:
     """Return a problem that is judged on test batches; the last one is kept for the next strategy.
 
     ``samples_share`` is the share of the train samples over which profiles, and so the order of the rows, are counted.
@@ -117,14 +117,14 @@ def question(name: str, samples_share: float = 1.0) -> CountedQuestion:
 class Misled(CountedQuestion):
     """A question whose planners are shown another problem than the one that their plans are judged on."""
 
-    def __init__(self, asked: CountedQuestion, shown: Problem) -> None:
-        super().__init__(shown, asked.batches, asked.dense, asked.iterations)
-        self._asked = asked
+    def __init__(self, question: CountedQuestion, problem: Problem) -> None:
+        super().__init__(problem, question.batches, question.dense, question.iterations)
+        self._question = question
 
     def judge(self, plan: Plan) -> Simulation:
         """Judge the plan on the problem as it is."""
-        return self._asked.judge(plan)
+        return self._question.judge(plan)
 
     def prove_bounds(self) -> Bounds:
         """Prove the bounds of the problem as it is."""
-        return self._asked.bounds()
+        return self._question.bounds()

@@ -19,7 +19,7 @@ from shardbench.trials.evaluate import evaluate
 from shardbench.trials.simulate import CountedQuestion, step_cells
 
 from ..strategy import VARIANTS
-from .problems import GROUPS, PROBLEMS, Misled, question
+from .problems import GROUPS, PROBLEMS, Misled, pose
 
 OURS, NOMINAL, P90, SEARCH = "joint", "joint-nominal", "joint-p90", "search"
 OTHERS = (
@@ -45,10 +45,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def judged(asked: CountedQuestion, strategy: str, budget: Budget) -> Row:
+def judge_plan(question: CountedQuestion, strategy: str, budget: Budget) -> Row:
     """Return the row of a strategy's plan: what it comes to on the test batches, or why there is none."""
-    row: Row = {"devices": asked.problem.world_size}
-    answer = evaluate(asked, get_strategy(strategy), budget, 0, sealed=False)
+    row: Row = {"devices": question.problem.world_size}
+    answer = evaluate(question, get_strategy(strategy), budget, 0, sealed=False)
     if isinstance(answer, Failure):
         return {**row, "outcome": answer.outcome.value, "cause": answer.cause}
     spent = answer.spent
@@ -56,12 +56,12 @@ def judged(asked: CountedQuestion, strategy: str, budget: Budget) -> Row:
     return {**row, "outcome": "ok", **step_cells(answer), **seconds}
 
 
-def planned(_: Path, problem: str, strategy: str, budget_s: float = MIDDLE_S, profile: str = "train") -> Row:
+def plan_and_judge(_: Path, problem: str, strategy: str, budget_s: float = MIDDLE_S, profile: str = "train") -> Row:
     """Plan within the budget on a kind of profile, and judge the plan on the batches as they are."""
-    asked = question(problem, 0.1 if profile == "tenth" else 1.0)
+    question = pose(problem, 0.1 if profile == "tenth" else 1.0)
     if profile in CHANGES:
-        asked = Misled(asked, replace(asked.problem, profiles=CHANGES[profile](asked.problem.profiles)))
-    return judged(asked, strategy, Budget(plan_s=budget_s, fit_s=FIT_S))
+        question = Misled(question, replace(question.problem, profiles=CHANGES[profile](question.problem.profiles)))
+    return judge_plan(question, strategy, Budget(plan_s=budget_s, fit_s=FIT_S))
 
 
 def over_best(rows: pd.DataFrame) -> pd.DataFrame:
@@ -75,21 +75,21 @@ def _planner_study(
     name: str,
     title: str,
     problems: Sequence[str],
-    asked_on: Callable[[str, bool], Sequence[Cell]],
+    cells_on: Callable[[str, bool], Sequence[Cell]],
     summary: Callable[[pd.DataFrame], pd.DataFrame] = over_best,
     strategies: Sequence[str] = (),
 ) -> Study:
     """Make a study of problems, of which a quick run takes the first; a plan later than its budget is a timeout.
 
-    ``asked_on`` returns what each cell on a problem has beside it: the strategy, and what varies. Cells of one problem
+    ``cells_on`` returns what each cell on a problem has beside it: the strategy, and what varies. Cells of one problem
     follow each other, so that it is drawn once.
     """
     return Study(
-        name=name, title=title, columns=COLUMNS, judge=planned, summary=summary, strategies=strategies,
+        name=name, title=title, columns=COLUMNS, judge=plan_and_judge, summary=summary, strategies=strategies,
         cells=lambda quick: [
-            {"problem": problem, **asked}
+            {"problem": problem, **cell}
             for problem in problems[: 1 if quick else None]
-            for asked in asked_on(problem, quick)
+            for cell in cells_on(problem, quick)
         ],
     )  # fmt: skip
 
@@ -108,7 +108,7 @@ STRATEGIES = _planner_study(
     name="table",
     title="Strategies on problems: all on 14, of the learned ones on four; ours and the search with two budgets.",
     problems=tuple(PROBLEMS),
-    asked_on=_strategies,
+    cells_on=_strategies,
 )
 ABLATION = _planner_study(
     name="ablation",
@@ -116,21 +116,21 @@ ABLATION = _planner_study(
     problems=(
         "synthetic-40", "synthetic-200-wide", "mixed-200-wide", "kaggle", "dcnv2", "rm2", "production", "taobao-wide",
     ),
-    asked_on=lambda problem, quick: grid(strategy=(OURS, *(variant.name for variant in VARIANTS))),
+    cells_on=lambda problem, quick: grid(strategy=(OURS, *(variant.name for variant in VARIANTS))),
 )  # fmt: skip
 BUDGETS = _planner_study(
     name="budget",
     title="The planner within budgets of 0.1 to 60 seconds: what more time gains.",
     problems=("synthetic-40", "mixed-200-wide", "dcnv2", "production", "synthetic-856"),
-    asked_on=lambda problem, quick: grid(strategy=[OURS], budget_s=(0.1, 0.3, 1.0, 3.0, 10.0, 60.0)),
+    cells_on=lambda problem, quick: grid(strategy=[OURS], budget_s=(0.1, 0.3, 1.0, 3.0, 10.0, 60.0)),
 )
 
 
 def over_train(rows: pd.DataFrame) -> pd.DataFrame:
     """Return all rows, each with its distance to the same strategy's plan under the train profile."""
     train = rows[rows["profile"] == "train"].set_index(["problem", "strategy"])["step_ms"]
-    known = train.reindex(pd.MultiIndex.from_frame(rows[["problem", "strategy"]])).to_numpy()
-    return rows.assign(over_train_profile_pct=100.0 * (rows["step_ms"] / known - 1.0))
+    train_ms = train.reindex(pd.MultiIndex.from_frame(rows[["problem", "strategy"]])).to_numpy()
+    return rows.assign(over_train_profile_pct=100.0 * (rows["step_ms"] / train_ms - 1.0))
 
 
 PROFILED = (OURS, "recshard", "flexshard", "greedy-lookup")
@@ -141,7 +141,7 @@ PROFILES = _planner_study(
     "factor, its rows in the same order. `none`: all rows of a table alike, as a planner without profiles would "
     "assume.",
     problems=("synthetic-40", "mixed-200-wide", "dcnv2", "production"),
-    asked_on=lambda problem, quick: [
+    cells_on=lambda problem, quick: [
         {"strategy": strategy, "profile": profile}
         for profile in ("train", "other day", "none", "tenth")
         for strategy in PROFILED
@@ -156,23 +156,23 @@ SPREAD = 0.3
 def other_day(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
     """Return the profiles of the same rows with each table looked up more or less often."""
     factors = np.exp(np.random.default_rng(0).normal(0.0, SPREAD, len(profiles)))
-    changed = []
+    day = []
     for profile, factor in zip(profiles, factors, strict=True):
         # The same lookups in fewer samples are more lookups a sample.
         samples = max(round(profile.samples / factor), 1)
-        changed.append(replace(profile, samples=samples, present=min(profile.present, samples)))
-    return tuple(changed)
+        day.append(replace(profile, samples=samples, present=min(profile.present, samples)))
+    return tuple(day)
 
 
 def none_known(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
     """Return profiles of as many lookups, spread over all rows of a table alike."""
-    changed = []
+    flat = []
     for profile in profiles:
         each, more = divmod(profile.lookups, profile.rows)
         counts = [(each + 1, more), (each, profile.rows - more)]
-        kept = [(count, rows) for count, rows in counts if count and rows]
-        changed.append(replace(profile, counts=tuple(c for c, _ in kept), row_counts=tuple(r for _, r in kept)))
-    return tuple(changed)
+        runs = [(count, rows) for count, rows in counts if count and rows]
+        flat.append(replace(profile, counts=tuple(c for c, _ in runs), row_counts=tuple(r for _, r in runs)))
+    return tuple(flat)
 
 
 CHANGES = {"other day": other_day, "none": none_known}
@@ -184,21 +184,21 @@ ROBUST_ON = ("synthetic-40", "mixed-200-wide", "kaggle", "dcnv2", "production", 
 """Few and many tables, on one node and on many, bags and sequences, GPUs and CPUs; each is counted in seconds."""
 
 
-def _drawn(_: Path, problem: str) -> list[Row]:
+def _draw(_: Path, problem: str) -> list[Row]:
     """Plan in each way within ten seconds, and judge all plans; raises BadInput where one has no plan."""
-    asked, rows, nominal = question(problem), list[Row](), tuple[float, ...]()
+    question, rows, nominal = pose(problem), list[Row](), tuple[float, ...]()
     for name in WAYS:
-        answer = evaluate(asked, get_strategy(name), Budget(plan_s=MIDDLE_S, fit_s=FIT_S), 0, sealed=False)
+        answer = evaluate(question, get_strategy(name), Budget(plan_s=MIDDLE_S, fit_s=FIT_S), 0, sealed=False)
         if isinstance(answer, Failure):
             raise BadInput(f"{name} has no plan on {problem}: {answer.cause}")
-        drawn = answer.judged.draws(asked.problem, asked.dense)
+        drawn = answer.judged.draws(question.problem, question.dense)
         if drawn is None:
-            raise BadInput(f"machine {asked.problem.machine.name} states no errors: nothing can be drawn")
+            raise BadInput(f"machine {question.problem.machine.name} states no errors: nothing can be drawn")
         nominal = nominal or drawn.step_ms
         rows.append(
             {
                 "strategy": name,
-                "devices": asked.problem.world_size,
+                "devices": question.problem.world_size,
                 "n_draws": len(drawn.step_ms),
                 "nominal_step_ms": answer.judged.step_ms,
                 "mean_step_ms": float(np.mean(drawn.step_ms)),
@@ -219,7 +219,7 @@ ROBUST = Study(
     "draws are not those that plans are chosen by. A cell has all ways, since each plan is compared with that of the "
     "shortest step under the constants as they are, draw by draw.",
     cells=lambda quick: grid(problem=ROBUST_ON[: 1 if quick else None]),
-    judge=_drawn,
+    judge=_draw,
     uses=WAYS,
     columns=(
         "strategy", "backend", "devices", "n_draws", "nominal_step_ms", "mean_step_ms", "p90_step_ms",

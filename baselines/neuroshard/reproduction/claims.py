@@ -13,18 +13,18 @@ from .names import COST_GREEDY, OURS, UNTRAINED, WHOLE
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     """Give ratios theirs / NeuroShard's, one a task that both placed."""
-    found: dict[str, Sequence[float]] = {}
+    claims: dict[str, Sequence[float]] = {}
     if (tasks := evidence.tables.get("table_tasks")) is not None:
-        found["largest-margin"] = _over_strongest(tasks)
-        for name, theirs in (
+        claims["largest-margin"] = _over_strongest(tasks)
+        for name, other in (
             ("pre-training-helps", UNTRAINED),
             ("halving-helps", WHOLE),
             ("beats-greedy-cost", COST_GREEDY),
         ):
-            found[name] = ratios(tasks, theirs, OURS).tolist()
+            claims[name] = ratios(tasks, other, OURS).tolist()
     if (tasks := evidence.tables.get("production_tasks")) is not None:
-        found["production-cost-stand-in"] = _over_strongest(tasks)
-    return {name: numbers for name, numbers in found.items() if len(numbers)}
+        claims["production-cost-stand-in"] = _over_strongest(tasks)
+    return {name: numbers for name, numbers in claims.items() if len(numbers)}
 
 
 def _over_strongest(tasks: pd.DataFrame) -> list[float]:

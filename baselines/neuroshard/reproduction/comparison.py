@@ -9,20 +9,20 @@ from shardbench.studies.contests.contest_tasks import best_of, gain_pct, ratios
 from .names import OTHERS, OURS
 
 
-def compared(rows: pd.DataFrame, tasks: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
+def compare(rows: pd.DataFrame, tasks: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
     """Make one row a strategy, cheapest first: means over the tasks that it placed, and against ``ours``.
 
     ``over_ours_pct`` is 100 (its cost / ours - 1), the geometric mean over the ``pairs`` tasks that both placed, with
     its 95 % interval by t over them; seeds are averaged first. ``over_bound_pct`` is the same over the proven bound on
     column shards, in the mean of the tasks that it placed.
     """
-    made = []
+    lines = []
     for name, part in rows.groupby("strategy", sort=False):
         strategy = str(name)
         own = np.asarray(tasks[strategy], dtype=np.float64)
         value, low, high, pairs = gain_pct(ratios(tasks, strategy, ours) if strategy != ours else ())
         bounds = np.array(part["task_bound_ms"].iloc[0], dtype=np.float64)
-        made.append(
+        lines.append(
             {
                 "strategy": strategy,
                 "backend": "simulated",
@@ -43,10 +43,10 @@ def compared(rows: pd.DataFrame, tasks: pd.DataFrame, ours: str = OURS) -> pd.Da
                 "plan_cpu_s": float(part["plan_cpu_s"].mean()),
             }
         )
-    return pd.DataFrame(made).sort_values("over_ours_pct", kind="stable", na_position="first")
+    return pd.DataFrame(lines).sort_values("over_ours_pct", kind="stable", na_position="first")
 
 
 def strongest(tasks: pd.DataFrame) -> str | None:
     """Name the paper's other strategy with the smallest mean over the tasks that all of them placed."""
-    known = [name for name in OTHERS if name in tasks]
-    return best_of(tasks.dropna(subset=known), known) if known else None
+    names = [name for name in OTHERS if name in tasks]
+    return best_of(tasks.dropna(subset=names), names) if names else None

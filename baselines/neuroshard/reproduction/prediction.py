@@ -30,10 +30,10 @@ def unseen_errors(trained: "AnyTrained", tasks: Sequence[Task]) -> Row:
     tables, rng = augmented(tasks, WIDTHS), np.random.default_rng(7)
     data = collect(tables, trained.scaling, SimulatedOracle(), most=SET_TABLES, count=SAMPLES, rng=rng)
     with torch.no_grad():
-        found = data.predicted(trained.networks, np.arange(SAMPLES))
+        predictions = data.predict(trained.networks, np.arange(SAMPLES))
     row: Row = {}
     for name in NETWORKS:
-        ours, truth = (values.numpy().astype(np.float64).reshape(-1) for values in found[name])
+        ours, truth = (values.numpy().astype(np.float64).reshape(-1) for values in predictions[name])
         row[f"{name}_ms2"] = float(np.square(ours - truth).mean())
         row[f"{name}_error_pct"] = 100.0 * float(np.abs(ours - truth).mean() / truth.mean())
         row[f"{name}_spearman"] = spearman(ours, truth)

@@ -18,9 +18,9 @@ from shardbench.studies.study import Cell, Plot, Study, Tables, grid
 
 from .. import NeuroShard
 from ..limits import SearchLimits
-from .comparison import compared
+from .comparison import compare
 from .names import CONTROLS, MORE_MOVES, OTHERS, OURS, SEEDED
-from .tasks import PRODUCTION, TaskSet, production, published, test_bags
+from .tasks import PRODUCTION, TaskSet, production, published_tasks, test_bags
 
 if TYPE_CHECKING:
     from shardbench.learned.training import AnyTrained
@@ -66,7 +66,7 @@ def _contest(
 
     def tables(rows: pd.DataFrame) -> Tables:
         of_tasks = task_table(rows)
-        return {name: compared(rows, of_tasks), f"{name}_tasks": of_tasks}
+        return {name: compare(rows, of_tasks), f"{name}_tasks": of_tasks}
 
     over_ours = Plot(
         title="Cost over NeuroShard's on the tasks that both place, in percent (geometric mean).",
@@ -82,14 +82,14 @@ PUBLISHED_TASKS = _contest(
     "table",
     "The paper's 100 tasks: cost of the slowest device's kernels and exchanges, beside NeuroShard's.",
     (OURS, *OTHERS, *CONTROLS),
-    published,
+    published_tasks,
     seeds=SEEDS,
 )
 MOVES = _contest(
     "moves",
     "The first 20 of these tasks for strategies that may also split by rows and copy tables, counted anew.",
     (OURS, *MORE_MOVES),
-    published,
+    published_tasks,
     tests=FEWER_TASKS,
     plan_s=MappingProxyType({"joint": 5.0}),
 )
@@ -101,13 +101,13 @@ ALL_TABLES = _contest(
 )
 
 
-def _pre_trained(folder: Path, samples: int, epochs: int) -> SeriesRow:
+def _pre_train(folder: Path, samples: int, epochs: int) -> SeriesRow:
     """Pre-train, predict samples of the test pool's tables, place the first test tasks."""
     from .prediction import unseen_errors  # noqa: PLC0415 - needs torch, which listing does not
 
-    tasks = published(folder)
+    tasks = published_tasks(folder)
     trained, fit_cpu_s = trained_with(NeuroShard(), tasks.train, 0, folder, samples=samples, epochs=epochs)
-    row = placed(trained, SearchLimits(), tasks.test[:SOME_TASKS], folder)
+    row = place(trained, SearchLimits(), tasks.test[:SOME_TASKS], folder)
     best = {f"validation_{name}": loss for name, loss in vars(trained.history[-1]).items() if name != "epochs"}
     return {**row, **best, **unseen_errors(trained, tasks.test), "fit_cpu_s": fit_cpu_s}
 
@@ -116,7 +116,7 @@ PRE_TRAINING = Study(
     name="networks",
     title="How much pre-training is enough: errors on unseen tables' sets and exchanges, and cost of the plans.",
     cells=lambda quick: [{"samples": n, "epochs": epochs} for n, epochs in SIZES[: 1 if quick else None]],
-    judge=_pre_trained,
+    judge=_pre_train,
     # One row a size, without the tasks.
     summary=lambda rows: rows[[name for name in rows if not name.startswith("task_")]],
     uses=(OURS,),
@@ -146,33 +146,33 @@ SEARCHED_TASKS = 50
 """Number of test tasks, the first of the 100: eight searches take as long as the whole contest."""
 
 
-def _searched(folder: Path, search: str) -> SeriesRow:
+def _search(folder: Path, search: str) -> SeriesRow:
     """Search the first test tasks with the networks of seed 0."""
-    tasks = published(folder)
+    tasks = published_tasks(folder)
     strategy, _ = fitted(OURS, tasks.train, Budget(fit_s=FIT_S), 0, folder)
     if not isinstance(strategy, NeuroShard):
         raise TypeError(f"{OURS} is a {type(strategy).__name__}")
-    return placed(strategy.fitted, SEARCHES[search], tasks.test[:SEARCHED_TASKS], folder)
+    return place(strategy.fitted, SEARCHES[search], tasks.test[:SEARCHED_TASKS], folder)
 
 
 def _search_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Make one row a search: what it costs over the published one, on the tasks that both place."""
     whole = rows.assign(strategy=rows["search"], split="test", task="ablation", seed=0)
-    return compared(whole, task_table(whole), "as published").rename(columns={"strategy": "search"})
+    return compare(whole, task_table(whole), "as published").rename(columns={"strategy": "search"})
 
 
 ABLATION = Study(
     name="ablation",
     title="What each part of the search adds: halvings, beams, candidates and caps, on the same networks.",
     cells=lambda quick: grid(search=list(SEARCHES)[: 2 if quick else None]),
-    judge=_searched,
+    judge=_search,
     summary=_search_table,
     uses=(OURS,),
     columns=("backend", "cost_ms", "tasks", "infeasible"),
 )
 
 
-def placed(trained: "AnyTrained", limits: SearchLimits, tasks: Sequence[Task], folder: Path) -> SeriesRow:
+def place(trained: "AnyTrained", limits: SearchLimits, tasks: Sequence[Task], folder: Path) -> SeriesRow:
     """Place tasks by a search with these networks."""
     strategy = NeuroShard()
     strategy.trained, strategy.limits = trained, limits

@@ -35,7 +35,7 @@ class TaskSet:
 
 
 @lru_cache(maxsize=2)
-def published(folder: Path) -> TaskSet:
+def published_tasks(folder: Path) -> TaskSet:
     """Draw the published tasks; those to learn from hold no table larger than a device: others place whole tables."""
     pools = {side: load_pool(side, shared_pools(folder)) for side in ("train", "test")}
     return TaskSet(
@@ -53,13 +53,13 @@ def production(folder: Path) -> TaskSet:
     """
     machine = production_machine()
 
-    def drawn(side: Side) -> tuple[Task, ...]:
+    def draw(side: Side) -> tuple[Task, ...]:
         pool = load_pool(side, shared_pools(folder))
         ids = np.arange(len(pool.tables))
         widths = [np.random.default_rng([TASK_SEED, n]).choice(WIDTHS, len(ids)) for n in range(PRODUCTION_TASKS)]
         return tuple(split_task(pool, ids, of, machine, f"{side}-production-{n}") for n, of in enumerate(widths))
 
-    return TaskSet(train=drawn("train"), test=drawn("test"))
+    return TaskSet(train=draw("train"), test=draw("test"))
 
 
 def production_machine() -> Machine:

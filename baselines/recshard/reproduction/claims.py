@@ -27,25 +27,25 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     A draw's two models have the same features in tables of other sizes, and all greedies meet the
     same tables, so that a draw is what is independent.
     """
-    found: dict[str, list[float]] = {}
+    claims: dict[str, list[float]] = {}
     early = _constrained(evidence.tables.get("small-samples"))
     if len(early):
         ratios = ratios_of(early, ("workload", DRAW), RECSHARD)
-        found |= {f"{claim}-small-sample": _by_draw(ratios[CLAIMS[claim]]) for claim in OVER_EACH}
+        claims |= {f"{claim}-small-sample": _by_draw(ratios[CLAIMS[claim]]) for claim in OVER_EACH}
     rows = _constrained(evidence.tables.get("draws"))
     if not len(rows):
-        return found
+        return claims
     machine, quarter = (rows[rows["hbm"] == hbm] for hbm in ("machine", "quarter"))
     best, short = (ratios_of(part, ("workload", DRAW), RECSHARD) for part in (machine, quarter))
     each = pd.concat([ratios_of(machine, ("workload", DRAW), RECSHARD, (name,)) for name in GREEDIES])
     for claim, ratio in CLAIMS.items():
-        found[claim] = _by_draw(best[ratio])
-        found[f"{claim}-quarter"] = _by_draw(short[ratio])
+        claims[claim] = _by_draw(best[ratio])
+        claims[f"{claim}-quarter"] = _by_draw(short[ratio])
         if claim in OVER_EACH:
-            found[f"{claim}-each"] = _by_draw(each[ratio])
+            claims[f"{claim}-each"] = _by_draw(each[ratio])
     own = machine[machine["strategy"] == RECSHARD]
-    found["hash-under-use-stand-in"] = own.groupby(DRAW)["never_touched_pct"].mean().tolist()
-    return found
+    claims["hash-under-use-stand-in"] = own.groupby(DRAW)["never_touched_pct"].mean().tolist()
+    return claims
 
 
 def _constrained(rows: pd.DataFrame | None) -> pd.DataFrame:

@@ -60,7 +60,7 @@ def _models(quick: bool) -> list[Cell]:
     ]
 
 
-def _drawn(_: Path, workload: str, hbm: str, features_seed: int, samples: int = SAMPLES) -> list[Row]:
+def _ask_all(_: Path, workload: str, hbm: str, features_seed: int, samples: int = SAMPLES) -> list[Row]:
     """Ask all strategies on the same problem and test batches."""
     return rows_of(RmCondition(form=workload, draw=features_seed, hbm=HBM[hbm], samples=samples).question())
 
@@ -82,7 +82,7 @@ FEATURE_DRAWS = Study(
     "Models that HBM cannot hold are placed also on devices with a quarter of it, where not even the seen rows fit.",
     version=3,
     cells=_models,
-    judge=_drawn,
+    judge=_ask_all,
     summary=partial(_tables, "draws"),
     uses=STRATEGIES,
     columns=COLUMNS,
@@ -94,7 +94,7 @@ SMALL_SAMPLES_STUDY = replace(
     version=1,
     # These samples' seen rows do not fill all of the machine's HBM by far.
     cells=lambda quick: [cell for cell in _models(quick) if cell["hbm"] == "machine"],
-    judge=partial(_drawn, samples=SMALL_SAMPLES),
+    judge=partial(_ask_all, samples=SMALL_SAMPLES),
     summary=partial(_tables, "small-samples"),
 )
 SCALING = Study(

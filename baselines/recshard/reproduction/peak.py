@@ -25,11 +25,11 @@ def peak_rss_bytes(form: str, profile_samples: int) -> int:
     if form not in TOTAL_ROWS:
         raise BadInput(f"there is no model {form}: it is one of {', '.join(TOTAL_ROWS)}")
     command = [sys.executable, "-m", __name__, form, str(profile_samples)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise BadInput(f"planning {form} in a process of its own failed: {said[-1]}")
-    return int(done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        messages = process.stderr.strip().splitlines() or [f"exit status {process.returncode}"]
+        raise BadInput(f"planning {form} in a process of its own failed: {messages[-1]}")
+    return int(process.stdout)
 
 
 def main(form: str, profile_samples: str) -> None:

@@ -38,7 +38,7 @@ def _solve_cells(quick: bool) -> list[Cell]:
     return [{"workload": name, "hbm": hbm, "seed": seed} for name, hbm in models for seed in SEEDS]
 
 
-def _solved(_: Path, workload: str, hbm: str, seed: int) -> Row:
+def _plan(_: Path, workload: str, hbm: str, seed: int) -> Row:
     """Return wall and CPU seconds of planning, the plan's own estimate, its bound and their gap."""
     problem = _problem(workload)
     pairs = zip(problem.profiles, problem.tables, strict=True)
@@ -65,7 +65,7 @@ SOLVE = Study(
     "do not: half as much HBM as the seen rows take, and made-up models profiled over a hundred times as many samples.",
     version=2,
     cells=_solve_cells,
-    judge=_solved,
+    judge=_plan,
     backend="measured",
     exclusive=True,
     columns=(

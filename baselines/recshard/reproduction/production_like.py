@@ -31,11 +31,11 @@ def power_law_profile(rows: int, exponent: float, pooling: float, coverage: floa
     counts = np.floor(lookups * weights / (weights @ widths)).astype(np.int64)
     # Of the rows that expect less than one access, as many are seen once as there are accesses left.
     rare = counts == 0
-    left = int(min(widths[rare].sum(), max(0.0, lookups - float(counts @ widths))))
+    singles = int(min(widths[rare].sum(), max(0.0, lookups - float(counts @ widths))))
     values, inverse = np.unique(counts[~rare], return_inverse=True)
     per_count = dict(zip(values.tolist(), np.bincount(inverse, weights=widths[~rare]).astype(np.int64).tolist()))
-    if left:
-        per_count[1] = per_count.get(1, 0) + left
+    if singles:
+        per_count[1] = per_count.get(1, 0) + singles
     ordered = sorted(per_count, reverse=True)
     return AccessProfile(
         rows=rows,

@@ -26,8 +26,8 @@ def ratios_of(rows: pd.DataFrame, keys: Sequence[str], ours: str, greedies: Sequ
     """Return the smallest of ``greedies`` over ``ours``, by ``keys`` (index), one column a ratio."""
     theirs = rows[rows["strategy"].isin(greedies)].groupby(list(keys))[list(RATIOS.values())].min()
     own = rows[rows["strategy"] == ours].set_index(list(keys)).loc[theirs.index]
-    found = {name: ratio(theirs[column], own[column], column) for name, column in RATIOS.items()}
-    return pd.DataFrame(found, index=theirs.index)
+    columns = {name: ratio(theirs[column], own[column], column) for name, column in RATIOS.items()}
+    return pd.DataFrame(columns, index=theirs.index)
 
 
 def geometric_mean(numbers: pd.Series) -> float:
@@ -37,24 +37,24 @@ def geometric_mean(numbers: pd.Series) -> float:
 
 def ratio_table(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Return the best greedy over RecShard, and over the variant, by ``keys``: mean, least and most over draws."""
-    made = []
+    lines = []
     for name in (RECSHARD, UNSEEN):
         ratios = ratios_of(rows, (*keys, DRAW), name)
         share = rows[rows["strategy"] == name].set_index([*keys, DRAW])["off_hbm_lookups_pct"]
         for key, part in ratios.groupby(list(keys), sort=False):
             row: dict[str, object] = dict(zip(keys, key, strict=True))
             row |= {"strategy": name, "backend": "simulated", "draws": len(part)}
-            for which in RATIOS:
-                numbers = part[which]
+            for metric in RATIOS:
+                numbers = part[metric]
                 spread = {"": geometric_mean(numbers), "_low": numbers.min(), "_high": numbers.max()}
-                row |= {f"{which}{end}_x": number for end, number in spread.items()}
-            made.append({**row, "off_hbm_lookups_pct": share.loc[part.index].mean()})
-    return pd.DataFrame(made)
+                row |= {f"{metric}{end}_x": number for end, number in spread.items()}
+            lines.append({**row, "off_hbm_lookups_pct": share.loc[part.index].mean()})
+    return pd.DataFrame(lines)
 
 
 def summary(rows: pd.DataFrame, keys: Sequence[str], metrics: Sequence[str]) -> pd.DataFrame:
     """Return mean, least and most of each metric over draws, by ``keys``; ``n`` is the number of draws."""
     spread = {"": "mean", "_low": "min", "_high": "max"}
-    columns = {f"{metric}{end}": (metric, how) for metric in metrics for end, how in spread.items()}
+    columns = {f"{metric}{end}": (metric, aggregate) for metric in metrics for end, aggregate in spread.items()}
     grouped = rows.groupby(list(keys), sort=False, as_index=False)
     return grouped.agg(backend=("backend", "first"), n=(metrics[0], "size"), **columns)

@@ -70,10 +70,10 @@ FULL = 100 * SAMPLES
 RATES = (0.0001, 0.001, 0.01)
 
 
-def _profiled(_: Path, workload: str, table: int) -> list[Row]:
+def _profile_errors(_: Path, workload: str, table: int) -> list[Row]:
     """Return the errors of one table's profile at each rate."""
-    given = {"name": workload, "form": workload, "tables": 24, "batch_size": 16_384, "row_scale": SCALE}
-    in_small = RmConfig.model_validate(given).build(Path())
+    fields = {"name": workload, "form": workload, "tables": 24, "batch_size": 16_384, "row_scale": SCALE}
+    in_small = RmConfig.model_validate(fields).build(Path())
     full, *sampled = count_samples(in_small, table, samples=round(FULL * SCALE), rates=(1.0, *RATES))
     errors = ((rate, counts, profile_error(counts, full)) for rate, counts in zip(RATES, sampled))
     return [
@@ -91,7 +91,7 @@ def _profiled(_: Path, workload: str, table: int) -> list[Row]:
 
 def _profile_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each rate: median and worst, over the tables, of every error without its sign."""
-    made = []
+    lines = []
     errors = [name for name in rows.columns if name.endswith(("_error", "_share"))]
     for rate, part in rows.groupby("sample_pct"):
         row: dict[str, object] = {
@@ -100,8 +100,8 @@ def _profile_table(rows: pd.DataFrame) -> pd.DataFrame:
         }  # fmt: skip
         for name in errors:
             row |= {f"{name}_median": part[name].abs().median(), f"{name}_max": part[name].abs().max()}
-        made.append(row)
-    return pd.DataFrame(made)
+        lines.append(row)
+    return pd.DataFrame(lines)
 
 
 PROFILING = Study(
@@ -110,7 +110,7 @@ PROFILING = Study(
     "profile is of 10.5 billion samples, of which the suite's profiles are 1 %, on some tables in small.",
     version=3,
     cells=lambda quick: grid(workload=["rm2"], table=range(4 if quick else 24)),
-    judge=_profiled,
+    judge=_profile_errors,
     summary=_profile_table,
     backend="counted",
 )

@@ -31,21 +31,21 @@ def by_cost(task: Task) -> Task:
 
 
 @one_thread()
-def sampled(
+def sample(
     trained: Trained[RnnNetworks, Any, Any], tasks: Sequence[Task], count: int, rng: np.random.Generator
 ) -> list[Ints]:
     """Draw ``count`` placements a task from the policy, int64 [at most count, tables]: those in which all tables fit.
 
     Raises BadInput where none of a task's does.
     """
-    found = []
+    draws = []
     for task in tasks:
         scaled, order = trained.scaling(task.features), np.arange(task.tables)
         placing = play(trained.networks, task, scaled, order, episodes=count, rng=rng).placing
         if placing.failed.all():
             raise BadInput(f"task {task.problem.name}: none of {count} sampled placements fits; draw more of them")
-        found.append(np.stack(placing.placements())[~placing.failed])
-    return found
+        draws.append(np.stack(placing.placements())[~placing.failed])
+    return draws
 
 
 def cheapest_of(tasks: Sequence[Task], placements: Sequence[Ints]) -> list[Ints]:
@@ -54,7 +54,7 @@ def cheapest_of(tasks: Sequence[Task], placements: Sequence[Ints]) -> list[Ints]
     return [each[int(oracle.measure(task, each).overall_ms.argmin())] for task, each in zip(tasks, placements)]
 
 
-def dealt(task: Task) -> Ints:
+def deal(task: Task) -> Ints:
     """Place by round robin, int64 [tables]: tables dealt out in turn as they are listed, past devices without room."""
     placing = Placing([task], [np.arange(task.tables)], np.zeros((1, task.tables, 0), dtype=np.float32))
     for table in range(task.tables):

@@ -18,8 +18,8 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
         return {}
     costs = acting.pivot_table(index=["task", "order"], columns="acting", values="cost_ms_mean")
     best = costs[BEST]
-    given = acting[(acting["acting"] == BEST) & (acting["order"] == AS_GIVEN)].set_index("task")
-    over_random = given["random_ms"] / given["cost_ms_mean"]
+    in_given_order = acting[(acting["acting"] == BEST) & (acting["order"] == AS_GIVEN)].set_index("task")
+    over_random = in_given_order["random_ms"] / in_given_order["cost_ms_mean"]
     devices = over_random.index.map(lambda task: ROWS[task].devices)
     order = best.unstack("order")
     return {

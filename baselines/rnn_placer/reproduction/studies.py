@@ -38,40 +38,40 @@ def _acting(folder: Path, task: str, strategy: str, order: str, seed: int) -> li
     """Train once, then one row a way of acting."""
     from .acting import by_cost  # noqa: PLC0415 - needs torch, which listing does not
 
-    given = {split: tasks_of(ROWS[task], split, folder) for split in SPLITS}
-    others = beside(RANDOM, GREEDIES, given["test"], "cost_ms", seed)
+    tasks = {split: tasks_of(ROWS[task], split, folder) for split in SPLITS}
+    others = beside(RANDOM, GREEDIES, tasks["test"], "cost_ms", seed)
     if order == BY_COST:
-        given = {split: tuple(map(by_cost, tasks)) for split, tasks in given.items()}
-    trained, _ = trained_with(RnnPlacer(), given["train"], seed, folder)
-    return [{"acting": acting, **numbers, **others} for acting, numbers in acted(trained, given["test"], seed).items()]
+        tasks = {split: tuple(map(by_cost, part)) for split, part in tasks.items()}
+    trained, _ = trained_with(RnnPlacer(), tasks["train"], seed, folder)
+    return [{"acting": acting, **numbers, **others} for acting, numbers in act(trained, tasks["test"], seed).items()]
 
 
-def acted(trained: "AnyTrained", tasks: Sequence[Task], seed: int) -> dict[str, Row]:
+def act(trained: "AnyTrained", tasks: Sequence[Task], seed: int) -> dict[str, Row]:
     """Give the mean cost over test tasks, and how like round robin the plans are, by way of acting.
 
     ``in_turn_pct`` as ``acting.in_turn_pct``; ``different_plans`` of as many tasks; ``oracle_calls_a_task`` in placing.
     """
     from ..decoder import place  # noqa: PLC0415 - needs torch, which listing does not
-    from .acting import cheapest_of, dealt, sampled  # noqa: PLC0415
+    from .acting import cheapest_of, deal, sample  # noqa: PLC0415
 
     rng = np.random.default_rng([seed, 3])
-    draws = sampled(trained, tasks, SAMPLES, rng)
+    draws = sample(trained, tasks, SAMPLES, rng)
     randoms = [random_placements(task, SAMPLES, rng) for task in tasks]
     return {
         "best device": _row(tasks, place(trained, tasks), 0),
         "one sample": _row_of_all(tasks, draws),
         f"best of {SAMPLES} samples": _row(tasks, cheapest_of(tasks, draws), SAMPLES),
         f"best of {SAMPLES} random placements": _row(tasks, cheapest_of(tasks, randoms), SAMPLES),
-        "dealt out": _row(tasks, [dealt(task) for task in tasks], 0),
+        "dealt out": _row(tasks, [deal(task) for task in tasks], 0),
     }
 
 
 def _row(tasks: Sequence[Task], placements: Sequence[Ints], calls: int) -> Row:
     from .acting import in_turn_pct  # noqa: PLC0415
 
-    judged = judge(placements, tasks)
+    means = judge(placements, tasks)
     return {
-        "cost_ms": judged["cost_ms"],
+        "cost_ms": means["cost_ms"],
         "in_turn_pct": float(np.mean([in_turn_pct(*each) for each in zip(tasks, placements, strict=True)])),
         "different_plans": len({placement.tobytes() for placement in placements}),
         "oracle_calls_a_task": calls,
