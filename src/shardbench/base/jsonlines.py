@@ -35,11 +35,11 @@ def digested(line: bytes) -> bytes:
 
 def undigested(line: bytes, where: str) -> bytes:
     """Return the line without its digest; raises BadInput where it has none, or is not what the digest was made of."""
-    found = _DIGEST.search(line)
-    if found is None:
+    match = _DIGEST.search(line)
+    if match is None:
         raise BadInput(f"{where}: has no digest at its end: the line was edited, or written by an older version")
-    whole = line[: found.start()] + b"}"
-    if _digest(whole) != found.group(1):
+    whole = line[: match.start()] + b"}"
+    if _digest(whole) != match.group(1):
         raise BadInput(f"{where}: is not what its digest was made of: the line was edited or damaged")
     return whole
 
@@ -122,8 +122,8 @@ class JsonLines(Generic[T]):
             os.ftruncate(file.fileno(), whole)
         return target
 
-    def remove(self, chosen: Callable[[T], bool]) -> None:
-        """Remove the lines whose value ``chosen`` picks; the others stay as they are, and a file without lines goes.
+    def remove(self, is_removed: Callable[[T], bool]) -> None:
+        """Remove the lines whose value ``is_removed`` picks; the others stay, and a file without lines goes.
 
         A truncated last line is set aside before.
         """
@@ -132,12 +132,12 @@ class JsonLines(Generic[T]):
             return
         with self._locked():
             lines = self._lines()
-            left = [line for line, value in lines if not chosen(value)]
-            if not left:
+            rest = [line for line, value in lines if not is_removed(value)]
+            if not rest:
                 self.path.unlink()
-            elif len(left) < len(lines):
+            elif len(rest) < len(lines):
                 with whole_file(self.path) as file:
-                    file.writelines(left)
+                    file.writelines(rest)
 
     @contextmanager
     def _locked(self) -> Iterator[io.FileIO]:

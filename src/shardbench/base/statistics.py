@@ -36,8 +36,8 @@ def log_mean(values: Sequence[float], noise: "Noise | None" = None) -> Average:
     middle = float(logs.mean())
     if noise is None and logs.size == 1:
         return Average(value=float(values[0]), low=None, high=None, n=1)
-    known = noise or Noise(deviation=float(logs.std(ddof=1)), freedom=logs.size - 1)
-    reach = t_quantile(_UPPER, known.freedom) * known.deviation / float(np.sqrt(logs.size))
+    spread = noise or Noise(deviation=float(logs.std(ddof=1)), freedom=logs.size - 1)
+    reach = t_quantile(_UPPER, spread.freedom) * spread.deviation / float(np.sqrt(logs.size))
     return Average(
         value=float(np.exp(middle)), low=float(np.exp(middle - reach)), high=float(np.exp(middle + reach)), n=logs.size
     )

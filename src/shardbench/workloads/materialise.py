@@ -113,12 +113,12 @@ def materialise_beside(workload: Workload, folder: Path, batches: Iterable[int])
     if not folder.exists():
         return materialise(workload, folder, batches)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as fresh:
-        made = materialise(workload, Path(fresh) / "made", batches)
-        for target in (folder, folder.with_name(f"{folder.name}-{made.hash}")):
+        fresh_batches = materialise(workload, Path(fresh) / "made", batches)
+        for target in (folder, folder.with_name(f"{folder.name}-{fresh_batches.hash}")):
             there = Batches(target) if (target / _HEADER).is_file() else None
-            if there is not None and there.hash == made.hash and there.intact():
+            if there is not None and there.hash == fresh_batches.hash and there.intact():
                 return there
-            if there is None or there.hash == made.hash:
+            if there is None or there.hash == fresh_batches.hash:
                 shutil.rmtree(target, ignore_errors=True)
                 (Path(fresh) / "made").replace(target)
                 return Batches(target)
