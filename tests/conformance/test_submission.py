@@ -15,7 +15,7 @@ from shardbench.base.wall import Kind
 from shardbench.cli.check_submission import check_submission_command
 from shardbench.conformance import submission
 from shardbench.conformance.problems import round_machine
-from shardbench.conformance.submission import FRESH, SURE, Checked, check_submission
+from shardbench.conformance.submission import FRESH, SURE, CheckReport, check_submission
 from shardbench.leaderboard import problems, studies
 from shardbench.leaderboard.problems import Posed, Version
 from shardbench.leaderboard.studies import STEPS
@@ -101,14 +101,14 @@ def submitted(folder: Path, strategy: str, *workloads: str) -> list[CellRecord]:
     return found
 
 
-def checked(folder: Path, strategy: str, workload: str = "drawn", outcome: str = "ok") -> Checked:
+def checked(folder: Path, strategy: str, workload: str = "drawn", outcome: str = "ok") -> CheckReport:
     """A submission of one problem, which is made anew."""
     _, record = submitted(folder, strategy, workload)
     assert {row["outcome"] for row in record.rows} == {outcome}
     return check_submission(folder, again=1)
 
 
-def of_lookups(found: Checked) -> list[str]:
+def of_lookups(found: CheckReport) -> list[str]:
     """Faults that are about lookups: nothing else of this checkout, or of cells that nobody made."""
     return [fault for fault in found.faults if "made for those" in fault]
 
