@@ -22,12 +22,12 @@ class _Numbered:
     values: Ints = field(default_factory=_none)
     rows: Ints = field(default_factory=_none)
 
-    def find(self, wanted: Ints) -> Ints:
-        """Return the rows int64 of ``wanted``, -1 where one is not among the values."""
+    def find(self, values: Ints) -> Ints:
+        """Return the rows int64 of ``values``, -1 where one is not among the values."""
         if len(self.values) == 0:
-            return np.full(len(wanted), -1, dtype=np.int64)
-        at = np.minimum(np.searchsorted(self.values, wanted), len(self.values) - 1)
-        return np.where(self.values[at] == wanted, self.rows[at], -1)
+            return np.full(len(values), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.values, values), len(self.values) - 1)
+        return np.where(self.values[at] == values, self.rows[at], -1)
 
     def add(self, values: Ints, rows: Ints) -> None:
         """Add values, ascending, none of which is there."""
