@@ -28,7 +28,7 @@ from shardbench.datasets.laws.criteo_dependence import (
     SAME_PLACE,
     Dependence,
     RecentInputs,
-    fitted,
+    fitted_dependence,
 )
 from shardbench.datasets.laws.power_law import PowerLaw, RankLaw
 from shardbench.model.table import BatchSize, Name, Table, Width
@@ -177,7 +177,7 @@ class CriteoLike(DrawnWorkload):
 
     @cached_property
     def _dependence(self) -> Dependence:
-        return fitted().scaled(self._config.dependence)
+        return fitted_dependence().scaled(self._config.dependence)
 
     def _present_places(self, score: int, missing: float) -> tuple[Floats, Floats]:
         """Return ``Dependence.places_where_present`` of a column, worked out once."""

@@ -100,7 +100,7 @@ def _load(path: Path) -> Any:
         import torch  # noqa: PLC0415 - as above
     except ImportError as error:
         raise BadInput(f"{path.name}: reading it needs torch, which is not installed here") from error
-    source = io.BytesIO(_unpacked(path)) if path.suffix == ".gz" else path
+    source = io.BytesIO(_unpack(path)) if path.suffix == ".gz" else path
     try:
         archive = zipfile.is_zipfile(source)
         if archive:
@@ -115,7 +115,7 @@ def _load(path: Path) -> Any:
         raise BadInput(f"{path.name}: not a readable torch file ({one_line(str(error), 80)}): {_WHERE}") from error
 
 
-def _unpacked(path: Path) -> bytes:
+def _unpack(path: Path) -> bytes:
     """Unpack the whole file, because torch.load seeks and gzip would begin anew at every step back."""
     most = MOST_UNPACKED * path.stat().st_size + _ROOM_BYTES
     try:

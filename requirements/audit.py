@@ -43,7 +43,7 @@ def lists(pins: Iterable[Pin]) -> list[str]:
     return ["".join(filter(None, each)) for each in zip_longest(*versions.values())]
 
 
-def audited(text: str) -> tuple[dict[Pin, Sequence[Mapping[str, Any]]], str]:
+def audit(text: str) -> tuple[dict[Pin, Sequence[Mapping[str, Any]]], str]:
     """What is known about each release of a requirement file that the source knows, and why it does not know others."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "locked.txt"
@@ -63,7 +63,7 @@ def main() -> int:
     advisories_by_pin: dict[Pin, Sequence[Mapping[str, Any]]] = {}
     why = ""
     for text in lists(pins):
-        audits, reason = audited(text)
+        audits, reason = audit(text)
         advisories_by_pin |= audits
         why = why or reason
     advisories = 0

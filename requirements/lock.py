@@ -56,7 +56,7 @@ def cpu_build(torch: str) -> str:
     return " \\\n    ".join([f"{release}+cpu", *(f"--hash={digest}" for digest in CPU_WHEELS)]) + "\n"
 
 
-def resolved(*inputs: str) -> str:
+def resolve(*inputs: str) -> str:
     """What uv gives for files and groups."""
     options = ("--universal", "--python-version", OLDEST, "--generate-hashes", "--no-header", "--no-annotate")
     process = subprocess.run(
@@ -76,11 +76,11 @@ def main() -> None:
     """Lock all of them."""
     extras = [word for extra in EXTRAS for word in ("--extra", extra)]
     groups = [word for group in GROUPS for word in ("--group", group)]
-    whole = resolved("pyproject.toml", *extras, *groups)
+    whole = resolve("pyproject.toml", *extras, *groups)
     write(parts(whole).items())
     for name in ALONE:
         beside = ("--constraints", str(LOCKED / "common.txt")) if name == "docs" else ()
-        write([(name, resolved("--group", f"pyproject.toml:{name}", *beside))])
+        write([(name, resolve("--group", f"pyproject.toml:{name}", *beside))])
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ def block_text(block: Block, tables: Path) -> str:
 
 
 def _table(block: Block, frame: pd.DataFrame) -> str:
-    wide = _arranged(block, frame)
+    wide = _arrange(block, frame)
     keys = [key if isinstance(key, tuple) else (key,) for key in wide.index]
     names = [[_name(part) for part in key] for key in keys]
     columns = [_cells(column, wide) for column in block.columns]
@@ -205,7 +205,7 @@ def _name(value: Any) -> str:
     return str(value)
 
 
-def _arranged(block: Block, frame: pd.DataFrame) -> pd.DataFrame:
+def _arrange(block: Block, frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each name, in the table's order, with all columns that expressions may use."""
     keys = list(block.rows)
     inner = [*keys, *([block.spread.by] if block.spread else [])]
@@ -306,7 +306,7 @@ def _support(block: Block, frame: pd.DataFrame) -> str:
     ways, numbers = list(dict.fromkeys(frame["way"])), dict[str, int]()
     lines = [_line([*block.rows.values(), *ways]), _line(["---"] * (len(block.rows) + len(ways)))]
     for row, cells in frame.groupby("row", sort=False):
-        row_cells = [_supported(cells[cells["way"] == way], len(engines), numbers) for way in ways]
+        row_cells = [_support_cell(cells[cells["way"] == way], len(engines), numbers) for way in ways]
         lines.append(_line([str(row), *row_cells]))
     notes = [
         part
@@ -318,7 +318,7 @@ def _support(block: Block, frame: pd.DataFrame) -> str:
     return "\n".join([*lines, "", *notes, *([""] if notes else []), *end])
 
 
-def _supported(cells: pd.DataFrame, releases: int, numbers: dict[str, int]) -> str:
+def _support_cell(cells: pd.DataFrame, releases: int, numbers: dict[str, int]) -> str:
     """Return one cell: the newest release's outcome, with the numbers of what was said and of what others do."""
     if len(cells) != releases:
         raise BadInput(f"{len(cells)} of {releases} releases have the cell {cells['row'].iloc[0]!r}")

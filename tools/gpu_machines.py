@@ -106,7 +106,7 @@ def gpu_files() -> list[str]:
     return sorted(file.stem for file in FILES.glob("*.toml") if not file.stem.startswith("cpu-"))
 
 
-def written(name: str) -> str:
+def file_text(name: str) -> str:
     """Return the text of a machine file as it has to be."""
     text = (FILES / f"{name}.toml").read_text()
     of, part = SLICES.get(name, (name, 1))
@@ -130,7 +130,7 @@ def written(name: str) -> str:
 def main() -> None:
     """Run the command line, from the repository's root."""
     for name in gpu_files():
-        write_atomically(FILES / f"{name}.toml", written(name))
+        write_atomically(FILES / f"{name}.toml", file_text(name))
 
 
 if __name__ == "__main__":

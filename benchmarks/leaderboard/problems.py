@@ -117,7 +117,7 @@ def _simulations(version: int, name: str, machine: str) -> dict[str, Simulation]
     return {}
 
 
-def drawn(version: int, posed: Posed, machine: Machine) -> tuple[Workload, DrawnBatches]:
+def workload_and_batches(version: int, posed: Posed, machine: Machine) -> tuple[Workload, DrawnBatches]:
     """Return what is posed on a machine: the workload, and its test batches."""
     size = None
     if posed.samples_a_device is not None:
@@ -138,7 +138,7 @@ def question(version: int, name: str, machine_name: str, *, inputs: bool) -> Cou
     """Return a problem with the test batches that plans are judged on, and a sample of train inputs if ``inputs``."""
     machine = load_machine(machine_name)
     posed = load(version).posed(name)
-    workload, batches = drawn(version, posed, machine)
+    workload, batches = workload_and_batches(version, posed, machine)
     problem = Problem.of(
         name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size, precision=posed.precision,
         exchange=posed.precision, schedule=posed.schedule, inputs=workload.input_sample if inputs else None,

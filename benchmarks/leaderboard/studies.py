@@ -104,7 +104,7 @@ def _tables(rows: pd.DataFrame, results: Path) -> Tables:
 
 def _entries(posed: Posed, machine: str, quick: bool) -> list[tuple[str | None, str]]:
     entries: list[tuple[str | None, str]] = [(None, BOUND)]
-    for name, learner in _competing().items():
+    for name, learner in _competitors().items():
         entries.append((name, TIMED))
         if learner and machine in posed.published and not quick:
             entries.append((name, PUBLISHED))
@@ -112,7 +112,7 @@ def _entries(posed: Posed, machine: str, quick: bool) -> list[tuple[str | None, 
 
 
 @cache
-def _competing() -> dict[str, bool]:
+def _competitors() -> dict[str, bool]:
     """All strategies but those that run only where named, and whether they learn."""
     return {name: learns(each) for name, each in strategies().items() if not each.role.named_only}
 

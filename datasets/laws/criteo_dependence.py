@@ -110,7 +110,7 @@ class Dependence:
 
 
 @lru_cache(maxsize=1)
-def fitted() -> Dependence:
+def fitted_dependence() -> Dependence:
     """Return the fitted dependence of the 26 columns."""
     data = json.loads(FITTED.read_text(encoding="ascii"))
     return Dependence(

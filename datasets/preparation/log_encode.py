@@ -126,9 +126,9 @@ class RowsOfTable:
             return self._ids(texts.filter(pa.array(there)), where), there
         if not there.all():
             cells = Spans(cells.data, cells.starts[there], cells.lengths[there])
-        return self._coded(text_hashes(cells), where), there
+        return self._code(text_hashes(cells), where), there
 
-    def _coded(self, hashes: Ints, where: str) -> Ints:
+    def _code(self, hashes: Ints, where: str) -> Ints:
         if self._cells.mode == "hash":
             words = mixed(hashes, self._key)
             if self._distinct is not None:

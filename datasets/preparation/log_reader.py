@@ -85,7 +85,7 @@ class LogFiles:
         with one_line(path):
             if self.kind(path) == ".parquet":
                 return tuple(pyarrow.parquet.read_schema(path).names)
-            return self._named(path)
+            return self._column_names(path)
 
     def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield a file's name and a part of its rows, with all ``columns``, file by file.
@@ -121,7 +121,7 @@ class LogFiles:
                     rows_read += batch.num_rows
                     yield batch, size * rows_read // max(rows, 1)
             return
-        _check_columns(path, columns, self._named(path))
+        _check_columns(path, columns, self._column_names(path))
         kinds = {name: self.kinds.get(name, pa.string()) for name in columns if name not in typed}
         convert = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=kinds, strings_can_be_null=True)
         convert.null_values = [""]
@@ -135,7 +135,7 @@ class LogFiles:
             if waiting:
                 yield pa.concat_batches(waiting), position()
 
-    def _named(self, path: Path) -> tuple[str, ...]:
+    def _column_names(self, path: Path) -> tuple[str, ...]:
         """Return the names of a text's columns; raises BadInput where ``header`` names more or fewer than there are."""
         with self._text(path, None) as (reader, _):
             there = tuple(reader.schema.names)
@@ -143,7 +143,7 @@ class LogFiles:
             return there
         if len(there) != len(self.header):
             raise BadInput(
-                f"{path.name} has {len(there)} columns, the header names {len(self.header)}: {_listed(self.header)}"
+                f"{path.name} has {len(there)} columns, the header names {len(self.header)}: {_names(self.header)}"
             )
         return self.header
 
@@ -166,14 +166,14 @@ class LogFiles:
             delimiter=_DELIMITERS[kind], quote_char='"' if kind == ".csv" else False, ignore_empty_lines=False
         )
         with (
-            _unpacked(path, self.member) as (stream, position),
+            _unpack(path, self.member) as (stream, position),
             pyarrow.csv.open_csv(stream, reading, parsing, convert) as reader,
         ):
             yield reader, position
 
 
 @contextmanager
-def _unpacked(path: Path, member: str | None) -> Iterator[tuple[pa.NativeFile, Callable[[], int]]]:
+def _unpack(path: Path, member: str | None) -> Iterator[tuple[pa.NativeFile, Callable[[], int]]]:
     """Open the file's bytes, unpacked as its suffix says, with a function that tells how many of them were read."""
     if not path.name.endswith(_ARCHIVE):
         packed = path.suffix in _PACKED or path.suffix in _ALSO_PACKED
@@ -232,13 +232,13 @@ def one_line(path: Path) -> Iterator[None]:
 def _check_columns(path: Path, columns: Sequence[str], there: Sequence[str]) -> None:
     missing = [name for name in columns if name not in there]
     if missing:
-        raise BadInput(f"{path.name} has no column '{missing[0]}': it has {_listed(there)}; needed: {_listed(columns)}")
+        raise BadInput(f"{path.name} has no column '{missing[0]}': it has {_names(there)}; needed: {_names(columns)}")
     twice = sorted({name for name in columns if list(there).count(name) > 1})
     if twice:
         raise BadInput(f"{path.name} has two columns '{twice[0]}'")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _names(names: Sequence[str]) -> str:
     text = ", ".join(names)
     return text if len(text) <= _LONGEST_LIST else f"{text[: _LONGEST_LIST - 4]} ..."
 

@@ -16,7 +16,7 @@ def _none() -> Ints:
 
 
 @dataclass
-class _Numbered:
+class _ValueRows:
     """Values int64 [n], ascending, and their rows."""
 
     values: Ints = field(default_factory=_none)
@@ -41,7 +41,7 @@ class Vocabulary:
 
     def __init__(self) -> None:
         # All values are moved whenever some are put between them: those met of late wait until they are many.
-        self._all, self._recent = _Numbered(), _Numbered()
+        self._all, self._recent = _ValueRows(), _ValueRows()
 
     def __len__(self) -> int:
         return len(self._all.values) + len(self._recent.values)
@@ -60,5 +60,5 @@ class Vocabulary:
             self._recent.add(distinct[new], rows[new])
             if len(self._recent.values) > max(_RECENT, len(self._all.values) // _SHARE):
                 self._all.add(self._recent.values, self._recent.rows)
-                self._recent = _Numbered()
+                self._recent = _ValueRows()
         return np.asarray(rows[codes])

@@ -107,7 +107,7 @@ def _run(
     while rest:
         weights = [f"{name}={PARTS[name]}" for name in rest]
         command = [sys.executable, str(Path(__file__).with_name("worker.py")), *weights, *options]
-        turns, code = _watched(command, os.environ | ours, until, printed)
+        turns, code = _watch(command, os.environ | ours, until, printed)
         facts["processes"].append({"parts": turns, "exit_code": code})
         _write(arguments.out, facts)
         if not turns:
@@ -118,9 +118,7 @@ def _run(
         rest = rest[len(turns) :]
 
 
-def _watched(
-    command: list[str], environment: dict[str, str], until: float, printed: Any
-) -> tuple[list[str], int | None]:
+def _watch(command: list[str], environment: dict[str, str], until: float, printed: Any) -> tuple[list[str], int | None]:
     """Run a process of parts, killed where one overruns.
 
     Return the parts that had their turn, and its exit code; None where it was killed.

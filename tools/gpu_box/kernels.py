@@ -147,7 +147,7 @@ def _order(box: Box) -> Iterator[Case | CachedCase]:
     first = [replace(BASE, tier=tier, optimizer=optimizer) for tier, optimizer in BASES]
     first += [replace(BASE, tier=Tier.UVM, dim=dim) for dim in HOST_DIMS]
     bases = [_fit(box, case) for case in first if case.tier in tiers]
-    streams = _cached(box)
+    streams = _cached_cases(box)
     yield from bases
     yield from islice(streams, 2)
     axes = [case for case in _axes(box, tiers) if case not in bases]
@@ -173,7 +173,7 @@ def _axes(box: Box, tiers: Sequence[Tier]) -> list[Case]:
     return [case for key in keys for case in groups[key]]
 
 
-def _cached(box: Box) -> Iterator[CachedCase]:
+def _cached_cases(box: Box) -> Iterator[CachedCase]:
     for change in CACHED_CHANGES[: 1 if box.small else None]:
         case = _fit(box, replace(CACHED, **change))
         yield CachedCase(case, CacheAlgorithm.LRU)

@@ -108,7 +108,7 @@ def measure(box: Box) -> None:
 def _measure_plan(bench: Bench, size: Size, percent: int, name: str, names: dict[str, str]) -> None:
     """Plan, predict, build and time; a plan that was measured before is only named."""
     box = bench.box
-    problem, plan, plan_s = _planned(bench, size, percent, name)
+    problem, plan, plan_s = _plan(bench, size, percent, name)
     key = plan_key(plan)
     if key in names:
         box.note(plan=key, strategy=name, hbm_percent=percent, plan_s=plan_s, same_as=names[key])
@@ -134,7 +134,7 @@ def _measure_plan(bench: Bench, size: Size, percent: int, name: str, names: dict
     bench.add(case, ms, **what)
 
 
-def _planned(bench: Bench, size: Size, percent: int, name: str) -> tuple[Problem, Plan, float]:
+def _plan(bench: Bench, size: Size, percent: int, name: str) -> tuple[Problem, Plan, float]:
     tables = bench.workload.tables
     whole = sum(table.rows * table.dim * 4 for table in tables)
     problem = bench.problem(bench.box.machine(hbm_bytes=whole * percent // 100, uvm_bytes=whole))

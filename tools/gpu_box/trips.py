@@ -134,7 +134,7 @@ def pack(root: Path) -> None:
         there = ("--python-version", PYTHON, "--implementation", "cp", *platforms)
         subprocess.run([*pip, *there, "--dest", str(place), "--requirement", str(WHEELS)], check=True)
         (large,) = place.glob("fbgemm_gpu-*.whl")
-        packed = _packed(large, place)
+        packed = _pack(large, place)
         large.unlink()
         for wheel in place.glob("*.whl"):
             shutil.move(wheel, first)
@@ -151,7 +151,7 @@ def pack(root: Path) -> None:
         sys.exit(f"a trip is larger than {TRIP_BYTES / 2**20:g} MiB")
 
 
-def _packed(wheel: Path, place: Path) -> Path:
+def _pack(wheel: Path, place: Path) -> Path:
     site, packed = place / "site", place / "fbgemm.tar.xz"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)

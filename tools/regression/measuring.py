@@ -119,7 +119,7 @@ def _samples(one: Listed, *sides: Side, least: int = 0, most: int = MOST_PAIRS) 
     """Return the samples of each side, taken in turn; the first of a turn is the last of the next."""
     if one.kind is Kind.MEMORY:
         return [[side.peak(one.name)] for side in sides]
-    with _prepared(one, sides) as first:
+    with _prepare(one, sides) as first:
         # What takes long is not called once for nothing.
         by_side = [[seconds] if seconds is not None and seconds > LONG_S else [] for seconds in first]
         for turn in range(most):
@@ -138,7 +138,7 @@ def _sample_count(one: Listed, first: float) -> int:
 
 
 @contextmanager
-def _prepared(one: Listed, sides: Sequence[Side]) -> Iterator[list[float | None]]:
+def _prepare(one: Listed, sides: Sequence[Side]) -> Iterator[list[float | None]]:
     """Set the benchmark up in each side, and close it in those where that went well; gives the first call's seconds."""
     ready: list[Side] = []
     first: list[float | None] = []

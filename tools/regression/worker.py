@@ -27,7 +27,7 @@ class Worker:
     def __init__(self, folder: Path, caches: Path, *, skips_unknown: bool) -> None:
         sys.path.insert(0, str(folder.parent))
         self._folder, self._caches, self._skips = folder, caches, skips_unknown
-        self._held: dict[str, Any] = {}
+        self._caches_by_key: dict[str, Any] = {}
         self._by_name: dict[str, tuple[Benchmark, int]] = {}
         self._calls = 1
 
@@ -96,12 +96,12 @@ class Worker:
         key = benchmark.setup_cache_key
         if key is None:
             return None
-        if key not in self._held:
+        if key not in self._caches_by_key:
             path = self._caches / f"{key.replace('/', '-')}.pickle"
             if not path.exists():
                 path.write_bytes(pickle.dumps(benchmark.do_setup_cache()))
-            self._held[key] = pickle.loads(path.read_bytes())
-        return self._held[key]
+            self._caches_by_key[key] = pickle.loads(path.read_bytes())
+        return self._caches_by_key[key]
 
 
 def main(folder: str, caches: str, unknown: str) -> None:

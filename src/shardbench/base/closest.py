@@ -9,7 +9,7 @@ _MOST = 20
 """Most names that a line lists where there is a command that lists them."""
 
 
-def meant(name: str, names: Iterable[str]) -> str | None:
+def closest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that a mistyped one is most like, whatever its case; None where none is near."""
     if len(name) > _LONGEST:
         return None
@@ -26,7 +26,7 @@ def unknown(what: str, name: str, known: Iterable[str], see: str = "", left_out:
     may have had it.
     """
     names = list(known)
-    near = meant(name, names)
+    near = closest_name(name, names)
     short_name = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
     many = f"{len(names)} are known" if see and len(names) > _MOST else f"known: {', '.join(names)}"
     sentence = f"unknown {what} '{short_name}'; " + (f"did you mean '{near}'?" if near else many)

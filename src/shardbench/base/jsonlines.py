@@ -90,7 +90,7 @@ class JsonLines(Generic[T]):
         Raises BadInput after a truncated line, and where the system does not take the line.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked() as file:
+        with self._lock() as file:
             size = os.fstat(file.fileno()).st_size
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
                 raise BadInput(f"{self.path} ends in a truncated line; the next run sets it aside")
@@ -111,7 +111,7 @@ class JsonLines(Generic[T]):
         """Move a truncated last line to a file beside and return its path; None where no line is truncated."""
         if not self.path.exists():
             return None
-        with self._locked() as file:
+        with self._lock() as file:
             data = self.path.read_bytes()
             whole = data.rfind(b"\n") + 1
             if whole == len(data):
@@ -130,7 +130,7 @@ class JsonLines(Generic[T]):
         self.set_aside()
         if not self.path.exists():
             return
-        with self._locked():
+        with self._lock():
             lines = self._lines()
             rest = [line for line, value in lines if not is_removed(value)]
             if not rest:
@@ -140,7 +140,7 @@ class JsonLines(Generic[T]):
                     file.writelines(rest)
 
     @contextmanager
-    def _locked(self) -> Iterator[io.FileIO]:
+    def _lock(self) -> Iterator[io.FileIO]:
         while True:
             # Without a buffer, so that nothing is left to write when a write has failed.
             with self.path.open("a+b", buffering=0) as file:

@@ -24,7 +24,7 @@ class Brought(NamedTuple, Generic[T]):
     """The module that gives it."""
 
 
-def collected(
+def collect(
     kind: str,
     packages: Iterable[tuple[str, str, Callable[[], object]]],
     read: Callable[[object, str], Iterable[tuple[str, T]]],

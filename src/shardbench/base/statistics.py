@@ -45,7 +45,7 @@ def log_mean(values: Sequence[float], noise: "Noise | None" = None) -> Average:
 
 def t_mean(values: Sequence[float]) -> Average:
     """Return the arithmetic mean with its 95 % interval by Student's t; raises ValueError for no values."""
-    sample = _checked(values)
+    sample = _check(values)
     middle = float(sample.mean())
     if sample.size == 1:
         return Average(value=middle, low=None, high=None, n=1)
@@ -92,13 +92,13 @@ def t_quantile(share: float, freedom: int) -> float:
 
 
 def _logs(values: Sequence[float]) -> Floats:
-    sample = _checked(values)
+    sample = _check(values)
     if sample[0] <= 0:
         raise ValueError("a ratio needs positive numbers")
     return np.asarray(np.log(sample))
 
 
-def _checked(values: Sequence[float]) -> Floats:
+def _check(values: Sequence[float]) -> Floats:
     sample = np.sort(np.asarray(values, dtype=np.float64))
     if sample.size == 0:
         raise ValueError("a statistic needs at least one number")

@@ -144,7 +144,7 @@ class _Check:
         if record.cell["strategy"] is None:
             self.fault(record.cell, *_differences(record, self._bound(record)))
             return
-        now = self._judged(record)
+        now = self._judge(record)
         differences = [*_differences(record, now), *_below(now, self._bounds.get(_problem(record.cell), {}))]
         self.plans += 0 if differences else sum(row["outcome"] == Outcome.OK for row in now.rows)
         self.fault(record.cell, *differences, *(self._make_again(record) if anew else ()))
@@ -160,10 +160,10 @@ class _Check:
         self._bounds |= {_problem(record.cell): row for row in now.rows}
         return now
 
-    def _judged(self, record: CellRecord) -> CellRecord:
+    def _judge(self, record: CellRecord) -> CellRecord:
         """Return the record as the submitted plans make it."""
         self._tell(f"judges: {cell_text(STUDY, record.cell)}")
-        judging = self._study.judging(partial(_bringing, self._results, record))
+        judging = self._study.judging(partial(_planner_of, self._results, record))
         return run_cell(lambda: judging, record.cell, self._folder, record.environment)
 
     def _make_again(self, record: CellRecord) -> Iterator[str]:
@@ -214,7 +214,7 @@ def _outdated(study: Study, record: CellRecord) -> Iterator[str]:
         yield f"made by {provenance.made_by or 'code without a file'}, and {here} is installed here"
 
 
-def _bringing(results: Path, record: CellRecord, budget: str) -> Planner:
+def _planner_of(results: Path, record: CellRecord, budget: str) -> Planner:
     """Return who brings the plan that a record says was made within a budget, and what it says that this took."""
     row = next((row for row in record.rows if row.get("budget") == budget), {})
 

@@ -146,11 +146,11 @@ class Training(ABC, Generic[N, S, L]):
 
     def untrained(self) -> Trained[N, S, L]:
         """Give the networks that training starts from, as a control."""
-        return self._trained(self.draw(self.seed), (), 0, 0)
+        return self._snapshot(self.draw(self.seed), (), 0, 0)
 
     def result(self) -> Trained[N, S, L]:
         """Give what was learned so far."""
-        return self._trained(self.networks, self.history, self.updates, self.calls)
+        return self._snapshot(self.networks, self.history, self.updates, self.calls)
 
     def train(
         self,
@@ -200,14 +200,14 @@ class Training(ABC, Generic[N, S, L]):
             networks = self.draw(0)
             with opened(self.path_at(folder, updates)) as contents:
                 networks.load_state_dict(contents["networks"])
-                snapshots.append(self._trained(networks, self._history(contents), updates, contents["oracle_calls"]))
+                snapshots.append(self._snapshot(networks, self._history(contents), updates, contents["oracle_calls"]))
         return snapshots
 
     def _ends_stage(self, updates: int) -> bool:
         stages, every = self.settings.stages, self.settings.updates
         return updates * stages // every > (updates - 1) * stages // every
 
-    def _trained(self, networks: N, history: Sequence[L], updates: int, calls: int) -> Trained[N, S, L]:
+    def _snapshot(self, networks: N, history: Sequence[L], updates: int, calls: int) -> Trained[N, S, L]:
         return Trained(
             networks=networks,
             scaling=self.scaling,

@@ -105,7 +105,7 @@ class Constraints:
         tables = {table.name: table for table in problem.tables}
         for name, types in self.sharding_types.items():
             kind = sharding_type(by_table[name], tables[name], topology)
-            if kind not in allowed(types):
+            if kind not in types_of(types):
                 raise _violation(f"table '{name}' is {kind}, allowed are {', '.join(types)}")
         for name, tiers in self.tiers.items():
             strange = sorted(memories(by_table[name]) - set(tiers))
@@ -128,7 +128,7 @@ def _violation(text: str) -> InvalidPlan:
     return InvalidPlan(f"constraint not kept: {text}", rule=RULE)
 
 
-def allowed(types: tuple[str, ...]) -> tuple[str, ...]:
+def types_of(types: tuple[str, ...]) -> tuple[str, ...]:
     """Return the types with TorchRec's other name for column-wise replaced."""
     return tuple("column_wise" if kind == "table_column_wise" else kind for kind in types)
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
-from shardbench.base.plugins import Brought, brought_here, collected
+from shardbench.base.plugins import Brought, brought_here, collect
 from shardbench.base.reading import file_text, toml_data
 from shardbench.base.serialise import STRICT, first_error, from_data
 from shardbench.model.machine import (
@@ -237,7 +237,7 @@ def broken_machine_packages() -> tuple[str, ...]:
 @cache
 def _machine_files() -> tuple[dict[str, Brought[Traversable]], tuple[str, ...]]:
     ours = (GROUP, GROUP, partial(import_module, GROUP))
-    return collected("machine", (ours, *brought_here(GROUP)), _files_of)
+    return collect("machine", (ours, *brought_here(GROUP)), _files_of)
 
 
 def _files_of(folder: object, package: str) -> Iterable[tuple[str, Traversable]]:
@@ -283,27 +283,27 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
         what = f"machine {machine.name}: override of '{key}'"
         value = _quantity(text, dimension, what)
         if field in _TOPOLOGY_BYTES:
-            topology = _replaced(topology, what, **{field: round(value)})
+            topology = _replace(topology, what, **{field: round(value)})
         elif host is not None and key in _HOST_FIELDS:
-            host = _replaced(host, what, **{field: value})
+            host = _replace(host, what, **{field: value})
         elif matrix is not None and key in _MATRIX_FIELDS:
-            matrix = _replaced(matrix, what, **{field: value})
+            matrix = _replace(matrix, what, **{field: value})
         else:
-            constants = _replaced(constants, what, **{field: value})
+            constants = _replace(constants, what, **{field: value})
         sources[_source_name(key)] = "override of the job"
         if _source_name(key) in errors:
             errors[_source_name(key)] = 1.0
         if key not in _CAPACITIES:
             trust = None  # Its steps were not of such a machine.
         names.append(f"{key}-{''.join(text.split()).replace('/', 'p')}")
-    replaced: Machine = _replaced(
+    replaced: Machine = _replace(
         machine, f"machine {machine.name} overridden", name="+".join(names), topology=topology, constants=constants,
         sources=sources, host=host, matrix=matrix, errors=errors, trust=trust,
     )  # fmt: skip
     return replaced
 
 
-def _replaced(holder: Any, what: str, **changes: Any) -> Any:
+def _replace(holder: Any, what: str, **changes: Any) -> Any:
     """Return the dataclass with some fields replaced; raises BadInput where they cannot have these values."""
     try:
         return replace(holder, **changes)

@@ -242,7 +242,7 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
 
 
-def memory_said(problem: Problem) -> str:
+def memory_text(problem: Problem) -> str:
     """Say what all tables need, weights and optimiser state together, and what there is, in bytes and in one line."""
     topology = problem.topology
     sizes = {table.name: problem.weight_bytes(table) for table in problem.tables}

@@ -48,7 +48,7 @@ class NumberKind(StrEnum):
     DIFFERENCE = "difference"
     """Numbers that are no ratios."""
 
-    def shown(self, number: float) -> float:
+    def in_print(self, number: float) -> float:
         """Give a number in the unit of print; it never falls where the number rises."""
         if self is NumberKind.GAIN:
             return 100.0 * (number - 1.0)

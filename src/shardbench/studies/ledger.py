@@ -77,7 +77,7 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
         if not reproduction.claims or not (records or cells):
             continue
         tables = study_tables(reproduction, results)
-        numbers = _observed(reproduction, Evidence(records=records, tables=tables))
+        numbers = _observe(reproduction, Evidence(records=records, tables=tables))
         evidence: dict[str, list[BaseRecord]] = {SUITE: list(records)}
         for study, record in cells:
             evidence.setdefault(study.name, []).append(record)
@@ -105,7 +105,7 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
     )
 
 
-def _observed(reproduction: Reproduction, evidence: Evidence) -> Mapping[str, Sequence[float]]:
+def _observe(reproduction: Reproduction, evidence: Evidence) -> Mapping[str, Sequence[float]]:
     if reproduction.observe is None:
         return {}
     observed = reproduction.observe(evidence)
@@ -139,7 +139,7 @@ def _row(
         "n_unit": claim.n_unit if claim.sample or claim.not_testable else f"{claim.n_unit} (chosen)",
         "conditions": claim.not_testable or claim.conditions,
         "defined_in": stamp.commit[:_SHORT] if stamp is not None and stamp.digest == claim.digest else "not committed",
-        "judged_in": _judged_in(behind),
+        "judged_in": _judging_commits(behind),
         "defined_first": None if claim.not_testable else _defined_first(claim, behind, stamp),
         "relation": claim.relation.value,
         "sourced": claim.sourced,
@@ -172,7 +172,7 @@ def _defined_first(claim: Claim, behind: Sequence[BaseRecord], stamp: Definition
     return stamped and len(start_times) == len(behind) and stamp is not None and min(start_times) >= stamp.at
 
 
-def _judged_in(behind: Sequence[BaseRecord]) -> str:
+def _judging_commits(behind: Sequence[BaseRecord]) -> str:
     """Name the commits of the first and the last record, one where they are the same."""
     commits = sorted(
         (record.provenance.started, record.provenance.commit, record.provenance.dirty)
@@ -193,7 +193,7 @@ def _region(paper: str, claim: Claim, tables: Mapping[str, pd.DataFrame]) -> dic
     if column not in tables[claim.region.table]:
         raise BadInput(f"{paper}: claim {claim.name} names column '{column}', which table {claim.region.table} lacks")
     ratios = pd.to_numeric(tables[claim.region.table][column])
-    numbers = [claim.scale.shown(ratio) for ratio in ratios.dropna()]
+    numbers = [claim.scale.in_print(ratio) for ratio in ratios.dropna()]
     knobs = tables[f"{claim.region.table}_knobs"]
     knobs = knobs[knobs["outcome"] == column]
     return {
@@ -208,12 +208,12 @@ def _region(paper: str, claim: Claim, tables: Mapping[str, pd.DataFrame]) -> dic
         "median": median(numbers) if numbers else None,
         "most": max(numbers, default=None),
         "unit": claim.unit,
-        "deciding": _deciding(knobs),
+        "deciding": _deciding_knobs(knobs),
         "q2": knobs["q2"].iloc[0] if len(knobs) else None,
     }
 
 
-def _deciding(knobs: pd.DataFrame) -> str:
+def _deciding_knobs(knobs: pd.DataFrame) -> str:
     """Name the knobs with the largest total effects, or by rank where the surface predicts too little."""
     if not len(knobs):
         return ""

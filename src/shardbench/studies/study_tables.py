@@ -39,7 +39,7 @@ def tables_by_study(reproduction: Reproduction, results: Path) -> list[tuple[Stu
     for study in reproduction.studies:
         records = cell_store(results, reproduction.owner, study.name).latest()
         listed = study.cells(False)
-        rows, alone = rows_frame(study, listed, records), _entered(study, listed, records)
+        rows, alone = rows_frame(study, listed, records), _entering_cells(study, listed, records)
         compared = {cell["strategy"] for cell in study.cells(True)} if study.strategies else set()
         tables: dict[str, pd.DataFrame] = {}
         if len(rows) and compared <= set(rows.get("strategy", ())):
@@ -55,7 +55,7 @@ def tables_by_study(reproduction: Reproduction, results: Path) -> list[tuple[Stu
     return by_study
 
 
-def _entered(study: Study, listed: Sequence[Cell], records: Mapping[str, CellRecord]) -> list[Cell]:
+def _entering_cells(study: Study, listed: Sequence[Cell], records: Mapping[str, CellRecord]) -> list[Cell]:
     """List the cells on record of strategies that the study does not name."""
     own_names = {cell.get("strategy") for cell in listed}
     others = {str(name) for record in records.values() if (name := record.cell.get("strategy")) not in own_names}

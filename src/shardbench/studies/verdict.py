@@ -57,14 +57,14 @@ def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
         answer = Finding.NOT_TESTABLE if claim.not_testable else Finding.NOT_RUN
         return Verdict(direction=answer, magnitude=answer)
     average = (t_mean if claim.scale is NumberKind.DIFFERENCE else log_mean)(numbers)
-    ours = claim.scale.shown(average.value)
-    print_numbers = [claim.scale.shown(number) for number in numbers]
+    ours = claim.scale.in_print(average.value)
+    print_numbers = [claim.scale.in_print(number) for number in numbers]
     if not claim.sample:
         low, high = min(print_numbers), max(print_numbers)
     elif average.low is None or average.high is None:
         low, high = -float("inf"), float("inf")
     else:
-        low, high = claim.scale.shown(average.low), claim.scale.shown(average.high)
+        low, high = claim.scale.in_print(average.low), claim.scale.print_number(average.high)
 
     def finding(holds: Callable[[float], bool], misses: bool) -> Finding:
         if not claim.sample:

@@ -135,7 +135,7 @@ class Period(RecordedWorkload):
             )
         test_samples = np.arange(tested, dtype=np.int64) * samples // tested
         self._order = np.concatenate(
-            [np.delete(np.arange(samples, dtype=np.int64), test_samples), _dealt(test_samples, test_batches)]
+            [np.delete(np.arange(samples, dtype=np.int64), test_samples), _deal(test_samples, test_batches)]
         )
         self._split_samples(samples, samples - tested)
 
@@ -150,6 +150,6 @@ class Period(RecordedWorkload):
         return {"source": self._source.recipe(), "start": self._start, "samples": self.samples}
 
 
-def _dealt(samples: Ints, batches: int) -> Ints:
+def _deal(samples: Ints, batches: int) -> Ints:
     """Return the samples batch by batch, each batch with samples of the whole period."""
     return samples.reshape(-1, batches).T.ravel()

@@ -7,7 +7,7 @@ from typing import Any
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
-from shardbench.base.plugins import Brought, brought_here, collected
+from shardbench.base.plugins import Brought, brought_here, collect
 from shardbench.base.serialise import from_data
 from shardbench.workloads.workload import WorkloadConfig
 
@@ -33,7 +33,7 @@ def broken_dataset_packages() -> tuple[str, ...]:
 def _kinds() -> tuple[dict[str, Brought[type[WorkloadConfig]]], tuple[str, ...]]:
     modules = [import_module(f"{GROUP}.{name}") for name in _modules()]
     ours = [(m.__name__, m.__name__, partial(getattr, m, "CONFIG")) for m in modules if hasattr(m, "CONFIG")]
-    return collected("dataset", (*ours, *brought_here(GROUP)), _kind_of)
+    return collect("dataset", (*ours, *brought_here(GROUP)), _kind_of)
 
 
 def _modules() -> list[str]:

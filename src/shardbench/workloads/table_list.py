@@ -89,7 +89,7 @@ def read_table_list(path: Path) -> tuple[ListedTable, ...]:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path.name} cannot be read: {error}") from error
-    return checked((_listed(cells, f"{path.name} table {number}") for number, cells in enumerate(rows, 1)), path.name)
+    return checked((_parse(cells, f"{path.name} table {number}") for number, cells in enumerate(rows, 1)), path.name)
 
 
 def _read_csv(path: Path) -> pa.Table:
@@ -99,7 +99,7 @@ def _read_csv(path: Path) -> pa.Table:
     return pyarrow.csv.read_csv(path, convert_options=convert)
 
 
-def _listed(cells: dict[str, Any], what: str) -> ListedTable:
+def _parse(cells: dict[str, Any], what: str) -> ListedTable:
     filled = {name: value for name, value in cells.items() if value is not None and value != ""}
     if isinstance(filled.get("features"), str):
         filled["features"] = tuple(filled["features"].split(SEPARATOR))
@@ -160,4 +160,4 @@ def from_torchrec(collection: object) -> tuple[ListedTable, ...]:
         for config in configs
     ]
     what = type(collection).__name__
-    return checked((_listed(one, f"{what} table {one['name']}") for one in cells), what)
+    return checked((_parse(one, f"{what} table {one['name']}") for one in cells), what)

@@ -234,12 +234,12 @@ def _count_ids(ids: NDArray[np.integer], bins: int | None) -> tuple[NDArray[np.i
         counts = np.bincount(ids, minlength=bins)
         rows = np.flatnonzero(counts)
         return rows, counts[rows].astype(np.int64)
-    ordered = _sorted(ids)
+    ordered = _sort(ids)
     starts = np.flatnonzero(np.concatenate([ordered[:1] >= 0, ordered[1:] != ordered[:-1]]))
     return ordered[starts], np.diff(np.append(starts, len(ordered))).astype(np.int64)
 
 
-def _sorted(ids: NDArray[np.integer]) -> NDArray[np.integer]:
+def _sort(ids: NDArray[np.integer]) -> NDArray[np.integer]:
     if ids.dtype != np.int32 or len(ids) > Ranking.RADIX_LOOKUPS:
         return np.sort(ids)
     by_low = ids[np.argsort(ids.astype(np.uint16), kind="stable")]

@@ -162,7 +162,7 @@ def mixed(counters: Ints, key: int) -> Words:
     """
     words = counters.astype(np.uint64)
     words *= np.uint64(_GOLDEN)
-    words += np.uint64(_mixed_key(key))
+    words += np.uint64(_mix_key(key))
     shifted = np.empty_like(words)
     for shift, factor in _STEPS:
         np.right_shift(words, np.uint64(shift), out=shifted)
@@ -173,7 +173,7 @@ def mixed(counters: Ints, key: int) -> Words:
     return words
 
 
-def _mixed_key(key: int) -> int:
+def _mix_key(key: int) -> int:
     """Mix one key likewise: sums with keys as they are would only shift each other's orders."""
     word = (key + 1) * _GOLDEN & _LOW_BITS
     for shift, factor in _STEPS:

@@ -114,10 +114,10 @@ class MeasuredOracle(Oracle):
             )
         # An empty device runs no kernel.
         empty = SetTime(key="", forward_ms=0.0, backward_ms=0.0)
-        times = [self._timed(tuple(problem.tables[i] for i in numbers)) if numbers else empty for numbers in sets]
+        times = [self._time_of(tuple(problem.tables[i] for i in numbers)) if numbers else empty for numbers in sets]
         return np.array([(time.forward_ms, time.backward_ms) for time in times])
 
-    def _timed(self, tables: tuple[Table, ...]) -> SetTime:
+    def _time_of(self, tables: tuple[Table, ...]) -> SetTime:
         """The set's times, which are measured where they are not known; the order of the tables does not count."""
         conditions = self.identity, self._batch_size, self._precision.value, self._warmups, self._runs
         key = content_hash(conditions, sorted(content_hash(table) for table in tables))
@@ -131,8 +131,8 @@ class MeasuredOracle(Oracle):
     def _time(self, tables: tuple[Table, ...]) -> tuple[float, float]:
         """Median forward and backward ms of the tables' fused kernels."""
         clock = clock_of(self._device)
-        fused = _fused(tables, self._precision, self._device)
-        ids, offsets = _lookups([self._checked(table) for table in tables], self._device)
+        fused = _fuse(tables, self._precision, self._device)
+        ids, offsets = _lookups([self._bags_of(table) for table in tables], self._device)
         width = sum(table.dim for table in tables)
         gradient = torch.randn(self._batch_size, width, device=self._device)
         evicted = torch.zeros(_EVICT_BYTES // 4, device=self._device)
@@ -152,7 +152,7 @@ class MeasuredOracle(Oracle):
         forward_ms, backward_ms = np.median(times[self._warmups :], axis=0)
         return float(forward_ms), float(backward_ms)
 
-    def _checked(self, table: Table) -> Bags:
+    def _bags_of(self, table: Table) -> Bags:
         bags, batch_size = self._bags(table), self._batch_size
         if bags.batch_size != batch_size:
             raise BadInput(f"table {table.name}: {bags.batch_size} bags given, wanted a batch of {batch_size}")
@@ -163,7 +163,7 @@ class MeasuredOracle(Oracle):
         return bags
 
 
-def _fused(
+def _fuse(
     tables: tuple[Table, ...], precision: Precision, device: torch.device
 ) -> SplitTableBatchedEmbeddingBagsCodegen:
     on_gpu = device.type == "cuda"

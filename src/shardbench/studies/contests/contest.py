@@ -119,7 +119,7 @@ def trained_with(
 ) -> tuple["AnyTrained", float]:
     """Train as published, but for ``changes`` of the settings, on the simulated oracle; gives the CPU seconds too.
 
-    With ``folder`` the training is kept in ``training`` under it, as ``fitted`` keeps it.
+    With ``folder`` the training is kept in ``training`` under it, as ``fit_strategy`` keeps it.
     """
     kind = learner.training_type()
     training = kind(tasks, SimulatedOracle(), seed, replace(kind.settings_type(), **changes))

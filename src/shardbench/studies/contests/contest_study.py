@@ -55,8 +55,8 @@ def contest_study(
         ]
 
     def judge(folder: Path, task: str, strategy: str, seed: int) -> Sequence[SeriesRow]:
-        recorded_rows = same_as and _recorded(*same_as, {"task": task, "strategy": strategy, "seed": seed}, folder)
-        return recorded_rows or contest(task_rows[task], strategy, seed, folder, Budget(fit_s=FIT_S, plan_s=PLAN_S))
+        rows = same_as and _rows_on_record(*same_as, {"task": task, "strategy": strategy, "seed": seed}, folder)
+        return rows or contest(task_rows[task], strategy, seed, folder, Budget(fit_s=FIT_S, plan_s=PLAN_S))
 
     return Study(
         name=name, title=title, version=version, cells=cells, judge=judge, summary=summary, plots=plots,
@@ -64,7 +64,7 @@ def contest_study(
     )  # fmt: skip
 
 
-def _recorded(owner: str, name: str, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
+def _rows_on_record(owner: str, name: str, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
     """Read the cell's rows in the results of the study that has the same; none where it was not run there."""
     other = find_reproduction(owner).study(name)
     record = cell_store(folder.parents[1], owner, name).latest().get(cell_key(name, other.version, cell))

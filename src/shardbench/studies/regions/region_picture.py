@@ -41,7 +41,7 @@ def region_drawing(claim: Claim, points: pd.DataFrame, knobs: pd.DataFrame) -> s
         if pd.isna(ratio):
             marks.append(_mark("none", at, "no number"))
             continue
-        number = claim.scale.shown(float(ratio))
+        number = claim.scale.in_print(float(ratio))
         holds, right = claim.holds(number), claim.directed(number)
         full, directed = full + holds, directed + right
         kind = "holds" if holds else "direction" if right and claim.relation is not Relation.DIRECTION else "not"
