@@ -268,11 +268,6 @@ AnyTraining = Training[Any, Any, Any]
 
 def training_key(training: AnyTraining) -> str:
     """Hash all that a training depends on, versions of code included: what is kept under it is for it alone."""
-    parameters = (
-        [task.key for task in training.tasks],
-        training.oracle.identity,
-        training.seed,
-        asdict(training.settings),
-    )
+    inputs = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
     theirs = others_code(*(kind.__module__ for kind in type(training).__mro__ if issubclass(kind, Training)))
-    return content_hash(training.kind, training.version, JUDGE_VERSION, theirs, *parameters)
+    return content_hash(training.kind, training.version, JUDGE_VERSION, theirs, *inputs)

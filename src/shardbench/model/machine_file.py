@@ -272,14 +272,12 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
     """
     topology, constants, host, sources = machine.topology, machine.constants, machine.host, dict(machine.sources)
     matrix, errors, trust = machine.matrix, dict(machine.errors), machine.trust
-    constants_by_name = known_fields(machine)
+    by_key = known_fields(machine)
     names = [machine.name]
     for key, text in sorted(override.items()):
-        if key not in constants_by_name:
-            raise BadInput(
-                f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(constants_by_name)}"
-            )
-        field, dimension = constants_by_name[key]
+        if key not in by_key:
+            raise BadInput(f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(by_key)}")
+        field, dimension = by_key[key]
         what = f"machine {machine.name}: override of '{key}'"
         value = _quantity(text, dimension, what)
         if field in _TOPOLOGY_BYTES:

@@ -51,9 +51,9 @@ def define(package: str, claims: Sequence[Claim]) -> list[str]:
     Raises BadInput where that file is not committed as it is.
     """
     place = Path(str(resources.files(package))).resolve()
-    old_stamps = definitions(package)
-    stale_claims = [claim.name for claim in claims if _stale(claim, old_stamps)]
-    if not stale_claims and old_stamps.keys() == {claim.name for claim in claims}:
+    former = definitions(package)
+    stale_claims = [claim.name for claim in claims if _stale(claim, former)]
+    if not stale_claims and former.keys() == {claim.name for claim in claims}:
         return []
     commit = last_commit(place / "claims.toml")
     if commit is None:
@@ -61,8 +61,8 @@ def define(package: str, claims: Sequence[Claim]) -> list[str]:
     digest, at = commit
     stamps = {
         claim.name: Definition(digest=claim.digest, commit=digest, at=at)
-        if _stale(claim, old_stamps)
-        else old_stamps[claim.name]
+        if _stale(claim, former)
+        else former[claim.name]
         for claim in claims
     }
     write_atomically(place / FILE, _text(stamps))
