@@ -51,18 +51,16 @@ def define(package: str, claims: Sequence[Claim]) -> list[str]:
     Raises BadInput where that file is not committed as it is.
     """
     place = Path(str(resources.files(package))).resolve()
-    former = definitions(package)
-    stale_claims = [claim.name for claim in claims if _stale(claim, former)]
-    if not stale_claims and former.keys() == {claim.name for claim in claims}:
+    old = definitions(package)
+    stale_claims = [claim.name for claim in claims if _stale(claim, old)]
+    if not stale_claims and old.keys() == {claim.name for claim in claims}:
         return []
     commit = last_commit(place / "claims.toml")
     if commit is None:
         raise BadInput(f"{package}/claims.toml differs from what is committed; commit it, then define")
     digest, at = commit
     stamps = {
-        claim.name: Definition(digest=claim.digest, commit=digest, at=at)
-        if _stale(claim, former)
-        else former[claim.name]
+        claim.name: Definition(digest=claim.digest, commit=digest, at=at) if _stale(claim, old) else old[claim.name]
         for claim in claims
     }
     write_atomically(place / FILE, _text(stamps))
