@@ -86,11 +86,11 @@ class Steps:
         """Return the file of what a step printed."""
         return self._logs / f"{name}.log"
 
-    def run(self, name: str, made: Path | None, *command: str) -> None:
+    def run(self, name: str, product: Path | None, *command: str) -> None:
         """Run a command, show and keep what it prints; it makes a file or folder, or nothing but its log."""
         print(f"\n{name}: {shlex.join(command)}", flush=True)
         env = {**os.environ, **variables(**self._environment), "PYTHONUNBUFFERED": "1"}
-        began, said, why = time.monotonic(), "", ""
+        start_s, last_line, why = time.monotonic(), "", ""
         with (
             self.log(name).open("w") as log,
             subprocess.Popen(
@@ -101,12 +101,12 @@ class Steps:
             for line in process.stdout:
                 print(line, end="", flush=True)
                 log.write(line)
-                said = line.strip() or said
-                why = said if line.startswith(("error: ", "problem: ")) else why
-        result, text = "passed", str(made or self.log(name))
+                last_line = line.strip() or last_line
+                why = last_line if line.startswith(("error: ", "problem: ")) else why
+        result, text = "passed", str(product or self.log(name))
         if process.returncode:
-            result, text = "failed", f"{why or said or f'exit code {process.returncode}'} ({self.log(name)})"
-        self._rows.append((name, result, time.monotonic() - began, text))
+            result, text = "failed", f"{why or last_line or f'exit code {process.returncode}'} ({self.log(name)})"
+        self._rows.append((name, result, time.monotonic() - start_s, text))
 
     def end(self, session: nox.Session) -> None:
         """Print what passed, what failed and where all of it lies; end the session in error if a step failed."""
@@ -240,41 +240,41 @@ def tables(session: nox.Session) -> None:
     if name not in TABLES:
         session.error(f"say which tables to make: nox -s tables -- NAME, where NAME is one of {', '.join(TABLES)}")
     install(session)
-    made, scripts = ROOT / "results" / "tables", ROOT / "tests"
+    folder, scripts = ROOT / "results" / "tables", ROOT / "tests"
     if name in ("scale", "prepare"):
         tool, out = ("counting_scale", "counting") if name == "scale" else ("prepare_scale", "prepare")
-        run(session, "python", f"tools/{tool}.py", str(made / "scale" / f"{out}.csv"), *options)
+        run(session, "python", f"tools/{tool}.py", str(folder / "scale" / f"{out}.csv"), *options)
     elif name == "planners":
         for what in ("plans", "measured"):
-            command = ("python", "tools/torchrec_planners.py", what, str(made / "planner" / f"{what}.csv"))
+            command = ("python", "tools/torchrec_planners.py", what, str(folder / "planner" / f"{what}.csv"))
             # TorchRec's planner takes its options out of sets of strings.
             run(session, *command, PYTHONHASHSEED="0")
     elif name == "plan":
         if set(options) - PLAN_TABLES.keys():
             session.error(f"nox -s tables -- plan takes {', '.join(PLAN_TABLES)} or nothing, not {' '.join(options)}")
         for what in options or PLAN_TABLES:
-            run(session, "python", "tools/plan_command.py", what, str(made / "plan" / f"{what}{PLAN_TABLES[what]}"))
+            run(session, "python", "tools/plan_command.py", what, str(folder / "plan" / f"{what}{PLAN_TABLES[what]}"))
     elif name == "races":
         races = str(ROOT / "results" / "races")
         if options:
             run(session, "python", "tools/races.py", "draw", races, options[-1])
         run(session, "python", "tools/races.py", "run", races)
         run(session, "python", "tools/thin.py", *map(str, Path(races, "records").glob("*.jsonl")))
-        run(session, "python", "tools/races.py", "tables", races, str(made / "races"))
+        run(session, "python", "tools/races.py", "tables", races, str(folder / "races"))
     elif name == "impostors":
         run(session, "python", str(scripts / "conformance" / "table.py"), PYTHONPATH=str(scripts / "conformance"))
     elif name == "faults":
-        out = Path(session.create_tmp()) / "summary.csv" if options else made / "faults" / "summary.csv"
+        out = Path(session.create_tmp()) / "summary.csv" if options else folder / "faults" / "summary.csv"
         run(session, "python", "-m", "faults", str(out), *options, PYTHONPATH=str(scripts))
     elif name == "support":
-        out = str(made / "torchrec" / "support.csv")
+        out = str(folder / "torchrec" / "support.csv")
         run(session, *(options or ["python"]), "-m", "torchrec_cells", out, PYTHONPATH=str(scripts))
     elif name == "gpu":
         run(session, "python", "tools/gpu_box/tables.py")
     else:
-        found = os.pathsep.join(map(str, (scripts, scripts / "fuzz", ROOT / "tools")))
-        out = made / "faults" / "fuzz.csv"
-        run(session, "python", str(scripts / "fuzz"), *(options or ["100000"]), str(out), PYTHONPATH=found)
+        python_path = os.pathsep.join(map(str, (scripts, scripts / "fuzz", ROOT / "tools")))
+        out = folder / "faults" / "fuzz.csv"
+        run(session, "python", str(scripts / "fuzz"), *(options or ["100000"]), str(out), PYTHONPATH=python_path)
 
 
 @nox.session
@@ -291,8 +291,8 @@ def tests(session: nox.Session) -> None:
     install(session)
     # Many tests wait for ranks or for a limit: on two cores three at once take three quarters of the time of two.
     at_once = min(4, len(os.sched_getaffinity(0)) + 1)
-    chosen = ("-m", mark) if mark else (f"--numprocesses={at_once}", "--dist=worksteal")
-    run(session, "python", "-m", "pytest", *chosen, "--durations=10", *options)
+    selection = ("-m", mark) if mark else (f"--numprocesses={at_once}", "--dist=worksteal")
+    run(session, "python", "-m", "pytest", *selection, "--durations=10", *options)
 
 
 @nox.session
@@ -315,11 +315,11 @@ def gpu(session: nox.Session) -> None:
         session.error("there is no nvidia-smi: install the NVIDIA driver, or try all on CPUs: nox -s gpu -- --cpu")
     install(session)
     base = Path("runs", "gpu-on-cpus" if on_cpus else "gpu")
-    suite, *chosen = TRIED_ON_CPUS if on_cpus else (GPU_SUITE,)
-    steps, lies = Steps(base / "steps", hidden=bool(on_cpus)), ("--results", str(base))
+    suite, *suite_options = TRIED_ON_CPUS if on_cpus else (GPU_SUITE,)
+    steps, results = Steps(base / "steps", hidden=bool(on_cpus)), ("--results", str(base))
     tables, machines, work = base / "tables" / suite, base / "machines", base / "work"
     if "--collect" in options:
-        steps.run("collect", tables, "shardbench", "collect", str(work), *lies)
+        steps.run("collect", tables, "shardbench", "collect", str(work), *results)
     else:
         for folder in (machines, work):  # no step is to find what an earlier session left
             shutil.rmtree(folder, ignore_errors=True)
@@ -331,7 +331,7 @@ def gpu(session: nox.Session) -> None:
         calibrate = ("doctor", "--calibrate", *quick, "--nodes", nodes, "--out", str(machines))
         steps.run("calibration", machines, "shardbench", *calibrate)
         machine = next(machines.glob("*.toml"), machines / "not-calibrated.toml")
-        measure = ("run", suite, *chosen, "--machine", str(machine), "--fresh", *lies)
+        measure = ("run", suite, *suite_options, "--machine", str(machine), "--fresh", *results)
         if nodes != "1":
             steps.run("folders", work, "shardbench", *measure, "--work", str(work), "--no-launch")
             steps.run("list", None, "shardbench", "collect", str(work), "--open")
@@ -345,8 +345,8 @@ def gpu(session: nox.Session) -> None:
             )
             return
         steps.run("suite", tables, "shardbench", *measure)
-    steps.run("prediction", base / "tables" / "prediction", "shardbench", "report", "prediction", *lies)
-    steps.run("page", base / "pages" / f"{suite}.html", "shardbench", "report", suite, "--page", *lies)
+    steps.run("prediction", base / "tables" / "prediction", "shardbench", "report", "prediction", *results)
+    steps.run("page", base / "pages" / f"{suite}.html", "shardbench", "report", suite, "--page", *results)
     steps.end(session)
 
 
@@ -380,11 +380,11 @@ def page(session: nox.Session) -> None:
     if shutil.which("npm") is None:
         session.error("the page is checked by scripts of node, and there is no npm: install node 20 or later")
     install(session)
-    made = Path(session.create_tmp()) / "page"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
-    listed = made / "pages.txt"
-    run(session, "python", str(CHECKS / "make_pages.py"), str(made), str(listed))
+    folder = Path(session.create_tmp()) / "page"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    listed = folder / "pages.txt"
+    run(session, "python", str(CHECKS / "make_pages.py"), str(folder), str(listed))
     session.run("npm", "ci", "--prefix", str(CHECKS), "--silent", "--no-audit", "--no-fund", external=True)
     pictures = ("--screenshots", session.posargs[0]) if session.posargs else ()
     pages = listed.read_text().splitlines()
@@ -422,10 +422,10 @@ def build(session: nox.Session) -> None:
     """
     if set(session.posargs) - {"engines"}:
         session.error(f"nox -s build takes engines or nothing, not {' '.join(session.posargs)}")
-    dist, made = ROOT / "dist", Path(session.create_tmp())
+    dist, work = ROOT / "dist", Path(session.create_tmp())
     shutil.rmtree(dist, ignore_errors=True)
     tools = new_environment(
-        session, made / "tools", "--require-hashes", "-r", str(REQUIREMENTS / "locked" / "build.txt")
+        session, work / "tools", "--require-hashes", "-r", str(REQUIREMENTS / "locked" / "build.txt")
     )
     # The wheel is made of the source distribution, so that the latter lacks nothing.
     session.run(tools, "-m", "build", "--no-isolation", "--outdir", str(dist), str(ROOT), external=True)
@@ -433,8 +433,8 @@ def build(session: nox.Session) -> None:
     session.run(tools, "-m", "twine", "check", "--strict", sdist, wheel, external=True)
     session.run(tools, "-m", "tarfile", "--list", sdist, external=True)
     session.run(tools, "-m", "zipfile", "--list", wheel, external=True)
-    python = new_environment(session, made / "wheel", wheel)
-    answer = made / "answer.json"
+    python = new_environment(session, work / "wheel", wheel)
+    answer = work / "answer.json"
     with answer.open("w") as out:
         command = str(Path(python).with_name("shardbench"))
         session.run(command, *ASKED, "--json", env=ENVIRONMENT, stdout=out, stderr=None, external=True)
@@ -445,16 +445,16 @@ def build(session: nox.Session) -> None:
 
     project = tomllib.loads((REQUIREMENTS.parent / "pyproject.toml").read_text())
     for engine in tomllib.loads((ROOT / "src" / "shardbench" / "cli" / "tried.toml").read_text())["engines"]:
-        place = made / f"torchrec-{engine['torchrec']}"
+        place = work / f"torchrec-{engine['torchrec']}"
         # TorchRec 1.6 imports iopath, which later releases do without.
-        needs = (*project["dependency-groups"]["engine"], "iopath")
-        python = new_environment(session, place, f"torch=={engine.pop('torch')}", *needs)
+        packages = (*project["dependency-groups"]["engine"], "iopath")
+        python = new_environment(session, place, f"torch=={engine.pop('torch')}", *packages)
         # TorchRec declares the CUDA build of FBGEMM.
         beside = [f"{name}=={version}" for name, version in engine.items()]
         session.run(python, *PIP[1:], "--no-deps", *beside, external=True)
         session.run(python, *PIP[1:], wheel, external=True)
         session.run(python, str(ROOT / "examples" / "plan_in_torchrec.py"), env=ENVIRONMENT, external=True)
-        rehearsed = str(made / f"gpu-box-{engine['torchrec']}")
+        rehearsed = str(work / f"gpu-box-{engine['torchrec']}")
         shutil.rmtree(rehearsed, ignore_errors=True)
         session.run(
             python, str(ROOT / "tools" / "gpu_box"), "--cpu", "--minutes", "1", "--out", rehearsed, external=True
@@ -476,13 +476,13 @@ def lint(session: nox.Session) -> None:
     config = str(ROOT / "pyproject.toml")
     run(session, "mypy", "--config-file", config, "-p", "shardbench", MYPYPATH=str(site))
     # Scripts import each other by name, and the cases of benchmarks/.
-    found = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "tools" / "regression", ROOT / "benchmarks")))
+    python_path = os.pathsep.join(map(str, (site, ROOT / "tools", ROOT / "tools" / "regression", ROOT / "benchmarks")))
     scripts = (*map(str, sorted((ROOT / "tools").glob("*.py"))), "tools/fits", "tools/regression")
-    run(session, "mypy", "--config-file", config, "--explicit-package-bases", *scripts, MYPYPATH=found)
+    run(session, "mypy", "--config-file", config, "--explicit-package-bases", *scripts, MYPYPATH=python_path)
     # By themselves: they have a __main__, too.
     programme = str(ROOT / "tools" / "gpu_box")
-    found = os.pathsep.join((str(site), programme))
-    run(session, "mypy", "--config-file", config, "--explicit-package-bases", programme, MYPYPATH=found)
+    python_path = os.pathsep.join((str(site), programme))
+    run(session, "mypy", "--config-file", config, "--explicit-package-bases", programme, MYPYPATH=python_path)
 
 
 @nox.session
@@ -506,11 +506,11 @@ def pythons(session: nox.Session) -> None:
 
     Each takes a gigabyte of disk, or six where torch comes with CUDA, and gives it back afterwards.
     """
-    asked = tuple(session.posargs) or PYTHONS
-    lacking = [version for version in asked if shutil.which(f"python{version}") is None]
+    versions = tuple(session.posargs) or PYTHONS
+    lacking = [version for version in versions if shutil.which(f"python{version}") is None]
     if lacking:
         session.error(f"no Python {', '.join(lacking)} on PATH; try those that are: nox -s pythons -- VERSION ...")
-    for version in asked:
+    for version in versions:
         place = Path(session.create_tmp()) / f"python{version}"
         python = str(place / "bin" / "python")
         session.run(f"python{version}", "-m", "venv", "--clear", str(place), external=True)

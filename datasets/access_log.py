@@ -94,16 +94,16 @@ def constraints(folder: Path) -> dict[str, dict[str, Any]]:
     ``ParameterConstraints(**fields)`` takes them.
     """
     noted = read_note(folder)
-    found: dict[str, dict[str, Any]] = {}
+    fields_by_table: dict[str, dict[str, Any]] = {}
     for number, table in enumerate(noted.tables):
         files = [_read(folder, number, f, table.lookups[f], noted.samples) for f in range(len(table.features))]
         train = noted.train_samples
-        found[table.name] = {
+        fields_by_table[table.name] = {
             "pooling_factors": [float(offsets[train]) / train for _, offsets in files],
             "num_poolings": [1.0] * len(files),
             "feature_names": list(table.features),
         }
-    return found
+    return fields_by_table
 
 
 def _read(folder: Path, table: int, feature: int, lookups: int, samples: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -28,7 +28,7 @@ from shardbench.datasets.laws.criteo_dependence import (
     SAME_PLACE,
     Dependence,
     RecentInputs,
-    fitted,
+    fitted_dependence,
 )
 from shardbench.datasets.laws.power_law import PowerLaw, RankLaw
 from shardbench.model.table import BatchSize, Name, Table, Width
@@ -60,14 +60,14 @@ class HeadTailLaw(RankLaw):
         """Return the ranks int64 [n] of uniform draws ``shares`` float64 [n] in [0, 1); overwrites ``shares``."""
         ends = self._ends
         shares *= ends[-1] + self.tail_weight
-        found = np.searchsorted(ends, shares, side="right").astype(np.int64)
-        cold = np.flatnonzero(found == len(ends))
+        ranks = np.searchsorted(ends, shares, side="right").astype(np.int64)
+        cold = np.flatnonzero(ranks == len(ends))
         if self.tail is None:
             # Only rounding at the very end of the interval gets here.
-            found[cold] = len(ends) - 1
+            ranks[cold] = len(ends) - 1
         else:
-            found[cold] += self.tail.inverse((shares[cold] - ends[-1]) / self.tail_weight)
-        return found
+            ranks[cold] += self.tail.inverse((shares[cold] - ends[-1]) / self.tail_weight)
+        return ranks
 
     @cached_property
     def _ends(self) -> Floats:
@@ -177,7 +177,7 @@ class CriteoLike(DrawnWorkload):
 
     @cached_property
     def _dependence(self) -> Dependence:
-        return fitted().scaled(self._config.dependence)
+        return fitted_dependence().scaled(self._config.dependence)
 
     def _present_places(self, score: int, missing: float) -> tuple[Floats, Floats]:
         """Return ``Dependence.places_where_present`` of a column, worked out once."""
@@ -213,14 +213,14 @@ class CriteoLike(DrawnWorkload):
         return {**plain, "column_dependence": scale} if scale else plain
 
 
-def _skews(form: str, rows: list[int], measured: list[int]) -> list[int]:
+def _skews(form: str, rows: list[int], field_rows: list[int]) -> list[int]:
     """Return the number of the measured field that each table takes its skew from."""
     if form == "kaggle":
         return list(range(FEATURES))
     by_rows = np.argsort(np.negative(rows), kind="stable")
-    by_measured = np.argsort(np.negative(measured), kind="stable")
+    by_field_rows = np.argsort(np.negative(field_rows), kind="stable")
     skews = np.empty(FEATURES, dtype=np.int64)
-    skews[by_rows] = by_measured
+    skews[by_rows] = by_field_rows
     return [int(i) for i in skews]
 
 

@@ -104,11 +104,11 @@ class DescribedConfig(DrawnConfig):
 
 def described(listed: Sequence[ListedTable], what: str) -> tuple[DescribedTable, ...]:
     """Return listed tables with what a list leaves out; raises BadInput that names ``what`` and the table."""
-    found = []
+    tables = []
     for number, one in enumerate(listed, 1):
-        stated = one.model_dump(exclude={"features"}, exclude_none=True)
-        found.append(from_data(DescribedTable, {**stated, "features": len(one.inputs)}, f"{what} table {number}"))
-    return tuple(found)
+        fields = one.model_dump(exclude={"features"}, exclude_none=True)
+        tables.append(from_data(DescribedTable, {**fields, "features": len(one.inputs)}, f"{what} table {number}"))
+    return tuple(tables)
 
 
 class Described(DrawnWorkload):

@@ -56,27 +56,27 @@ def load_triple(path: Path, tables: int) -> tuple[Ints, Ints]:
     Raises BadInput where the three parts disagree, an index is negative, or the bags do not
     divide among the tables.
     """
-    loaded = _load(path)
+    triple = _load(path)
 
     import torch  # noqa: PLC0415 - seconds, and only this workload's files need it
 
-    if not (isinstance(loaded, tuple | list) and len(loaded) == 3 and all(isinstance(t, torch.Tensor) for t in loaded)):
+    if not (isinstance(triple, tuple | list) and len(triple) == 3 and all(isinstance(t, torch.Tensor) for t in triple)):
         raise BadInput(f"{path.name}: expected three tensors (indices, offsets, lengths): {_WHERE}")
     # A few bytes can stand for a tensor of any size.
     if any(
         t.layout != torch.strided
         or t.device.type != "cpu"
         or t.numel() * t.element_size() > t.untyped_storage().nbytes()
-        for t in loaded
+        for t in triple
     ):
         raise BadInput(f"{path.name}: holds a tensor whose numbers are not in the file: {_WHERE}")
-    if any(t.is_floating_point() or t.is_complex() or t.is_quantized for t in loaded):
+    if any(t.is_floating_point() or t.is_complex() or t.is_quantized for t in triple):
         raise BadInput(f"{path.name}: indices, offsets and lengths must be whole numbers")
-    if loaded[2].ndim == 2 and loaded[2].shape[0] != tables:
+    if triple[2].ndim == 2 and triple[2].shape[0] != tables:
         raise BadInput(
-            f"{path.name}: lengths are of {loaded[2].shape[0]} tables: set file_tables to that, not {tables}"
+            f"{path.name}: lengths are of {triple[2].shape[0]} tables: set file_tables to that, not {tables}"
         )
-    indices, offsets, lengths = (t.reshape(-1).numpy().astype(np.int64, copy=False) for t in loaded)
+    indices, offsets, lengths = (t.reshape(-1).numpy().astype(np.int64, copy=False) for t in triple)
     if len(lengths) == 0 or len(lengths) % tables:
         raise BadInput(f"{path.name}: {len(lengths)} bags do not divide among {tables} tables: correct file_tables")
     if lengths.min() < 0:
@@ -100,7 +100,7 @@ def _load(path: Path) -> Any:
         import torch  # noqa: PLC0415 - as above
     except ImportError as error:
         raise BadInput(f"{path.name}: reading it needs torch, which is not installed here") from error
-    source = io.BytesIO(_unpacked(path)) if path.suffix == ".gz" else path
+    source = io.BytesIO(_unpack(path)) if path.suffix == ".gz" else path
     try:
         archive = zipfile.is_zipfile(source)
         if archive:
@@ -115,7 +115,7 @@ def _load(path: Path) -> Any:
         raise BadInput(f"{path.name}: not a readable torch file ({one_line(str(error), 80)}): {_WHERE}") from error
 
 
-def _unpacked(path: Path) -> bytes:
+def _unpack(path: Path) -> bytes:
     """Unpack the whole file, because torch.load seeks and gzip would begin anew at every step back."""
     most = MOST_UNPACKED * path.stat().st_size + _ROOM_BYTES
     try:
@@ -151,8 +151,8 @@ class DlrmDatasets(RecordedWorkload):
 
     def recipe(self) -> object:
         """Return the configuration and a hash of the chosen tables' bags."""
-        chosen = [self._raw(i, 0, self.samples) for i in range(len(self._ids))]
-        content = content_hash(*(content_hash(bags.values, bags.offsets) for bags in chosen))
+        table_bags = [self._raw(i, 0, self.samples) for i in range(len(self._ids))]
+        content = content_hash(*(content_hash(bags.values, bags.offsets) for bags in table_bags))
         return {"config": self._config.model_dump(mode="json"), "bags": content}
 
 

@@ -70,8 +70,8 @@ class RmConfig(DrawnConfig):
         count = FEATURES if self.tables is None else self.tables
         if self.subset_seed is None:
             return [i * FEATURES // count for i in range(count)]
-        drawn = np.random.default_rng(self.subset_seed).choice(FEATURES, count, replace=False)
-        return [int(i) for i in np.sort(drawn)]
+        numbers = np.random.default_rng(self.subset_seed).choice(FEATURES, count, replace=False)
+        return [int(i) for i in np.sort(numbers)]
 
     def build(self, data: Path) -> "Rm":
         """Return the workload, which needs no files."""
@@ -93,9 +93,9 @@ class Rm(DrawnWorkload):
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
         if split is Split.TEST:
             return self._samples(split, batch, table, self.batch_size)
-        drawn = self._samples(split, batch // self._train_batches, table, self._train_batches * self.batch_size)
+        bags = self._samples(split, batch // self._train_batches, table, self._train_batches * self.batch_size)
         start = batch % self._train_batches * self.batch_size
-        return drawn.samples(start, start + self.batch_size)
+        return bags.samples(start, start + self.batch_size)
 
     def _train(self, table: int) -> Iterator[Bags]:
         samples = self._train_batches * self.batch_size

@@ -65,7 +65,7 @@ class Synthetic(DrawnWorkload):
         super().__init__(config)
         everything = synthetic_tables()
         self._ids = config.table_ids(len(everything))
-        self._drawn = [everything[i] for i in self._ids]
+        self._own_tables = [everything[i] for i in self._ids]
         dims = config.table_dims(len(everything))
         self.tables = tuple(
             Table(name=f"t{i:03d}", rows=everything[i].law.rows, dim=dims[i], features=config.features)
@@ -73,13 +73,13 @@ class Synthetic(DrawnWorkload):
         )
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
-        drawn = self._drawn[table]
+        own_table = self._own_tables[table]
         generator = self._generator(split, batch, self._ids[table])
         features = self._config.features
         # An assumption: no bag lengths are published.
-        lengths = bag_lengths(generator, self.batch_size * features, drawn.pooling, drawn.coverage)
+        lengths = bag_lengths(generator, self.batch_size * features, own_table.pooling, own_table.coverage)
         offsets = bag_offsets(lengths)
-        return Bags(values=drawn.law.sample(generator, int(offsets[-1])), offsets=offsets, features=features)
+        return Bags(values=own_table.law.sample(generator, int(offsets[-1])), offsets=offsets, features=features)
 
 
 CONFIG = SyntheticConfig

@@ -121,13 +121,13 @@ class Trace(RecordedWorkload):
         shared = config.features or (1,) * len(config.files)
         if sum(shared) != len(config.files):
             raise BadInput(f"{config.name}: {len(config.files)} files but features of {sum(shared)}")
-        for field, wanted, of in (
+        for field, count, of in (
             ("rows", len(shared), "table"), ("dims", len(shared), "table"),
             ("poolings", len(config.files), "file"), ("lengths", len(config.files), "file"),
         ):  # fmt: skip
-            given = getattr(config, field)
-            if given is not None and len(given) != wanted:
-                raise BadInput(f"{config.name}: {wanted} {of}s but {len(given)} {field}: give one per {of}")
+            entries = getattr(config, field)
+            if entries is not None and len(entries) != count:
+                raise BadInput(f"{config.name}: {count} {of}s but {len(entries)} {field}: give one per {of}")
         if config.lengths is not None and config.poolings is not None:
             raise BadInput(f"{config.name}: give poolings or lengths, not both")
         super().__init__(config)
@@ -144,10 +144,10 @@ class Trace(RecordedWorkload):
         config, names, needed = self._config, [], []
         rows = config.rows[number] if config.rows is not None else None
         for file in self._files[number]:
-            name, path, known = _locate(config.files[file], data)
-            indices = read_indices(path, rows if rows is not None else known)
+            name, path, stated_rows = _locate(config.files[file], data)
+            indices = read_indices(path, rows if rows is not None else stated_rows)
             names.append(name)
-            needed.append(known or int(indices.max()) + 1)
+            needed.append(stated_rows or int(indices.max()) + 1)
             self._indices.append(indices)
             if config.lengths is not None:
                 self._ends.append(bag_offsets(read_lengths(data / config.lengths[file], len(indices))))

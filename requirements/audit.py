@@ -28,11 +28,11 @@ Pin = tuple[str, str]
 
 def locked() -> dict[Pin, list[str]]:
     """The files that lock each release, whatever Python or system they lock it for."""
-    found: dict[Pin, list[str]] = {}
+    files_by_pin: dict[Pin, list[str]] = {}
     for path in sorted(LOCKED.glob("*.txt")):
         for pin in dict.fromkeys(PINNED.findall(path.read_text())):
-            found.setdefault(pin, []).append(path.name)
-    return found
+            files_by_pin.setdefault(pin, []).append(path.name)
+    return files_by_pin
 
 
 def lists(pins: Iterable[Pin]) -> list[str]:
@@ -43,36 +43,36 @@ def lists(pins: Iterable[Pin]) -> list[str]:
     return ["".join(filter(None, each)) for each in zip_longest(*versions.values())]
 
 
-def audited(text: str) -> tuple[dict[Pin, Sequence[Mapping[str, Any]]], str]:
+def audit(text: str) -> tuple[dict[Pin, Sequence[Mapping[str, Any]]], str]:
     """What is known about each release of a requirement file that the source knows, and why it does not know others."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "locked.txt"
         path.write_text(text)
-        done = subprocess.run([sys.executable, *AUDIT, "-r", str(path)], capture_output=True, text=True, check=False)
+        process = subprocess.run([sys.executable, *AUDIT, "-r", str(path)], capture_output=True, text=True, check=False)
     try:
-        told = json.loads(done.stdout)["dependencies"]
+        dependencies = json.loads(process.stdout)["dependencies"]
     except ValueError:
-        return {}, (done.stderr.strip().splitlines() or [f"pip-audit ended with {done.returncode}"])[-1][:LONGEST]
-    why = next((each["skip_reason"] for each in told if "skip_reason" in each), "")
-    return {(each["name"], each["version"]): each["vulns"] for each in told if "version" in each}, why
+        return {}, (process.stderr.strip().splitlines() or [f"pip-audit ended with {process.returncode}"])[-1][:LONGEST]
+    why = next((each["skip_reason"] for each in dependencies if "skip_reason" in each), "")
+    return {(each["name"], each["version"]): each["vulns"] for each in dependencies if "version" in each}, why
 
 
 def main() -> int:
     """Audit, and say what was found and what nobody could tell."""
     pins = locked()
-    known: dict[Pin, Sequence[Mapping[str, Any]]] = {}
+    advisories_by_pin: dict[Pin, Sequence[Mapping[str, Any]]] = {}
     why = ""
     for text in lists(pins):
-        found, said = audited(text)
-        known |= found
-        why = why or said
+        audits, reason = audit(text)
+        advisories_by_pin |= audits
+        why = why or reason
     advisories = 0
     for (name, version), files in pins.items():
-        for each in known.get((name, version), ()):
+        for each in advisories_by_pin.get((name, version), ()):
             fixed = ", ".join(each["fix_versions"]) or "no release yet"
             print(f"{name} {version} ({', '.join(files)}): {each['id']}, fixed in {fixed}")
             advisories += 1
-    missing = len(pins.keys() - known.keys())
+    missing = len(pins.keys() - advisories_by_pin.keys())
     print(f"{len(pins) - missing} of {len(pins)} locked releases were audited: {advisories} known advisories")
     if missing:
         print(f"NOT AUDITED: {missing} of {len(pins)} locked releases, as the source of advisories did not tell: {why}")

@@ -20,11 +20,11 @@ PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version
 def torch_at_hand() -> str:
     """SHA-256 of the file of torch that pip would take here; empty where its index tells none."""
     release = next(line for line in (LOCKED / "torch.txt").read_text().splitlines() if line.startswith("torch=="))
-    asked = (*PIP, "--dry-run", "--ignore-installed", "--report", "-", release.split(" ", 1)[0])
-    done = subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True)
-    (found,) = json.loads(done.stdout)["install"]
-    known: str = found["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", "")
-    return known
+    command = (*PIP, "--dry-run", "--ignore-installed", "--report", "-", release.split(" ", 1)[0])
+    process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    (item,) = json.loads(process.stdout)["install"]
+    digest: str = item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", "")
+    return digest
 
 
 def files(engine: str) -> tuple[str, ...]:
@@ -37,9 +37,9 @@ def files(engine: str) -> tuple[str, ...]:
 
 def lacking(engine: str) -> list[str]:
     """What pip finds that packages lack of each other, but for what the CPU engine leaves out."""
-    done = subprocess.run([*PIP[:3], "check"], check=False, stdout=subprocess.PIPE, text=True)
-    found = done.stdout.splitlines() if done.returncode else []
-    return [line for line in found if engine != "cpu" or not LEFT_OUT.fullmatch(line)]
+    process = subprocess.run([*PIP[:3], "check"], check=False, stdout=subprocess.PIPE, text=True)
+    complaints = process.stdout.splitlines() if process.returncode else []
+    return [line for line in complaints if engine != "cpu" or not LEFT_OUT.fullmatch(line)]
 
 
 def main() -> None:
@@ -49,8 +49,8 @@ def main() -> None:
     engine = sys.argv[1]
     listed = [word for name in files(engine) for word in ("-r", str(LOCKED / f"{name}.txt"))]
     code = subprocess.run([*PIP, "--require-hashes", *listed], check=False).returncode
-    found = lacking(engine) if code == 0 else []
-    sys.exit("\n".join(["the lock does not hold what it needs: nox -s lock", *found]) if found else code)
+    complaints = lacking(engine) if code == 0 else []
+    sys.exit("\n".join(["the lock does not hold what it needs: nox -s lock", *complaints]) if complaints else code)
 
 
 if __name__ == "__main__":

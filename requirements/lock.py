@@ -31,16 +31,16 @@ def split(text: str) -> list[tuple[str, str]]:
 
 def parts(text: str) -> dict[str, str]:
     """The files that one resolution is divided into, by name."""
-    found = split(text)
+    entries = split(text)
 
-    def of(wanted: Callable[[str], bool]) -> str:
-        return "".join(entry for name, entry in found if wanted(name))
+    def of(belongs: Callable[[str], bool]) -> str:
+        return "".join(entry for name, entry in entries if belongs(name))
 
     def is_library(name: str) -> bool:
         return name.startswith(CUDA_LIBRARIES)
 
     apart = {"torch", "fbgemm-gpu", "fbgemm-gpu-cpu"}
-    (torch,) = (entry for name, entry in found if name == "torch")
+    (torch,) = (entry for name, entry in entries if name == "torch")
     return {
         "common": of(lambda name: name not in apart and not is_library(name)),
         "torch": of(lambda name: name == "torch" or is_library(name)),
@@ -53,16 +53,16 @@ def parts(text: str) -> dict[str, str]:
 def cpu_build(torch: str) -> str:
     """The entry of the same release of torch without CUDA."""
     release = torch.split(" ", 1)[0]
-    return " \\\n    ".join([f"{release}+cpu", *(f"--hash={known}" for known in CPU_WHEELS)]) + "\n"
+    return " \\\n    ".join([f"{release}+cpu", *(f"--hash={digest}" for digest in CPU_WHEELS)]) + "\n"
 
 
-def resolved(*inputs: str) -> str:
+def resolve(*inputs: str) -> str:
     """What uv gives for files and groups."""
     options = ("--universal", "--python-version", OLDEST, "--generate-hashes", "--no-header", "--no-annotate")
-    done = subprocess.run(
+    process = subprocess.run(
         ["uv", "pip", "compile", "--quiet", *options, *inputs], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     )
-    return done.stdout
+    return process.stdout
 
 
 def write(files: Iterable[tuple[str, str]]) -> None:
@@ -76,11 +76,11 @@ def main() -> None:
     """Lock all of them."""
     extras = [word for extra in EXTRAS for word in ("--extra", extra)]
     groups = [word for group in GROUPS for word in ("--group", group)]
-    whole = resolved("pyproject.toml", *extras, *groups)
+    whole = resolve("pyproject.toml", *extras, *groups)
     write(parts(whole).items())
     for name in ALONE:
         beside = ("--constraints", str(LOCKED / "common.txt")) if name == "docs" else ()
-        write([(name, resolved("--group", f"pyproject.toml:{name}", *beside))])
+        write([(name, resolve("--group", f"pyproject.toml:{name}", *beside))])
 
 
 if __name__ == "__main__":

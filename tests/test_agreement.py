@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_machines import FILES, SLICES, gpu_files, written
+from gpu_machines import FILES, SLICES, file_text, gpu_files
 from published_agreement import (
     COLUMNS,
     CSV,
@@ -25,7 +25,7 @@ from published_agreement import (
     whole_steps,
     with_values,
 )
-from published_chart import SVG, drawn, kind
+from published_chart import SVG, draw, kind
 from published_held_out import (
     JUDGED,
     TRUST_CSV,
@@ -93,7 +93,7 @@ def test_document_quotes_the_committed_tables(predicted: list[Predicted]) -> Non
 def test_the_chart_of_the_front_has_every_step() -> None:
     with (ROOT / STEPS_CSV).open() as file:
         rows = list(csv.DictReader(file))
-    made = drawn(rows)
+    made = draw(rows)
     assert (ROOT / SVG).read_text() == made
     assert made.count(" published ") == len(rows)
     assert [kind(m) for m in ("gb200-1x4", "h100-96gb-1x8", "l40s-1x8")] == ["B200", "H100", "others"]
@@ -250,7 +250,7 @@ def test_published_trust_is_told_by_machine_and_quantity() -> None:
 
 @pytest.mark.parametrize("name", gpu_files())
 def test_machine_files_are_data_sheets_times_shared_constants(name: str) -> None:
-    assert (ROOT / FILES / f"{name}.toml").read_text() == written(name)
+    assert (ROOT / FILES / f"{name}.toml").read_text() == file_text(name)
 
 
 @pytest.mark.parametrize("name", known_gpus().gpus)

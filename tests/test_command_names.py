@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardbench import __version__
 from shardbench.base import code
-from shardbench.base.closest import meant, unknown
+from shardbench.base.closest import closest_name, unknown
 from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.cli.names import outcomes
@@ -52,9 +52,9 @@ def test_what_was_meant_is_said(command, arguments: list[str], says: str) -> Non
 
 @given(WORDS, st.lists(WORDS))
 def test_what_is_meant_is_known_and_what_is_known_is_meant(name: str, known: list[str]) -> None:
-    near = meant(name, known)
+    near = closest_name(name, known)
     assert near is None or near in known
-    assert all(meant(one, known) is not None for one in known if one)
+    assert all(closest_name(one, known) is not None for one in known if one)
     said = unknown("thing", name, known)
     assert said.startswith(f"unknown thing '{name}'; ")
     assert (near or ", ".join(known)) in said

@@ -9,7 +9,7 @@ from shardbench.base.errors import BadInput
 from shardbench.baselines.dreamshard.reproduction import studies as dreamshard
 from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.studies.contests.contest import cheapest, fitted, judge, judge_tasks, place_all
+from shardbench.studies.contests.contest import cheapest, fit_strategy, judge, judge_tasks, place_all
 from shardbench.studies.contests.contest_tasks import best_of, over_rows, ratios, task_table
 from shardbench.studies.contests.training_study import learning_curve
 from shardbench.trials.discovery import get_strategy
@@ -29,17 +29,17 @@ def counted(some):
 def test_a_training_is_kept_with_what_it_took(tmp_path):
     some, budget = tasks(2), Budget(fit_s=30.0)
     # What a first training imports would count as its seconds.
-    fitted("dreamshard", some, budget, 0, tmp_path / "imports")
-    strategy, cpu_s = fitted("dreamshard", some, budget, 0, tmp_path)
+    fit_strategy("dreamshard", some, budget, 0, tmp_path / "imports")
+    strategy, cpu_s = fit_strategy("dreamshard", some, budget, 0, tmp_path)
     assert len(list((tmp_path / "training").glob("dreamshard-*.pt"))) == 10
-    again, of_that = fitted("dreamshard", some, budget, 0, tmp_path)
+    again, of_that = fit_strategy("dreamshard", some, budget, 0, tmp_path)
     assert of_that > 0.5 * cpu_s, "what a training took does not vanish when it is taken up"
     mine, theirs = (place_all(s, some, budget, 0).judged for s in (strategy, again))
     assert all((a == b).all() for a, b in zip(mine, theirs, strict=True))
 
 
 def test_who_learns_nothing_keeps_nothing(tmp_path):
-    fitted("greedy-size", (), Budget(fit_s=0.5), 0, tmp_path)
+    fit_strategy("greedy-size", (), Budget(fit_s=0.5), 0, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -48,7 +48,7 @@ def test_the_cheapest_is_named_with_its_mean():
     budget = Budget(fit_s=1.0)
     of_each = {}
     for name in names:
-        strategy, _ = fitted(name, (), budget, 0, None)
+        strategy, _ = fit_strategy(name, (), budget, 0, None)
         of_each[name] = judge(place_all(strategy, some, budget, 0).judged, some)["kernel_ms"]
     best, best_ms = cheapest(names, some, "kernel_ms")
     assert best_ms == of_each[best] == min(of_each.values())

@@ -28,7 +28,7 @@ from shardbench.datasets.laws.criteo_dependence import (
     ABSENT_TOGETHER,
     Dependence,
     RecentInputs,
-    fitted,
+    fitted_dependence,
 )
 from shardbench.workloads.trace import Split
 from shardbench.workloads.workload import MISSING, one_hot_values
@@ -160,7 +160,7 @@ def test_independent_columns_are_neither() -> None:
 
 def test_no_law_of_a_column_changes() -> None:
     """Places are uniform over inputs of all kinds, whatever the columns depend on."""
-    dependence, rng = fitted(), np.random.default_rng(0)
+    dependence, rng = fitted_dependence(), np.random.default_rng(0)
     inputs = 200_000
     factors = rng.standard_normal((inputs, dependence.factors), dtype=np.float32)
     kinds = dependence.kinds(rng.random(inputs))
@@ -187,7 +187,7 @@ def test_no_law_of_a_column_changes() -> None:
 
 def test_what_the_fit_rests_on() -> None:
     assert [c for c in clusters() if len(c) > 1] == [[14, 17], [6, 10, 12], [2, 3, 11, 15, 20, 23]]
-    np.testing.assert_allclose(ceilings(), fitted().ceilings, atol=1e-6)
+    np.testing.assert_allclose(ceilings(), fitted_dependence().ceilings, atol=1e-6)
     wanted = np.full((4, 4), 0.5)
     found = factorised(wanted, 1.0 - np.eye(4), np.full((4, 2), 0.1) + 0.01 * np.eye(4, 2))
     np.testing.assert_allclose((found @ found.T)[np.triu_indices(4, 1)], 0.5, atol=0.01)

@@ -135,7 +135,7 @@ def programme(tool):
 
 def watched(programme, printed, *how):
     with printed.open("w") as file:
-        return programme._watched([sys.executable, "-c", WORKER, *how], dict(os.environ), time.monotonic(), file)
+        return programme._watch([sys.executable, "-c", WORKER, *how], dict(os.environ), time.monotonic(), file)
 
 
 def test_a_part_that_hangs_is_ended_and_the_next_one_begins(tmp_path, programme, monkeypatch):
@@ -159,7 +159,7 @@ def test_what_a_process_started_ends_with_it(tmp_path, programme):
 
 def test_how_a_process_ended_is_kept(tmp_path, programme, monkeypatch):
     ends = iter([(["smoke"], -11), (["card"], 3), (["tiers"], None), (["fae"], 0)])
-    monkeypatch.setattr(programme, "_watched", lambda *_: next(ends))
+    monkeypatch.setattr(programme, "_watch", lambda *_: next(ends))
     facts = {"parts": ["smoke", "card", "tiers", "fae"], "processes": []}
     given = SimpleNamespace(out=tmp_path, cpu=True, minutes=1.0)
     programme._run(given, facts, 0.0, (tmp_path, tmp_path), None)

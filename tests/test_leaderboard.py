@@ -61,7 +61,7 @@ def test_what_a_version_poses_is_frozen(version: int) -> None:
     told = []
     for posed, name in problems.load(version).problems():
         machine = load_machine(name)
-        workload, _ = problems.drawn(version, posed, machine)
+        workload, _ = problems.workload_and_batches(version, posed, machine)
         told.append([posed.name, workload.fingerprint, name, content_hash(machine.topology, machine.constants)])
     assert content_hash(told) == POSED[version]
 

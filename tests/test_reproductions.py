@@ -214,7 +214,7 @@ def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> 
         assert seen[name] == pytest.approx([1.0] * len(seen[name])), name
     for name in ("margin-production", "largest-margin"):
         number = log_mean(seen[f"{name}-stand-in"]).value
-        assert claims[name].paper == pytest.approx(claims[name].scale.shown(number), abs=0.06), name
+        assert claims[name].paper == pytest.approx(claims[name].scale.in_print(number), abs=0.06), name
     assert seen["margin-open-tables-order"] == pytest.approx([1.0])
     assert min(seen["margin-open-tables-region"]) > 1.01
     assert paper_table.published_as("Mixed-80 (8)") == "Prod-80 (8)"

@@ -145,14 +145,14 @@ def rewritten(path: Path, tables: Path) -> tuple[Path, str]:
     spec = parse(path)
     document = path.parent / spec.document
     text = document.read_text()
-    made = {block.name: block for block in spec.blocks}
-    found = [match.group(1) for match in _MARKER.finditer(text)]
-    if sorted(found) != sorted(block.name for block in spec.blocks) or len(_ANY_MARKER.findall(text)) != 2 * len(found):
-        raise BadInput(f"{document}: its blocks {found} are not those of {path}: {list(made)}")
+    blocks = {block.name: block for block in spec.blocks}
+    names = [match.group(1) for match in _MARKER.finditer(text)]
+    if sorted(names) != sorted(block.name for block in spec.blocks) or len(_ANY_MARKER.findall(text)) != 2 * len(names):
+        raise BadInput(f"{document}: its blocks {names} are not those of {path}: {list(blocks)}")
 
     def anew(match: re.Match[str]) -> str:
         name = match.group(1)
-        return f"<!-- numbers: {name} begin -->\n{block_text(made[name], tables)}\n<!-- numbers: {name} end -->"
+        return f"<!-- numbers: {name} begin -->\n{block_text(blocks[name], tables)}\n<!-- numbers: {name} end -->"
 
     return document, _MARKER.sub(anew, text)
 
@@ -182,7 +182,7 @@ def block_text(block: Block, tables: Path) -> str:
 
 
 def _table(block: Block, frame: pd.DataFrame) -> str:
-    wide = _arranged(block, frame)
+    wide = _arrange(block, frame)
     keys = [key if isinstance(key, tuple) else (key,) for key in wide.index]
     names = [[_name(part) for part in key] for key in keys]
     columns = [_cells(column, wide) for column in block.columns]
@@ -205,7 +205,7 @@ def _name(value: Any) -> str:
     return str(value)
 
 
-def _arranged(block: Block, frame: pd.DataFrame) -> pd.DataFrame:
+def _arrange(block: Block, frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each name, in the table's order, with all columns that expressions may use."""
     keys = list(block.rows)
     inner = [*keys, *([block.spread.by] if block.spread else [])]
@@ -269,19 +269,19 @@ def _ledger(block: Block, frame: pd.DataFrame) -> str:
     parts = []
     for paper, rows in frame.groupby("paper", sort=False):
         heads = (str(paper), "direction", "magnitude", "the paper says", "ours", "region")
-        told = [(ledger_cells(row), below) for row, below in below_statements(_rows(rows))]
-        cells = [(cell[0] if below else f"**{cell[0]}**", *cell[1:]) for cell, below in told]
+        lines_of_paper = [(ledger_cells(row), below) for row, below in below_statements(_rows(rows))]
+        cells = [(cell[0] if below else f"**{cell[0]}**", *cell[1:]) for cell, below in lines_of_paper]
         parts += [_line(row) for row in (heads, ["---"] * len(heads), *cells)] + [""]
     return "\n".join([*parts, f"{' and '.join(f'`{TABLES}/{name}`' for name in block.tables)}."])
 
 
 def _verdicts(block: Block, frame: pd.DataFrame) -> str:
     """Write a line for each paper: its statements, and how many came to which direction / which magnitude."""
-    found = set(frame["direction"]) | set(frame["magnitude"])
-    strange = found - {*VERDICTS, NOT_STATED}
+    used_verdicts = set(frame["direction"]) | set(frame["magnitude"])
+    strange = used_verdicts - {*VERDICTS, NOT_STATED}
     if strange:
         raise BadInput(f"the ledger has verdicts that none knows: {', '.join(sorted(strange))}")
-    verdicts = [verdict for verdict in VERDICTS if verdict in found]
+    verdicts = [verdict for verdict in VERDICTS if verdict in used_verdicts]
     by, head = next(iter(block.rows.items()), ("paper", "paper"))
     heads = (head, "statements" if by == "paper" else "rows", *verdicts)
     lines = [_line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
@@ -296,21 +296,21 @@ def _verdicts(block: Block, frame: pd.DataFrame) -> str:
 
 def _answer(block: Block, frame: pd.DataFrame) -> str:
     """Write the end of ``shardbench run``, without logs and keys, which tables do not have."""
-    said = ["\n".join(lines(found)) for found in answers_of_table(frame)]
-    return "\n".join(["```", "\n\n".join(said), "```", "", f"`{TABLES}/{block.tables[0]}`."])
+    texts = ["\n".join(lines(answer)) for answer in answers_of_table(frame)]
+    return "\n".join(["```", "\n\n".join(texts), "```", "", f"`{TABLES}/{block.tables[0]}`."])
 
 
 def _support(block: Block, frame: pd.DataFrame) -> str:
     """Write a line a row and a column a way; what errors say is numbered below, and releases that differ are named."""
     engines = frame[["torchrec", "fbgemm", "torch"]].drop_duplicates()
-    ways, said = list(dict.fromkeys(frame["way"])), dict[str, int]()
+    ways, numbers = list(dict.fromkeys(frame["way"])), dict[str, int]()
     lines = [_line([*block.rows.values(), *ways]), _line(["---"] * (len(block.rows) + len(ways)))]
     for row, cells in frame.groupby("row", sort=False):
-        told = [_supported(cells[cells["way"] == way], len(engines), said) for way in ways]
-        lines.append(_line([str(row), *told]))
+        row_cells = [_support_cell(cells[cells["way"] == way], len(engines), numbers) for way in ways]
+        lines.append(_line([str(row), *row_cells]))
     notes = [
         part
-        for text, number in said.items()
+        for text, number in numbers.items()
         for part in textwrap.wrap(f"{number}. {text}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
     ]
     with_what = "; ".join(f"TorchRec {one}, FBGEMM {two}, torch {three}" for one, two, three in engines.to_numpy())
@@ -318,24 +318,26 @@ def _support(block: Block, frame: pd.DataFrame) -> str:
     return "\n".join([*lines, "", *notes, *([""] if notes else []), *end])
 
 
-def _supported(cells: pd.DataFrame, releases: int, said: dict[str, int]) -> str:
+def _support_cell(cells: pd.DataFrame, releases: int, numbers: dict[str, int]) -> str:
     """Return one cell: the newest release's outcome, with the numbers of what was said and of what others do."""
     if len(cells) != releases:
         raise BadInput(f"{len(cells)} of {releases} releases have the cell {cells['row'].iloc[0]!r}")
-    found: dict[str, list[str]] = {}
+    by_cell: dict[str, list[str]] = {}
     for outcome, same in cells.groupby("outcome", sort=False):
         why = same["why"].iloc[0]
         text = "" if pd.isna(why) else re.sub(r"'[^']*'", "'...'", _KINDS.sub("", why))
-        number = f" ({said.setdefault(text, len(said) + 1)})" if text else ""
-        found[f"{outcome}{number}"] = list(same["torchrec"])
-    newest, *others = sorted(found, key=lambda outcome: list(cells["torchrec"]).index(found[outcome][-1]), reverse=True)
-    notes = [said.setdefault(f"{one} in {' and '.join(found[one])}", len(said) + 1) for one in others]
+        number = f" ({numbers.setdefault(text, len(numbers) + 1)})" if text else ""
+        by_cell[f"{outcome}{number}"] = list(same["torchrec"])
+    newest, *others = sorted(
+        by_cell, key=lambda outcome: list(cells["torchrec"]).index(by_cell[outcome][-1]), reverse=True
+    )
+    notes = [numbers.setdefault(f"{one} in {' and '.join(by_cell[one])}", len(numbers) + 1) for one in others]
     return newest + "".join(f" ({number})" for number in notes)
 
 
 def _session(block: Block, tables: Path) -> str:
-    said = "".join((tables / name).read_text() for name in block.tables)
-    return "\n".join(["```console", said.rstrip(), "```", "", f"`{TABLES}/{block.tables[0]}`."])
+    text = "".join((tables / name).read_text() for name in block.tables)
+    return "\n".join(["```console", text.rstrip(), "```", "", f"`{TABLES}/{block.tables[0]}`."])
 
 
 _FORMS = {

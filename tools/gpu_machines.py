@@ -50,33 +50,33 @@ def source(key: str, sheet: DataSheet) -> str:
     share = share or sheet.fabric
     if key == "dense_tf32_rate" and sheet.tf32 == sheet.fp32:
         share = "product_fp32"
-    known = known_gpus().shares[share]
+    rate_share = known_gpus().shares[share]
     passes = {
         "vector_copy": ", each byte read and written", "activation_copy": ", each byte read and written",
         "reduce": ", as block copies (assumption)",
         "lookup_copy": ", 8 bytes as vectors' (assumption)", "length_copy": ", 4 bytes as vectors' (assumption)",
     }.get(key, "")  # fmt: skip
-    origin = FITTED if known.fitted else known.source
-    return f"{sheet.source}: {getattr(sheet, peak):g} {words}; times {known.value:g}{passes}: {origin}"
+    origin = FITTED if rate_share.fitted else rate_share.source
+    return f"{sheet.source}: {getattr(sheet, peak):g} {words}; times {rate_share.value:g}{passes}: {origin}"
 
 
-def block(key: str, value: float, said: str) -> str:
+def block(key: str, value: float, origin: str) -> str:
     """Return the lines of one constant."""
     unit, judged = _UNIT[key], ERROR_OF.get(key, "assumption: a factor 2, nothing judges it")
     number = float(f"{value / UNITS[unit][1]:.4g}")
     error = stated_factor(judged) or 2
     return (
-        f'[constants.{key}]\nvalue = {number:.10g}\nunit = "{unit}"\nsource = "{said}"\n'
+        f'[constants.{key}]\nvalue = {number:.10g}\nunit = "{unit}"\nsource = "{origin}"\n'
         f'error = {error:g}\nerror_source = "{judged}"\n'
     )
 
 
 def with_block(text: str, key: str, lines: str | None) -> str:
     """Return a machine file's text with one constant's lines replaced, added at the end, or (None) removed."""
-    found = re.search(rf"^\[constants\.{key}\]\n(?:[^\n]+\n?)*", text, flags=re.M)
-    if found is None:
+    match = re.search(rf"^\[constants\.{key}\]\n(?:[^\n]+\n?)*", text, flags=re.M)
+    if match is None:
         return text if lines is None else text.rstrip("\n") + "\n\n" + lines
-    head, tail = text[: found.start()], text[found.end() :]
+    head, tail = text[: match.start()], text[match.end() :]
     if lines is None:
         return head.rstrip("\n") + "\n" + ("\n" + tail.lstrip("\n") if tail.strip() else "")
     return head + lines + tail
@@ -85,11 +85,11 @@ def with_block(text: str, key: str, lines: str | None) -> str:
 def with_errors(text: str) -> str:
     """Return a machine file's text with the errors of those constants that held-out points judge."""
 
-    def judged(found: re.Match[str]) -> str:
-        key = found[1]
-        if key not in ERROR_OF or "error = " not in found[0]:
-            return found[0]
-        lines = re.sub(r"^error = .*$", f"error = {stated_factor(ERROR_OF[key]) or 2:g}", found[0], flags=re.M)
+    def judged(match: re.Match[str]) -> str:
+        key = match[1]
+        if key not in ERROR_OF or "error = " not in match[0]:
+            return match[0]
+        lines = re.sub(r"^error = .*$", f"error = {stated_factor(ERROR_OF[key]) or 2:g}", match[0], flags=re.M)
         return re.sub(r"^error_source = .*$", f'error_source = "{ERROR_OF[key]}"', lines, flags=re.M)
 
     return re.sub(r"^\[constants\.(\w+)\]\n(?:[^\n]+\n?)*", judged, text, flags=re.M)
@@ -106,7 +106,7 @@ def gpu_files() -> list[str]:
     return sorted(file.stem for file in FILES.glob("*.toml") if not file.stem.startswith("cpu-"))
 
 
-def written(name: str) -> str:
+def file_text(name: str) -> str:
     """Return the text of a machine file as it has to be."""
     text = (FILES / f"{name}.toml").read_text()
     of, part = SLICES.get(name, (name, 1))
@@ -117,20 +117,20 @@ def written(name: str) -> str:
     base = tomllib.loads(text).get("base")
     inherited = rates(known_gpus().gpus[base], shared()) if base else {}
     for key, value in own.items():
-        said = source(key, sheet)
+        origin = source(key, sheet)
         if part > 1:
             fast, slow = any(word in key for word in _SLICED), key in _SLOWED
-            said = f"a {part}th of {of}" if fast else f"{part} times {of}" if slow else said
-            text = with_block(text, key, block(key, value / part if fast else value * part if slow else value, said))
+            origin = f"a {part}th of {of}" if fast else f"{part} times {of}" if slow else origin
+            text = with_block(text, key, block(key, value / part if fast else value * part if slow else value, origin))
         else:
-            text = with_block(text, key, None if inherited.get(key) == value else block(key, value, said))
+            text = with_block(text, key, None if inherited.get(key) == value else block(key, value, origin))
     return with_trust(with_errors(text))
 
 
 def main() -> None:
     """Run the command line, from the repository's root."""
     for name in gpu_files():
-        write_atomically(FILES / f"{name}.toml", written(name))
+        write_atomically(FILES / f"{name}.toml", file_text(name))
 
 
 if __name__ == "__main__":

@@ -39,12 +39,12 @@ def parts(results: Path) -> Iterator[tuple[str, list[BaseRecord]]]:
 def line(name: str, records: Iterable[BaseRecord]) -> tuple[object, ...]:
     """Return a part's line; hours are from the first record's begin to the last one's, without pauses."""
     listed = list(records)
-    known = [record.provenance for record in listed if record.provenance is not None]
-    begun = sorted(each.started for each in known)
-    hours = sum(((b - a) for a, b in zip(begun, begun[1:]) if b - a <= PAUSE), timedelta()) / timedelta(hours=1)
-    commits = dict.fromkeys(each.commit[:_SHORT] for each in sorted(known, key=lambda of: of.started) if each.commit)
-    here = sum(each.judge_version == JUDGE_VERSION for each in known)
-    span = (f"{begun[0]:%Y-%m-%d %H:%M}", f"{begun[-1]:%Y-%m-%d %H:%M}") if begun else ("", "")
+    behind = [record.provenance for record in listed if record.provenance is not None]
+    starts = sorted(each.started for each in behind)
+    hours = sum(((b - a) for a, b in zip(starts, starts[1:]) if b - a <= PAUSE), timedelta()) / timedelta(hours=1)
+    commits = dict.fromkeys(each.commit[:_SHORT] for each in sorted(behind, key=lambda of: of.started) if each.commit)
+    here = sum(each.judge_version == JUDGE_VERSION for each in behind)
+    span = (f"{starts[0]:%Y-%m-%d %H:%M}", f"{starts[-1]:%Y-%m-%d %H:%M}") if starts else ("", "")
     return name, len(listed), f"{hours:.2f}", *span, " ".join(commits), here
 
 

@@ -66,21 +66,21 @@ def table_list(tables: int, folder: Path) -> Path:
 
 def ask(tables: Path, *options: str) -> tuple[dict[str, Any] | None, float, float]:
     """Run the command; return its answer (None where it exits with an error), and its wall and CPU seconds."""
-    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    start_s, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     command = ["shardbench", "plan", str(tables), MACHINE, "--json", *options]
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    process = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return json.loads(done.stdout) if done.returncode == 0 else None, time.perf_counter() - begun, cpu_s
+    return json.loads(process.stdout) if process.returncode == 0 else None, time.perf_counter() - start_s, cpu_s
 
 
 def sorting_s() -> float:
     """Return CPU seconds of sorting ten million numbers, the median of repeats."""
     numbers, seconds = np.random.default_rng(0).random(SORTED), []
     for _ in range(REPEATS):
-        begun = time.process_time()
+        start_s = time.process_time()
         np.sort(numbers)
-        seconds.append(time.process_time() - begun)
+        seconds.append(time.process_time() - start_s)
     return statistics.median(seconds)
 
 
@@ -89,14 +89,14 @@ def speed() -> list[dict[str, object]]:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     sort_s, rows = sorting_s(), list[dict[str, object]]()
     with tempfile.TemporaryDirectory() as folder:
-        tables, found = table_list(TABLES, Path(folder)), list[tuple[float, float]]()
+        tables, times = table_list(TABLES, Path(folder)), list[tuple[float, float]]()
         for _ in range(REPEATS):
             answer, _, cpu_s = ask(tables, "--batch-size", str(BATCH))
             if answer is None:
                 raise SystemExit("the command has no plan")
             # Those that have a process of their own plan beside the others: on one core in turn with them.
-            found.append((cpu_s, sum(one["plan_s"] for one in answer["tried"])))
-        whole, planning = (statistics.median(column) for column in zip(*found))
+            times.append((cpu_s, sum(one["plan_s"] for one in answer["tried"])))
+        whole, planning = (statistics.median(column) for column in zip(*times))
         rows.append(
             {
                 "what": "shardbench plan", "tables": TABLES, "devices": 16, "budget_s": 30.0, "backend": "measured",
@@ -109,9 +109,9 @@ def speed() -> list[dict[str, object]]:
         for budget in budgets:
             seconds = []
             for _ in range(1 if budget == max(budgets) and len(budgets) > 1 else REPEATS):
-                begun, cpu = time.perf_counter(), time.process_time()
+                start_s, start_cpu_s = time.perf_counter(), time.process_time()
                 plan = strategy.plan(problem, Budget(plan_s=budget), 0)
-                seconds.append((time.process_time() - cpu, time.perf_counter() - begun))
+                seconds.append((time.process_time() - start_cpu_s, time.perf_counter() - start_s))
             validate(plan, problem, strategy.moves)
             steps[budget] = estimate(plan, problem, DenseShape()).step_ms
             cpu_s, wall_s = (statistics.median(column) for column in zip(*seconds))
@@ -145,29 +145,29 @@ def load(processes: int) -> Iterator[None]:
             one.kill()
 
 
-def _asked(tables: Path, budget: float, number: int) -> tuple[dict[str, Any] | None, float, float]:
-    found = ask(tables, "--batch-size", "4096", "--budget", str(budget))
-    print(f"{budget:g} s, run {number + 1}: {'a plan' if found[0] else 'NO plan'} after {found[1]:.1f} s", flush=True)
-    return found
+def _ask(tables: Path, budget: float, number: int) -> tuple[dict[str, Any] | None, float, float]:
+    answer = ask(tables, "--batch-size", "4096", "--budget", str(budget))
+    print(f"{budget:g} s, run {number + 1}: {'a plan' if answer[0] else 'NO plan'} after {answer[1]:.1f} s", flush=True)
+    return answer
 
 
-def loaded() -> list[dict[str, object]]:
+def under_load() -> list[dict[str, object]]:
     """Return a row for each budget: how many runs end in a plan, and what became of the strategies."""
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder, load(LOAD):
         tables = table_list(LOADED_TABLES, Path(folder))
         for budget in BUDGETS:
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                runs = list(pool.map(partial(_asked, tables, budget), range(RUNS)))
+                runs = list(pool.map(partial(_ask, tables, budget), range(RUNS)))
             answers = [answer for answer, _, _ in runs if answer is not None]
-            tried = [one for answer in answers for one in answer["tried"]]
+            attempts = [one for answer in answers for one in answer["tried"]]
             rows.append(
                 {
                     "tables": LOADED_TABLES, "budget": f"{budget:g} s", "load": LOAD, "at_once": AT_ONCE,
                     "backend": "measured", "n": RUNS, "n_counts": "runs", "with_a_plan": len(answers),
-                    "strategies": len(tried) // max(len(answers), 1),
-                    "without_plan": sum(one["step_ms"] is None for one in tried),
-                    "late": sum(one["late"] for one in tried),
+                    "strategies": len(attempts) // max(len(answers), 1),
+                    "without_plan": sum(one["step_ms"] is None for one in attempts),
+                    "late": sum(one["late"] for one in attempts),
                     "wall_s": statistics.median(wall for _, wall, _ in runs), "most_wall_s": max(w for _, w, _ in runs),
                 }
             )  # fmt: skip
@@ -176,19 +176,19 @@ def loaded() -> list[dict[str, object]]:
 
 def session() -> str:
     """Return what a terminal shows of a new environment that the wheel is installed into and asked in."""
-    wheels, shown = sorted(DIST.glob("*.whl")), []
+    wheels, outputs = sorted(DIST.glob("*.whl")), []
     if len(wheels) != 1:
         raise SystemExit(f"{DIST} has {len(wheels)} wheels: make one with nox -s build")
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         environment = {**os.environ, "PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}"}
         for command in SESSION:
-            line, begun = command.format(wheel=wheels[0].name), time.perf_counter()
-            done = subprocess.run(
+            line, start_s = command.format(wheel=wheels[0].name), time.perf_counter()
+            process = subprocess.run(
                 line.split(), cwd=DIST, env=environment, check=True, stdout=subprocess.PIPE, text=True
             )
-            shown.append(f"$ {line}  # {time.perf_counter() - begun:.0f} s\n{done.stdout}")
-    return "".join(shown)
+            outputs.append(f"$ {line}  # {time.perf_counter() - start_s:.0f} s\n{process.stdout}")
+    return "".join(outputs)
 
 
 def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
@@ -204,7 +204,7 @@ def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Run the command line."""
     what, out = arguments
-    text = session() if what == "session" else as_csv({"speed": speed, "loaded": loaded}[what]())
+    text = session() if what == "session" else as_csv({"speed": speed, "loaded": under_load}[what]())
     write_atomically(Path(out), text)
     print(text, end="")
 

@@ -85,7 +85,7 @@ def one(data_set: str, source: Path, target: Path) -> tuple[float, int]:
 
 def measure(rows: tuple[int, ...], repeats: int = REPEATS, repeated_rows: int = MILLION) -> list[dict[str, object]]:
     """Return a row for each data set, kind of file and size; ``repeated_rows`` are measured often, and packed, too."""
-    taken: dict[tuple[str, str, int], list[tuple[float, int]]] = {}
+    times: dict[tuple[str, str, int], list[tuple[float, int]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for size in rows:
@@ -97,25 +97,25 @@ def measure(rows: tuple[int, ...], repeats: int = REPEATS, repeated_rows: int = 
                 for file in files:
                     for data_set in ("criteo_kaggle", "criteo_terabyte"):
                         kind = "gz" if file.suffix == ".gz" else "text"
-                        taken.setdefault((data_set, kind, size), []).append(_apart(data_set, file, folder / "out"))
+                        times.setdefault((data_set, kind, size), []).append(_apart(data_set, file, folder / "out"))
             for file in files:
                 file.unlink()
-    return [_row(*key, found) for key, found in taken.items()]
+    return [_row(*key, own_times) for key, own_times in times.items()]
 
 
 def _apart(data_set: str, source: Path, target: Path) -> tuple[float, int]:
     """Run ``one`` in a process of its own, whose memory is nobody else's."""
     command = [sys.executable, __file__, "--one", data_set, str(source), str(target)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ))
+    process = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ))
     shutil.rmtree(target)
-    seconds, peak = said.stdout.split()
+    seconds, peak = process.stdout.split()
     return float(seconds), int(peak)
 
 
-def _row(data_set: str, kind: str, size: int, found: list[tuple[float, int]]) -> dict[str, object]:
-    rates = sorted(size / seconds for seconds, _ in found)
+def _row(data_set: str, kind: str, size: int, times: list[tuple[float, int]]) -> dict[str, object]:
+    rates = sorted(size / seconds for seconds, _ in times)
     middle = (round(rate) for rate in (statistics.median(rates), rates[0], rates[-1]))
-    return dict(zip(COLUMNS, (data_set, kind, size, len(found), *middle, max(peak for _, peak in found))))
+    return dict(zip(COLUMNS, (data_set, kind, size, len(times), *middle, max(peak for _, peak in times))))
 
 
 def as_csv(rows: list[dict[str, object]]) -> str:

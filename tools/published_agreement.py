@@ -57,11 +57,11 @@ AT_MOST_ONE = ("gather", "nvlink", "pcie", "copy", "product_tensor")
 SHARES = Path("src/shardbench/cost/published/gpus.json")
 
 
-def cells(found: Predicted) -> tuple[str, ...]:
+def cells(point: Predicted) -> tuple[str, ...]:
     """Return a point's cells, in the order of COLUMNS."""
     return (
-        found.point, found.source, f"{found.published_ms:.5g}", f"{found.predicted_ms:.4g}", f"{found.error_pct:.1f}",
-        found.split, found.family, found.group, found.device, found.constants_of,
+        point.point, point.source, f"{point.published_ms:.5g}", f"{point.predicted_ms:.4g}", f"{point.error_pct:.1f}",
+        point.split, point.family, point.group, point.device, point.constants_of,
     )  # fmt: skip
 
 
@@ -71,29 +71,29 @@ def fit() -> dict[str, float]:
     A family whose machine is no GPU's file takes no part. Residuals beyond ROBUST count ever less than their square, so
     that no single source decides.
     """
-    known = known_gpus()
-    chosen: list[tuple[Point, Family, float]] = []
+    gpus = known_gpus()
+    points: list[tuple[Point, Family, float]] = []
     for family in published().families.values():
         split = family.split()
         groups = [p.group for p in family.points]
         # Repeats of one measurement weigh together as one.
-        chosen += [(p, family, groups.count(p.group) ** -0.5) for p in family.points if split[p.point] == FIT]
-    names = [name for name, share in known.shares.items() if share.fitted]
-    prior = np.log([known.shares[name].prior for name in names])
+        points += [(p, family, groups.count(p.group) ** -0.5) for p in family.points if split[p.point] == FIT]
+    names = [name for name, share in gpus.shares.items() if share.fitted]
+    prior = np.log([gpus.shares[name].prior for name in names])
     upper = np.array([0.0 if name in AT_MOST_ONE else np.inf for name in names])
 
     def residuals(
         logs: "np.ndarray[tuple[int], np.dtype[np.float64]]",
     ) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
         shares = shared() | dict(zip(names, np.exp(logs).tolist()))
-        errors = np.array([w * np.log(predicted_ms(p, f, shares) / p.published_ms) / ERROR_SCALE for p, f, w in chosen])
+        errors = np.array([w * np.log(predicted_ms(p, f, shares) / p.published_ms) / ERROR_SCALE for p, f, w in points])
         scale = ROBUST / ERROR_SCALE
         soft = np.sign(errors) * scale * np.sqrt(2.0 * (np.sqrt(1.0 + (errors / scale) ** 2) - 1.0))
         return np.concatenate([soft, (logs - prior) / PRIOR_SCALE])
 
-    start = np.minimum(np.log([known.shares[name].value for name in names]), upper - 1e-6)
-    found = least_squares(residuals, start, bounds=(-np.inf, upper), diff_step=1e-3, xtol=1e-4)
-    return dict(zip(names, np.exp(found.x).tolist()))
+    start = np.minimum(np.log([gpus.shares[name].value for name in names]), upper - 1e-6)
+    solution = least_squares(residuals, start, bounds=(-np.inf, upper), diff_step=1e-3, xtol=1e-4)
+    return dict(zip(names, np.exp(solution.x).tolist()))
 
 
 def with_values(text: str, values: dict[str, float]) -> str:
@@ -112,9 +112,9 @@ def steps_csv(rows: Iterable[Predicted]) -> str:
     """Return the table of whole published steps as CSV, with the parts of each prediction."""
     lines = []
     families = published().families
-    found = {f"{name}/{point.point}": point for name in families for point in families[name].points}
+    points = {f"{name}/{point.point}": point for name in families for point in families[name].points}
     for row in rows:
-        step = found[row.point]
+        step = points[row.point]
         if not isinstance(step, PublishedStep):
             continue
         parts = step_parts(step, committed(step.machine), shared()["host_step_s"])
@@ -173,9 +173,9 @@ def steps_markdown(rows: list[Predicted]) -> str:
         "| pairs that differ by more than 5 % | pairs | in the right order | median error of the ratio |",
         "|---|---|---|---|",
     ]
-    found = [pair for pair in pairs() if pair.told_apart]
-    for name in ("all", *dict.fromkeys(p.family for p in found)):
-        some = [p for p in found if name in ("all", p.family)]
+    step_pairs = [pair for pair in pairs() if pair.told_apart]
+    for name in ("all", *dict.fromkeys(p.family for p in step_pairs)):
+        some = [p for p in step_pairs if name in ("all", p.family)]
         off = median(p.error_pct for p in some)
         lines.append(f"| {name} | {len(some)} | {sum(p.sign_right for p in some)} | {off:.1f} % |")
     return "\n".join(lines)
@@ -214,8 +214,8 @@ def markdown(rows: list[Predicted]) -> str:
         lines += ["", *textwrap.wrap(about, WIDTH, break_on_hyphens=False, break_long_words=False)]
         lines += [""] * bool(family.constants)
         for key, value in family.constants.items():
-            said = f"- `{key}` = {value.value:g}: {value.source}"
-            lines += textwrap.wrap(said, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+            constant = f"- `{key}` = {value.value:g}: {value.source}"
+            lines += textwrap.wrap(constant, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
 
 

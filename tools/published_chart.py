@@ -43,7 +43,7 @@ def line(first: tuple[float, float], second: tuple[float, float], more: str) -> 
     return f'<line x1="{a:.1f}" y1="{b:.1f}" x2="{c:.1f}" y2="{d:.1f}" stroke="{GREY}" {more}/>'
 
 
-def drawn(rows: list[dict[str, str]]) -> str:
+def draw(rows: list[dict[str, str]]) -> str:
     """Return the picture: one mark a step, its colour the GPU, its size their number, hollow where held out."""
     bottom, right = TOP + SIDE, LEFT + SIDE
     parts = [
@@ -81,7 +81,7 @@ def drawn(rows: list[dict[str, str]]) -> str:
 def main() -> None:
     """Run the command line, from the repository's root."""
     with STEPS_CSV.open() as file:
-        write_atomically(SVG, drawn(list(csv.DictReader(file))))
+        write_atomically(SVG, draw(list(csv.DictReader(file))))
 
 
 if __name__ == "__main__":

@@ -127,11 +127,11 @@ def sensitivities(point: Point, family: Family, constants: tuple[str, ...]) -> F
     """Return d log(predicted) / d log(constant), [constants], by central differences."""
     width = 2.0 * math.log(_STEP)
     return np.array(
-        [math.log(_moved(point, family, c, _STEP) / _moved(point, family, c, 1.0 / _STEP)) / width for c in constants]
+        [math.log(_ms_at(point, family, c, _STEP) / _ms_at(point, family, c, 1.0 / _STEP)) / width for c in constants]
     )
 
 
-def _moved(point: Point, family: Family, constant: str, factor_: float) -> float:
+def _ms_at(point: Point, family: Family, constant: str, factor_: float) -> float:
     return predicted_ms(point, family, factors={constant: factor_})
 
 
@@ -143,8 +143,8 @@ def form_error(name: str) -> float:
 
     def errors(logs: Floats) -> Floats:
         factors = dict(zip(judged.constants, np.exp(logs).tolist()))
-        found = [math.sqrt(w) * math.log(predicted_ms(p, f, factors=factors) / p.published_ms) for p, f, w in points]
-        return np.array(found)
+        gaps = [math.sqrt(w) * math.log(predicted_ms(p, f, factors=factors) / p.published_ms) for p, f, w in points]
+        return np.array(gaps)
 
     groups = len({(id(family), point.group) for point, family, _ in points})
 
@@ -223,14 +223,14 @@ def coverage(points: Sequence[tuple[Point, Family]], common: Callable[[Point, Fa
     every = [(a - b, x - y) for (i, a, x), (j, b, y) in combinations(times, 2) if i == j]
     pairs = [(drawn, real) for drawn, real in every if abs(real) > math.log(DIFFERENT)]
     slower = [(float(np.mean(drawn > 0)), real > 0) for drawn, real in pairs]
-    known = [(p > 0.5) == real for p, real in slower if sure(p)]
+    outcomes = [(p > 0.5) == real for p, real in slower if sure(p)]
     return Coverage(
         points=len(times),
         in_band=sum(_holds(drawn, real) for _, drawn, real in times),
         pairs=len(pairs),
         ratios_in_band=sum(_holds(drawn, real) for drawn, real in pairs),
-        sure=len(known),
-        right=sum(known),
+        sure=len(outcomes),
+        right=sum(outcomes),
     )
 
 
@@ -249,11 +249,11 @@ def trust_csv() -> str:
             if isinstance(point, kind) and family.fitted:
                 of_machines.setdefault(machine_of(point, family), []).append((point, family))
         for machine, points in sorted(of_machines.items()):
-            found = coverage(points, alike)
+            cover = coverage(points, alike)
             lines.append(
                 Trusted(
-                    backend="published", machine=machine, quantity=quantity, points=found.points, inside=found.in_band,
-                    pairs=found.pairs, sure=found.sure, right=found.right,
+                    backend="published", machine=machine, quantity=quantity, points=cover.points, inside=cover.in_band,
+                    pairs=cover.pairs, sure=cover.sure, right=cover.right,
                 ).cells()
             )  # fmt: skip
     return csv_text(COLUMNS, lines)

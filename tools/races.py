@@ -111,7 +111,7 @@ def run(results: Path, only: Sequence[str]) -> None:
 
 def _race(problem: Raced, results: Path) -> None:
     tables = str(results / DRAWN) if problem.tables == DRAWN else problem.tables
-    said = results / f"{problem.name}.json"
+    answer_file = results / f"{problem.name}.json"
     command = [
         "shardbench", "plan", tables, problem.machine, "--workload", problem.workload, "--budget", str(PLAN_S),
         "--race", "--race-s", str(RACE_S), "--results", str(results), "--json",
@@ -120,35 +120,35 @@ def _race(problem: Raced, results: Path) -> None:
     print(" ".join(command), flush=True)
     (results / "machines" / problem.name).mkdir(parents=True, exist_ok=True)
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    write_atomically(said, json.dumps(json.loads(answer), indent=1, sort_keys=True) + "\n")
+    write_atomically(answer_file, json.dumps(json.loads(answer), indent=1, sort_keys=True) + "\n")
 
 
 def _check(problem: Raced, results: Path) -> None:
     """Time the raced plan, every strategy's and the variants' again: no plan drops out, none knows the race."""
     workload = problem.build(results)
-    said = json.loads((results / f"{problem.name}.json").read_text())
-    raced = {one["name"]: _plan(results, one["plan_hash"]) for one in said["standings"] if one["plan_hash"]}
-    best = said["best"]
-    found: dict[str, Candidate] = {}
+    answer = json.loads((results / f"{problem.name}.json").read_text())
+    raced = {one["name"]: _plan(results, one["plan_hash"]) for one in answer["standings"] if one["plan_hash"]}
+    best = answer["best"]
+    candidates: dict[str, Candidate] = {}
     machine = load_machine(problem.machine)
-    asked = {name: one for name, one in strategies().items() if not one.role.named_only or name in VARIANTS}
-    shared = any(Sees.INPUTS in strategy.sees for strategy in asked.values())
-    seen = Problem.of(
+    entrants = {name: one for name, one in strategies().items() if not one.role.named_only or name in VARIANTS}
+    shared = any(Sees.INPUTS in strategy.sees for strategy in entrants.values())
+    posed = Problem.of(
         workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
         inputs=workload.input_sample if shared else None,
     )  # fmt: skip
-    question = CountedQuestion(seen, DrawnBatches(workload, workload.test_batches), workload.dense)
-    found[RACED] = Candidate(name=RACED, plan=raced[best], step_ms=question.judge(raced[best]).step_ms)
-    for name, strategy in asked.items():
-        plan = raced[name] if name in raced else _asked(question, strategy)
-        if plan is not None and all(plan.segments != one.plan.segments for one in found.values()):
-            found[name] = Candidate(name=name, plan=plan, step_ms=question.judge(plan).step_ms)
+    question = CountedQuestion(posed, DrawnBatches(workload, workload.test_batches), workload.dense)
+    candidates[RACED] = Candidate(name=RACED, plan=raced[best], step_ms=question.judge(raced[best]).step_ms)
+    for name, strategy in entrants.items():
+        plan = raced[name] if name in raced else _ask(question, strategy)
+        if plan is not None and all(plan.segments != one.plan.segments for one in candidates.values()):
+            candidates[name] = Candidate(name=name, plan=plan, step_ms=question.judge(plan).step_ms)
     options = RaceOptions(name=problem.check, results=results, data=Path("data"), drops=False, most_rounds=CHECKS)
     with progress(as_json=False) as listener:
-        race(workload, problem.machine, list(found.values()), {}, options, listener)
+        race(workload, problem.machine, list(candidates.values()), {}, options, listener)
 
 
-def _asked(question: CountedQuestion, strategy: Strategy) -> Plan | None:
+def _ask(question: CountedQuestion, strategy: Strategy) -> Plan | None:
     answer = evaluate(question, strategy, Budget(plan_s=ONE_PLAN_S, fit_s=FIT_S), 0, slack=2.0)
     if isinstance(answer, Failure):
         print(f"{strategy.name}: {answer.outcome}: {answer.cause}")
@@ -159,14 +159,14 @@ def _asked(question: CountedQuestion, strategy: Strategy) -> Plan | None:
 def draw(results: Path, commit: str) -> None:
     """Write three table sets that the commit's hash decides; sets too large for two copies on two ranks are skipped."""
     rng = np.random.default_rng(int(hashlib.sha256(commit.encode()).hexdigest()[:16], 16))
-    kept = {"test_batches": 2, "profile_samples": 16_384, "dense": {"bottom": [16], "top": [16, 1]}}
+    sizes = {"test_batches": 2, "profile_samples": 16_384, "dense": {"bottom": [16], "top": [16, 1]}}
     lines = [f"# Drawn by tools/races.py of commit {commit}: three table sets that nobody chose."]
     for number, make in enumerate((_synthetic, _described, _synthetic), start=1):
         config = make(rng)
-        while not _fits({**config, **kept}):
+        while not _fits({**config, **sizes}):
             config = make(rng)
         lines += ["", "[[workloads]]", f'name = "drawn-{number}"']
-        lines += [f"{key} = {_toml(value)}" for key, value in {**config, **kept}.items()]
+        lines += [f"{key} = {_toml(value)}" for key, value in {**config, **sizes}.items()]
     write_atomically(results / DRAWN, "\n".join(lines) + "\n")
 
 
@@ -218,12 +218,12 @@ def _plan(results: Path, plan_hash: str) -> Plan:
 
 def _trials(name: str, results: Path) -> dict[str, tuple[Plan, list[Record]]]:
     """Return by candidate its plan and its trials that ended well, of records that are of one plan a candidate."""
-    found: dict[str, tuple[Plan, list[Record]]] = {}
+    by_candidate: dict[str, tuple[Plan, list[Record]]] = {}
     for record in trial_store(results, name).latest().values():
         if record.outcome is Outcome.OK and record.planned is not None:
             plan = _plan(results, record.planned.plan_hash)
-            found.setdefault(record.spec.strategy, (plan, []))[1].append(record)
-    return found
+            by_candidate.setdefault(record.spec.strategy, (plan, []))[1].append(record)
+    return by_candidate
 
 
 def _logs(records: Sequence[Record]) -> list[float]:
@@ -232,11 +232,11 @@ def _logs(records: Sequence[Record]) -> list[float]:
 
 def tables(results: Path, out: Path) -> None:
     """Write what became of every plan, of every race and of every correction as CSV."""
-    done = [problem for problem in PROBLEMS if (results / f"{problem.name}.json").is_file()]
-    checks = {problem.name: _trials(problem.check, results) for problem in done}
-    plans = pd.DataFrame([row for problem in done for row in _plan_rows(problem, results, checks[problem.name])])
-    races = pd.DataFrame([_race_row(problem, results, plans) for problem in done])
-    corrections = pd.DataFrame([*_corrections(done, checks, results)])
+    raced = [problem for problem in PROBLEMS if (results / f"{problem.name}.json").is_file()]
+    checks = {problem.name: _trials(problem.check, results) for problem in raced}
+    plans = pd.DataFrame([row for problem in raced for row in _plan_rows(problem, results, checks[problem.name])])
+    races = pd.DataFrame([_race_row(problem, results, plans) for problem in raced])
+    corrections = pd.DataFrame([*_corrections(raced, checks, results)])
     out.mkdir(parents=True, exist_ok=True)
     for name, table in (("plans", plans), ("races", races), ("correction", corrections)):
         write_atomically(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
@@ -266,31 +266,31 @@ def _plan_rows(
 
 
 def _race_row(problem: Raced, results: Path, plans: pd.DataFrame) -> dict[str, object]:
-    said = json.loads((results / f"{problem.name}.json").read_text())
+    answer = json.loads((results / f"{problem.name}.json").read_text())
     own = plans[plans["problem"] == problem.name]
     rivals = own[~own["raced_best"]]
     first = rivals.loc[rivals["over_raced_pct"].idxmin()]
-    chosen = own.loc[own["predicted_ms"].idxmin()]
+    model_choice = own.loc[own["predicted_ms"].idxmin()]
     return {
-        "problem": problem.name, "machine": problem.machine, "raced_best": said["best"],
-        "candidates": len(said["standings"]), "rounds": said["rounds"], "ended_by": said["ended_by"],
-        "planned_s": said["planned_s"], "raced_s": said["raced_s"], "backend": "measured",
+        "problem": problem.name, "machine": problem.machine, "raced_best": answer["best"],
+        "candidates": len(answer["standings"]), "rounds": answer["rounds"], "ended_by": answer["ended_by"],
+        "planned_s": answer["planned_s"], "raced_s": answer["raced_s"], "backend": "measured",
         "plans_checked": len(own), "n": int(own["n"].min()), "n_counts": "process groups a plan",
         "faster_plans": int((own["order"] == "faster").sum()), "best_rival": first["plan"],
         "best_rival_over_raced_pct": first["over_raced_pct"], "least_pct": first["least_pct"],
-        "models_choice": chosen["plan"], "models_choice_over_raced_pct": chosen["over_raced_pct"],
+        "models_choice": model_choice["plan"], "models_choice_over_raced_pct": model_choice["over_raced_pct"],
     }  # fmt: skip
 
 
 def _corrections(
-    done: Sequence[Raced], checks: Mapping[str, Mapping[str, tuple[Plan, list[Record]]]], results: Path
+    raced: Sequence[Raced], checks: Mapping[str, Mapping[str, tuple[Plan, list[Record]]]], results: Path
 ) -> Iterator[dict[str, object]]:
     """Yield how far whole steps are off on a problem's tables, as shipped and corrected by the race of another one."""
-    for judged in done:
+    for judged in raced:
         question = _question(judged, results)
         trials = [(plan, record) for plan, records in checks[judged.name].values() for record in records]
         before = step_errors(question.problem.machine, question, trials)
-        for by in done:
+        for by in raced:
             if by.name != judged.name and by.machine == judged.machine:
                 corrected = load_machine(str(results / "machines" / by.name / f"{judged.machine}.toml"))
                 after = step_errors(corrected, question, trials)

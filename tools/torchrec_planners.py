@@ -86,7 +86,7 @@ MEASURED_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Given:
+class Inputs:
     """The module, topology and constraints that both planners are asked with."""
 
     module: torch.nn.Module
@@ -110,11 +110,11 @@ class Given:
 
     def kinds(self, sharding: dict[str, Any]) -> int:
         """Count the tables that are not sharded as their constraint says."""
-        allowed = {name: constraint.sharding_types for name, constraint in self.constraints.items()}
-        return sum(bool(allowed[name]) and how.sharding_type not in allowed[name] for name, how in sharding.items())
+        types = {name: constraint.sharding_types for name, constraint in self.constraints.items()}
+        return sum(bool(types[name]) and how.sharding_type not in types[name] for name, how in sharding.items())
 
 
-def random_module(case: Case) -> Given:
+def random_module(case: Case) -> Inputs:
     """Make tables of log-uniform rows and pooling factors, of which a few are held to one sharding type."""
     rng = np.random.default_rng(case.tables)
     configs, constraints = [], {}
@@ -137,16 +137,16 @@ def random_module(case: Case) -> Given:
         ddr_cap=0,
     )
     tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
-    return Given(torch.nn.ModuleDict({"tables": tables}), topology, constraints, BATCH, RESERVED)
+    return Inputs(torch.nn.ModuleDict({"tables": tables}), topology, constraints, BATCH, RESERVED)
 
 
-def held(sharding: dict[str, Any], ranks: int) -> list[int]:
+def bytes_by_rank(sharding: dict[str, Any], ranks: int) -> list[int]:
     """Return the bytes of fp32 weights by rank, without tables that all ranks hold."""
-    found = np.zeros(ranks, dtype=np.int64)
+    sizes = np.zeros(ranks, dtype=np.int64)
     for how in sharding.values():
         for rank, shard in zip(how.ranks, how.sharding_spec.shards, strict=True) if how.sharding_spec else ():
-            found[rank] += 4 * shard.shard_sizes[0] * shard.shard_sizes[1]
-    return [int(size) for size in found]
+            sizes[rank] += 4 * shard.shard_sizes[0] * shard.shard_sizes[1]
+    return [int(size) for size in sizes]
 
 
 class Timed(ShardBenchPlanner):
@@ -154,11 +154,11 @@ class Timed(ShardBenchPlanner):
 
     theirs_s = 0.0
 
-    def _theirs(self, *given: Any) -> Any:
+    def _theirs(self, *arguments: Any) -> Any:
         start = time.process_time()
-        made = super()._theirs(*given)
+        answer = super()._theirs(*arguments)
         self.theirs_s = time.process_time() - start
-        return made
+        return answer
 
 
 def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[dict[str, object]]:
@@ -166,84 +166,84 @@ def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[dict[st
     rows: list[dict[str, object]] = []
     _warm_up()
     for case in cases:
-        given = random_module(case)
+        inputs = random_module(case)
         seconds: dict[str, list[float]] = {"torchrec": [], "shardbench": []}
         own: list[float] = []
-        found: dict[str, dict[str, Any] | str] = {}
+        sharding_of: dict[str, dict[str, Any] | str] = {}
         for _ in range(repeats):
             # A planner is made anew: each keeps what it enumerated.
-            ours = Timed(**given.arguments())
-            for name, planner in (("torchrec", given.torchrecs()), ("shardbench", ours)):
+            ours = Timed(**inputs.arguments())
+            for name, planner in (("torchrec", inputs.torchrecs()), ("shardbench", ours)):
                 start = time.process_time()
                 try:
-                    plan = planner.plan(given.module, [EmbeddingBagCollectionSharder()])
-                    found[name] = dict(plan.plan["tables"])
+                    plan = planner.plan(inputs.module, [EmbeddingBagCollectionSharder()])
+                    sharding_of[name] = dict(plan.plan["tables"])
                 except PlannerError as error:
-                    found[name] = " ".join(str(error).partition("Possible solutions")[0].split())[:120]
+                    sharding_of[name] = " ".join(str(error).partition("Possible solutions")[0].split())[:120]
                 seconds[name].append(time.process_time() - start)
             own.append(seconds["shardbench"][-1] - ours.theirs_s)
-        made = [_row(case, given, name, found[name], seconds[name], ours) for name in seconds]
-        made[-1]["own_cpu_s"] = round(statistics.median(own), 3)
-        rows += made
+        case_rows = [_row(case, inputs, name, sharding_of[name], seconds[name], ours) for name in seconds]
+        case_rows[-1]["own_cpu_s"] = round(statistics.median(own), 3)
+        rows += case_rows
     return rows
 
 
 def _warm_up() -> None:
-    given = random_module(Case(10, 1, 2, "30 % full", 0.3))
-    for planner in (given.torchrecs(), ShardBenchPlanner(**given.arguments())):
-        planner.plan(given.module, [EmbeddingBagCollectionSharder()])
+    inputs = random_module(Case(10, 1, 2, "30 % full", 0.3))
+    for planner in (inputs.torchrecs(), ShardBenchPlanner(**inputs.arguments())):
+        planner.plan(inputs.module, [EmbeddingBagCollectionSharder()])
 
 
 def _row(
     case: Case,
-    given: Given,
+    inputs: Inputs,
     name: str,
-    found: dict[str, Any] | str,
+    sharding: dict[str, Any] | str,
     seconds: list[float],
     ours: ShardBenchPlanner,
 ) -> dict[str, object]:
     row: dict[str, object] = {
         "tables": case.tables, "nodes": case.nodes, "ranks": case.ranks, "memory": case.memory, "planner": name,
-        "outcome": "infeasible" if isinstance(found, str) else "ok", "n": len(seconds),
+        "outcome": "infeasible" if isinstance(sharding, str) else "ok", "n": len(seconds),
         "plan_cpu_s": round(statistics.median(seconds), 3),
         "least_cpu_s": round(min(seconds), 3), "most_cpu_s": round(max(seconds), 3),
     }  # fmt: skip
-    if isinstance(found, str):
-        return row | {"cause": found}
-    left = (1 - RESERVED) * given.topology.devices[0].storage.hbm
-    row["fullest_pct"] = round(100 * max(_with_replicas(found, given, case.ranks)) / left, 1)
-    row["constraints_broken"] = given.kinds(found)
+    if isinstance(sharding, str):
+        return row | {"cause": sharding}
+    usable_bytes = (1 - RESERVED) * inputs.topology.devices[0].storage.hbm
+    row["fullest_pct"] = round(100 * max(_with_replicas(sharding, inputs, case.ranks)) / usable_bytes, 1)
+    row["constraints_broken"] = inputs.kinds(sharding)
     if name == "shardbench":
         row["taken"] = ours.taken
     if ours.answer is not None:
         question: Any = ours.answer.question
-        plan = ours.answer.plan if name == "shardbench" else translate(found, question.problem)
-        counted = simulate(plan, question.problem, question.batches, question.dense, 1)
-        row["step_ms"] = round(counted.step_ms, 5)
+        plan = ours.answer.plan if name == "shardbench" else translate(sharding, question.problem)
+        simulation = simulate(plan, question.problem, question.batches, question.dense, 1)
+        row["step_ms"] = round(simulation.step_ms, 5)
     return row
 
 
-def _with_replicas(sharding: dict[str, Any], given: Given, ranks: int) -> list[int]:
-    configs = {config.name: config for config in given.module["tables"].embedding_bag_configs()}  # type: ignore[index]
+def _with_replicas(sharding: dict[str, Any], inputs: Inputs, ranks: int) -> list[int]:
+    configs = {config.name: config for config in inputs.module["tables"].embedding_bag_configs()}  # type: ignore[index]
     copies = sum(
         4 * configs[name].num_embeddings * configs[name].embedding_dim
         for name, how in sharding.items()
         if how.sharding_spec is None
     )
-    return [size + copies for size in held(sharding, ranks)]
+    return [size + copies for size in bytes_by_rank(sharding, ranks)]
 
 
 def suites_tables() -> tuple[Any, Problem]:
     """Return the suite's mixed tables, and the problem of placing them on two ranks."""
     suite = load_suite("measured")
-    stated = next(dict(workload) for workload in suite.workloads if workload["name"] == "mixed")
-    workload = workload_config(stated, "suite measured").build(Path())
+    parameters = next(dict(workload) for workload in suite.workloads if workload["name"] == "mixed")
+    workload = workload_config(parameters, "suite measured").build(Path())
     machine = load_machine("cpu-1x2")
     problem = Problem.of("mixed", workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
     return workload, problem
 
 
-def given_of(problem: Problem) -> Given:
+def inputs_of(problem: Problem) -> Inputs:
     """Return the problem as a module. CPU machines pass for CUDA ones: TorchRec's planner offers these more types."""
     configs = [
         EmbeddingBagConfig(
@@ -261,38 +261,38 @@ def given_of(problem: Problem) -> Given:
     }
     tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
     module = torch.nn.ModuleDict({"tables": tables})
-    return Given(module, describe(problem), constraints, problem.batch_size // problem.world_size, 0.0)
+    return Inputs(module, describe(problem), constraints, problem.batch_size // problem.world_size, 0.0)
 
 
 def measured(groups: int = GROUPS, iterations: int = 20) -> list[dict[str, object]]:
     """Return a row for each plan with its steps in all process groups; ours with the tables' profiles and without."""
     workload, problem = suites_tables()
-    given = given_of(problem)
-    found: dict[str, tuple[Plan, float]] = {}
+    inputs = inputs_of(problem)
+    plan_of: dict[str, tuple[Plan, float]] = {}
     for name, profiles in (("shardbench", None), ("shardbench with profiles", problem.profiles)):
-        known = {} if profiles is None else {t.name: p for t, p in zip(problem.tables, profiles)}
-        planner = ShardBenchPlanner(**given.arguments(), machine=problem.machine, profiles=known)
+        table_profiles = {} if profiles is None else {t.name: p for t, p in zip(problem.tables, profiles)}
+        planner = ShardBenchPlanner(**inputs.arguments(), machine=problem.machine, profiles=table_profiles)
         start = time.process_time()
-        planner.plan(given.module, [EmbeddingBagCollectionSharder()])
+        planner.plan(inputs.module, [EmbeddingBagCollectionSharder()])
         assert planner.answer is not None
-        found[name] = planner.answer.plan, time.process_time() - start
+        plan_of[name] = planner.answer.plan, time.process_time() - start
     start = time.process_time()
-    sharding = given.torchrecs().plan(given.module, [EmbeddingBagCollectionSharder()]).plan["tables"]
+    sharding = inputs.torchrecs().plan(inputs.module, [EmbeddingBagCollectionSharder()]).plan["tables"]
     seconds = time.process_time() - start
-    found["torchrec"] = translate(sharding, problem), seconds
-    for plan, _ in found.values():
+    plan_of["torchrec"] = translate(sharding, problem), seconds
+    for plan, _ in plan_of.values():
         validate(plan, problem, frozenset(Move))
     with tempfile.TemporaryDirectory() as folder:
         source = materialise(workload, Path(folder) / "batches", range(2))
-        rows = _stepped(found, problem, workload.dense, Path(folder), groups, iterations)
+        rows = _step(plan_of, problem, workload.dense, Path(folder), groups, iterations)
         for row in rows:
-            plan = found[str(row["planner"])][0]
+            plan = plan_of[str(row["planner"])][0]
             row["predicted_ms"] = round(simulate(plan, problem, source, workload.dense, 2).step_ms, 4)
     return rows
 
 
-def _stepped(
-    found: dict[str, tuple[Plan, float]],
+def _step(
+    plan_of: dict[str, tuple[Plan, float]],
     problem: Problem,
     dense: DenseShape,
     folder: Path,
@@ -300,12 +300,12 @@ def _stepped(
     iterations: int,
 ) -> list[dict[str, object]]:
     """Step our plans in the same ranks as TorchRec's, in turn; either steps first in half of the process groups."""
-    theirs = found["torchrec"][0]
-    steps: dict[str, list[float]] = {name: [] for name in found}
-    ratios: dict[str, list[float]] = {name: [] for name in found}
+    theirs = plan_of["torchrec"][0]
+    steps: dict[str, list[float]] = {name: [] for name in plan_of}
+    ratios: dict[str, list[float]] = {name: [] for name in plan_of}
     for number in range(groups):
-        for place, name in enumerate(found):
-            pair = (found[name][0], theirs) if number % 2 == 0 else (theirs, found[name][0])
+        for place, name in enumerate(plan_of):
+            pair = (plan_of[name][0], theirs) if number % 2 == 0 else (theirs, plan_of[name][0])
             job = rank_job(
                 pair[0], problem, dense, folder / "batches", control=pair[1], warmup=3, iterations=iterations, seed=0,
                 timeout_s=300,
@@ -316,7 +316,7 @@ def _stepped(
             steps[name].append(own)
             ratios[name].append(own / other)
     rows = []
-    for name, (_, seconds) in found.items():
+    for name, (_, seconds) in plan_of.items():
         step, ratio = log_mean(steps[name]), log_mean(ratios[name])
         values = (
             "mixed", "cpu-1x2", name, groups, iterations, round(seconds, 3),

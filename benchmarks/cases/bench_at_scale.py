@@ -58,10 +58,10 @@ class Solving(PlanCase):
         assert self.timer() - start <= self.budget.plan_s
         return plan
 
-    def check(self, found: Plan) -> None:
+    def check(self, plan: Plan) -> None:
         """Raise an error where the plan is not valid, or its gap too large."""
-        super().check(found)
-        assert found.notes["gap_pct"] <= 1.0
+        super().check(plan)
+        assert plan.notes["gap_pct"] <= 1.0
 
 
 class PlacingLearned(PlanCase):
@@ -101,9 +101,9 @@ class TrainingAutoShard(PlanCase):
         """Train with costs that take no time to ask for."""
         return self.training([Task.of(self.problem)], SimulatedOracle(), 0, self.settings).train()
 
-    def check(self, found: object) -> None:
+    def check(self, trained: object) -> None:
         """Raise an error where an update is missing."""
-        assert found.updates == self.settings.updates
+        assert trained.updates == self.settings.updates
 
 
 class TrainingDreamShard(Case):
@@ -123,9 +123,9 @@ class TrainingDreamShard(Case):
         """Train with costs that take no time to ask for."""
         return get_strategy("dreamshard").training(self.tasks, SimulatedOracle(), 0).train()
 
-    def check(self, found: object) -> None:
+    def check(self, trained: object) -> None:
         """Raise an error where the oracle was asked otherwise than the settings say."""
-        assert found.oracle_calls == 100
+        assert trained.oracle_calls == 100
 
     def reference(self) -> object:
         """Return the greedy plans of all tasks."""

@@ -45,9 +45,9 @@ class Packing(Case):
         packed = sum(len(batch.samples) for chunk in self.chunks for batch in packer.add(chunk))
         return packed + sum(len(batch.samples) for batch in packer.finish()), packer.hot
 
-    def check(self, found: tuple[int, int]) -> None:
+    def check(self, counts: tuple[int, int]) -> None:
         """Raise an error where samples are missing, or none or all are hot."""
-        packed, hot = found
+        packed, hot = counts
         assert packed == CHUNK * CHUNKS
         assert 0 < hot < packed
 

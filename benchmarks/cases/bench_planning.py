@@ -13,7 +13,7 @@ from shardbench.trials.discovery import strategies
 from .case import PlanCase
 from .made_up import TABLES, made_problem
 
-NAMES = [name for name, found in strategies().items() if not found.role.named_only]
+NAMES = [name for name, strategy in strategies().items() if not strategy.role.named_only]
 """asv needs the parameters before anything runs; a strategy that appears later adds rows of its own."""
 VARIANTS = sorted(strategies().keys() - set(NAMES))
 FITTED_ON = 20

@@ -38,7 +38,7 @@ class Case:
         """Do what the seconds are held against, after ``setup``."""
         raise NotImplementedError
 
-    def check(self, found: object) -> None:
+    def check(self, outcome: object) -> None:
         """Raise AssertionError where a method's result is wrong."""
 
 
@@ -60,6 +60,6 @@ class PlanCase(Case):
         """Return the plan of the papers' lookup heuristic."""
         return get_strategy("greedy-lookup").plan(self.problem, Budget(), 0)
 
-    def check(self, found: object) -> None:
+    def check(self, plan: object) -> None:
         """Raise an error where the plan is not valid."""
-        validate(found, self.problem, self.strategy.moves)
+        validate(plan, self.problem, self.strategy.moves)

@@ -58,8 +58,8 @@ def question(name: str) -> CountedQuestion:
 @lru_cache(maxsize=1)
 def periods(dataset: str, data: Path, batch_size: int) -> tuple[Period, Period]:
     """Return the days of a prepared log that train, and those that test."""
-    stated = {"dataset": dataset, "name": dataset, "batch_size": batch_size, "test_batches": 1}
-    log = workload_config(stated, f"log {dataset}").build(data)
+    parameters = {"dataset": dataset, "name": dataset, "batch_size": batch_size, "test_batches": 1}
+    log = workload_config(parameters, f"log {dataset}").build(data)
     if not isinstance(log, RecordedWorkload):
         raise BadInput(f"{dataset} has no recorded samples, and so no days")
     return Period(log, 0, log.train_samples, BATCHES), Period(log, log.train_samples, log.samples, BATCHES)

@@ -31,22 +31,22 @@ RATIO = ("n", "over_undrifted", "low", "high")
 
 
 @cache
-def _asked() -> tuple[str, ...]:
+def _competitors() -> tuple[str, ...]:
     """List the competing strategies but those that learn, whose plans do not depend on which rows are hot."""
     return tuple(name for name, one in strategies().items() if one.role is Role.COMPETITOR and not learns(one))
 
 
-def _step_ms(asked: CountedQuestion, plan: Plan, share_pct: int, seed: int) -> float:
+def _step_ms(question: CountedQuestion, plan: Plan, share_pct: int, seed: int) -> float:
     """Return the plan's step on the question's batches, of whose hot rows a share has changed places."""
-    batches = DriftedBatches(asked.batches, asked.problem.profiles, share_pct / 100.0, seed)
-    return simulate(plan, asked.problem, batches, asked.dense, asked.iterations).step_ms
+    batches = DriftedBatches(question.batches, question.problem.profiles, share_pct / 100.0, seed)
+    return simulate(plan, question.problem, batches, question.dense, question.iterations).step_ms
 
 
-def _planned(asked: CountedQuestion, strategy: str) -> Answer[Simulation] | Failure:
-    return evaluate(asked, get_strategy(strategy), Budget(plan_s=PLAN_S), 0, sealed=False)
+def _plan(question: CountedQuestion, strategy: str) -> Answer[Simulation] | Failure:
+    return evaluate(question, get_strategy(strategy), Budget(plan_s=PLAN_S), 0, sealed=False)
 
 
-def _failed(failure: Failure) -> Row:
+def _failure_row(failure: Failure) -> Row:
     return {"outcome": failure.outcome.value, "cause": failure.cause}
 
 
@@ -56,18 +56,18 @@ def _ratio(name: str, ratios: Sequence[float], prefix: str = "") -> dict[str, An
     return {"n": mean.n, name: mean.value, f"{prefix}low": mean.low, f"{prefix}high": mean.high}
 
 
-def _drifted(_: Path, problem: str, strategy: str) -> Sequence[SeriesRow]:
+def _drift_rows(_: Path, problem: str, strategy: str) -> Sequence[SeriesRow]:
     """Plan once, and return a row a share, whose ``step_ms`` are those of all seeds; or why there is no plan."""
-    asked = question(problem)
-    answer = _planned(asked, strategy)
+    problem_question = question(problem)
+    answer = _plan(problem_question, strategy)
     if isinstance(answer, Failure):
-        return [_failed(answer)]
+        return [_failure_row(answer)]
     return [
         {
             "outcome": Outcome.OK.value,
             "undrifted_ms": answer.judged.step_ms,
             "drift_pct": share,
-            "step_ms": tuple(_step_ms(asked, answer.plan, share, n) for n in range(SEEDS)),
+            "step_ms": tuple(_step_ms(problem_question, answer.plan, share, n) for n in range(SEEDS)),
         }
         for share in SHARES_PCT
     ]
@@ -77,18 +77,18 @@ def _drift_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row a problem, strategy and share, with the mean over seeds; and why others have none."""
     rows = rows.reindex(columns=["problem", "strategy", *HOT_ROWS.columns])
     best = rows.groupby("problem")["undrifted_ms"].min()
-    found = []
+    lines = []
     for row in rows.to_dict("records"):
-        told = {name: row[name] for name in ("problem", "strategy", "backend", "outcome")}
+        head = {name: row[name] for name in ("problem", "strategy", "backend", "outcome")}
         if row["outcome"] != Outcome.OK.value:
-            found.append({**told, "cause": row["cause"]})
+            lines.append({**head, "cause": row["cause"]})
             continue
         undrifted_ms = row["undrifted_ms"]
         ratio = _ratio("over_undrifted", [step_ms / undrifted_ms for step_ms in row["step_ms"]])
         drifted_ms = undrifted_ms * ratio["over_undrifted"]
-        found.append(
+        lines.append(
             {
-                **told, "drift_pct": row["drift_pct"], "undrifted_ms": undrifted_ms, "drifted_ms": drifted_ms,
+                **head, "drift_pct": row["drift_pct"], "undrifted_ms": undrifted_ms, "drifted_ms": drifted_ms,
                 **ratio, "over_best_fresh": drifted_ms / best[row["problem"]],
             }
         )  # fmt: skip
@@ -96,7 +96,7 @@ def _drift_table(rows: pd.DataFrame) -> pd.DataFrame:
         "problem", "strategy", "backend", "outcome", "drift_pct", "undrifted_ms", "drifted_ms", *RATIO,
         "over_best_fresh", "cause",
     )  # fmt: skip
-    return pd.DataFrame(found, columns=list(columns))
+    return pd.DataFrame(lines, columns=list(columns))
 
 
 HOT_ROWS = Study(
@@ -105,10 +105,10 @@ HOT_ROWS = Study(
     cells=lambda quick: [
         {"problem": problem, "strategy": strategy}
         for problem in list(PROBLEMS)[: 1 if quick else None]
-        for strategy in _asked()
+        for strategy in _competitors()
         if (problem, strategy) not in TOO_LONG
     ],
-    judge=_drifted,
+    judge=_drift_rows,
     summary=_drift_table,
     columns=("backend", "outcome", "drift_pct", "undrifted_ms", "step_ms", "cause"),
     plots=(
@@ -124,13 +124,13 @@ HOT_ROWS = Study(
 
 def _days_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row a log and strategy, with the means over batches."""
-    found = []
+    lines = []
     for (log, strategy), group in rows.groupby(["log", "strategy"], sort=False):
         head = {"log": log, "strategy": strategy, "backend": "simulated", "outcome": group["outcome"].iloc[0]}
         if head["outcome"] != Outcome.OK.value:
-            found.append({**head, "cause": group["cause"].iloc[0]})
+            lines.append({**head, "cause": group["cause"].iloc[0]})
             continue
-        found.append(
+        lines.append(
             {
                 **head,
                 **_ratio("over_undrifted", group["step_ms"] / group["undrifted_ms"]),
@@ -138,7 +138,7 @@ def _days_table(rows: pd.DataFrame) -> pd.DataFrame:
             }
         )
     columns = ("log", "strategy", "backend", "outcome", *RATIO, "over_fresh", "fresh_low", "fresh_high", "cause")
-    return pd.DataFrame(found, columns=list(columns))
+    return pd.DataFrame(lines, columns=list(columns))
 
 
 def days_study(data: Path = Path("data"), batch_size: int = DAYS_BATCH) -> Study:
@@ -146,15 +146,15 @@ def days_study(data: Path = Path("data"), batch_size: int = DAYS_BATCH) -> Study
 
     def cells(quick: bool) -> list[Cell]:
         logs = [name for name in DAYS if (data / name / "prepared.json").is_file() and not quick]
-        return grid(log=logs, strategy=_asked())
+        return grid(log=logs, strategy=_competitors())
 
     def judge(_: Path, log: str, strategy: str) -> list[Row]:
         older, newer = periods(log, data.resolve(), batch_size)
         answers = []
         for period in (older, newer):
-            answer = _planned(days_question(period, period, 0), strategy)
+            answer = _plan(days_question(period, period, 0), strategy)
             if isinstance(answer, Failure):
-                return [_failed(answer)]
+                return [_failure_row(answer)]
             answers.append(answer)
         was, fresh = answers
         return [

@@ -25,8 +25,8 @@ def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version
     if not len(mine):
         yield f"{strategy} has no rows: all its cells failed"
         return
-    asked = _problems(mine)
-    rows = together(_on(own, asked), _on(others, asked))
+    problems = _problems(mine)
+    rows = together(_on(own, problems), _on(others, problems))
     board = scores(steps(rows, version))
     for budget in dict.fromkeys(mine["budget"]):
         part = board[board["budget"] == budget].reset_index(drop=True)
@@ -36,9 +36,9 @@ def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version
         if compared:
             like = int((part["rank"] == row["rank"]).sum()) - 1
             shared = f", shared with {like} other{'s' * (like > 1)}," if like else ""
-            place = f"rank {row['rank']:.0f} of {len(competing)}{shared} on {_counted(asked)}"
+            place = f"rank {row['rank']:.0f} of {len(competing)}{shared} on {_amount(problems)}"
         else:
-            place = f"no rank on {_counted(asked)}" + ("" if strategy in competing else ", since it does not compete")
+            place = f"no rank on {_amount(problems)}" + ("" if strategy in competing else ", since it does not compete")
         yield f"{budget}: {strategy} has {place}"
         yield from (f"  {line}" for line in _row(row, compared=compared))
 
@@ -69,5 +69,5 @@ def _on(rows: pd.DataFrame, problems: Set[Problem]) -> pd.DataFrame:
     return rows[[each in problems for each in zip(rows["workload"], rows["machine"], strict=True)]]
 
 
-def _counted(problems: Set[Problem]) -> str:
+def _amount(problems: Set[Problem]) -> str:
     return f"{len(problems)} problem{'s' * (len(problems) != 1)}"

@@ -84,7 +84,7 @@ def load(version: int = VERSION) -> Version:
 
 
 @lru_cache(maxsize=1)
-def _drawn(version: int, name: str, batch_size: int | None) -> tuple[Workload, DrawnBatches]:
+def _workload(version: int, name: str, batch_size: int | None) -> tuple[Workload, DrawnBatches]:
     """Return a workload with its test batches, none of them drawn yet, which all its machines have in common.
 
     The last one is kept for the next strategy.
@@ -99,31 +99,31 @@ class JudgedOnce(CountedQuestion):
     """A question that keeps what plans came to: strategies give one plan for several efforts, and each other's."""
 
     def __init__(
-        self, problem: Problem, workload: Workload, batches: DrawnBatches, known: dict[str, Simulation]
+        self, problem: Problem, workload: Workload, batches: DrawnBatches, simulations: dict[str, Simulation]
     ) -> None:
         super().__init__(problem, batches, workload.dense, len(batches.numbers))
-        self._known = known
+        self._simulations = simulations
 
     def judge(self, plan: Plan) -> Simulation:
         """Count a plan that was not seen yet."""
         key = content_hash(replace(plan, notes={}))
-        if key not in self._known:
-            self._known[key] = super().judge(plan)
-        return self._known[key]
+        if key not in self._simulations:
+            self._simulations[key] = super().judge(plan)
+        return self._simulations[key]
 
 
 @lru_cache(maxsize=1)
-def _known(version: int, name: str, machine: str) -> dict[str, Simulation]:
+def _simulations(version: int, name: str, machine: str) -> dict[str, Simulation]:
     return {}
 
 
-def drawn(version: int, posed: Posed, machine: Machine) -> tuple[Workload, DrawnBatches]:
+def workload_and_batches(version: int, posed: Posed, machine: Machine) -> tuple[Workload, DrawnBatches]:
     """Return what is posed on a machine: the workload, and its test batches."""
     size = None
     if posed.samples_a_device is not None:
         size = posed.samples_a_device * machine.topology.world_size
         size = min(size, posed.most_samples or size)
-    return _drawn(version, posed.name, size)
+    return _workload(version, posed.name, size)
 
 
 def filled(problem: Problem, share: float) -> Problem:
@@ -138,11 +138,11 @@ def question(version: int, name: str, machine_name: str, *, inputs: bool) -> Cou
     """Return a problem with the test batches that plans are judged on, and a sample of train inputs if ``inputs``."""
     machine = load_machine(machine_name)
     posed = load(version).posed(name)
-    workload, batches = drawn(version, posed, machine)
+    workload, batches = workload_and_batches(version, posed, machine)
     problem = Problem.of(
         name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size, precision=posed.precision,
         exchange=posed.precision, schedule=posed.schedule, inputs=workload.input_sample if inputs else None,
     )  # fmt: skip
     if posed.fills is not None:
         problem = filled(problem, posed.fills)
-    return JudgedOnce(problem, workload, batches, _known(version, name, machine_name))
+    return JudgedOnce(problem, workload, batches, _simulations(version, name, machine_name))

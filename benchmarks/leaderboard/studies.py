@@ -43,7 +43,7 @@ def _cells(quick: bool) -> list[Cell]:
         {"version": VERSION, "workload": posed.name, "machine": machine, "strategy": name, "effort": effort}
         for posed, machine in load().problems()
         if not quick or (posed.name, machine) in QUICK
-        for name, effort in _asked(posed, machine, quick)
+        for name, effort in _entries(posed, machine, quick)
     ]
 
 
@@ -64,7 +64,7 @@ def _judge(
     entrant = get_strategy(strategy)
     if wall_kind(entrant) is Kind.UNCONFINED:
         raise Unsupported("the leaderboard takes no plans of unconfined processes: install bubblewrap")
-    asked = question(VERSION, workload, machine, inputs=Sees.INPUTS in entrant.sees)
+    board_question = question(VERSION, workload, machine, inputs=Sees.INPUTS in entrant.sees)
     board = load()
     if effort == PUBLISHED:
         budgets = {PUBLISHED: Budget(fit_s=board.published_s)}
@@ -72,10 +72,10 @@ def _judge(
         budgets = {f"{effort_s:g} s": _budget(entrant, effort_s) for effort_s in board.efforts}
     rows: list[SeriesRow] = []
     for word, budget in budgets.items():
-        answer = evaluate(asked, entrant, budget, 0, planner=planners(word))
+        answer = evaluate(board_question, entrant, budget, 0, planner=planners(word))
         if not isinstance(answer, Failure):
             told(answer)
-        rows.append({"budget": word, **_row(asked, entrant, answer)})
+        rows.append({"budget": word, **_row(board_question, entrant, answer)})
     return rows
 
 
@@ -93,41 +93,41 @@ def _optional(cell: Cell) -> bool:
 
 def _tables(rows: pd.DataFrame, results: Path) -> Tables:
     """Return both tables, with the measured rows of the suite that has them."""
-    stored = trial_store(results, MEASURED_SUITE).read()
-    measured = [record for record in stored if not unusual(record.spec.exchange, record.spec.schedule)]
-    found = _described(steps(rows, VERSION))
-    if measured:
-        devices = {name: load_machine(name).topology.world_size for name in {r.spec.machine for r in measured}}
-        found = pd.concat([found, measured_steps(measured, VERSION, devices, _sees())], ignore_index=True)
-    return {"steps": found, "scores": _marked(scores(found))}
+    suite_records = trial_store(results, MEASURED_SUITE).read()
+    records = [record for record in suite_records if not unusual(record.spec.exchange, record.spec.schedule)]
+    step_table = _describe(steps(rows, VERSION))
+    if records:
+        devices = {name: load_machine(name).topology.world_size for name in {r.spec.machine for r in records}}
+        step_table = pd.concat([step_table, measured_steps(records, VERSION, devices, _sees())], ignore_index=True)
+    return {"steps": step_table, "scores": _mark(scores(step_table))}
 
 
-def _asked(posed: Posed, machine: str, quick: bool) -> list[tuple[str | None, str]]:
-    found: list[tuple[str | None, str]] = [(None, BOUND)]
-    for name, learner in _competing().items():
-        found.append((name, TIMED))
+def _entries(posed: Posed, machine: str, quick: bool) -> list[tuple[str | None, str]]:
+    entries: list[tuple[str | None, str]] = [(None, BOUND)]
+    for name, learner in _competitors().items():
+        entries.append((name, TIMED))
         if learner and machine in posed.published and not quick:
-            found.append((name, PUBLISHED))
-    return found
+            entries.append((name, PUBLISHED))
+    return entries
 
 
 @cache
-def _competing() -> dict[str, bool]:
+def _competitors() -> dict[str, bool]:
     """All strategies but those that run only where named, and whether they learn."""
     return {name: learns(each) for name, each in strategies().items() if not each.role.named_only}
 
 
-def _described(table: pd.DataFrame) -> pd.DataFrame:
+def _describe(table: pd.DataFrame) -> pd.DataFrame:
     """Say of every row of which family its problem is, and what is particular about it."""
     posed = {each.name: each for each in load().workloads}
-    told = {
+    columns = {
         name: [str(getattr(posed[each], name)) for each in table["workload"]]
         for name in ("family", "schedule", "precision")
     }
-    return table.assign(**told)
+    return table.assign(**columns)
 
 
-def _marked(table: pd.DataFrame) -> pd.DataFrame:
+def _mark(table: pd.DataFrame) -> pd.DataFrame:
     """Mark who makes the formula short that judges, and put what was measured beside what is simulated."""
     board = load()
     marks = dict.fromkeys(board.learns_from, "learns from it") | dict.fromkeys(board.shortens, "makes it short")
@@ -155,19 +155,19 @@ def _budget(strategy: Strategy, effort_s: float) -> Budget:
     return Budget(plan_s=(1.0 - LEARNING_SHARE) * effort_s, fit_s=LEARNING_SHARE * effort_s)
 
 
-def _bound(asked: CountedQuestion) -> SeriesRow:
+def _bound(question: CountedQuestion) -> SeriesRow:
     """``step_ms`` is proven for any plan of devices, ``ordered_ms`` for those that keep the order of frequency."""
-    proven = asked.bounds().steps
+    proven = question.bounds().steps
     if proven is None:
-        raise BadInput(f"{asked.problem.name}: nothing is proven about its step")
+        raise BadInput(f"{question.problem.name}: nothing is proven about its step")
     return {
-        **_head(asked), "budget": BOUND, "outcome": Outcome.OK.value, "step_ms": proven.least(ordered=False).ms,
+        **_head(question), "budget": BOUND, "outcome": Outcome.OK.value, "step_ms": proven.least(ordered=False).ms,
         "ordered_ms": proven.least(ordered=True).ms,
     }  # fmt: skip
 
 
-def _head(asked: CountedQuestion) -> dict[str, Scalar]:
-    problem = asked.problem
+def _head(question: CountedQuestion) -> dict[str, Scalar]:
+    problem = question.problem
     needed, hbm = sum(map(problem.weight_bytes, problem.tables)), problem.topology.hbm_bytes
     return {
         "devices": problem.world_size, "batch_size": problem.batch_size,
@@ -175,10 +175,10 @@ def _head(asked: CountedQuestion) -> dict[str, Scalar]:
     }  # fmt: skip
 
 
-def _row(asked: CountedQuestion, strategy: Strategy, answer: Answer[Simulation] | Failure) -> SeriesRow:
+def _row(question: CountedQuestion, strategy: Strategy, answer: Answer[Simulation] | Failure) -> SeriesRow:
     """Return the row of a strategy's plan and what it comes to."""
     row: dict[str, Scalar] = {
-        **_head(asked), "role": strategy.role.value, "sees": _words(strategy.sees), "moves": _words(strategy.moves),
+        **_head(question), "role": strategy.role.value, "sees": _words(strategy.sees), "moves": _words(strategy.moves),
     }  # fmt: skip
     if isinstance(answer, Failure):
         return {**row, "outcome": answer.outcome.value, "cause": f"{answer.phase}: {answer.cause}"}
@@ -186,19 +186,19 @@ def _row(asked: CountedQuestion, strategy: Strategy, answer: Answer[Simulation] 
     # Imported late: TorchRec takes seconds, and listing cells must stay cheap.
     from shardbench.engine.torchrec.estimate import torchrec_estimate_ms  # noqa: PLC0415
 
-    drawn = answer.judged.draws(asked.problem, asked.dense, DRAWN)
+    draws = answer.judged.draws(question.problem, question.dense, DRAWN)
     return {
         **row,
         "outcome": Outcome.OK.value,
         "step_ms": answer.judged.step_ms,
-        "draws_ms": drawn.step_ms if drawn is not None else (),
+        "draws_ms": draws.step_ms if draws is not None else (),
         "bounded_by": _bounded_by(answer),
-        "torchrec_estimate_ms": torchrec_estimate_ms(answer.plan, asked.problem),
+        "torchrec_estimate_ms": torchrec_estimate_ms(answer.plan, question.problem),
         "plan_hash": planned.plan_hash,
         "plan_s": spent.plan_s,
         "fit_s": spent.fit_s,
         "effort_cpu_s": spent.plan_cpu_s + spent.fit_cpu_s,
-        "headroom_pct": 100.0 * (1.0 - max(planned.hbm_memory_bytes) / asked.problem.topology.hbm_bytes),
+        "headroom_pct": 100.0 * (1.0 - max(planned.hbm_memory_bytes) / question.problem.topology.hbm_bytes),
     }
 
 

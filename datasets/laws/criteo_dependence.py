@@ -55,8 +55,8 @@ class Dependence:
     def _rest(self) -> tuple[Floats, Floats]:
         """Return quantile functions of inputs that are not popular, as knots: shares and places, [27, kinds + 2]."""
         knots = np.hstack([np.zeros((len(self.ceilings), 1)), self.ceilings, np.ones((len(self.ceilings), 1))])
-        taken = np.cumsum((self.shares / self.ceilings)[:, ::-1], axis=1)[:, ::-1]
-        density = np.hstack([1.0 - taken, np.ones((len(knots), 1))])
+        popular_density = np.cumsum((self.shares / self.ceilings)[:, ::-1], axis=1)[:, ::-1]
+        density = np.hstack([1.0 - popular_density, np.ones((len(knots), 1))])
         if density.min() < 0.0:
             raise ValueError("popular inputs take more of a column's first places than it has")
         ends = np.cumsum(density * np.diff(knots, axis=1), axis=1)
@@ -72,12 +72,12 @@ class Dependence:
 
         Uniform on [0, 1) over inputs of all kinds.
         """
-        places = ndtr(factors @ self.loadings[score] + self.own[score] * noise)
+        all_places = ndtr(factors @ self.loadings[score] + self.own[score] * noise)
         shares, knots = self._rest
         popular = kinds > 0
-        found = np.interp(places, shares[score], knots[score])
-        found[popular] = places[popular] * self.ceilings[score][kinds[popular] - 1]
-        return np.asarray(np.minimum(found, np.nextafter(1.0, 0.0)))
+        places = np.interp(all_places, shares[score], knots[score])
+        places[popular] = all_places[popular] * self.ceilings[score][kinds[popular] - 1]
+        return np.asarray(np.minimum(places, np.nextafter(1.0, 0.0)))
 
     def places_where_present(self, score: int, missing: float) -> tuple[Floats, Floats]:
         """Return the knots of a map of places that makes them uniform over inputs whose ABSENCE lies above ``missing``.
@@ -90,8 +90,8 @@ class Dependence:
         middles = (np.arange(_QUADRATURE) + 0.5) / _QUADRATURE
         present = np.zeros(len(knots))
         for kind, share in enumerate(own_kinds):
-            bound = ndtri(self._shares_below(ABSENCE, kind, np.array([missing])))
-            above = ndtr((together * ndtri(middles) - bound) / np.sqrt(1.0 - together**2)) / _QUADRATURE
+            limit = ndtri(self._shares_below(ABSENCE, kind, np.array([missing])))
+            above = ndtr((together * ndtri(middles) - limit) / np.sqrt(1.0 - together**2)) / _QUADRATURE
             ends = np.concatenate([[0.0], np.cumsum(above)])
             below = self._shares_below(score, kind, knots)
             present += share * np.interp(below, np.linspace(0.0, 1.0, _QUADRATURE + 1), ends)
@@ -110,7 +110,7 @@ class Dependence:
 
 
 @lru_cache(maxsize=1)
-def fitted() -> Dependence:
+def fitted_dependence() -> Dependence:
     """Return the fitted dependence of the 26 columns."""
     data = json.loads(FITTED.read_text(encoding="ascii"))
     return Dependence(
@@ -127,7 +127,7 @@ class RecentInputs:
 
     def __init__(self, make: Callable[[Any], tuple[Floats32, Ints]]) -> None:
         self._make = make
-        self._kept: OrderedDict[Any, tuple[Floats32, Ints]] = OrderedDict()
+        self._inputs: OrderedDict[Any, tuple[Floats32, Ints]] = OrderedDict()
         self._bytes = 0
 
     def __reduce__(self) -> tuple[type["RecentInputs"], tuple[Callable[[Any], tuple[Floats32, Ints]]]]:
@@ -135,11 +135,11 @@ class RecentInputs:
         return RecentInputs, (self._make,)
 
     def __getitem__(self, key: Any) -> tuple[Floats32, Ints]:
-        if key not in self._kept:
-            made = self._make(key)
-            self._bytes += sum(part.nbytes for part in made)
+        if key not in self._inputs:
+            inputs = self._make(key)
+            self._bytes += sum(part.nbytes for part in inputs)
             # The newest goes first: tables are asked for in turn, each in the same order of batches.
-            while self._kept and self._bytes > self.MAX_BYTES:
-                self._bytes -= sum(part.nbytes for part in self._kept.popitem()[1])
-            self._kept[key] = made
-        return self._kept[key]
+            while self._inputs and self._bytes > self.MAX_BYTES:
+                self._bytes -= sum(part.nbytes for part in self._inputs.popitem()[1])
+            self._inputs[key] = inputs
+        return self._inputs[key]

@@ -95,8 +95,8 @@ def rm_features(
         return _quantiles(COLUMNS * pairing + column)
 
     sizes = np.exp(rows_log_std * np.minimum(ndtri(quantiles(0)), ROWS_TOP_STDS))
-    rows = _apportioned(sizes, TOTAL_ROWS[form])
-    values = _apportioned(sizes, TOTAL_ROWS[SIZES_BASE]) * _log_uniform(quantiles(1), *VALUES_PER_ROW)
+    rows = _apportion(sizes, TOTAL_ROWS[form])
+    values = _apportion(sizes, TOTAL_ROWS[SIZES_BASE]) * _log_uniform(quantiles(1), *VALUES_PER_ROW)
     values = np.maximum(np.round(values), 2.0)
     exponent = EXPONENT[0] + (EXPONENT[1] - EXPONENT[0]) * quantiles(2)
     shift = _log_uniform(quantiles(3), *SHIFT)
@@ -134,9 +134,9 @@ def _beyond(quantiles: Floats, share: float) -> Floats:
     return np.asarray(np.maximum(quantiles - share, 0.0) / (1.0 - share))
 
 
-def _apportioned(sizes: Floats, total: int) -> Ints:
+def _apportion(sizes: Floats, total: int) -> Ints:
     """Share ``total`` rows out in proportion to ``sizes``; what rounding leaves goes to the largest."""
     rows: Ints = np.floor(sizes * (total / sizes.sum())).astype(np.int64)
-    left = total - int(rows.sum())
-    rows[np.argsort(-sizes, kind="stable")[:left]] += 1
+    rest = total - int(rows.sum())
+    rows[np.argsort(-sizes, kind="stable")[:rest]] += 1
     return rows

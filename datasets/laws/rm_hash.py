@@ -23,15 +23,15 @@ def hashed_rows(values: Ints, rows: int, key: int) -> Ints:
     if not 1 <= rows <= MAX_HASHED_ROWS:
         raise ValueError(f"need 1 <= rows <= {MAX_HASHED_ROWS} to hash into, got {rows}")
     half = np.uint64(32)
-    found = np.empty(len(values), dtype=np.int64)
+    row_ids = np.empty(len(values), dtype=np.int64)
     # A chunk's scratch arrays stay in a core's cache.
     for start in range(0, len(values), CHUNK):
         words = mixed(values[start : start + CHUNK], key)
         words >>= half
         words *= np.uint64(rows)
         words >>= half
-        found[start : start + CHUNK] = words.view(np.int64)
-    return found
+        row_ids[start : start + CHUNK] = words.view(np.int64)
+    return row_ids
 
 
 @dataclass(frozen=True, kw_only=True)

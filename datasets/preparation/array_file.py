@@ -26,9 +26,9 @@ class ArrayFile:
             "fortran_order": False,
             "shape": (self.length, *self._shape),
         }
-        made = io.BytesIO()
-        np.lib.format.write_array_header_1_0(made, header)
-        return made.getvalue()
+        stream = io.BytesIO()
+        np.lib.format.write_array_header_1_0(stream, header)
+        return stream.getvalue()
 
     def append(self, values: NDArray[Any]) -> None:
         """Add ``values`` [n, ...]."""

@@ -119,15 +119,15 @@ def _stream(
     columns = [ArrayFile(folder / category_file(c), np.int32) for c in range(CATEGORIES)]
     missing = [0] * CATEGORIES
     for _, batch in log.batches(names):
-        done = dense.length
+        first = dense.length
         if label is not None:
-            label.append(_labels(batch.column(LABEL), source.name, done))
+            label.append(_labels(batch.column(LABEL), source.name, first))
         dense.append(_integers(batch))
         for c, (name, table, column) in enumerate(zip(CATEGORY_NAMES, tables, columns)):
             texts = batch.column(name)
             at = first_unlike(spans(texts), _HEX, _HEX_LENGTHS)
             if at is not None:
-                place = f"{source.name} line {done + at + 1}: column {names.index(name) + 1}"
+                place = f"{source.name} line {first + at + 1}: column {names.index(name) + 1}"
                 raise BadInput(f"{place} must be 1 to 8 hex digits or empty, not {quoted(texts, at)}")
             rows, lengths = table(texts, source.name)
             missing[c] += len(lengths) - len(rows)
@@ -167,10 +167,10 @@ def _labels(column: pa.Array, name: str, lines_before: int) -> NDArray[np.int8]:
 
 def _integers(batch: pa.RecordBatch) -> Floats32:
     """Return the integers float32 [lines, 13]; NaN stands for an empty cell."""
-    found = np.empty((batch.num_rows, INTEGERS), dtype=np.float32)
+    integers = np.empty((batch.num_rows, INTEGERS), dtype=np.float32)
     for i, name in enumerate(INTEGER_NAMES):
-        found[:, i] = batch.column(name).to_numpy(zero_copy_only=False)
-    return found
+        integers[:, i] = batch.column(name).to_numpy(zero_copy_only=False)
+    return integers
 
 
 def _one_each(rows: Ints, lengths: Ints) -> Ints:

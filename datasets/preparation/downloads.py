@@ -52,14 +52,14 @@ def prepare_download(
     ``rows`` is the size of every hashed table, ``train_share`` the first share of the rows, by time, that trains; None:
     what the data set states. Nothing is left of a failure; raises BadInput that says what the files should be.
     """
-    chosen = mode or of.mode
-    tables = _tables(of, chosen, rows)
+    own_mode = mode or of.mode
+    tables = _tables(of, own_mode, rows)
     try:
         of.check(files)
         share = of.train_share(tuple(files)) if train_share is None else train_share
-        cut = SampleSplit(time=of.time, train_share=share, seed=seed)
-        cells = Cells(mode=chosen, seed=seed)
-        return profile_log(of.read(tuple(files)), target, tables, cells=cells, cut=cut, progress=progress)
+        split = SampleSplit(time=of.time, train_share=share, seed=seed)
+        cells = Cells(mode=own_mode, seed=seed)
+        return profile_log(of.read(tuple(files)), target, tables, cells=cells, cut=split, progress=progress)
     except BadInput as error:
         raise BadInput(f"{error}; expected: {of.expected}") from error
 
@@ -84,7 +84,7 @@ def _tables(of: Download, mode: Mode, rows: int | None) -> Sequence[ListedTable]
 
 def days_in_order(files: Sequence[Path]) -> None:
     """Raise BadInput where files are not called ``day_N``, in ascending order."""
-    found = [_DAY.match(path.name) for path in files]
-    days = [int(match.group(1)) for match in found if match]
+    matches = [_DAY.match(path.name) for path in files]
+    days = [int(match.group(1)) for match in matches if match]
     if len(days) < len(files) or any(a >= b for a, b in zip(days, days[1:])):
         raise BadInput(f"{', '.join(path.name for path in files)} are not days in order"[:200])

@@ -102,8 +102,8 @@ class RowsOfTable:
         if lengths is None:
             lengths = there.astype(np.int64)
         elif len(rows) < len(there):
-            kept = np.concatenate([[0], np.cumsum(there)])
-            lengths = np.diff(kept[np.concatenate([[0], np.cumsum(lengths)])])
+            ends = np.concatenate([[0], np.cumsum(there)])
+            lengths = np.diff(ends[np.concatenate([[0], np.cumsum(lengths)])])
         return _with_missing(rows, lengths) if self._own and not self.is_open else (rows, lengths)
 
     def _rows(self, values: pa.Array, where: str) -> tuple[Ints, Bools]:
@@ -120,15 +120,15 @@ class RowsOfTable:
         cells = spans(texts)
         there = cells.lengths > 0
         if self._cells.null:
-            meant = pc.is_in(texts, value_set=pa.array(self._cells.null, texts.type))
-            there &= ~np.asarray(meant.to_numpy(zero_copy_only=False))
+            is_null = pc.is_in(texts, value_set=pa.array(self._cells.null, texts.type))
+            there &= ~np.asarray(is_null.to_numpy(zero_copy_only=False))
         if self._cells.mode == "ids":
             return self._ids(texts.filter(pa.array(there)), where), there
         if not there.all():
             cells = Spans(cells.data, cells.starts[there], cells.lengths[there])
-        return self._coded(text_hashes(cells), where), there
+        return self._code(text_hashes(cells), where), there
 
-    def _coded(self, hashes: Ints, where: str) -> Ints:
+    def _code(self, hashes: Ints, where: str) -> Ints:
         if self._cells.mode == "hash":
             words = mixed(hashes, self._key)
             if self._distinct is not None:

@@ -129,16 +129,16 @@ def profile_log(
     with whole_folder(target) as folder:
         writer = _Writer(folder, tables, cells, split=cut.time is not None, count=count_values)
         split_at = _split_time(log, cut.time, cut.train_share) if cut.time is not None else None
-        read = _read(log, writer, cut, split_at, progress)
+        read_rows = _read(log, writer, cut, split_at, progress)
         train = writer.finish(cut)
         checksums = writer.checksums
         logged = writer.tables()
-        profiles, seen = {}, {}
+        profiles, seen_tables = {}, {}
         for number, table in enumerate(logged):
             profile, order = _count(folder, number, table, train)
             profiles[table.name] = profile
             if count_values:
-                seen[table.name] = _seen(table, profile, writer.rows[number], cells)
+                seen_tables[table.name] = _seen_table(table, profile, writer.rows[number], cells)
             if counted is not None:
                 counted(number + 1)
             file = ArrayFile(folder / order_file(number), np.int64)
@@ -146,13 +146,13 @@ def profile_log(
             checksums[file.path.name] = file.close()
         write_model(folder / PROFILES, TableProfiles(tables=profiles))
         if count_values:
-            write_model(folder / SEEN, SeenTables(tables=seen))
-        done = Profiled(
-            samples=writer.samples, train_samples=train, read_rows=read, mode=cells.mode, missing=cells.missing,
+            write_model(folder / SEEN, SeenTables(tables=seen_tables))
+        profiled = Profiled(
+            samples=writer.samples, train_samples=train, read_rows=read_rows, mode=cells.mode, missing=cells.missing,
             rate=cut.rate, seed=cells.seed, time=cut.time, split_at=split_at, tables=tuple(logged), checksums=checksums,
         )  # fmt: skip
-        write_model(folder / NOTE, done)
-    return done
+        write_model(folder / NOTE, profiled)
+    return profiled
 
 
 class TableProfiles(StrictModel):
@@ -192,30 +192,30 @@ def _read(
     log: Source, writer: "_Writer", cut: SampleSplit, split_at: int | None, progress: Callable[[int], None] | None
 ) -> int:
     """Write all kept rows; return the number of rows of the log."""
-    read = 0
+    rows = 0
     columns = [*writer.columns, *([cut.time] if cut.time is not None else [])]
     for name, batch in log.batches(list(dict.fromkeys(columns)), [cut.time] if cut.time is not None else []):
-        kept = cut.kept(read, batch.num_rows)
-        read += batch.num_rows
-        part = batch if kept.all() else batch.filter(pa.array(kept))
+        is_kept = cut.kept(rows, batch.num_rows)
+        rows += batch.num_rows
+        part = batch if is_kept.all() else batch.filter(pa.array(is_kept))
         before = times(part[cut.time], f"{name} column {cut.time}") < split_at if split_at is not None else None
         writer.add(part, before, name)
         if progress is not None:
-            progress(read)
-    return read
+            progress(rows)
+    return rows
 
 
 def _split_time(log: Source, column: str, train_share: float) -> int:
     """Return the time before which about ``train_share`` of the rows lie, by at most 2^21 evenly spread ones."""
     parts: list[Ints] = []
-    step, read = 1, 0
+    step, rows = 1, 0
     for name, batch in log.batches([column], [column]):
-        found = times(batch[column], f"{name} column {column}")
-        parts.append(found[-read % step :: step])
-        read += len(found)
+        row_times = times(batch[column], f"{name} column {column}")
+        parts.append(row_times[-rows % step :: step])
+        rows += len(row_times)
         if sum(map(len, parts)) > 2 * _SAMPLED_TIMES:
             parts, step = [np.concatenate(parts)[::2]], step * 2
-    if read == 0:
+    if rows == 0:
         raise BadInput("the log has no row")
     return int(np.quantile(np.concatenate(parts), train_share, method="higher"))
 
@@ -324,9 +324,9 @@ def _join(first: _Feature, last: _Feature, settled: Callable[[Ints, Ints], tuple
     last.offsets.path.unlink()
 
 
-def _seen(table: LoggedTable, profile: AccessProfile, rows: RowsOfTable, cells: Cells) -> SeenTable:
+def _seen_table(table: LoggedTable, profile: AccessProfile, rows: RowsOfTable, cells: Cells) -> SeenTable:
     """Tell what was seen of a table, of which ``profile`` counts the train split."""
-    lookups, seen = profile.lookups, sum(profile.row_counts)
+    lookups, seen_rows = profile.lookups, sum(profile.row_counts)
     once = profile.row_counts[-1] if profile.counts and profile.counts[-1] == 1 else 0
     return SeenTable(
         rows=table.rows,
@@ -336,7 +336,7 @@ def _seen(table: LoggedTable, profile: AccessProfile, rows: RowsOfTable, cells: 
         sharing=sharing(rows.values, table.rows - own_rows(cells.missing)) if cells.mode == "hash" else 0.0,
         pooling=profile.mean_pooling,
         coverage=profile.coverage,
-        hot=float(profile.cdf(np.ceil(HOT_SHARE * seen))) if lookups else 0.0,
+        hot=float(profile.cdf(np.ceil(HOT_SHARE * seen_rows))) if lookups else 0.0,
         new=once / lookups if lookups else 0.0,
     )
 

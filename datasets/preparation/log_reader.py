@@ -85,7 +85,7 @@ class LogFiles:
         with one_line(path):
             if self.kind(path) == ".parquet":
                 return tuple(pyarrow.parquet.read_schema(path).names)
-            return self._named(path)
+            return self._column_names(path)
 
     def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield a file's name and a part of its rows, with all ``columns``, file by file.
@@ -116,12 +116,12 @@ class LogFiles:
         if self.kind(path) == ".parquet":
             with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
                 _check_columns(path, columns, file.schema_arrow.names)
-                size, rows, read = path.stat().st_size, file.metadata.num_rows, 0
+                size, rows, rows_read = path.stat().st_size, file.metadata.num_rows, 0
                 for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
-                    read += batch.num_rows
-                    yield batch, size * read // max(rows, 1)
+                    rows_read += batch.num_rows
+                    yield batch, size * rows_read // max(rows, 1)
             return
-        _check_columns(path, columns, self._named(path))
+        _check_columns(path, columns, self._column_names(path))
         kinds = {name: self.kinds.get(name, pa.string()) for name in columns if name not in typed}
         convert = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=kinds, strings_can_be_null=True)
         convert.null_values = [""]
@@ -135,7 +135,7 @@ class LogFiles:
             if waiting:
                 yield pa.concat_batches(waiting), position()
 
-    def _named(self, path: Path) -> tuple[str, ...]:
+    def _column_names(self, path: Path) -> tuple[str, ...]:
         """Return the names of a text's columns; raises BadInput where ``header`` names more or fewer than there are."""
         with self._text(path, None) as (reader, _):
             there = tuple(reader.schema.names)
@@ -143,7 +143,7 @@ class LogFiles:
             return there
         if len(there) != len(self.header):
             raise BadInput(
-                f"{path.name} has {len(there)} columns, the header names {len(self.header)}: {_listed(self.header)}"
+                f"{path.name} has {len(there)} columns, the header names {len(self.header)}: {_names(self.header)}"
             )
         return self.header
 
@@ -156,24 +156,24 @@ class LogFiles:
         # Only columns are asked for where nothing is converted: they are in the first lines.
         block = BLOCK_BYTES if convert is not None else min(BLOCK_BYTES, _HEAD_BYTES)
         # One thread: only then are faults told by their row.
-        read = pyarrow.csv.ReadOptions(use_threads=False, block_size=block)
+        reading = pyarrow.csv.ReadOptions(use_threads=False, block_size=block)
         if convert is None:
-            read.autogenerate_column_names = self.header is not None
+            reading.autogenerate_column_names = self.header is not None
         elif self.header is not None:
-            read.column_names = self.header
+            reading.column_names = self.header
         # A quote is a sign like others in a TSV; a line with nothing in it is a row whose cells are missing.
-        parse = pyarrow.csv.ParseOptions(
+        parsing = pyarrow.csv.ParseOptions(
             delimiter=_DELIMITERS[kind], quote_char='"' if kind == ".csv" else False, ignore_empty_lines=False
         )
         with (
-            _unpacked(path, self.member) as (stream, position),
-            pyarrow.csv.open_csv(stream, read, parse, convert) as reader,
+            _unpack(path, self.member) as (stream, position),
+            pyarrow.csv.open_csv(stream, reading, parsing, convert) as reader,
         ):
             yield reader, position
 
 
 @contextmanager
-def _unpacked(path: Path, member: str | None) -> Iterator[tuple[pa.NativeFile, Callable[[], int]]]:
+def _unpack(path: Path, member: str | None) -> Iterator[tuple[pa.NativeFile, Callable[[], int]]]:
     """Open the file's bytes, unpacked as its suffix says, with a function that tells how many of them were read."""
     if not path.name.endswith(_ARCHIVE):
         packed = path.suffix in _PACKED or path.suffix in _ALSO_PACKED
@@ -191,9 +191,9 @@ def _unpacked(path: Path, member: str | None) -> Iterator[tuple[pa.NativeFile, C
     ):
         # In the order of the archive, which is read once: it is packed as a whole.
         for info in archive:
-            found = archive.extractfile(info) if Path(info.name).name == member else None
-            if found is not None:
-                yield pa.PythonFile(found, mode="r"), file.tell
+            entry = archive.extractfile(info) if Path(info.name).name == member else None
+            if entry is not None:
+                yield pa.PythonFile(entry, mode="r"), file.tell
                 return
     raise BadInput(f"{path.name} has no file {member}: give the archive as it was downloaded, or the file itself")
 
@@ -202,7 +202,7 @@ class _Bounded(io.RawIOBase):
     """A stream that reads no more out of a packed file than it can hold, and raises OSError beyond."""
 
     def __init__(self, stream: Any, path: Path) -> None:
-        self._stream, self._left = stream, MOST_UNPACKED * path.stat().st_size + _ROOM_BYTES
+        self._stream, self._bytes_left = stream, MOST_UNPACKED * path.stat().st_size + _ROOM_BYTES
 
     def readable(self) -> bool:
         """Say that this stream can be read."""
@@ -211,8 +211,8 @@ class _Bounded(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """Read the next bytes; raises OSError where the file unpacks to more than it can hold."""
         data: bytes = self._stream.read(size)
-        self._left -= len(data)
-        if self._left < 0:
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
             raise OSError(f"it unpacks to more than {MOST_UNPACKED} times its size: unpack it yourself to have it read")
         return data
 
@@ -229,16 +229,16 @@ def one_line(path: Path) -> Iterator[None]:
         raise BadInput(f"{path.name} cannot be read: {' '.join(str(error).split())[:300]}") from error
 
 
-def _check_columns(path: Path, wanted: Sequence[str], there: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in there]
+def _check_columns(path: Path, columns: Sequence[str], there: Sequence[str]) -> None:
+    missing = [name for name in columns if name not in there]
     if missing:
-        raise BadInput(f"{path.name} has no column '{missing[0]}': it has {_listed(there)}; needed: {_listed(wanted)}")
-    twice = sorted({name for name in wanted if list(there).count(name) > 1})
+        raise BadInput(f"{path.name} has no column '{missing[0]}': it has {_names(there)}; needed: {_names(columns)}")
+    twice = sorted({name for name in columns if list(there).count(name) > 1})
     if twice:
         raise BadInput(f"{path.name} has two columns '{twice[0]}'")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _names(names: Sequence[str]) -> str:
     text = ", ".join(names)
     return text if len(text) <= _LONGEST_LIST else f"{text[: _LONGEST_LIST - 4]} ..."
 

@@ -31,11 +31,11 @@ class MultiHotDays:
 
     def samples(self) -> tuple[int, ...]:
         """Return the samples of each file, by its arrays' headers; raises BadInput where one is not as stated."""
-        found = []
+        counts = []
         for path in self.files:
             with self._arrays(path) as arrays:
-                found.append(arrays[0].samples)
-        return tuple(found)
+                counts.append(arrays[0].samples)
+        return tuple(counts)
 
     def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield a file's name and a part of its samples, the features ``columns`` as lists of one length.
@@ -90,9 +90,9 @@ class _Array:
 
     def read(self, samples: int) -> pa.FixedSizeListArray:
         """Read the next ``samples`` samples; raises BadInput where the array ends before."""
-        wanted = samples * self._hotness * self._dtype.itemsize
-        data = self._stream.read(wanted)
-        if len(data) < wanted:
+        nbytes = samples * self._hotness * self._dtype.itemsize
+        data = self._stream.read(nbytes)
+        if len(data) < nbytes:
             raise BadInput(f"{self.name} ends before its {self.samples} samples do")
         values: Any = np.frombuffer(data, dtype=self._dtype)
         return pa.FixedSizeListArray.from_arrays(pa.array(values.astype(self._dtype.newbyteorder("="))), self._hotness)

@@ -16,18 +16,18 @@ def _none() -> Ints:
 
 
 @dataclass
-class _Numbered:
+class _ValueRows:
     """Values int64 [n], ascending, and their rows."""
 
     values: Ints = field(default_factory=_none)
     rows: Ints = field(default_factory=_none)
 
-    def find(self, wanted: Ints) -> Ints:
-        """Return the rows int64 of ``wanted``, -1 where one is not among the values."""
+    def find(self, values: Ints) -> Ints:
+        """Return the rows int64 of ``values``, -1 where one is not among the values."""
         if len(self.values) == 0:
-            return np.full(len(wanted), -1, dtype=np.int64)
-        at = np.minimum(np.searchsorted(self.values, wanted), len(self.values) - 1)
-        return np.where(self.values[at] == wanted, self.rows[at], -1)
+            return np.full(len(values), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.values, values), len(self.values) - 1)
+        return np.where(self.values[at] == values, self.rows[at], -1)
 
     def add(self, values: Ints, rows: Ints) -> None:
         """Add values, ascending, none of which is there."""
@@ -41,7 +41,7 @@ class Vocabulary:
 
     def __init__(self) -> None:
         # All values are moved whenever some are put between them: those met of late wait until they are many.
-        self._all, self._recent = _Numbered(), _Numbered()
+        self._all, self._recent = _ValueRows(), _ValueRows()
 
     def __len__(self) -> int:
         return len(self._all.values) + len(self._recent.values)
@@ -60,5 +60,5 @@ class Vocabulary:
             self._recent.add(distinct[new], rows[new])
             if len(self._recent.values) > max(_RECENT, len(self._all.values) // _SHARE):
                 self._all.add(self._recent.values, self._recent.rows)
-                self._recent = _Numbered()
+                self._recent = _ValueRows()
         return np.asarray(rows[codes])

@@ -10,7 +10,7 @@ from pathlib import Path
 from register import IMPOSTORS, NOT_CAUGHT, NOTHING_THERE, Impostor
 
 from shardbench.base.atomic import write_atomically
-from shardbench.base.plugins import collected
+from shardbench.base.plugins import collect
 from shardbench.base.wall import kind
 from shardbench.conformance.checks import ConformanceError, check
 from shardbench.conformance.problems import cases
@@ -31,7 +31,7 @@ def caught(impostor: Impostor) -> tuple[str, str]:
     """The check that rejects an impostor and what it says, on its problems and the one whose lookups are drawn."""
     module, name = impostor.kind.__module__, impostor.kind.__name__
     provider = "impostors", module, partial(described_apart, "impostors", module, f"{module}:{name}")
-    found, broken = collected("strategy name", [provider], strategies_of)
+    found, broken = collect("strategy name", [provider], strategies_of)
     if broken:
         # As a package of which nothing is listed.
         return "declares", f"check 'declares' failed: {broken[0]}"

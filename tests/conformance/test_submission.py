@@ -15,7 +15,7 @@ from shardbench.base.wall import Kind
 from shardbench.cli.check_submission import check_submission_command
 from shardbench.conformance import submission
 from shardbench.conformance.problems import round_machine
-from shardbench.conformance.submission import FRESH, SURE, Checked, check_submission
+from shardbench.conformance.submission import FRESH, SURE, CheckReport, check_submission
 from shardbench.leaderboard import problems, studies
 from shardbench.leaderboard.problems import Posed, Version
 from shardbench.leaderboard.studies import STEPS
@@ -73,10 +73,10 @@ def board(monkeypatch: pytest.MonkeyPatch) -> None:
         (problems, "load", lambda *_: version), (studies, "load", lambda *_: version),
         (problems, "load_machine", lambda _: machine), (studies, "load_machine", lambda _: machine),
         (studies, "get_strategy", strategy),
-        (submission, "get_strategy", strategy), (studies, "_competing", lambda: dict.fromkeys(COMPETING, False)),
+        (submission, "get_strategy", strategy), (studies, "_competitors", lambda: dict.fromkeys(COMPETING, False)),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
-    for kept in (problems._drawn, problems._known, problems.question):
+    for kept in (problems._workload, problems._simulations, problems.question):
         kept.cache_clear()
 
 
@@ -101,14 +101,14 @@ def submitted(folder: Path, strategy: str, *workloads: str) -> list[CellRecord]:
     return found
 
 
-def checked(folder: Path, strategy: str, workload: str = "drawn", outcome: str = "ok") -> Checked:
+def checked(folder: Path, strategy: str, workload: str = "drawn", outcome: str = "ok") -> CheckReport:
     """A submission of one problem, which is made anew."""
     _, record = submitted(folder, strategy, workload)
     assert {row["outcome"] for row in record.rows} == {outcome}
     return check_submission(folder, again=1)
 
 
-def of_lookups(found: Checked) -> list[str]:
+def of_lookups(found: CheckReport) -> list[str]:
     """Faults that are about lookups: nothing else of this checkout, or of cells that nobody made."""
     return [fault for fault in found.faults if "made for those" in fault]
 
@@ -244,7 +244,8 @@ def test_a_step_below_the_bound_is_a_fault_of_its_own(honest: list[CellRecord], 
 
 def test_the_draw_is_of_the_seed_and_not_of_what_was_submitted(honest: list[CellRecord], tmp_path: Path) -> None:
     keys = [f"{i:016x}" for i in range(43)]
-    assert submission._drawn(keys, 3, 5) == submission._drawn(keys[::-1], 3, 5) != submission._drawn(keys, 3, 6)
+    choose = submission._choose_cells
+    assert choose(keys, 3, 5) == choose(keys[::-1], 3, 5) != choose(keys, 3, 6)
     before = [check_submission(tmp_path, again=1, seed=seed).again[0] for seed in range(4)]
     assert len(set(before)) == 2
     rewritten(tmp_path, honest[::-1])

@@ -51,30 +51,30 @@ ABSENCE_GAIN = 1.25
 
 def ceilings() -> Floats:
     """Return the places below which the popular inputs of each log lie, float64 [27, logs]."""
-    found = np.empty((FEATURES + 1, len(POPULAR_LOGS)))
+    places = np.empty((FEATURES + 1, len(POPULAR_LOGS)))
     data = measured_fields()
     fields = list(data["fields"].values())
     for i, field in enumerate(fields):
         head = np.repeat(np.array(field["head_counts"], dtype=np.float64), field["head_rows"])
         for k, log in enumerate(POPULAR_LOGS):
-            found[i, k] = head[head >= data["rows"] / log].sum() / (data["rows"] - field["missing"])
+            places[i, k] = head[head >= data["rows"] / log].sum() / (data["rows"] - field["missing"])
     for cluster in clusters():
-        found[cluster] = found[cluster].min(axis=0)
-    missing = fields[ABSENT_TOGETHER[0]]["missing"] / data["rows"]
+        places[cluster] = places[cluster].min(axis=0)
+    missing_share = fields[ABSENT_TOGETHER[0]]["missing"] / data["rows"]
     # A missing entry is hot: popular inputs lack these columns as often as others, or have popular values.
-    found[ABSENCE] = missing + (1.0 - missing) * found[list(ABSENT_TOGETHER)].mean(axis=0)
-    return np.minimum(found, 1.0)
+    places[ABSENCE] = missing_share + (1.0 - missing_share) * places[list(ABSENT_TOGETHER)].mean(axis=0)
+    return np.minimum(places, 1.0)
 
 
 def clusters() -> list[list[int]]:
     """Group the columns that published correlations of at least CLUSTER_LEVEL link; absence's own columns are apart."""
-    joined = np.abs(correlations()) >= CLUSTER_LEVEL
+    linked = np.abs(correlations()) >= CLUSTER_LEVEL
     alone = list(ABSENT_TOGETHER)
-    joined[alone], joined[:, alone] = False, False
-    np.fill_diagonal(joined, True)
+    linked[alone], linked[:, alone] = False, False
+    np.fill_diagonal(linked, True)
     for _ in range(FEATURES):
-        joined = joined @ joined
-    return [np.flatnonzero(row).tolist() for row in np.unique(joined, axis=0)]
+        linked = linked @ linked
+    return [np.flatnonzero(row).tolist() for row in np.unique(linked, axis=0)]
 
 
 @lru_cache(maxsize=1)
@@ -117,8 +117,8 @@ def independent() -> list[int]:
     return np.flatnonzero(largest < INDEPENDENT_LEVEL).tolist()
 
 
-def factorised(wanted: Floats, weights: Floats, start: Floats) -> Floats:
-    """Find loadings [n, factors] whose products come closest to ``wanted`` off the diagonal, by ``weights``, [n, n].
+def factorised(products: Floats, weights: Floats, start: Floats) -> Floats:
+    """Find loadings [n, factors] whose products come closest to ``products`` off the diagonal, by ``weights``, [n, n].
 
     They are b / sqrt(1 + |b|^2) row by row, so that no score has more than its variance.
     """
@@ -127,81 +127,81 @@ def factorised(wanted: Floats, weights: Floats, start: Floats) -> Floats:
         free = flat.reshape(start.shape)
         scale = np.sqrt(1.0 + (free**2).sum(axis=1, keepdims=True))
         loadings = free / scale
-        error = loadings @ loadings.T - wanted
+        error = loadings @ loadings.T - products
         slope = 4.0 * (weights * error) @ loadings
         slope = slope / scale - (slope * free).sum(axis=1, keepdims=True) * free / scale**3
         return float((weights * error**2).sum()), slope.ravel()
 
     free = start / np.sqrt(np.maximum(1e-6, 1.0 - (start**2).sum(axis=1, keepdims=True)))
-    found = minimize(loss, free.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 400}).x.reshape(start.shape)
-    return np.asarray(found / np.sqrt(1.0 + (found**2).sum(axis=1, keepdims=True)))
+    free = minimize(loss, free.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 400}).x.reshape(start.shape)
+    return np.asarray(free / np.sqrt(1.0 + (free**2).sum(axis=1, keepdims=True)))
 
 
 def move_loadings(dependence: Dependence, seeds: Sequence[int]) -> tuple[Dependence, float]:
     """Take one step towards the published correlations; return with it the RMS of what they lacked before."""
     rng = np.random.default_rng(seeds)
     lack = correlations() - np.mean([score_correlations(drawn(dependence, s), rng, 1) for s in seeds], axis=0)
-    wanted = dependence.loadings @ dependence.loadings.T
+    products = dependence.loadings @ dependence.loadings.T
     together = list(ABSENT_TOGETHER)
     others = [c for c in range(FEATURES) if c not in together]
     shared = lack[np.ix_(together, others)].mean(axis=0)
-    wanted[ABSENCE, others] += ABSENCE_GAIN * shared
-    wanted[others, ABSENCE] = wanted[ABSENCE, others]
+    products[ABSENCE, others] += ABSENCE_GAIN * shared
+    products[others, ABSENCE] = products[ABSENCE, others]
     step = lack.copy()
     step[np.ix_(together, others)] -= shared
     step[np.ix_(others, together)] -= shared[:, None]
-    wanted[:FEATURES, :FEATURES] += step
-    wanted = np.clip(wanted, -0.9995, 0.9995)
+    products[:FEATURES, :FEATURES] += step
+    products = np.clip(products, -0.9995, 0.9995)
     weights = 1.0 - np.eye(FEATURES + 1)
     # Whether its own columns' values depend on their absence cannot be seen.
     weights[ABSENCE, together] = weights[together, ABSENCE] = 0.02
     one_place = [*SAME_PLACE, *SAME_PLACE.values()]
     weights[np.ix_(one_place, one_place)] = 0.0
-    wanted[independent()], wanted[:, independent()] = 0.0, 0.0
-    loadings = factorised(wanted, weights, dependence.loadings)
+    products[independent()], products[:, independent()] = 0.0, 0.0
+    loadings = factorised(products, weights, dependence.loadings)
     loadings[independent()] = 0.0
-    moved = Dependence(loadings=loadings, shares=dependence.shares, ceilings=dependence.ceilings)
-    return moved, float(np.sqrt((lack[np.triu_indices(FEATURES, 1)] ** 2).mean()))
+    fit = Dependence(loadings=loadings, shares=dependence.shares, ceilings=dependence.ceilings)
+    return fit, float(np.sqrt((lack[np.triu_indices(FEATURES, 1)] ** 2).mean()))
 
 
 def move_shares(dependence: Dependence, seeds: Sequence[int]) -> tuple[Floats, Floats]:
     """Move the shares of popular inputs one step nearer to the curve; return with them the curve before it."""
-    logs, wanted = curve()
+    logs, published_curve = curve()
     rng = np.random.default_rng(seeds)
 
     def mean_curve(shares: Floats) -> Floats:
-        tried = Dependence(loadings=dependence.loadings, shares=shares, ceilings=dependence.ceilings)
-        return np.asarray(np.mean([hot_shares(drawn(tried, s), logs, rng, 2) for s in seeds], axis=0))
+        trial = Dependence(loadings=dependence.loadings, shares=shares, ceilings=dependence.ceilings)
+        return np.asarray(np.mean([hot_shares(drawn(trial, s), logs, rng, 2) for s in seeds], axis=0))
 
     now = mean_curve(dependence.shares)
     slopes = []
     for k in range(len(dependence.shares)):
         fewer = dependence.shares * np.where(np.arange(len(dependence.shares)) == k, 0.75, 1.0)
         slopes.append((now - mean_curve(fewer)) / (dependence.shares[k] - fewer[k]))
-    weights = 1.0 / np.maximum(wanted, 0.02)
-    step = np.linalg.lstsq(np.array(slopes).T * weights[:, None], (wanted - now) * weights, rcond=None)[0]
+    weights = 1.0 / np.maximum(published_curve, 0.02)
+    step = np.linalg.lstsq(np.array(slopes).T * weights[:, None], (published_curve - now) * weights, rcond=None)[0]
     shares = np.maximum(dependence.shares + 0.7 * step, 1e-4)
     # No column has more popular places than popular inputs ask for.
-    asked = np.cumsum((shares / dependence.ceilings)[:, ::-1], axis=1).max()
-    return shares * min(1.0, MOST_ASKED / asked), now
+    most_asked = np.cumsum((shares / dependence.ceilings)[:, ::-1], axis=1).max()
+    return shares * min(1.0, MOST_ASKED / most_asked), now
 
 
 def main() -> None:
     """Fit, and write data/criteo_like_dependence.json."""
     start = np.random.default_rng(3).standard_normal((FEATURES + 1, FACTORS)) * 0.25
-    wanted = np.eye(FEATURES + 1)
-    wanted[:FEATURES, :FEATURES] = correlations()
-    loadings = factorised(wanted, 1.0 - np.eye(FEATURES + 1), start)
+    products = np.eye(FEATURES + 1)
+    products[:FEATURES, :FEATURES] = correlations()
+    loadings = factorised(products, 1.0 - np.eye(FEATURES + 1), start)
     loadings[independent()] = 0.0
     fit = Dependence(loadings=loadings, shares=np.array(START_SHARES), ceilings=ceilings())
     seed = 0
     for _ in range(ROUNDS):
-        tried: list[tuple[float, Dependence]] = []
+        trials: list[tuple[float, Dependence]] = []
         for _ in range(STEPS):
-            moved, lack = move_loadings(fit, range(seed, seed + SAMPLES))
-            tried.append((lack, fit))
-            fit, seed = moved, seed + SAMPLES
-        lack, fit = min(tried, key=lambda one: one[0])
+            next_fit, lack = move_loadings(fit, range(seed, seed + SAMPLES))
+            trials.append((lack, fit))
+            fit, seed = next_fit, seed + SAMPLES
+        lack, fit = min(trials, key=lambda one: one[0])
         shares, now = move_shares(fit, range(seed, seed + SAMPLES))
         sys.stdout.write(f"correlations lack {lack:.4f}, hot {now.round(4).tolist()}, popular {fit.shares.round(4)}\n")
         best, seed = fit, seed + SAMPLES

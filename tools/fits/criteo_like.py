@@ -67,16 +67,16 @@ def tail_law(rows: int, mass: float, first: float, draws: float, distinct: int) 
     return continuous(float(brentq(surplus, grid[turns[-1]], grid[turns[-1] + 1], xtol=1e-9)))
 
 
-def feature(measured: dict[str, Any]) -> dict[str, Any]:
+def feature(measurement: dict[str, Any]) -> dict[str, Any]:
     """Return the head counts, tail law and missing share of one feature, as plain data."""
-    counts = np.array(measured["counts_desc"], dtype=np.int64)
-    draws, cardinality = int(counts.sum()), int(measured["kaggle_cardinality"])
+    counts = np.array(measurement["counts_desc"], dtype=np.int64)
+    draws, cardinality = int(counts.sum()), int(measurement["kaggle_cardinality"])
     head = counts[counts >= HEAD_COUNT] if cardinality > len(counts) else counts
     rest = float(counts[len(head) :].sum()) or UNSEEN_MASS
     values, runs = np.unique(head, return_counts=True)
     data: dict[str, Any] = {
         "cardinality": cardinality,
-        "missing": int(measured["missing"]),
+        "missing": int(measurement["missing"]),
         "distinct": len(counts),
         "head_counts": values[::-1].tolist(),
         "head_rows": runs[::-1].tolist(),
@@ -97,7 +97,7 @@ def main() -> None:
         "source": source["source"] + "; PYTHONPATH=tools python -m fits.criteo_like",
         "rows": source["rows"],
         "head_count": HEAD_COUNT,
-        "fields": {name: feature(measured) for name, measured in source["fields"].items()},
+        "fields": {name: feature(measurement) for name, measurement in source["fields"].items()},
     }
     temporary = TARGET.with_suffix(".part")
     temporary.write_bytes(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 9, mtime=0))

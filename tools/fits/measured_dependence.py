@@ -28,8 +28,8 @@ def normal_scores(values: Ints, rng: np.random.Generator) -> Floats:
 
 def score_correlations(values: Ints, rng: np.random.Generator, draws: int = 5) -> Floats:
     """Return the Pearson correlations of normal scores, [columns, columns], mean of some draws of the ties."""
-    found = [np.corrcoef(normal_scores(values, rng).T) for _ in range(draws)]
-    return np.asarray(np.mean(found, axis=0))
+    correlations = [np.corrcoef(normal_scores(values, rng).T) for _ in range(draws)]
+    return np.asarray(np.mean(correlations, axis=0))
 
 
 def cold_columns(log: Ints, inputs: Ints) -> Bools:
@@ -40,9 +40,9 @@ def cold_columns(log: Ints, inputs: Ints) -> Bools:
 
 def hot_shares(values: Ints, logs: Sequence[int], rng: np.random.Generator, splits: int = 10) -> Floats:
     """Share of inputs outside a random log that are wholly hot, by size of the log, mean of random splits."""
-    found = np.zeros((splits, len(logs)))
+    shares = np.zeros((splits, len(logs)))
     for split in range(splits):
         shuffled = values[rng.permutation(len(values))]
         for at, size in enumerate(logs):
-            found[split, at] = np.mean(~cold_columns(shuffled[:size], shuffled[size:]).any(axis=1))
-    return np.asarray(found.mean(axis=0))
+            shares[split, at] = np.mean(~cold_columns(shuffled[:size], shuffled[size:]).any(axis=1))
+    return np.asarray(shares.mean(axis=0))

@@ -55,12 +55,12 @@ def expected(lookups: Floats, rows: Floats, exponent: Floats, shift: Floats) -> 
     edges = rank_edges(rows, BUCKETS)
     width = np.diff(edges, axis=1)
     mass = np.diff(cdf(edges, rows[:, None], exponent[:, None], shift[:, None]), axis=1)
-    used = width > 0
-    mean = np.where(used, lookups[:, None] * mass, 0.0)[used] / width[used]
+    has_rows = width > 0
+    mean = np.where(has_rows, lookups[:, None] * mass, 0.0)[has_rows] / width[has_rows]
     at = np.interp(np.log(np.maximum(mean, 1e-9)), _GRID, np.arange(len(_GRID)))
     low = np.minimum(at.astype(np.int64), len(_GRID) - 2)
-    part = (at - low) * width[used]
-    weights = np.bincount(low, width[used] - part, len(_GRID)) + np.bincount(low + 1, part, len(_GRID))
+    part = (at - low) * width[has_rows]
+    weights = np.bincount(low, width[has_rows] - part, len(_GRID)) + np.bincount(low + 1, part, len(_GRID))
     return Reuse(rows=weights @ _ROW_BINS, lookups=weights @ _LOOKUP_BINS)
 
 

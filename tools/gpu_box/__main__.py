@@ -62,34 +62,34 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--cpu", action="store_true", help="rehearse on CPUs")
     parser.add_argument("--only", action="append", choices=PARTS, help="run this part alone (may be repeated)")
-    given = parser.parse_args()
-    if not 0.0 < given.minutes <= 60.0:
-        parser.error(f"--minutes takes a number above 0 and at most 60, not {given.minutes:g}")
-    if given.out.exists() and any(given.out.iterdir()):
-        parser.error(f"{given.out} is not empty: name a new folder")
-    until = time.monotonic() + 60.0 * given.minutes
-    given.out.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    if not 0.0 < arguments.minutes <= 60.0:
+        parser.error(f"--minutes takes a number above 0 and at most 60, not {arguments.minutes:g}")
+    if arguments.out.exists() and any(arguments.out.iterdir()):
+        parser.error(f"{arguments.out} is not empty: name a new folder")
+    until = time.monotonic() + 60.0 * arguments.minutes
+    arguments.out.mkdir(parents=True, exist_ok=True)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    parts = [name for name in PARTS if not given.only or name in given.only]
-    facts = _facts(given, parts)
-    _write(given.out, facts)
-    with tempfile.TemporaryDirectory() as scratch, (given.out / "printed.log").open("w") as printed:
+    parts = [name for name in PARTS if not arguments.only or name in arguments.only]
+    facts = _facts(arguments, parts)
+    _write(arguments.out, facts)
+    with tempfile.TemporaryDirectory() as scratch, (arguments.out / "printed.log").open("w") as printed:
         site = Path(scratch) / "site"
         make_importable(site)
         try:
-            _run(given, facts, until, (site, Path(scratch)), printed)
+            _run(arguments, facts, until, (site, Path(scratch)), printed)
             facts["ended"] = "all parts had their turn"
         except Interrupted as error:
             facts["ended"] = str(error)
         facts["finished_at"] = _now()
-        _write(given.out, facts)
-    print(f"{facts['ended']}: {given.out}", flush=True)
+        _write(arguments.out, facts)
+    print(f"{facts['ended']}: {arguments.out}", flush=True)
     return 0 if facts["ended"].startswith("all") else 1
 
 
 def _run(
-    given: argparse.Namespace, facts: dict[str, Any], until: float, places: tuple[Path, Path], printed: Any
+    arguments: argparse.Namespace, facts: dict[str, Any], until: float, places: tuple[Path, Path], printed: Any
 ) -> None:
     """Run the parts in processes, a new one after each that was lost; keep how each process ended."""
     site, scratch = places
@@ -98,34 +98,32 @@ def _run(
     # The worker's own folder, too: Python may be told to leave that of a script out.
     path = os.pathsep.join(filter(None, [str(site), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
     ours = ENVIRONMENT | {"PYTHONPATH": path}
-    if given.cpu:
+    if arguments.cpu:
         # Cores are few here. On a GPU's host, threads that wait for their next work asleep would be late for it.
         ours |= {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE"}
-    options = ["--out", str(given.out), "--data", str(data), "--until", str(until)]
-    options += ["--cpu"] * given.cpu + ["--small"] * (given.minutes < SMALL_MINUTES)
-    left = list(facts["parts"])
-    while left:
-        weights = [f"{name}={PARTS[name]}" for name in left]
+    options = ["--out", str(arguments.out), "--data", str(data), "--until", str(until)]
+    options += ["--cpu"] * arguments.cpu + ["--small"] * (arguments.minutes < SMALL_MINUTES)
+    rest = list(facts["parts"])
+    while rest:
+        weights = [f"{name}={PARTS[name]}" for name in rest]
         command = [sys.executable, str(Path(__file__).with_name("worker.py")), *weights, *options]
-        done, code = _watched(command, os.environ | ours, until, printed)
-        facts["processes"].append({"parts": done, "exit_code": code})
-        _write(given.out, facts)
-        if not done:
+        turns, code = _watch(command, os.environ | ours, until, printed)
+        facts["processes"].append({"parts": turns, "exit_code": code})
+        _write(arguments.out, facts)
+        if not turns:
             raise Interrupted("the measuring process ended before its first part began: see printed.log")
         if code not in (0, LOST):  # what a lost device skips is in the log already
             why = "it did not end in its time" if code is None else f"its process ended with exit code {code}"
-            Log(given.out).skip(done[-1], REST, why)
-        left = left[len(done) :]
+            Log(arguments.out).skip(turns[-1], REST, why)
+        rest = rest[len(turns) :]
 
 
-def _watched(
-    command: list[str], environment: dict[str, str], until: float, printed: Any
-) -> tuple[list[str], int | None]:
+def _watch(command: list[str], environment: dict[str, str], until: float, printed: Any) -> tuple[list[str], int | None]:
     """Run a process of parts, killed where one overruns.
 
     Return the parts that had their turn, and its exit code; None where it was killed.
     """
-    done: list[str] = []
+    turns: list[str] = []
     lines: queue.Queue[str | None] = queue.Queue()
     # A group of its own, so that what it starts ends with it. A ``with`` would wait for its end, however long.
     process = subprocess.Popen(
@@ -140,12 +138,12 @@ def _watched(
             _say(line, printed)
             if line.startswith(BEGINS):
                 name, seconds = line.removeprefix(BEGINS).split()
-                done.append(name)
+                turns.append(name)
                 ends = time.monotonic() + float(seconds) + GRACE_S
-        return done, process.wait(timeout=KILL_S)
+        return turns, process.wait(timeout=KILL_S)
     except (queue.Empty, subprocess.TimeoutExpired):
-        _say(f"killed: {done[-1] if done else 'the start'} did not end in its time", printed)
-        return done, None
+        _say(f"killed: {turns[-1] if turns else 'the start'} did not end in its time", printed)
+        return turns, None
     finally:
         _kill(process)
 
@@ -175,13 +173,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise Interrupted(f"ended by {signal.Signals(number).name}")
 
 
-def _facts(given: argparse.Namespace, parts: list[str]) -> dict[str, Any]:
+def _facts(arguments: argparse.Namespace, parts: list[str]) -> dict[str, Any]:
     return {
         "commit": _commit(),
         "dirty": None if _git("rev-parse", "HEAD") is None else bool(_git("status", "--porcelain")),
         "backend": "measured",
-        "cpu": given.cpu,
-        "minutes": given.minutes,
+        "cpu": arguments.cpu,
+        "minutes": arguments.minutes,
         "parts": parts,
         "started_at": _now(),
         "python": platform.python_version(),
@@ -215,8 +213,8 @@ def _commit() -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
+    process = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
 if __name__ == "__main__":

@@ -80,13 +80,13 @@ class Box:
         return replace(self.whole_machine, topology=topology)
 
     def add(
-        self, table: str, measured: Sequence[float], predicted: float | None, *, unit: str = "ms", **what: object
+        self, table: str, numbers: Sequence[float], predicted: float | None, *, unit: str = "ms", **what: object
     ) -> None:
         """Keep a number: all its repeats, what the committed machine file predicts (or None), and what it is of.
 
         ``table`` is one of kernels, tiers, fae, slide, host, dedup. The values of ``what`` are strings and numbers.
         """
-        repeats = [float(f"{one:.6g}") for one in measured]
+        repeats = [float(f"{one:.6g}") for one in numbers]
         own = None if predicted is None else float(f"{predicted:.6g}")
         row = {"part": self.part, "table": table, "what": what, "unit": unit, "measured": repeats, "predicted": own}
         self._log.add(row)
@@ -143,15 +143,15 @@ class Box:
         """Return the milliseconds a call of ``runs`` calls without a wait between them, in ten groups, by wall time."""
         for _ in range(warmups):
             work()
-        found, group = [], max(1, runs // 10)
+        times, group = [], max(1, runs // 10)
         for _ in range(10):
             self.clock.settle()
             start = time.perf_counter()
             for _ in range(group):
                 work()
             self.clock.settle()
-            found.append(1e3 * (time.perf_counter() - start) / group)
-        return found
+            times.append(1e3 * (time.perf_counter() - start) / group)
+        return times
 
 
 def _short(value: object) -> str:
@@ -185,20 +185,20 @@ class ManagedMemory:
 
     def _managed(self, operator: Callable[..., Any]) -> Any:
         def checked(like: torch.Tensor, sizes: Sequence[int]) -> Any:
-            asked = int(np.prod(sizes, dtype=np.int64)) * like.element_size()
+            nbytes = int(np.prod(sizes, dtype=np.int64)) * like.element_size()
             # What was asked for before counts, whether it was freed or not.
-            if self.managed_bytes + asked > self._free_bytes():
-                raise Refused(f"{self.managed_bytes} + {asked} bytes of managed memory, {self._free_bytes()} are free")
-            self.managed_bytes += asked
+            if self.managed_bytes + nbytes > self._free_bytes():
+                raise Refused(f"{self.managed_bytes} + {nbytes} bytes of managed memory, {self._free_bytes()} are free")
+            self.managed_bytes += nbytes
             return operator(like, sizes)
 
         return checked
 
     def _mapped(self, operator: Callable[..., Any]) -> Any:
         def mapped(like: torch.Tensor, sizes: Sequence[int], is_host_mapped: bool = False) -> Any:
-            asked = int(np.prod(sizes, dtype=np.int64)) * like.element_size()
-            if 2 * asked > self._host_bytes():
-                raise Refused(f"{asked} bytes of host memory, {self._host_bytes()} are free")
+            nbytes = int(np.prod(sizes, dtype=np.int64)) * like.element_size()
+            if 2 * nbytes > self._host_bytes():
+                raise Refused(f"{nbytes} bytes of host memory, {self._host_bytes()} are free")
             return operator(like, sizes, True)
 
         return mapped

@@ -142,19 +142,19 @@ def _own_counts(box: Box, cached: CachedCase, stream: Stream, batch: Batch, tabl
     own: dict[str, Any] = {}
     before = None
     with box.attempt(f"FBGEMM's slots before a batch, {_name(cached)}"):
-        before = _held(tables)
+        before = _rows_by_slot(tables)
     with torch.no_grad():
         tables(batch.lookups.ids, batch.lookups.offsets)
     with box.attempt(f"FBGEMM's counters, {_name(cached)}"):
         own |= {f"counter_{name}": number for name, number in _counters_say(tables)}
     if before is not None:
         with box.attempt(f"FBGEMM's slots after a batch, {_name(cached)}"):
-            after = _held(tables)
+            after = _rows_by_slot(tables)
             own |= _slots_say(batch, before, after) | {f"alike_{name}": share for name, share in _alike(stream, after)}
     return own
 
 
-def _held(tables: Any) -> Ids:
+def _rows_by_slot(tables: Any) -> Ids:
     """Return the row that each slot of FBGEMM's cache holds, int64 [sets, ways]; EMPTY where none."""
     return np.asarray(tables.lxu_cache_state.cpu().numpy())
 
@@ -167,8 +167,8 @@ def _counters_say(tables: Any) -> Iterator[tuple[str, int]]:
 
 def _slots_say(batch: Batch, before: Ids, after: Ids) -> dict[str, float]:
     was, stays = np.isin(batch.rows, before), np.isin(batch.rows, after)
-    left = np.setdiff1d(before[before != EMPTY], after[after != EMPTY], assume_unique=True)
-    numbers = _numbers(batch, was & stays, ~was & stays, len(left))
+    evicted = np.setdiff1d(before[before != EMPTY], after[after != EMPTY], assume_unique=True)
+    numbers = _numbers(batch, was & stays, ~was & stays, len(evicted))
     return {f"fbgemm_{name}": number for name, number in numbers.items()}
 
 
@@ -182,11 +182,11 @@ def _numbers(batch: Batch, hit: Any, inserted: Any, evicted: int) -> dict[str, f
 
 def _alike(stream: Stream, after: Ids) -> Iterator[tuple[str, float]]:
     """Say which share of FBGEMM's rows the simulated cache holds, and which share is in the set that it computes."""
-    held = after[after != EMPTY]
+    rows = after[after != EMPTY]
     simulated = stream.simulated.rows
-    yield "rows", float(np.isin(held, simulated[simulated != EMPTY]).mean()) if len(held) else 1.0
+    yield "rows", float(np.isin(rows, simulated[simulated != EMPTY]).mean()) if len(rows) else 1.0
     sets = np.nonzero(after != EMPTY)[0]
-    yield "sets", float((set_of(held, len(after)) == sets).mean()) if len(held) else 1.0
+    yield "sets", float((set_of(rows, len(after)) == sets).mean()) if len(rows) else 1.0
 
 
 def _time(box: Box, stopwatch: Stopwatch, stream: Stream, tables: Any, *, state: str, batches: int) -> None:
@@ -206,6 +206,6 @@ def _time(box: Box, stopwatch: Stopwatch, stream: Stream, tables: Any, *, state:
             times = [stopwatch.forward_and_backward(tables, batch.lookups, how=how, apart=how == BEHIND)]
         what = stream.cached.what() | counted(traffic) | stopwatch.marks(times)
         for phase in ("populate", "lookup", "backward") if turn % 2 else ("forward", "backward"):
-            measured = [one[phase] for one in times]
+            phase_ms = [one[phase] for one in times]
             what |= {"phase": phase, "how": how, "state": state, "number": batch.number}
-            box.add("kernels", measured, predicted[phase, how], **what)
+            box.add("kernels", phase_ms, predicted[phase, how], **what)

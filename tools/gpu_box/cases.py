@@ -201,7 +201,7 @@ class Stopwatch:
         self, work: Callable[[], object], *, how: str, warmups: int, runs: int
     ) -> tuple[list[float], dict[str, Any]]:
         """Return the ms of single calls and, behind other work, OVERTAKEN."""
-        found, overtaken = [], 0
+        times, overtaken = [], 0
         for number in range(warmups + runs):
             self.begin(how)
             start = self.clock.now()
@@ -210,9 +210,9 @@ class Stopwatch:
             early = self._overtaken(start) if how == BEHIND else 0
             self.clock.settle()
             if number >= warmups:
-                found.append(kernel_ms(self.clock, start, stop))
+                times.append(kernel_ms(self.clock, start, stop))
                 overtaken += early
-        return found, {OVERTAKEN: overtaken} if how == BEHIND else {}
+        return times, {OVERTAKEN: overtaken} if how == BEHIND else {}
 
     @staticmethod
     def marks(times: Sequence[dict[str, float]]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def measure(box: Box) -> None:
         if box.over(0.0 if box.small else 0.5):
             return
         with box.attempt(f"{number} ids, {share:g} of them distinct"):
-            _make_distinct(box, stopwatch, _drawn(box, number, share, rows), rows)
+            _make_distinct(box, stopwatch, _draw_ids(box, number, share, rows), rows)
     for dim in DIMS[: 1 if box.small else None]:
         with box.attempt(f"lookups of distinct ids, {dim} columns"):
             if not fits(box, 4 * rows * dim):
@@ -64,7 +64,7 @@ def measure(box: Box) -> None:
                 if box.over(0.0 if box.small else 1.5):
                     return
                 with box.attempt(f"lookups of {number} ids of {dim} columns, {share:g} of them distinct"):
-                    _look_up(box, stopwatch, tables, _drawn(box, number, share, rows), rows, dim)
+                    _look_up(box, stopwatch, tables, _draw_ids(box, number, share, rows), rows, dim)
             del tables
 
 
@@ -74,7 +74,7 @@ def _sizes(box: Box) -> Iterator[tuple[int, float]]:
             yield number // 1000 if box.small else number // 100 if box.cpu else number, share
 
 
-def _drawn(box: Box, number: int, share: float, rows: int) -> Ids:
+def _draw_ids(box: Box, number: int, share: float, rows: int) -> Ids:
     """Draw ids of which exactly a share is distinct, in random order, spread over all rows."""
     generator = torch.Generator(device=box.device).manual_seed(zlib.crc32(repr((number, share)).encode()))
     distinct = max(1, round(share * number))
@@ -132,9 +132,9 @@ def _look_up(
             warmups, runs = (1, 1) if box.small else (WARMUPS, RUNS)
             times = [stopwatch.forward_and_backward(tables, lookups, how=how) for _ in range(warmups + runs)][warmups:]
             for phase, ms in predicted.items():
-                measured = [one[phase] for one in times]
+                phase_ms = [one[phase] for one in times]
                 marks = stopwatch.marks(times)
-                box.add("dedup", measured, ms, of=f"lookup of {name}", phase=phase, how=how, **what, **marks)
+                box.add("dedup", phase_ms, ms, of=f"lookup of {name}", phase=phase, how=how, **what, **marks)
         _put_back(box, stopwatch, ids, dim, what | {"of": "index_select of the vectors", "how": how})
 
 

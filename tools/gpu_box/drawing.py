@@ -100,14 +100,14 @@ def draw_table(config: WorkloadConfig, inputs: bool, table: int) -> TableDraws:
 
 
 @contextmanager
-def drawing_processes(wanted: int) -> Iterator[Executor | None]:
+def drawing_processes(count: int) -> Iterator[Executor | None]:
     """Give so many processes that draw, which end after the block; None for none."""
-    if wanted == 0:
+    if count == 0:
         yield None
         return
     # A copy of this process would have a copy of its device's state, which must not be used.
     context = multiprocessing.get_context("spawn")
-    processes = ProcessPoolExecutor(wanted, mp_context=context, initializer=_end_with_parent)
+    processes = ProcessPoolExecutor(count, mp_context=context, initializer=_end_with_parent)
     try:
         yield processes
     finally:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from box import Box
 from drawing import KeptWorkload, draw
-from steps import Asked, Bench, release, time_steps
+from steps import Bench, PlanCase, release, time_steps
 from tiers import config_of
 
 from shardbench.base.host import cores
@@ -112,9 +112,9 @@ def terabyte(width: int) -> CriteoLikeConfig:
 
 
 def _draw(box: Box, config: WorkloadConfig, processes: int) -> KeptWorkload:
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     workload = draw(config, processes=processes, inputs=True)
-    box.note(workload=config.name, drawing_s=time.perf_counter() - begun)
+    box.note(workload=config.name, drawing_s=time.perf_counter() - start_s)
     return workload
 
 
@@ -157,7 +157,7 @@ class Comparison:
         # Predictions are of a whole machine's host; a machine that is lent may have a part of one.
         host_gb_per_s = 1e-9 * box.whole_machine.constants.host_bytes_per_s
         self.host: dict[str, object] = {"threads": self.threads, "predicted_host_gb_per_s": host_gb_per_s}
-        self.asked: dict[str, Asked] = {}
+        self.cases: dict[str, PlanCase] = {}
         self.ms: dict[str, dict[str, list[float]]] = {}
         self.made_s: list[float] = []
 
@@ -167,19 +167,19 @@ class Comparison:
         for strategy in STRATEGIES:
             with self.box.attempt(f"planning by {strategy}"):
                 plan, plan_s = self.bench.plan(strategy, problem, self.size.plan_s)
-                self.asked[strategy] = self.bench.judge(strategy, plan, problem, plan_s)
-        together = 2 * len(self.asked) * self.bytes < free_memory_bytes()
-        names = list(self.asked)
+                self.cases[strategy] = self.bench.judge(strategy, plan, problem, plan_s)
+        together = 2 * len(self.cases) * self.bytes < free_memory_bytes()
+        names = list(self.cases)
         longest_s = 0.0
         for group in [names] if together else [[name] for name in names]:
             if self.box.over(longest_s):
                 self.box.skip(f"steps of {', '.join(group)}", f"{self.box.left_s():.0f} s are left")
                 continue
-            begun = time.perf_counter()
+            start_s = time.perf_counter()
             with self.box.attempt(f"steps of {', '.join(group)}"):
                 self._time(group)
             release(self.box)
-            longest_s = max(longest_s, time.perf_counter() - begun)
+            longest_s = max(longest_s, time.perf_counter() - start_s)
             for name in group:
                 self._add(name, together=together)
         for name in PAPER:
@@ -193,42 +193,42 @@ class Comparison:
 
     def _time(self, names: Sequence[str]) -> None:
         """Build the plans and let blocks of their steps take turns, as many rounds as there is time for."""
-        held: dict[str, PlanOnRank] = {}
+        plans: dict[str, PlanOnRank] = {}
         for name in names:
             with self.box.attempt(f"{name} built"):
-                begun = time.perf_counter()
-                held[name] = self.bench.build(self.asked[name], self.bench.timed, self.threads)
-                self.made_s.append(time.perf_counter() - begun)
+                start_s = time.perf_counter()
+                plans[name] = self.bench.build(self.cases[name], self.bench.timed, self.threads)
+                self.made_s.append(time.perf_counter() - start_s)
         keep_freed_memory()
-        for name in list(held):
-            self._step(held, name, range(-SETTLING, 0))
+        for name in list(plans):
+            self._step(plans, name, range(-SETTLING, 0))
         for number in range(self.size.rounds):
-            begun = time.perf_counter()
+            start_s = time.perf_counter()
             first = number * self.size.block
-            for name in list(held):
-                ms = self._step(held, name, range(first - 1, first + self.size.block))
+            for name in list(plans):
+                ms = self._step(plans, name, range(first - 1, first + self.size.block))
                 block = {phase: values[1:] for phase, values in ms.items()}
                 self.box.note(round=number, strategy=name, ms=block, **self.bench.facts)
                 for phase, values in block.items():
                     self.ms.setdefault(name, {}).setdefault(phase, []).extend(values)
-            if self.box.over(time.perf_counter() - begun):
+            if self.box.over(time.perf_counter() - start_s):
                 return
 
-    def _step(self, held: dict[str, PlanOnRank], name: str, numbers: range) -> dict[str, list[float]]:
+    def _step(self, plans: dict[str, PlanOnRank], name: str, numbers: range) -> dict[str, list[float]]:
         """Return the milliseconds of a plan's steps by phase; one that fails is held no more."""
         with self.box.attempt(f"steps of {name}"):
-            return time_steps(self.box, held[name], numbers)
-        del held[name]
+            return time_steps(self.box, plans[name], numbers)
+        del plans[name]
         return {}
 
     def _add(self, name: str, *, together: bool) -> None:
         if name not in self.ms:
             return
-        asked, what = self.asked[name], {}
-        if asked.predicted is not None and asked.predicted.kinds:
-            what["hot_share"] = asked.predicted.share(PhaseKind.HOT)
+        case, what = self.cases[name], {}
+        if case.predicted is not None and case.predicted.kinds:
+            what["hot_share"] = case.predicted.share(PhaseKind.HOT)
         order = "in turns" if together else "one after another"
-        self.bench.add(asked, self.ms[name], order=order, plan_s=asked.plan_s, **self.host, **what)
+        self.bench.add(case, self.ms[name], order=order, plan_s=case.plan_s, **self.host, **what)
 
     def _add_ratio(self, other: str) -> None:
         """Keep how much longer another strategy's step is than FAE's."""
@@ -236,10 +236,10 @@ class Comparison:
             self.box.skip(f"ratio of {other} to fae", "one of them was not measured")
             return
         own, beside = (float(np.median(self.ms[name]["step"])) for name in ("fae", other))
-        predicted = [self.asked[name].predicted for name in (other, "fae")]
+        predicted = [self.cases[name].predicted for name in (other, "fae")]
         steps = [one.step_ms for one in predicted if one is not None]
         ratio = steps[0] / steps[1] if len(steps) == len(predicted) else None
         self.box.add(
             "fae", [beside / own], ratio, unit="ratio", of=other, to="fae", paper=PAPER[other],
-            plan=self.asked["fae"].key, other_plan=self.asked[other].key, **self.host, **self.bench.facts,
+            plan=self.cases["fae"].key, other_plan=self.cases[other].key, **self.host, **self.bench.facts,
         )  # fmt: skip

@@ -100,7 +100,7 @@ class Bench:
         lookups = draw(box, case)
         traffic = traffic_of(case, box.whole_machine, lookups)
         predicted = predicted_ms(traffic, box.whole_machine)
-        tables = self._made(case)
+        tables = self._tables_for(case)
         whole_s = 1e-3 * (predicted["forward", IDLE] + predicted["backward", IDLE])
         for how, warmups, runs in ((IDLE, WARMUPS, RUNS), (BEHIND, 1, BEHIND_RUNS)):
             if how == BEHIND and box.cpu:
@@ -108,9 +108,9 @@ class Bench:
             fewer = max(2, min(runs, int(MOST_S / 2.0 / whole_s) - warmups)) if whole_s else runs
             times = self._times(tables, lookups, how, warmups if whole_s < MOST_S / 4.0 else 1, fewer)
             for phase in ("forward", "backward"):
-                measured = [one[phase] for one in times]
+                phase_ms = [one[phase] for one in times]
                 what = case.what() | counted(traffic) | self.stopwatch.marks(times)
-                box.add("kernels", measured, predicted[phase, how], phase=phase, how=how, **what)
+                box.add("kernels", phase_ms, predicted[phase, how], phase=phase, how=how, **what)
 
     def _times(
         self, tables: SplitTableBatchedEmbeddingBagsCodegen, lookups: Lookups, how: str, warmups: int, runs: int
@@ -120,7 +120,7 @@ class Bench:
         times = [self.stopwatch.forward_and_backward(tables, lookups, how=how) for _ in range(warmups + runs)]
         return times[warmups:]
 
-    def _made(self, case: Case) -> SplitTableBatchedEmbeddingBagsCodegen:
+    def _tables_for(self, case: Case) -> SplitTableBatchedEmbeddingBagsCodegen:
         of = (case.kernel, case.optimizer)
         if self._tables is None or self._of != of:
             self.drop()
@@ -146,8 +146,8 @@ def _order(box: Box) -> Iterator[Case | CachedCase]:
         box.skip("tables in host memory", "a CPU has one memory")
     first = [replace(BASE, tier=tier, optimizer=optimizer) for tier, optimizer in BASES]
     first += [replace(BASE, tier=Tier.UVM, dim=dim) for dim in HOST_DIMS]
-    bases = [_fitted(box, case) for case in first if case.tier in tiers]
-    streams = _cached(box)
+    bases = [_fit(box, case) for case in first if case.tier in tiers]
+    streams = _cached_cases(box)
     yield from bases
     yield from islice(streams, 2)
     axes = [case for case in _axes(box, tiers) if case not in bases]
@@ -166,16 +166,16 @@ def _axes(box: Box, tiers: Sequence[Tier]) -> list[Case]:
     for tier, optimizer in AXES:
         if tier in tiers:
             for change in changes:
-                case = _fitted(box, replace(BASE, tier=tier, optimizer=optimizer, **change))
+                case = _fit(box, replace(BASE, tier=tier, optimizer=optimizer, **change))
                 groups.setdefault((case.kernel, optimizer), {})[case] = None
     keys = list(groups)
     random.Random(SEED).shuffle(keys)
     return [case for key in keys for case in groups[key]]
 
 
-def _cached(box: Box) -> Iterator[CachedCase]:
+def _cached_cases(box: Box) -> Iterator[CachedCase]:
     for change in CACHED_CHANGES[: 1 if box.small else None]:
-        case = _fitted(box, replace(CACHED, **change))
+        case = _fit(box, replace(CACHED, **change))
         yield CachedCase(case, CacheAlgorithm.LRU)
         # The simulation of LFU takes seconds: shares of the rows are enough.
         if not change or "cache_ratio" in change:
@@ -195,10 +195,10 @@ def _sample(box: Box, tiers: Sequence[Tier]) -> Iterator[Case]:
                 tables=tables, rows=rows, dim=dim, batch=max(1, round(lookups / (tables * pooling))), pooling=pooling,
                 skew=draws.choice((1.0, 2.0, 4.0, 8.0)), tier=tier, unpooled=unpooled, optimizer=optimizer,
             )  # fmt: skip
-            yield _fitted(box, case)
+            yield _fit(box, case)
 
 
-def _fitted(box: Box, case: Case) -> Case:
+def _fit(box: Box, case: Case) -> Case:
     """Return the case with fewer rows or bags where its weights, its vectors or its reads of host memory are too large.
 
     A CPU's cases have a sixteenth of the bags.

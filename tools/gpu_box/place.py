@@ -23,7 +23,7 @@ from shardbench.baselines.dreamshard.reproduction.contests import RNN_ROWS
 from shardbench.baselines.dreamshard.reproduction.names import COST_GREEDY, GREEDIES, OURS, RANDOM, RNN
 from shardbench.learned.tasks.pools import DLRM_ROWS, Pool, TaskRow
 from shardbench.model.strategy import Budget
-from shardbench.studies.contests.contest import JUDGED_SPLIT, fitted, place_all, pool_of, tasks_of
+from shardbench.studies.contests.contest import JUDGED_SPLIT, fit_strategy, place_all, pool_of, tasks_of
 from shardbench.studies.contests.contest_study import FIT_S, PLAN_S
 
 PLACEMENTS = Path(__file__).with_name("placements.json")
@@ -44,12 +44,12 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder.parent / "pools").mkdir(exist_ok=True)
         pool = pool_of(JUDGED_SPLIT, folder, DLRM_ROWS[0].widths)
-        rows = {row.name: {"devices": row.devices, "tasks": _placed(row, pool, folder)} for row in DLRM_ROWS}
+        rows = {row.name: {"devices": row.devices, "tasks": _place(row, pool, folder)} for row in DLRM_ROWS}
     counts = np.stack([pool.lookups, pool.distinct, pool.longest_bag], axis=1).astype(np.int64).tolist()
     PLACEMENTS.write_text(_text({"pool": JUDGED_SPLIT, "batch": pool.batch_size, "rows": rows, "counts": counts}))
 
 
-def _placed(row: TaskRow, pool: Pool, folder: Path) -> list[dict[str, object]]:
+def _place(row: TaskRow, pool: Pool, folder: Path) -> list[dict[str, object]]:
     """Return the row's tasks: numbers of the pool's tables, and by strategy a digit for the device of each table."""
     numbers = {table.name: number for number, table in enumerate(pool.tables)}
     budget = Budget(fit_s=FIT_S, plan_s=PLAN_S)
@@ -58,9 +58,9 @@ def _placed(row: TaskRow, pool: Pool, folder: Path) -> list[dict[str, object]]:
     for name in STRATEGIES:
         if name == RNN and row.name not in RNN_ROWS:
             continue
-        strategy, seconds = fitted(name, tasks_of(row, "train", folder), budget, SEED, folder)
-        asked = place_all(strategy, tasks, budget, SEED)
-        for own, placement in zip(placements, asked.judged, strict=True):
+        strategy, seconds = fit_strategy(name, tasks_of(row, "train", folder), budget, SEED, folder)
+        answers = place_all(strategy, tasks, budget, SEED)
+        for own, placement in zip(placements, answers.judged, strict=True):
             if placement is not None:
                 own[name] = "".join(str(device) for device in placement)
         print(f"{row.name}: {name} was trained in {seconds:.1f} CPU seconds", flush=True)

@@ -27,7 +27,7 @@ MOST_PROCESSES = 14
 """Two of a machine's 16 cores stay for the process that measures."""
 
 
-class Drawn(NamedTuple):
+class TableLookups(NamedTuple):
     """A table's lookups in one batch."""
 
     table: int
@@ -42,11 +42,11 @@ class Drawn(NamedTuple):
 def tables_of_pool(batch: int) -> Workload:
     """Return the test pool of ``shardbench.learned.tasks.pools`` with batches of so many samples."""
     sizes = {"batch_size": batch, "profile_samples": batch}
-    stated = {"dataset": "synthetic", "name": "pool-test", "pool": "test", "tables": POOL_TABLES, "dim": WIDTH, **sizes}
-    return workload_config(stated, "pool test").build(Path())
+    config = {"dataset": "synthetic", "name": "pool-test", "pool": "test", "tables": POOL_TABLES, "dim": WIDTH, **sizes}
+    return workload_config(config, "pool test").build(Path())
 
 
-def draw(table: int, batch: int, most_rows: int) -> Drawn:
+def draw(table: int, batch: int, most_rows: int) -> TableLookups:
     """Draw and count a table's lookups; rows beyond ``most_rows`` fold back on the first ones, as if it had no more."""
     pool = tables_of_pool(batch)
     rows, bags = min(most_rows, pool.tables[table].rows), pool.bags(Split.TEST, 0, table)
@@ -57,24 +57,24 @@ def draw(table: int, batch: int, most_rows: int) -> Drawn:
         int(lookups.distinct(0, rows, 1)[0]),
         int(lookups.longest_bag(0, rows, 1, 1)[0, 0]),
     )
-    return Drawn(table, ids.astype(np.int32), bags.lengths.astype(np.int32), counts)
+    return TableLookups(table, ids.astype(np.int32), bags.lengths.astype(np.int32), counts)
 
 
 def draw_all(
     processes: Executor | None, tables: Sequence[int], batch: int, most_rows: int, seconds: float
-) -> Iterator[Drawn]:
+) -> Iterator[TableLookups]:
     """Draw tables in the processes, as they are ready, or here where there are none or they fail.
 
     Raises TimeoutError where it takes more than ``seconds``.
     """
-    one, until, left = partial(draw, batch=batch, most_rows=most_rows), time.monotonic() + seconds, set(tables)
+    one, until, waiting = partial(draw, batch=batch, most_rows=most_rows), time.monotonic() + seconds, set(tables)
     if processes is not None:
         futures = [processes.submit(one, table) for table in tables]
         try:
             for future in as_completed(futures, timeout=seconds):
-                drawn = future.result()
-                left.remove(drawn.table)
-                yield drawn
+                lookups = future.result()
+                waiting.remove(lookups.table)
+                yield lookups
         except (OSError, BrokenExecutor) as error:
             if isinstance(error, TimeoutError):
                 raise
@@ -83,7 +83,7 @@ def draw_all(
             # Tables that are drawn no more for this task would keep the next one's waiting.
             for future in futures:
                 future.cancel()
-    for table in left:
+    for table in waiting:
         if time.monotonic() > until:
             raise TimeoutError(f"{len(tables)} tables were not drawn in {seconds:.0f} s")
         yield one(table)

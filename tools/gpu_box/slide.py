@@ -26,7 +26,7 @@ from box import Box, Refused
 from cases import IDLE, Lookups, Stopwatch
 from drawing import drawing_processes
 from fbgemm_gpu.split_embedding_configs import SparseType
-from pool_lookups import NO_LIMIT, WIDTH, Drawn, draw, draw_all, processes_here, tables_of_pool
+from pool_lookups import NO_LIMIT, WIDTH, TableLookups, draw, draw_all, processes_here, tables_of_pool
 from tbe import fused_tables
 
 from shardbench.base.arrays import Ints
@@ -144,8 +144,8 @@ def ordered_tasks(rows: Mapping[str, Any]) -> list[SlideTask]:
 def _cut(task: SlideTask) -> SlideTask:
     """Leave two tables a device of one placement."""
     placement = task.placements[ALONE]
-    kept = np.concatenate([np.flatnonzero(placement == device)[:2] for device in range(task.devices)])
-    return task._replace(tables=task.tables[kept], placements={ALONE: placement[kept]})
+    numbers = np.concatenate([np.flatnonzero(placement == device)[:2] for device in range(task.devices)])
+    return task._replace(tables=task.tables[numbers], placements={ALONE: placement[numbers]})
 
 
 class Slide:
@@ -154,8 +154,8 @@ class Slide:
     def __init__(self, box: Box, sizes: Sizes, counts: Sequence[Sequence[int]]) -> None:
         """``counts`` are the lookups, distinct rows and longest bags that placements.json has of all tables."""
         self._box, self._sizes, self._counts = box, sizes, counts
-        drawn = tables_of_pool(sizes.batch)
-        tables = tuple(replace(table, rows=min(table.rows, sizes.most_rows)) for table in drawn.tables)
+        workload = tables_of_pool(sizes.batch)
+        tables = tuple(replace(table, rows=min(table.rows, sizes.most_rows)) for table in workload.tables)
         unknown = np.full((3, len(tables)), np.nan)
         self._pool = Pool(
             name="test", tables=tables, profiles=(), batch_size=sizes.batch,
@@ -169,16 +169,16 @@ class Slide:
         """Draw the lookups of those tables that have none yet, the longest first."""
         missing = sorted(set(tables.tolist()) - self._bags.keys(), key=lambda table: -self._counts[table][0])
         sizes = self._sizes
-        for drawn in draw_all(processes, missing, sizes.batch, sizes.most_rows, self._box.left_s()):
+        for lookups in draw_all(processes, missing, sizes.batch, sizes.most_rows, self._box.left_s()):
             # Both travel as int32 and are widened on the device.
             ids, lengths = (
-                torch.from_numpy(array).to(self._box.device).to(torch.int64) for array in (drawn.ids, drawn.lengths)
+                torch.from_numpy(array).to(self._box.device).to(torch.int64) for array in (lookups.ids, lookups.lengths)
             )
-            for values, count in zip((self._pool.lookups, self._pool.distinct, self._pool.longest_bag), drawn.counts):
-                values[drawn.table] = count
-            self._bags[drawn.table] = ids, lengths
+            for values, count in zip((self._pool.lookups, self._pool.distinct, self._pool.longest_bag), lookups.counts):
+                values[lookups.table] = count
+            self._bags[lookups.table] = ids, lengths
             if (sizes.batch, sizes.most_rows) == (BATCH, NO_LIMIT):
-                self._compare(drawn)
+                self._compare(lookups)
 
     def compare_counts(self) -> None:
         """Note whether lookups are the same here as where the placements were made; without any, draw one table's."""
@@ -188,9 +188,9 @@ class Slide:
             )
         self._box.note(compared_tables=self._compared, with_other_counts=self._different)
 
-    def _compare(self, drawn: Drawn) -> None:
+    def _compare(self, lookups: TableLookups) -> None:
         self._compared += 1
-        self._different += list(drawn.counts) != self._counts[drawn.table]
+        self._different += list(lookups.counts) != self._counts[lookups.table]
 
     def measure_task(self, task: SlideTask) -> None:
         """Measure every device of every placement, strategies in a drawn order; then single tables."""
@@ -212,12 +212,12 @@ class Slide:
         predicted = {"forward": costs.forward_ms[0], "backward": costs.backward_ms[0]}
         slowest = 0.0
         for device in range(task.devices):
-            held = task.tables[placement == device]
-            if len(held):  # an empty device runs no kernel
-                times = self._time(held)
+            device_tables = task.tables[placement == device]
+            if len(device_tables):  # an empty device runs no kernel
+                times = self._time(device_tables)
                 slowest = max(slowest, times.both)
                 for phase, of_devices in predicted.items():
-                    what = self._what(task, strategy, device, held)
+                    what = self._what(task, strategy, device, device_tables)
                     self._add(getattr(times, phase), of_devices[device], of="device", phase=phase, **what)
         of_placement: dict[str, Any] = {
             "row": task.row,
@@ -234,30 +234,30 @@ class Slide:
         """Measure each table alone of a device whose fused set was measured just before."""
         placement, constants = task.placements[ALONE], self._box.whole_machine.constants
         device = int(np.bincount(placement).argmax())
-        held = task.tables[placement == device]
-        loads = self._pool.counted(held)
+        device_tables = task.tables[placement == device]
+        loads = self._pool.counted(device_tables)
         predicted = {"forward": 1e3 * forward_s(loads, constants), "backward": 1e3 * backward_s(loads, constants)}
         sums = dict.fromkeys(predicted, 0.0)
-        for at in range(len(held)):
+        for at in range(len(device_tables)):
             if self._box.over(SET_S):
                 self._box.skip(f"the rest of {task.label}, tables alone", "no time is left")
                 return
-            times = self._time(held[at : at + 1])
-            what = self._what(task, ALONE, device, held[at : at + 1])
+            times = self._time(device_tables[at : at + 1])
+            what = self._what(task, ALONE, device, device_tables[at : at + 1])
             for phase, of_tables in predicted.items():
                 sums[phase] += times.median(phase)
                 self._add(getattr(times, phase), of_tables[at], of="table alone", phase=phase, **what)
         for phase, of_tables in predicted.items():
-            what = self._what(task, ALONE, device, held)
+            what = self._what(task, ALONE, device, device_tables)
             self._add([sums[phase]], of_tables.sum(), of="tables alone, summed", phase=phase, **what)
 
-    def _what(self, task: SlideTask, strategy: str, device: int, held: Ints) -> dict[str, Any]:
+    def _what(self, task: SlideTask, strategy: str, device: int, tables: Ints) -> dict[str, Any]:
         return {
-            "row": task.row, "task": task.number, "strategy": strategy, "device": device, "tables": len(held),
-            "held": " ".join(str(table) for table in held), "lookups": int(self._pool.lookups[held].sum()),
+            "row": task.row, "task": task.number, "strategy": strategy, "device": device, "tables": len(tables),
+            "held": " ".join(str(table) for table in tables), "lookups": int(self._pool.lookups[tables].sum()),
         }  # fmt: skip
 
-    def _add(self, measured: Sequence[float], predicted: float, **what: Any) -> None:
+    def _add(self, repeats: Sequence[float], predicted: float, **what: Any) -> None:
         limit = {"most_rows": self._sizes.most_rows} if self._box.cpu else {}
         same: dict[str, Any] = {
             "batch": self._sizes.batch,
@@ -266,16 +266,16 @@ class Slide:
             "optimizer": "sgd",
             **limit,
         }
-        self._box.add("slide", measured, float(predicted), **what, **same)
+        self._box.add("slide", repeats, float(predicted), **what, **same)
 
-    def _time(self, held: Ints) -> Times:
+    def _time(self, table_set: Ints) -> Times:
         """Time the fused kernels of some tables as ``learned.tasks.measured_oracle`` does, and keep every run."""
         box, sizes = self._box, self._sizes
-        shapes = [(self._pool.tables[table].rows, WIDTH) for table in held]
-        self._check_room(shapes, int(self._pool.lookups[held].sum()))
+        shapes = [(self._pool.tables[table].rows, WIDTH) for table in table_set]
+        self._check_room(shapes, int(self._pool.lookups[table_set].sum()))
         fused = fused_tables(box, shapes, weights_precision=SparseType.FP16)
-        ids = torch.cat([self._bags[table][0] for table in held.tolist()])
-        lengths = torch.cat([self._bags[table][1] for table in held.tolist()])
+        ids = torch.cat([self._bags[table][0] for table in table_set.tolist()])
+        lengths = torch.cat([self._bags[table][1] for table in table_set.tolist()])
         lookups = Lookups(ids, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]), ())
         times = [
             self._stopwatch.forward_and_backward(fused, lookups, how=IDLE) for _ in range(sizes.warmups + sizes.runs)
@@ -287,7 +287,7 @@ class Slide:
         if self._box.cpu:
             return
         vectors = 4 * 4 * self._sizes.batch * WIDTH * len(shapes)
-        wanted = 2 * sum(rows * width for rows, width in shapes) + LOOKUP_BYTES * lookups + vectors
+        needed = 2 * sum(rows * width for rows, width in shapes) + LOOKUP_BYTES * lookups + vectors
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        if 2 * wanted > free:
-            raise Refused(f"{wanted} bytes for {len(shapes)} tables, {free} are free")
+        if 2 * needed > free:
+            raise Refused(f"{needed} bytes for {len(shapes)} tables, {free} are free")

@@ -41,7 +41,7 @@ def _try_kernels(box: Box, tier: str, optimizer: EmbOptimType, *, pooled: bool) 
         raise ValueError(f"vectors of equal weights are off by {wrong}")
     vectors.backward(torch.ones_like(vectors))
     box.clock.settle()
-    changed = float((tables.split_embedding_weights()[0] - 0.01).abs().max()) if tier != "cached" else 1.0
-    if not changed:
+    largest_change = float((tables.split_embedding_weights()[0] - 0.01).abs().max()) if tier != "cached" else 1.0
+    if not largest_change:
         raise ValueError("the backward pass changed no weight")
     box.note(kernels="run", tier=tier, optimizer=optimizer.value, pooled=pooled)

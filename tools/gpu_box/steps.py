@@ -48,7 +48,7 @@ _GROUPS: list[Groups] = []
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class PlanCase:
     """A plan of a problem, what it took to make, and what the model predicts of its steps (None with the reason)."""
 
     strategy: str
@@ -80,7 +80,7 @@ class Bench:
         self.box, self.table, self.workload = box, table, workload
         self._folder = box.data / f"{table}-{workload.name}-{workload.batch_size}"
         self.timed = materialise(workload, self._folder / "timed", range(timed))
-        self._counted: dict[tuple[int, int], CountedLookups] = {}
+        self._lookups_of: dict[tuple[int, int], CountedLookups] = {}
         self.facts: dict[str, Any] = {"workload": workload.name, "batch": workload.batch_size}
         box.note(
             workload=workload.name,
@@ -117,28 +117,28 @@ class Bench:
         validate(plan, problem, planner.moves)
         return plan, spent.plan_s
 
-    def judge(self, name: str, plan: Plan, problem: Problem, plan_s: float) -> Asked:
+    def judge(self, name: str, plan: Plan, problem: Problem, plan_s: float) -> PlanCase:
         """Predict a plan's steps on the timed batches, and keep the plan with what it is predicted from."""
-        found, why_not, lookups = None, "", partial(self._lookups, problem)
+        predicted, why_not, lookups = None, "", partial(self._lookups, problem)
         dense, batches = self.workload.dense, self.timed
         try:
-            found = simulate(plan, problem, batches, dense, len(batches.numbers), lookups=lookups)
+            predicted = simulate(plan, problem, batches, dense, len(batches.numbers), lookups=lookups)
         except (BadInput, Unsupported) as error:
             why_not = str(error)
-        asked = Asked(strategy=name, plan=plan, problem=problem, plan_s=plan_s, predicted=found, why_not=why_not)
-        self._note(asked)
-        return asked
+        case = PlanCase(strategy=name, plan=plan, problem=problem, plan_s=plan_s, predicted=predicted, why_not=why_not)
+        self._note(case)
+        return case
 
     def _lookups(self, problem: Problem, batch: int, table: int) -> CountedLookups:
         """Return a table's lookups of a batch, with what several plans ask of them."""
         key = batch, table
-        if key not in self._counted:
-            self._counted[key] = counted_lookups(self.timed.bags(batch, table), problem, table)
-        return self._counted[key]
+        if key not in self._lookups_of:
+            self._lookups_of[key] = counted_lookups(self.timed.bags(batch, table), problem, table)
+        return self._lookups_of[key]
 
-    def _note(self, asked: Asked) -> None:
+    def _note(self, case: PlanCase) -> None:
         facts: dict[str, Any] = {}
-        topology, predicted = asked.problem.topology, asked.predicted
+        topology, predicted = case.problem.topology, case.predicted
         if predicted is not None:
             traffic = predicted.traffic
             # The numbers that the model's formulas take, so that constants can be fitted without the lookups.
@@ -147,71 +147,73 @@ class Bench:
             if traffic.caching is not None:
                 facts["caching"] = json.dumps(np.stack(traffic.caching).tolist())
         else:
-            facts = {"unpredicted": asked.why_not}
+            facts = {"unpredicted": case.why_not}
         self.box.note(
-            plan=asked.key,
-            strategy=asked.strategy,
+            plan=case.key,
+            strategy=case.strategy,
             workload=self.workload.name,
             batch=self.workload.batch_size,
-            plan_s=asked.plan_s,
+            plan_s=case.plan_s,
             hbm_bytes=topology.hbm_bytes,
             uvm_bytes=topology.uvm_bytes,
             host_bytes=topology.host_bytes,
             machine=self.box.machine_name,
-            json=asked.plan.to_json(),
+            json=case.plan.to_json(),
             **facts,
         )
 
-    def build(self, asked: Asked, batches: Batches, threads: int) -> PlanOnRank:
+    def build(self, case: PlanCase, batches: Batches, threads: int) -> PlanOnRank:
         """Build a plan with these batches; CPU kernels of its steps have so many threads.
 
         Whoever holds the last plan no more has its memory back before.
         """
         job = rank_job(
-            asked.plan, asked.problem, self.workload.dense, batches.folder,
+            case.plan, case.problem, self.workload.dense, batches.folder,
             warmup=0, iterations=len(batches.numbers), seed=0, timeout_s=120.0,
         )  # fmt: skip
         groups = groups_of(self.box)
         with on_threads(threads):
-            held = build(job, asked.plan, (0, 1, self.box.device), self.box.clock, groups=groups)
-        held.contender = Contender(step=OnThreads(held.contender.step, threads), batches=held.contender.batches)
+            on_rank = build(job, case.plan, (0, 1, self.box.device), self.box.clock, groups=groups)
+        on_rank.contender = Contender(
+            step=OnThreads(on_rank.contender.step, threads), batches=on_rank.contender.batches
+        )
         self.box.clock.settle()
-        return held
+        return on_rank
 
-    def add(self, asked: Asked, ms: dict[str, list[float]], **what: object) -> None:
+    def add(self, case: PlanCase, ms: dict[str, list[float]], **what: object) -> None:
         """Keep a plan's steps and their phases beside what is predicted of them.
 
         The prediction knows no host's time; what published steps add of it stands beside it.
         """
-        tiers = {tier_of(segment.placement) for segment in asked.plan.segments}
-        own = self.facts | {"strategy": asked.strategy, "plan": asked.key} | memory_of(tiers) | what
+        tiers = {tier_of(segment.placement) for segment in case.plan.segments}
+        own = self.facts | {"strategy": case.strategy, "plan": case.key} | memory_of(tiers) | what
         step_ms, phases_ms, whole = None, {}, dict(own)
         if not self.box.cpu:
             whole["host_step_ms"] = 1e3 * shared()["host_step_s"]
-        if asked.predicted is not None:
-            step_ms, totals = asked.predicted.step_ms, asked.predicted.totals
-            phases_ms = asked.predicted.timing(1).phases_ms
+        if case.predicted is not None:
+            step_ms, totals = case.predicted.step_ms, case.predicted.totals
+            phases_ms = case.predicted.timing(1).phases_ms
             whole |= {"lookups": totals.lookups, "off_hbm_lookups": totals.off_hbm_lookups}
-            whole |= self._range(asked)
+            whole |= self._range(case)
         self.box.add(self.table, ms["step"], step_ms, phase="step", **whole)
         for phase in StepPhase:
             if phase in ms:
                 self.box.add(self.table, ms[phase], phases_ms.get(phase), phase=str(phase), **own)
 
-    def _range(self, asked: Asked) -> dict[str, float]:
+    def _range(self, case: PlanCase) -> dict[str, float]:
         """Return the 5th and 95th percentile of the predicted step under draws of the constants."""
-        if asked.predicted is None:
+        if case.predicted is None:
             return {}
-        draws = asked.predicted.draws(asked.problem, self.workload.dense, FEW_DRAWS if self.box.small else DRAWS)
+        draws = case.predicted.draws(case.problem, self.workload.dense, FEW_DRAWS if self.box.small else DRAWS)
         if draws is None:
             return {}
         low, high = np.percentile(draws.step_ms, [5, 95])
         return {"predicted_low": float(low), "predicted_high": float(high)}
 
 
-def time_steps(box: Box, held: PlanOnRank, numbers: Sequence[int]) -> dict[str, list[float]]:
+def time_steps(box: Box, on_rank: PlanOnRank, numbers: Sequence[int]) -> dict[str, list[float]]:
     """Return the milliseconds by phase of one step on each of these batches, in their order."""
-    own = held.contender
+    own = on_rank.contender
     turns = Contender(step=own.step, batches=[own.batches[number % len(own.batches)] for number in numbers])
     (times,) = take_turns([turns], len(numbers), box.clock)
     return times.ms

@@ -77,8 +77,8 @@ def _row(run: str, backend: str, entry: Row) -> Row:
 def tables(results: Path) -> dict[Path, str]:
     """Return the text of every table by its path; raises BadInput for a folder that is no run on a card."""
     runs = sorted(folder for folder in (results / RUNS).glob("*") if folder.is_dir())
-    read = [(run.name, *rows_of(run)) for run in runs]
-    rows = [row for _, of_run, _ in read for row in of_run]
+    contents = [(run.name, *rows_of(run)) for run in runs]
+    rows = [row for _, run_rows, _ in contents for row in run_rows]
     texts = {}
     for name in NAMES:
         own = [row for row in rows if row["table"] == name]
@@ -94,8 +94,8 @@ def tables(results: Path) -> dict[Path, str]:
             columns, ([_cell(row.get(c)) for c in columns] for row in own)
         )
     summaries = [
-        _summary(run, [row for row in of_run if row["table"] == name], skipped)
-        for run, of_run, skipped in read
+        _summary(run, [row for row in run_rows if row["table"] == name], skipped)
+        for run, run_rows, skipped in contents
         for name in NAMES
     ]
     texts[results / TABLES / "summary.csv"] = csv_text(SUMMARY, filter(None, summaries))
@@ -110,13 +110,13 @@ def _alike(rows: Iterable[Row], keys: tuple[str, ...]) -> list[list[object]]:
             groups.setdefault(tuple(row.get(key) for key in (*FIRST, *keys, "unit")), []).append(row)
     lines = []
     for group, own in groups.items():
-        measured = statistics.fmean(row["measured"] for row in own)
+        mean_measured = statistics.fmean(row["measured"] for row in own)
         predicted = [row["predicted"] for row in own if row["predicted"] is not None]
-        mean = statistics.fmean(predicted) if len(predicted) == len(own) else None
+        mean_predicted = statistics.fmean(predicted) if len(predicted) == len(own) else None
         ratios = [row["measured_over_predicted"] for row in own if "measured_over_predicted" in row]
         low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratios or [None]) * 3
-        told = [_cell(value) for value in (measured, mean, middle, low, high)]
-        lines.append([*group, len(own), *told, _close_pct(ratios)])
+        cells = [_cell(value) for value in (mean_measured, mean_predicted, middle, low, high)]
+        lines.append([*group, len(own), *cells, _close_pct(ratios)])
     return lines
 
 
@@ -135,13 +135,13 @@ def _summary(run: str, rows: Iterable[Row], skipped: dict[str, int]) -> list[obj
         row["measured_over_predicted"] for row in rows if row.get("measured_over_predicted") and row["unit"] == "ms"
     ]
     logs = [math.log(ratio) for ratio in ratios]
-    told: list[object] = [None, None, None]
+    cells: list[object] = [None, None, None]
     if logs:
         off = statistics.median(map(abs, logs))
-        told = [_cell(math.exp(statistics.median(logs))), _cell(100.0 * math.expm1(off)), _close_pct(ratios)]
+        cells = [_cell(math.exp(statistics.median(logs))), _cell(100.0 * math.expm1(off)), _close_pct(ratios)]
     parts = {row["part"] for row in rows}
     return [
-        run, rows[0]["backend"], rows[0]["table"], len(rows), len(logs), *told,
+        run, rows[0]["backend"], rows[0]["table"], len(rows), len(logs), *cells,
         sum(skipped.get(part, 0) for part in parts),
     ]  # fmt: skip
 

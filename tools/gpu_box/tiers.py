@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from box import Box, Refused
 from drawing import draw
-from steps import Asked, Bench, plan_key, release, time_steps
+from steps import Bench, PlanCase, plan_key, release, time_steps
 
 from shardbench.base.host import cores
 from shardbench.datasets.synthetic import SyntheticConfig
@@ -88,53 +88,53 @@ def config_of(*, tables: int, seed: int, dim: int, batch: int, profile: int, bat
 def measure(box: Box) -> None:
     """Measure plan after plan, as far as the time lasts."""
     size = size_of(box)
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     workload = draw(size.config, processes=1 if box.cpu else min(cores(), len(PLANS)))
     bench = Bench(box, "tiers", workload, size.timed)
-    box.note(drawing_s=time.perf_counter() - begun)
-    took_s, known = list[float](), dict[str, str]()
+    box.note(drawing_s=time.perf_counter() - start_s)
+    took_s, names = list[float](), dict[str, str]()
     for percent, name in FEW_PLANS if box.small else PLANS:
         needed_s = 0.0 if box.small else 1.1 * max(took_s, default=size.first_s)
         if box.over(needed_s):
             box.skip(f"{name}, {percent} %", f"{box.left_s():.0f} s are left, a plan takes {needed_s:.0f}")
             continue
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         with box.attempt(f"{name}, {percent} %"):
-            _measure_plan(bench, size, percent, name, known)
+            _measure_plan(bench, size, percent, name, names)
         release(box)
-        took_s.append(time.perf_counter() - begun)
+        took_s.append(time.perf_counter() - start_s)
 
 
-def _measure_plan(bench: Bench, size: Size, percent: int, name: str, known: dict[str, str]) -> None:
+def _measure_plan(bench: Bench, size: Size, percent: int, name: str, names: dict[str, str]) -> None:
     """Plan, predict, build and time; a plan that was measured before is only named."""
     box = bench.box
-    problem, plan, plan_s = _planned(bench, size, percent, name)
+    problem, plan, plan_s = _plan(bench, size, percent, name)
     key = plan_key(plan)
-    if key in known:
-        box.note(plan=key, strategy=name, hbm_percent=percent, plan_s=plan_s, same_as=known[key])
+    if key in names:
+        box.note(plan=key, strategy=name, hbm_percent=percent, plan_s=plan_s, same_as=names[key])
         return
-    known[key] = f"{name}, {percent} %"
-    asked = bench.judge(name, plan, problem, plan_s)
-    _check_room(box, asked)
-    cached = any(map(is_cached, asked.plan.segments))
-    begun = time.perf_counter()
-    held = bench.build(asked, bench.everything() if cached else bench.timed, threads=1)
-    what: dict[str, Any] = {"hbm_percent": percent, "plan_s": asked.plan_s, "build_s": time.perf_counter() - begun}
+    names[key] = f"{name}, {percent} %"
+    case = bench.judge(name, plan, problem, plan_s)
+    _check_room(box, case)
+    cached = any(map(is_cached, case.plan.segments))
+    start_s = time.perf_counter()
+    on_rank = bench.build(case, bench.everything() if cached else bench.timed, threads=1)
+    what: dict[str, Any] = {"hbm_percent": percent, "plan_s": case.plan_s, "build_s": time.perf_counter() - start_s}
     keep_freed_memory()
     if cached:
-        ms, filled = _cached_steps(box, held, size)
-        caching = asked.predicted.traffic.caching if asked.predicted is not None else None
+        ms, filled = _cached_steps(box, on_rank, size)
+        caching = case.predicted.traffic.caching if case.predicted is not None else None
         rows = None if caching is None else float(caching.filled.sum())
-        own = bench.facts | {"strategy": name, "plan": asked.key, "hbm_percent": percent}
+        own = bench.facts | {"strategy": name, "plan": case.key, "hbm_percent": percent}
         box.add("tiers", filled, rows, unit="rows", phase="filled", **own)
         what |= {"state": "each batch new to the cache"}
     else:
-        time_steps(box, held, range(-SETTLING, 0))
-        ms = time_steps(box, held, list(range(size.timed)) * size.rounds)
-    bench.add(asked, ms, **what)
+        time_steps(box, on_rank, range(-SETTLING, 0))
+        ms = time_steps(box, on_rank, list(range(size.timed)) * size.rounds)
+    bench.add(case, ms, **what)
 
 
-def _planned(bench: Bench, size: Size, percent: int, name: str) -> tuple[Problem, Plan, float]:
+def _plan(bench: Bench, size: Size, percent: int, name: str) -> tuple[Problem, Plan, float]:
     tables = bench.workload.tables
     whole = sum(table.rows * table.dim * 4 for table in tables)
     problem = bench.problem(bench.box.machine(hbm_bytes=whole * percent // 100, uvm_bytes=whole))
@@ -150,52 +150,52 @@ def _planned(bench: Bench, size: Size, percent: int, name: str) -> tuple[Problem
     return problem, plan, 0.0
 
 
-def _check_room(box: Box, asked: Asked) -> None:
+def _check_room(box: Box, case: PlanCase) -> None:
     """Raise Refused where a plan would take more than half of the card's free memory."""
     if box.cpu:
         return
-    memory = validate(asked.plan, asked.problem, frozenset(Move))
-    wanted, free = int(memory.hbm.max()), torch.cuda.mem_get_info()[0]
-    if 2 * wanted > free:
-        raise Refused(f"{wanted} bytes of HBM, {free} are free")
+    memory = validate(case.plan, case.problem, frozenset(Move))
+    needed, free = int(memory.hbm.max()), torch.cuda.mem_get_info()[0]
+    if 2 * needed > free:
+        raise Refused(f"{needed} bytes of HBM, {free} are free")
 
 
-def _cached_steps(box: Box, held: PlanOnRank, size: Size) -> tuple[dict[str, list[float]], list[float]]:
+def _cached_steps(box: Box, on_rank: PlanOnRank, size: Size) -> tuple[dict[str, list[float]], list[float]]:
     """Fill the caches with the batches that are not timed, then time the others once each.
 
     Return their times, and the rows that each brought into the caches.
     """
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     for number in range(size.timed, size.config.test_batches):
-        held.contender.take(number)
+        on_rank.contender.take(number)
     box.clock.settle()
-    before = _cached_rows(held)
+    before = _cached_rows(on_rank)
     box.note(
         warming_steps=size.config.test_batches - size.timed,
-        warming_s=time.perf_counter() - begun,
+        warming_s=time.perf_counter() - start_s,
         slots=sum(len(rows) for rows in before),
         slots_in_use=sum(int((rows >= 0).sum()) for rows in before),
     )
     ms: dict[str, list[float]] = {}
     filled = []
     for number in range(size.timed):
-        for phase, values in time_steps(box, held, [number]).items():
+        for phase, values in time_steps(box, on_rank, [number]).items():
             ms.setdefault(phase, []).extend(values)
-        after = _cached_rows(held)
+        after = _cached_rows(on_rank)
         new = [rows[(rows >= 0) & ~torch.isin(rows, old)] for rows, old in zip(after, before)]
         filled.append(float(sum(len(rows) for rows in new)))
         before = after
     return ms, filled
 
 
-def _cached_rows(held: PlanOnRank) -> list[torch.Tensor]:
+def _cached_rows(on_rank: PlanOnRank) -> list[torch.Tensor]:
     """Return which row every slot of each cache holds, int64 [slots]; -1 where it holds none."""
-    found = []
-    for step in held.steps:
+    caches = []
+    for step in on_rank.steps:
         for module in step.modules:
             for lookup in getattr(getattr(module, "module", None), "_lookups", ()):
                 kernels = [one.emb_module for one in getattr(lookup, "_emb_modules", ())]
                 states = [getattr(kernel, "lxu_cache_state", None) for kernel in kernels]
                 # A kernel without a cache has a state of one number.
-                found += [state.flatten().clone() for state in states if state is not None and state.dim() == 2]
-    return found
+                caches += [state.flatten().clone() for state in states if state is not None and state.dim() == 2]
+    return caches

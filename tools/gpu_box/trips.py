@@ -134,7 +134,7 @@ def pack(root: Path) -> None:
         there = ("--python-version", PYTHON, "--implementation", "cp", *platforms)
         subprocess.run([*pip, *there, "--dest", str(place), "--requirement", str(WHEELS)], check=True)
         (large,) = place.glob("fbgemm_gpu-*.whl")
-        packed = _packed(large, place)
+        packed = _pack(large, place)
         large.unlink()
         for wheel in place.glob("*.whl"):
             shutil.move(wheel, first)
@@ -151,7 +151,7 @@ def pack(root: Path) -> None:
         sys.exit(f"a trip is larger than {TRIP_BYTES / 2**20:g} MiB")
 
 
-def _packed(wheel: Path, place: Path) -> Path:
+def _pack(wheel: Path, place: Path) -> Path:
     site, packed = place / "site", place / "fbgemm.tar.xz"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
@@ -179,12 +179,12 @@ def unpack(root: Path, site: Path) -> None:
     if not parts or len(parts) != int(parts[0].name.rpartition("-of-")[2]):
         sys.exit(f"{len(parts)} parts of fbgemm.tar.xz in {', '.join(TRIPS)}: some are missing")
     site.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=site.parent) as scratch, tempfile.TemporaryFile() as joined:
+    with tempfile.TemporaryDirectory(dir=site.parent) as scratch, tempfile.TemporaryFile() as archive_file:
         fresh = Path(scratch) / "site"
         for part in parts:
-            joined.write(part.read_bytes())
-        joined.seek(0)
-        with lzma.open(joined) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            archive_file.write(part.read_bytes())
+        archive_file.seek(0)
+        with lzma.open(archive_file) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             archive.extractall(fresh, filter="data")
         for wheel in folders[0].glob("*.whl"):
             with zipfile.ZipFile(wheel) as files:

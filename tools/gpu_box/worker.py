@@ -29,21 +29,21 @@ def main() -> int:
     parser.add_argument("--until", type=float, required=True, help="the end, by the system's monotonic clock")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--small", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
 
     from box import Box, CardLost, ManagedMemory  # noqa: PLC0415 - torch is imported with them
 
-    box = Box(Log(given.out), cpu=given.cpu, small=given.small, data=given.data)
-    if not given.cpu:
+    box = Box(Log(arguments.out), cpu=arguments.cpu, small=arguments.small, data=arguments.data)
+    if not arguments.cpu:
         import fbgemm_gpu  # noqa: F401, PLC0415 - makes the operators
         import torch  # noqa: PLC0415
 
         from shardbench.base.memory import free_memory_bytes  # noqa: PLC0415
 
         ManagedMemory(lambda: torch.cuda.mem_get_info()[0], free_memory_bytes).guard(torch.ops.fbgemm)
-    weights = {name: float(weight) for name, _, weight in (part.partition("=") for part in given.parts)}
+    weights = {name: float(weight) for name, _, weight in (part.partition("=") for part in arguments.parts)}
     for name in list(weights):
-        seconds = max(0.0, given.until - time.monotonic()) * weights[name] / sum(weights.values())
+        seconds = max(0.0, arguments.until - time.monotonic()) * weights[name] / sum(weights.values())
         del weights[name]
         print(f"{BEGINS} {name} {seconds:.1f}", flush=True)
         box.begin(name, seconds)

@@ -13,18 +13,15 @@ from ratios import beside
 
 def listed():
     """Yield a parameter set for each method ``time_...`` or ``long_...`` of the cases that state ``against``."""
-    for found in pkgutil.iter_modules(cases.__path__, "cases."):
-        module = importlib.import_module(found.name)
+    for info in pkgutil.iter_modules(cases.__path__, "cases."):
+        module = importlib.import_module(info.name)
         for kind in vars(module).values():
-            if (
-                not (isinstance(kind, type) and issubclass(kind, Case) and kind.against)
-                or kind.__module__ != found.name
-            ):
+            if not (isinstance(kind, type) and issubclass(kind, Case) and kind.against) or kind.__module__ != info.name:
                 continue
             for method in (name for name in dir(kind) if name.startswith(("time_", "long_"))):
-                for given in itertools.product(*getattr(kind, "params", ())):
-                    name = f"{kind.__name__}.{method}({', '.join(map(str, given))})"
-                    yield pytest.param(kind, method, given, id=name)
+                for parameters in itertools.product(*getattr(kind, "params", ())):
+                    name = f"{kind.__name__}.{method}({', '.join(map(str, parameters))})"
+                    yield pytest.param(kind, method, parameters, id=name)
 
 
 @cache
@@ -34,11 +31,13 @@ def shared(kind):
 
 
 @pytest.mark.benchmark(timer=cpu_s)
-@pytest.mark.parametrize(("kind", "method", "given"), list(listed()))
-def test_case(benchmark, kind, method, given):
-    case, told = kind(), (*shared(kind), *given)
-    case.setup(*told)
+@pytest.mark.parametrize(("kind", "method", "parameters"), list(listed()))
+def test_case(benchmark, kind, method, parameters):
+    case, arguments = kind(), (*shared(kind), *parameters)
+    case.setup(*arguments)
     warm = 1 if case.repeats > 2 else 0
-    found = benchmark.pedantic(getattr(case, method), told, rounds=case.repeats, iterations=1, warmup_rounds=warm)
-    case.check(found)
+    outcome = benchmark.pedantic(
+        getattr(case, method), arguments, rounds=case.repeats, iterations=1, warmup_rounds=warm
+    )
+    case.check(outcome)
     assert beside(benchmark, case.against, case.reference) <= case.most

@@ -31,30 +31,30 @@ CODE = (
 )
 
 
-def asked(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the parsed command line; exits with 2 for options that make no sense together."""
     parser = argparse.ArgumentParser(prog="nox -s regression --", description=__doc__)
     parser.add_argument("--base", metavar="COMMIT", help="measure this commit beside the working tree, in turn")
     parser.add_argument("--only", metavar="REGEX", default="", help="take the benchmarks whose name has it")
     parser.add_argument("--record", action="store_true", help="keep the results of HEAD in results/regression")
-    given = parser.parse_args(arguments)
-    if given.record and (given.base or given.only):
+    options = parser.parse_args(arguments)
+    if options.record and (options.base or options.only):
         parser.error("--record keeps all benchmarks of HEAD: it takes no other option")
-    return given
+    return options
 
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 where nothing became worse, 1 where something did, 2 where it cannot be said."""
-    told = asked(arguments)
+    options = parse(arguments)
     try:
         with working_tree(ROOT) as tree, side(tree, BENCHMARKS) as now:
-            listed = [one for one in now.benchmarks() if re.search(told.only, one.name)]
+            listed = [one for one in now.benchmarks() if re.search(options.only, one.name)]
             if not listed:
-                raise Stopped(f"no benchmark has '{told.only}' in its name")
+                raise Stopped(f"no benchmark has '{options.only}' in its name")
             machine = Machine.of(now.process.ask("environment"))
-            if told.record:
+            if options.record:
                 return record(now, listed, machine)
-            return say(compare(now, listed, machine, told.base))
+            return say(compare(now, listed, machine, options.base))
     except Stopped as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -62,22 +62,22 @@ def main(arguments: Sequence[str]) -> int:
 
 def compare(now: Side, listed: list[Listed], machine: Machine, base: str | None) -> Outcome:
     """Compare with the last results of this kind of machine, or, in turn, with a base commit."""
-    known = latest(HISTORY, ROOT, machine) if base is None else None
-    if known is None:
+    last = latest(HISTORY, ROOT, machine) if base is None else None
+    if last is None:
         base = base or _any_base()
         with beside(base) as before:
-            found = in_turn(before, now, listed, progress(len(listed)))
-        return replace(found, compared_with=f"{commit_of(ROOT, base)[:10]} in turn")
-    first = compare_with_results(now, listed, known)
-    edited = {one.name for one in listed if one.name in known.listed and one.version != known.listed[one.name].version}
+            outcome = in_turn(before, now, listed, progress(len(listed)))
+        return replace(outcome, compared_with=f"{commit_of(ROOT, base)[:10]} in turn")
+    first = compare_with_results(now, listed, last)
+    edited = {one.name for one in listed if one.name in last.listed and one.version != last.listed[one.name].version}
     suspects = edited | {c.name for c in first.compared if c.verdict is not Verdict.FINE}
     if not suspects:
         return first
-    print(f"{len(suspects)} beyond their limits, or edited: beside {known.commit[:10]}, in turn", flush=True)
+    print(f"{len(suspects)} beyond their limits, or edited: beside {last.commit[:10]}, in turn", flush=True)
     now.renew()
-    chosen = [one for one in listed if one.name in suspects]
-    with beside(known.commit) as before:
-        second = in_turn(before, now, chosen, progress(len(chosen)))
+    suspected = [one for one in listed if one.name in suspects]
+    with beside(last.commit) as before:
+        second = in_turn(before, now, suspected, progress(len(suspected)))
     return replace(
         first,
         compared=[*(c for c in first.compared if c.name not in suspects), *second.compared],
@@ -87,16 +87,16 @@ def compare(now: Side, listed: list[Listed], machine: Machine, base: str | None)
     )
 
 
-def compare_with_results(now: Side, listed: list[Listed], known: CommitResults) -> Outcome:
+def compare_with_results(now: Side, listed: list[Listed], results: CommitResults) -> Outcome:
     """Measure every benchmark of the working tree, and hold it against what is committed of it."""
     here, failed = levels(now, listed, progress(len(listed)))
     compared = [
-        LevelChange(name=one.name, kind=one.kind, unit=one.unit, before=known.levels[one.name], now=here[one.name])
+        LevelChange(name=one.name, kind=one.kind, unit=one.unit, before=results.levels[one.name], now=here[one.name])
         for one in listed
-        if one.name in here and one.name in known.levels
+        if one.name in here and one.name in results.levels
     ]
-    new = {one.name: "not in the results" for one in listed if one.name not in known.levels}
-    return Outcome(compared=compared, failed=failed, new=new, compared_with=f"results of {known.commit[:10]}")
+    new = {one.name: "not in the results" for one in listed if one.name not in results.levels}
+    return Outcome(compared=compared, failed=failed, new=new, compared_with=f"results of {results.commit[:10]}")
 
 
 @contextlib.contextmanager
@@ -107,10 +107,10 @@ def beside(commit: str) -> Iterator[Side]:
 
 
 def _any_base() -> str:
-    known = latest(HISTORY, ROOT)
-    if known is None:
+    results = latest(HISTORY, ROOT)
+    if results is None:
         raise Stopped("there are no results to compare with: name a commit with --base, or keep some with --record")
-    return known.commit
+    return results.commit
 
 
 def say(outcome: Outcome) -> int:
@@ -135,20 +135,20 @@ def record(now: Side, listed: list[Listed], machine: Machine) -> int:
     if git(ROOT, "status", "--porcelain", "--", *CODE):
         raise Stopped("the code differs from HEAD: commit it, then record")
     commit = commit_of(ROOT, "HEAD")
-    made = datetime.fromisoformat(git(ROOT, "show", "--no-patch", "--format=%cI", commit)).astimezone(UTC)
-    found, failed = levels(now, listed, progress(len(listed)))
+    committed_at = datetime.fromisoformat(git(ROOT, "show", "--no-patch", "--format=%cI", commit)).astimezone(UTC)
+    measured_levels, failed = levels(now, listed, progress(len(listed)))
     for name, why in sorted(failed.items()):
         print(f"fails: {name}: {why}")
     if failed:
         return 1
-    kept = CommitResults(
+    results = CommitResults(
         machine=machine,
         commit=commit,
-        committed=made.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        levels=found,
+        committed=committed_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        levels=measured_levels,
         listed={one.name: one for one in listed},
     )
-    print(f"{len(found)} benchmarks: {kept.write(HISTORY).relative_to(ROOT)}")
+    print(f"{len(measured_levels)} benchmarks: {results.write(HISTORY).relative_to(ROOT)}")
     return 0
 
 

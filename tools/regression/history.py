@@ -82,10 +82,10 @@ def latest(folder: Path, root: Path, machine: Machine | None = None) -> CommitRe
     """Return the last results of a commit that HEAD comes from, on that kind of machine, or on any where it is None."""
     pattern = f"{machine.kind}/*.json" if machine else "*/*.json"
     for path in sorted(folder.glob(pattern), key=lambda path: path.name, reverse=True):
-        found = CommitResults.read(path)
+        results = CommitResults.read(path)
         try:
-            git(root, "merge-base", "--is-ancestor", found.commit, "HEAD")
+            git(root, "merge-base", "--is-ancestor", results.commit, "HEAD")
         except Stopped:
             continue
-        return found
+        return results
     return None

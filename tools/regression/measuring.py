@@ -55,15 +55,15 @@ class Outcome:
 
 def levels(now: Side, listed: Sequence[Listed], tell: Tell) -> tuple[dict[str, Level], dict[str, str]]:
     """Return what every benchmark comes to in one tree, and why those fail that do."""
-    found: dict[str, Level] = {}
+    by_name: dict[str, Level] = {}
     failed: dict[str, str] = {}
     for one in listed:
         tell(one.name)
         try:
-            found[one.name] = Level.of(_samples(one, now)[0])
+            by_name[one.name] = Level.of(_samples(one, now)[0])
         except Broken as error:
             failed[one.name] = str(error)
-    return found, failed
+    return by_name, failed
 
 
 def in_turn(before: Side, now: Side, listed: Sequence[Listed], tell: Tell) -> Outcome:
@@ -86,7 +86,7 @@ def in_turn(before: Side, now: Side, listed: Sequence[Listed], tell: Tell) -> Ou
         for one in looked_at:
             tell(one.name)
             try:
-                compared[one.name] = _compared(one, before, now)
+                compared[one.name] = _compare(one, before, now)
             except Broken as error:
                 compared.pop(one.name, None)
                 if why := _fault(now, one):
@@ -105,40 +105,40 @@ def _fault(side: Side, one: Listed) -> str | None:
     return None
 
 
-def _compared(one: Listed, before: Side, now: Side) -> LevelChange:
+def _compare(one: Listed, before: Side, now: Side) -> LevelChange:
     """Compare the benchmark by the usual number of samples, and by the most where these leave it open."""
     for least in (0, MOST_PAIRS):
-        then, here = (Level.of(taken) for taken in _samples(one, before, now, least=least))
-        found = LevelChange(name=one.name, kind=one.kind, unit=one.unit, before=then, now=here)
-        if found.verdict is not Verdict.UNCLEAR:
+        then, here = (Level.of(samples) for samples in _samples(one, before, now, least=least))
+        change = LevelChange(name=one.name, kind=one.kind, unit=one.unit, before=then, now=here)
+        if change.verdict is not Verdict.UNCLEAR:
             break
-    return found
+    return change
 
 
 def _samples(one: Listed, *sides: Side, least: int = 0, most: int = MOST_PAIRS) -> list[list[float]]:
     """Return the samples of each side, taken in turn; the first of a turn is the last of the next."""
     if one.kind is Kind.MEMORY:
         return [[side.peak(one.name)] for side in sides]
-    with _prepared(one, sides) as first:
+    with _prepare(one, sides) as first:
         # What takes long is not called once for nothing.
-        taken = [[seconds] if seconds is not None and seconds > LONG_S else [] for seconds in first]
+        by_side = [[seconds] if seconds is not None and seconds > LONG_S else [] for seconds in first]
         for turn in range(most):
-            if turn and len(taken[0]) >= max(least, _wanted(one, taken[0][0])):
+            if turn and len(by_side[0]) >= max(least, _sample_count(one, by_side[0][0])):
                 break
-            order = list(zip(sides, taken))
+            order = list(zip(sides, by_side))
             for side, samples in order if turn % 2 else reversed(order):
                 samples.append(float(side.process.ask("sample", one.name)))
-    return taken
+    return by_side
 
 
-def _wanted(one: Listed, first: float) -> int:
+def _sample_count(one: Listed, first: float) -> int:
     if one.kind is Kind.TRACK:
         return 1
     return LONG_SAMPLES if first > LONG_S else SAMPLES
 
 
 @contextmanager
-def _prepared(one: Listed, sides: Sequence[Side]) -> Iterator[list[float | None]]:
+def _prepare(one: Listed, sides: Sequence[Side]) -> Iterator[list[float | None]]:
     """Set the benchmark up in each side, and close it in those where that went well; gives the first call's seconds."""
     ready: list[Side] = []
     first: list[float | None] = []

@@ -69,7 +69,7 @@ def commit_of(root: Path, name: str) -> str:
 
 def git(root: Path, *arguments: str) -> str:
     """Return what git prints; raises Stopped with its own words where it fails."""
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Stopped(f"git {arguments[0]} failed: {' '.join(done.stderr.split())}")
-    return done.stdout.strip()
+    process = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise Stopped(f"git {arguments[0]} failed: {' '.join(process.stderr.split())}")
+    return process.stdout.strip()

@@ -27,8 +27,8 @@ class Worker:
     def __init__(self, folder: Path, caches: Path, *, skips_unknown: bool) -> None:
         sys.path.insert(0, str(folder.parent))
         self._folder, self._caches, self._skips = folder, caches, skips_unknown
-        self._held: dict[str, Any] = {}
-        self._found: dict[str, tuple[Benchmark, int]] = {}
+        self._caches_by_key: dict[str, Any] = {}
+        self._by_name: dict[str, tuple[Benchmark, int]] = {}
         self._calls = 1
 
     def list(self) -> list[dict[str, str]]:
@@ -37,13 +37,13 @@ class Worker:
             self._keep(benchmark)
         return [
             {"name": name, "kind": benchmark.type, "unit": benchmark.unit, "version": benchmark.version[:12]}
-            for name, (benchmark, _) in self._found.items()
+            for name, (benchmark, _) in self._by_name.items()
         ]
 
     def _keep(self, benchmark: Benchmark) -> None:
-        for number, given in enumerate(itertools.product(*benchmark.params)):
-            shown = f"({', '.join(given)})" if given else ""
-            self._found[f"{benchmark.name}{shown}"] = benchmark, number
+        for number, values in enumerate(itertools.product(*benchmark.params)):
+            suffix = f"({', '.join(values)})" if values else ""
+            self._by_name[f"{benchmark.name}{suffix}"] = benchmark, number
 
     def environment(self) -> dict[str, Any]:
         """Describe this machine and what is installed."""
@@ -82,12 +82,12 @@ class Worker:
         self._benchmark(name).do_teardown()
 
     def _benchmark(self, name: str) -> Benchmark:
-        if name not in self._found:
+        if name not in self._by_name:
             # Without the other modules: their imports would be part of a peak of memory.
             self._keep(get_benchmark_from_name(str(self._folder), name.partition("(")[0]))
-        if name not in self._found:
+        if name not in self._by_name:
             raise KeyError(f"there is no benchmark {name} here")
-        benchmark, number = self._found[name]
+        benchmark, number = self._by_name[name]
         if benchmark.params:
             benchmark.set_param_idx(number)
         return benchmark
@@ -96,12 +96,12 @@ class Worker:
         key = benchmark.setup_cache_key
         if key is None:
             return None
-        if key not in self._held:
+        if key not in self._caches_by_key:
             path = self._caches / f"{key.replace('/', '-')}.pickle"
             if not path.exists():
                 path.write_bytes(pickle.dumps(benchmark.do_setup_cache()))
-            self._held[key] = pickle.loads(path.read_bytes())
-        return self._held[key]
+            self._caches_by_key[key] = pickle.loads(path.read_bytes())
+        return self._caches_by_key[key]
 
 
 def main(folder: str, caches: str, unknown: str) -> None:
@@ -110,13 +110,13 @@ def main(folder: str, caches: str, unknown: str) -> None:
     os.dup2(2, 1)
     worker = Worker(Path(folder), Path(caches), skips_unknown=unknown == "skip")
     for line in sys.stdin:
-        told = json.loads(line)
-        job = getattr(worker, told["do"])
+        request = json.loads(line)
+        job = getattr(worker, request["do"])
         try:
-            said = {"answer": job(told["name"]) if "name" in told else job()}
+            reply = {"answer": job(request["name"]) if "name" in request else job()}
         except Exception as error:  # a benchmark may raise anything, and the others are to run
-            said = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
-        answers.write(json.dumps(said) + "\n")
+            reply = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+        answers.write(json.dumps(reply) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from shardbench.studies.contests.contest import (
     SIDES,
     SPLITS,
     beside,
-    fitted,
+    fit_strategy,
     judge,
     pool_of,
     tasks_of,
@@ -279,7 +279,7 @@ def _time_placing(folder: Path, strategy: str, tables: int, devices: int) -> Row
     heuristic's CPU seconds, pair by pair.
     """
     budget, row = Budget(fit_s=20.0), ROWS[CONTEST_ROWS[1]]
-    trained, _ = fitted(strategy, tasks_of(row, "train", folder), budget, 0, folder)
+    trained, _ = fit_strategy(strategy, tasks_of(row, "train", folder), budget, 0, folder)
     pools = [pool_of(side, folder, WIDTHS) for side in SIDES]
     own, others = np.arange(min(tables, POOL_TABLES)), np.arange(max(0, tables - POOL_TABLES))
     parts = ((pools[0], own), (pools[1], others)) if len(others) else ((pools[0], own),)

@@ -10,7 +10,7 @@ import pandas as pd
 from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import SeriesRow
-from shardbench.studies.contests.contest import fitted, trained_with
+from shardbench.studies.contests.contest import fit_strategy, trained_with
 from shardbench.studies.contests.contest_study import FIT_S, PLAN_S, SEEDS
 from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.contests.split_contest import judged_rows
@@ -60,7 +60,7 @@ def _contest(
 
     def judge(folder: Path, strategy: str, seed: int) -> list[SeriesRow]:
         tasks, budget = task_set(folder), Budget(fit_s=FIT_S, plan_s=plan_s.get(strategy, PLAN_S))
-        learned, fit_cpu_s = fitted(strategy, tasks.train, budget, seed, folder)
+        learned, fit_cpu_s = fit_strategy(strategy, tasks.train, budget, seed, folder)
         rows = judged_rows(learned, tasks.test[:tests], test_bags(folder), budget, seed, fit_cpu_s=fit_cpu_s)
         return [{"split": "test", "task": name, **row} for row in rows]
 
@@ -149,7 +149,7 @@ SEARCHED_TASKS = 50
 def _search(folder: Path, search: str) -> SeriesRow:
     """Search the first test tasks with the networks of seed 0."""
     tasks = published_tasks(folder)
-    strategy, _ = fitted(OURS, tasks.train, Budget(fit_s=FIT_S), 0, folder)
+    strategy, _ = fit_strategy(OURS, tasks.train, Budget(fit_s=FIT_S), 0, folder)
     if not isinstance(strategy, NeuroShard):
         raise TypeError(f"{OURS} is a {type(strategy).__name__}")
     return place(strategy.fitted, SEARCHES[search], tasks.test[:SEARCHED_TASKS], folder)

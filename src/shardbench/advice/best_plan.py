@@ -27,7 +27,7 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import Optimizer, Precision, StepSchedule
-from shardbench.model.validate import memory_said
+from shardbench.model.validate import memory_text
 from shardbench.trials.discovery import missing_modules, strategies
 from shardbench.trials.evaluate import Answer
 from shardbench.trials.planning import learns
@@ -210,7 +210,7 @@ def best_plan(
         answers=answers,
         yours=Yours(step_ms=steps[YOURS], less_pct=None, sure=None) if yours is not None else None,
         asked_s=asked_s,
-        memory=memory_said(question.problem),
+        memory=memory_text(question.problem),
         phases_s=phases_s,
         hurried=_hurried_words(workload, profiled),
     )

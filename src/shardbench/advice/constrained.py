@@ -17,11 +17,11 @@ from shardbench.model.constraints import (
     CACHE_RATIO,
     TYPES,
     Constraints,
-    allowed,
     memories,
     nodes_of,
     on_one_device,
     sharding_type,
+    types_of,
 )
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, ShardingGroups, Tier, whole_table
 from shardbench.model.problem import Problem, Sees
@@ -192,7 +192,7 @@ def _placed_anew(
     )
     weight = {name: problem.weight_bytes(table) for name, table in tables.items()} if by_size else placing.work_of
     spread = {
-        name for name, types in constraints.sharding_types.items() if by_size and EVERYWHERE.issuperset(allowed(types))
+        name for name, types in constraints.sharding_types.items() if by_size and EVERYWHERE.issuperset(types_of(types))
     }
     # What every device must have a part of comes first: it cannot go where room is left.
     ordered = sorted(groups, key=lambda found: (spread.isdisjoint(found[0]), -sum(weight[name] for name in found[0])))
@@ -207,7 +207,7 @@ def _groups(
     """List the tables that are to be placed anew, together, and where: on one device, on one node, or anywhere."""
     topology, found = problem.topology, []
     wrong = {
-        name: sharding_type(by_table[name], tables[name], topology) not in allowed(types)
+        name: sharding_type(by_table[name], tables[name], topology) not in types_of(types)
         for name, types in constraints.sharding_types.items()
     }
     for name, tiers in constraints.tiers.items():
@@ -284,7 +284,7 @@ class _Placing:
     def _forms(self, table: Table, ranks: tuple[int, ...]) -> list[list[Segment]]:
         """Forms within some ranks that the table may have, the simplest first."""
         topology, types = self.problem.topology, self.constraints.sharding_types.get(table.name)
-        can = set(TYPES if types is None else allowed(types))
+        can = set(TYPES if types is None else types_of(types))
         everyone = tuple(range(topology.world_size))
         nodes = [topology.node_ranks(node) for node in range(topology.nodes)]
         inside = [node for node in nodes if set(node) <= set(ranks) and 1 < len(node) < len(everyone)]

@@ -27,12 +27,12 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     An OSError for want of room names ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _named(path), _beside(path) as file:
+    with _add_path_to_error(path), _beside(path) as file:
         yield file
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _add_path_to_error(path: Path) -> Iterator[None]:
     """Have an OSError for want of room say what could not be written: the system does not."""
     try:
         yield
@@ -76,7 +76,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        with _named(target):
+        with _add_path_to_error(target):
             yield folder
         # mkdtemp makes folders that only the owner can enter.
         folder.chmod(0o755)

@@ -9,11 +9,11 @@ _MOST = 20
 """Most names that a line lists where there is a command that lists them."""
 
 
-def meant(name: str, known: Iterable[str]) -> str | None:
+def closest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that a mistyped one is most like, whatever its case; None where none is near."""
     if len(name) > _LONGEST:
         return None
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {one.lower(): one for one in names}
     close = get_close_matches(name.lower(), by_lower, n=1)
     return by_lower[close[0]] if close else None
 
@@ -26,8 +26,8 @@ def unknown(what: str, name: str, known: Iterable[str], see: str = "", left_out:
     may have had it.
     """
     names = list(known)
-    near = meant(name, names)
-    shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+    near = closest_name(name, names)
+    short_name = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
     many = f"{len(names)} are known" if see and len(names) > _MOST else f"known: {', '.join(names)}"
-    said = f"unknown {what} '{shown}'; " + (f"did you mean '{near}'?" if near else many)
-    return "; ".join([f"{said} (see: {see})" if see else said, *(f"left out: {cause}" for cause in left_out)])
+    sentence = f"unknown {what} '{short_name}'; " + (f"did you mean '{near}'?" if near else many)
+    return "; ".join([f"{sentence} (see: {see})" if see else sentence, *(f"left out: {cause}" for cause in left_out)])

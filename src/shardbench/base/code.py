@@ -57,26 +57,26 @@ def commit_here() -> str | None:
     # A package in a virtual environment inside another project's checkout is not of that project.
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
         return None
-    said = _git("rev-parse", "HEAD")
-    return said.strip() if said else None
+    output = _git("rev-parse", "HEAD")
+    return output.strip() if output else None
 
 
 def differs() -> bool | None:
     """Tell whether code, data sets, machines or suites differ from the commit, new files too; None without one."""
     specs = [_spec(f"{PACKAGE}.{name}") for name in _FOLDERS]
     varied = [Path(place).resolve() for spec in specs if spec for place in spec.submodule_search_locations or ()]
-    said = _git("status", "--porcelain", "--", *map(str, [_ROOT, *varied]))
-    return bool(said.strip()) if said is not None else None
+    changes = _git("status", "--porcelain", "--", *map(str, [_ROOT, *varied]))
+    return bool(changes.strip()) if changes is not None else None
 
 
 def last_commit(path: Path) -> tuple[str, datetime] | None:
     """Return hash and time of the last commit that changed a file; None where it was changed since or is in none."""
     if _git("status", "--porcelain", "--", str(path)) != "":
         return None
-    said = _git("log", "-1", "--format=%H %cI", "--", str(path))
-    if not said or not said.strip():
+    line = _git("log", "-1", "--format=%H %cI", "--", str(path))
+    if not line or not line.strip():
         return None
-    commit, at = said.split()
+    commit, at = line.split()
     return commit, datetime.fromisoformat(at)
 
 
@@ -127,14 +127,14 @@ def places_of(*modules: str) -> list[Path]:
     A module in no package is taken with those beside it.
     """
     owners = {PACKAGE, *(f"{PACKAGE}.{name}" for name in _FOLDERS), *_others(modules)}
-    found: set[Path] = set()
+    places: set[Path] = set()
     for spec in filter(None, map(_spec, owners)):
         # A folder without code is no package: it may be any that Python looks in.
         if spec.origin is not None:
-            found |= {Path(place) for place in spec.submodule_search_locations or ()}
+            places |= {Path(place) for place in spec.submodule_search_locations or ()}
         if spec.submodule_search_locations is None and spec.origin and Path(spec.origin).is_file():
-            found |= set(Path(spec.origin).parent.glob("*.py"))
-    return sorted(found)
+            places |= set(Path(spec.origin).parent.glob("*.py"))
+    return sorted(places)
 
 
 def shipped_data() -> list[Path]:
@@ -191,9 +191,9 @@ def _git(*arguments: str) -> str | None:
     # A question must not take the lock of a checkout in which someone works.
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=False, env=environment
         )
     except FileNotFoundError:  # no git here
         return None
-    return done.stdout if done.returncode == 0 else None
+    return process.stdout if process.returncode == 0 else None

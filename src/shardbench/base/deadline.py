@@ -37,8 +37,8 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     A call in the main thread is interrupted. Nobody can interrupt another thread: there it goes on, but nobody waits.
     """
     if threading.current_thread() is threading.main_thread():
-        return _interrupted(seconds, call)
-    return _left_alone(seconds, call)
+        return _interrupt_after(seconds, call)
+    return _abandon_after(seconds, call)
 
 
 def given_by(call: Callable[[], T], otherwise: T) -> T:
@@ -56,34 +56,34 @@ def _too_long(seconds: float) -> TimeoutError:
     return TimeoutError(f"took more than {seconds:g} s")
 
 
-def _interrupted(seconds: float, call: Callable[[], T]) -> T:
+def _interrupt_after(seconds: float, call: Callable[[], T]) -> T:
     def ring(*_: object) -> None:
         raise _too_long(seconds)
 
-    others, began = signal.signal(signal.SIGALRM, ring), time.monotonic()
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
+    others, start_s = signal.signal(signal.SIGALRM, ring), time.monotonic()
+    other_left_s, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
     try:
         return call()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, others)
-        if left:
+        if other_left_s:
             # Somebody else's alarm, such as that of a test.
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 1e-3), interval)
+            signal.setitimer(signal.ITIMER_REAL, max(other_left_s - (time.monotonic() - start_s), 1e-3), interval)
 
 
-def _left_alone(seconds: float, call: Callable[[], T]) -> T:
-    done: Future[T] = Future()
+def _abandon_after(seconds: float, call: Callable[[], T]) -> T:
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            done.set_result(call())
+            future.set_result(call())
         except BaseException as error:
             # Raised where the result is waited for.
-            done.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    wait([done], timeout=seconds)
-    if not done.done():
+    wait([future], timeout=seconds)
+    if not future.done():
         raise _too_long(seconds)
-    return done.result()
+    return future.result()

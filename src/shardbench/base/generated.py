@@ -33,20 +33,20 @@ def write_files(files: Mapping[Path, str]) -> list[Path]:
     return list(files)
 
 
-def check_files(files: Mapping[Path, str], again: str, held: Iterable[Path] = ()) -> list[str]:
+def check_files(files: Mapping[Path, str], again: str, existing: Iterable[Path] = ()) -> list[str]:
     """List files that differ from what they should be, a line each; ``again`` is the command that writes them.
 
-    A path of ``held`` is stale where it exists and is none of ``files``.
+    A path of ``existing`` is stale where it exists and is none of ``files``.
     """
-    found = [f"{path}: there are no records for it" for path in held if path not in files and path.exists()]
+    differences = [f"{path}: there are no records for it" for path in existing if path not in files and path.exists()]
     for path, text in files.items():
         if not path.is_file():
-            found.append(f"{path}: missing; run: {again}")
+            differences.append(f"{path}: missing; run: {again}")
             continue
         difference = _first_difference(path.read_text(encoding="ascii", errors="replace"), text)
         if difference:
-            found.append(f"{path}: {difference}; run: {again}")
-    return found
+            differences.append(f"{path}: {difference}; run: {again}")
+    return differences
 
 
 def ascii_text(text: str) -> str:
@@ -56,7 +56,7 @@ def ascii_text(text: str) -> str:
 
 def visible(text: str) -> str:
     """Escape what cannot be seen, and what a terminal or browser would obey."""
-    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def say(line: str = "", file: IO[str] | None = None) -> None:

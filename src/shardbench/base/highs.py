@@ -12,13 +12,13 @@ def use_up_banner() -> None:
 
     It prints while the solver is made, so that no option can be set before, to descriptor 1 and not to ``sys.stdout``.
     """
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    real_output, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 1)
         highspy.Highs()  # type: ignore[no-untyped-call]  # the package leaves its constructor untyped
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(real_output, 1)
+        os.close(real_output)
         os.close(nowhere)
 
 

@@ -82,10 +82,10 @@ def load(results: Path, environment: str) -> Environment:
     path = _path(results, environment)
     if not path.is_file():
         raise BadInput(f"environment {path} does not exist; it is written with the records that name it")
-    loaded = from_json(Environment, path.read_bytes(), str(path))
-    if loaded.hash != environment:
-        raise BadInput(f"{path}: content has hash {loaded.hash}: the file was edited")
-    return loaded
+    stored = from_json(Environment, path.read_bytes(), str(path))
+    if stored.hash != environment:
+        raise BadInput(f"{path}: content has hash {stored.hash}: the file was edited")
+    return stored
 
 
 def _path(results: Path, environment: str) -> Path:
@@ -93,8 +93,8 @@ def _path(results: Path, environment: str) -> Path:
 
 
 def _cpu() -> str:
-    stated = line_of(Path("/proc/cpuinfo"), "model name")
-    return stated.partition(":")[2].strip() if stated is not None else platform.processor() or "unknown"
+    line = line_of(Path("/proc/cpuinfo"), "model name")
+    return line.partition(":")[2].strip() if line is not None else platform.processor() or "unknown"
 
 
 def cores() -> int:

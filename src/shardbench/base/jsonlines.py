@@ -35,11 +35,11 @@ def digested(line: bytes) -> bytes:
 
 def undigested(line: bytes, where: str) -> bytes:
     """Return the line without its digest; raises BadInput where it has none, or is not what the digest was made of."""
-    found = _DIGEST.search(line)
-    if found is None:
+    match = _DIGEST.search(line)
+    if match is None:
         raise BadInput(f"{where}: has no digest at its end: the line was edited, or written by an older version")
-    whole = line[: found.start()] + b"}"
-    if _digest(whole) != found.group(1):
+    whole = line[: match.start()] + b"}"
+    if _digest(whole) != match.group(1):
         raise BadInput(f"{where}: is not what its digest was made of: the line was edited or damaged")
     return whole
 
@@ -90,7 +90,7 @@ class JsonLines(Generic[T]):
         Raises BadInput after a truncated line, and where the system does not take the line.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked() as file:
+        with self._lock() as file:
             size = os.fstat(file.fileno()).st_size
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
                 raise BadInput(f"{self.path} ends in a truncated line; the next run sets it aside")
@@ -111,7 +111,7 @@ class JsonLines(Generic[T]):
         """Move a truncated last line to a file beside and return its path; None where no line is truncated."""
         if not self.path.exists():
             return None
-        with self._locked() as file:
+        with self._lock() as file:
             data = self.path.read_bytes()
             whole = data.rfind(b"\n") + 1
             if whole == len(data):
@@ -122,25 +122,25 @@ class JsonLines(Generic[T]):
             os.ftruncate(file.fileno(), whole)
         return target
 
-    def remove(self, chosen: Callable[[T], bool]) -> None:
-        """Remove the lines whose value ``chosen`` picks; the others stay as they are, and a file without lines goes.
+    def remove(self, is_removed: Callable[[T], bool]) -> None:
+        """Remove the lines whose value ``is_removed`` picks; the others stay, and a file without lines goes.
 
         A truncated last line is set aside before.
         """
         self.set_aside()
         if not self.path.exists():
             return
-        with self._locked():
+        with self._lock():
             lines = self._lines()
-            left = [line for line, value in lines if not chosen(value)]
-            if not left:
+            rest = [line for line, value in lines if not is_removed(value)]
+            if not rest:
                 self.path.unlink()
-            elif len(left) < len(lines):
+            elif len(rest) < len(lines):
                 with whole_file(self.path) as file:
-                    file.writelines(left)
+                    file.writelines(rest)
 
     @contextmanager
-    def _locked(self) -> Iterator[io.FileIO]:
+    def _lock(self) -> Iterator[io.FileIO]:
         while True:
             # Without a buffer, so that nothing is left to write when a write has failed.
             with self.path.open("a+b", buffering=0) as file:

@@ -21,25 +21,25 @@ def free_memory_bytes() -> int:
 
 def _free_in_groups(own: Path = Path("/proc/self/cgroup"), groups: Path = _GROUPS) -> list[int]:
     """Return the free bytes of every control group of this process that has a limit (a container's, a batch job's)."""
-    found = []
+    free_bytes = []
     for line in own.read_text().splitlines() if own.is_file() else ():
         _, kinds, path = line.split(":", 2)
         if kinds == "":
-            root, limit, used = groups, "memory.max", "memory.current"
+            root, limit_file, usage_file = groups, "memory.max", "memory.current"
         elif "memory" in kinds.split(","):
-            root, limit, used = groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            root, limit_file, usage_file = groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
         folder = root / path.lstrip("/")
         for group in (folder, *folder.parents):
-            most, taken = _number(group / limit), _number(group / used)
-            if most is not None and taken is not None:
+            limit, used = _number(group / limit_file), _number(group / usage_file)
+            if limit is not None and used is not None:
                 # Pages of files count, but make way.
                 of_files = int(line_of(group / "memory.stat", "inactive_file ") or 0)
-                found.append(max(most - taken + of_files, 0))
+                free_bytes.append(max(limit - used + of_files, 0))
             if group == root:
                 break
-    return found
+    return free_bytes
 
 
 def _number(path: Path) -> int | None:

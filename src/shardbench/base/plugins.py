@@ -24,7 +24,7 @@ class Brought(NamedTuple, Generic[T]):
     """The module that gives it."""
 
 
-def collected(
+def collect(
     kind: str,
     packages: Iterable[tuple[str, str, Callable[[], object]]],
     read: Callable[[object, str], Iterable[tuple[str, T]]],
@@ -34,27 +34,27 @@ def collected(
     ``packages`` are as ``brought`` yields them; ``read`` turns what a package gives, and who it is, into names and
     values. A package that raises BadInput, or brings a name that is taken, brings nothing and stops nothing else.
     """
-    found: dict[str, Brought[T]] = {}
-    broken: list[str] = []
+    values: dict[str, Brought[T]] = {}
+    causes: list[str] = []
     for package, module, load in packages:
         own: dict[str, Brought[T]] = {}
         try:
             for name, value in read(load(), package):
-                other = found.get(name) or own.get(name)
+                other = values.get(name) or own.get(name)
                 if other is not None:
                     raise BadInput(f"{kind} '{name}' of {package} is already taken by {other.package}: rename it")
                 own[name] = Brought(value, package, module)
         except BadInput as error:
-            broken.append(str(error))
+            causes.append(str(error))
         else:
-            found |= own
-    return dict(sorted(found.items())), tuple(broken)
+            values |= own
+    return dict(sorted(values.items())), tuple(causes)
 
 
 def brought(group: str) -> Iterator[tuple[str, str, str]]:
     """Yield of every entry point of the group, sorted by name, who brings it, its module, and the object's name."""
     for point in sorted(metadata.entry_points(group=group), key=lambda p: (p.name, p.value)):
-        yield _named(point), point.value.partition(":")[0], point.value
+        yield _origin_of(point), point.value.partition(":")[0], point.value
 
 
 def brought_here(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
@@ -63,10 +63,10 @@ def brought_here(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
     Loading raises BadInput, naming the package, where it cannot be imported or takes too long.
     """
     for point in sorted(metadata.entry_points(group=group), key=lambda p: (p.name, p.value)):
-        yield _named(point), point.value.partition(":")[0], partial(loaded, _named(point), point.load)
+        yield _origin_of(point), point.value.partition(":")[0], partial(loaded, _origin_of(point), point.load)
 
 
-def _named(point: metadata.EntryPoint) -> str:
+def _origin_of(point: metadata.EntryPoint) -> str:
     return f"{point.dist.name if point.dist else 'unknown'} (entry point {point.name} = {point.value})"
 
 

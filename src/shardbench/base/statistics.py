@@ -36,8 +36,8 @@ def log_mean(values: Sequence[float], noise: "Noise | None" = None) -> Average:
     middle = float(logs.mean())
     if noise is None and logs.size == 1:
         return Average(value=float(values[0]), low=None, high=None, n=1)
-    known = noise or Noise(deviation=float(logs.std(ddof=1)), freedom=logs.size - 1)
-    reach = t_quantile(_UPPER, known.freedom) * known.deviation / float(np.sqrt(logs.size))
+    spread = noise or Noise(deviation=float(logs.std(ddof=1)), freedom=logs.size - 1)
+    reach = t_quantile(_UPPER, spread.freedom) * spread.deviation / float(np.sqrt(logs.size))
     return Average(
         value=float(np.exp(middle)), low=float(np.exp(middle - reach)), high=float(np.exp(middle + reach)), n=logs.size
     )
@@ -45,7 +45,7 @@ def log_mean(values: Sequence[float], noise: "Noise | None" = None) -> Average:
 
 def t_mean(values: Sequence[float]) -> Average:
     """Return the arithmetic mean with its 95 % interval by Student's t; raises ValueError for no values."""
-    sample = _checked(values)
+    sample = _check(values)
     middle = float(sample.mean())
     if sample.size == 1:
         return Average(value=middle, low=None, high=None, n=1)
@@ -92,13 +92,13 @@ def t_quantile(share: float, freedom: int) -> float:
 
 
 def _logs(values: Sequence[float]) -> Floats:
-    sample = _checked(values)
+    sample = _check(values)
     if sample[0] <= 0:
         raise ValueError("a ratio needs positive numbers")
     return np.asarray(np.log(sample))
 
 
-def _checked(values: Sequence[float]) -> Floats:
+def _check(values: Sequence[float]) -> Floats:
     sample = np.sort(np.asarray(values, dtype=np.float64))
     if sample.size == 0:
         raise ValueError("a statistic needs at least one number")

@@ -16,12 +16,12 @@ _UNFINISHED = ".shardbench.new-"
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Give an empty folder that is locked as long as this process lives, and gone afterwards with all in it."""
-    made = Path(tempfile.mkdtemp(prefix=_UNFINISHED))
-    handle = os.open(made, os.O_RDONLY)
-    folder = made
+    unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED))
+    handle = os.open(unfinished, os.O_RDONLY)
+    folder = unfinished
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        folder = made.rename(made.with_name(made.name.replace(_UNFINISHED, _PREFIX)))
+        folder = unfinished.rename(unfinished.with_name(unfinished.name.replace(_UNFINISHED, _PREFIX)))
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -30,11 +30,11 @@ def temporary_folder() -> Iterator[Path]:
 
 def clean_left_folders() -> list[Path]:
     """Remove the folders of this user's processes that are gone; return what was removed."""
-    left = sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
-    return [folder for folder in left if _removed(folder)]
+    folders = sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+    return [folder for folder in folders if _remove(folder)]
 
 
-def _removed(folder: Path) -> bool:
+def _remove(folder: Path) -> bool:
     """Remove a folder that nobody has locked; return whether it is gone."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

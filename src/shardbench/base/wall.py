@@ -44,8 +44,8 @@ def kind() -> Kind:
     """Return what keeps them here; tried once a process."""
     if shutil.which(_PROGRAM) is None:
         return Kind.UNCONFINED
-    tried = subprocess.run(Wall().around([sys.executable, "-I", "-S", "-c", ""]), capture_output=True, check=False)
-    return Kind.BUBBLEWRAP if tried.returncode == 0 else Kind.UNCONFINED
+    trial = subprocess.run(Wall().around([sys.executable, "-I", "-S", "-c", ""]), capture_output=True, check=False)
+    return Kind.BUBBLEWRAP if trial.returncode == 0 else Kind.UNCONFINED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Wall:
 
     def around(self, program: Sequence[str]) -> list[str]:
         """Return the command that runs a program behind the wall; it ends with the process that runs the command."""
-        shown = [
+        binds = [
             part
             for path in self.paths()
             for part in (
@@ -68,11 +68,11 @@ class Wall:
                 else ("--ro-bind", str(path), str(path))
             )
         ]
-        hidden = [part for path in self.covered() for part in ("--tmpfs", str(path), "--remount-ro", str(path))]
+        empty_folders = [part for path in self.covered() for part in ("--tmpfs", str(path), "--remount-ro", str(path))]
         return [
             _PROGRAM, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session",
             "--cap-drop", "ALL",
-            *_own(PRIVATE), "--proc", "/proc", "--dev", "/dev", *_own(Path("/dev/shm")), *shown, *hidden,  # noqa: S108
+            *_own(PRIVATE), "--proc", "/proc", "--dev", "/dev", *_own(Path("/dev/shm")), *binds, *empty_folders,  # noqa: S108
             "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(PRIVATE),
             "--", *program,
         ]  # fmt: skip
@@ -83,19 +83,19 @@ class Wall:
         python = (sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, libraries))
         # A user's own packages, and those of a cluster, may lie anywhere.
         python += tuple(path for path in sys.path if Path(path).name in _PACKAGES)
-        named = {Path(path) for path in (*_FILES, *python)} | set(self.shown)
-        every = sorted({path for one in named if one.exists() for path in (one.absolute(), one.resolve())})
-        kept: list[Path] = []
+        sources = {Path(path) for path in (*_FILES, *python)} | set(self.shown)
+        every = sorted({path for one in sources if one.exists() for path in (one.absolute(), one.resolve())})
+        outermost: list[Path] = []
         for path in every:
-            if not any(above in path.parents for above in kept):
-                kept.append(path)
-        return kept
+            if not any(above in path.parents for above in outermost):
+                outermost.append(path)
+        return outermost
 
     def covered(self) -> list[Path]:
         """Return the folders that must be emptied: they lie in what is shown."""
-        shown, hidden = set(self.paths()), (*self.hidden, Path(tempfile.gettempdir()))
-        named = sorted({path for one in hidden if one.is_dir() for path in (one.absolute(), one.resolve())})
-        return [path for path in named if path in shown or shown & set(path.parents)]
+        visible_paths, hidden = set(self.paths()), (*self.hidden, Path(tempfile.gettempdir()))
+        folders = sorted({path for one in hidden if one.is_dir() for path in (one.absolute(), one.resolve())})
+        return [path for path in folders if path in visible_paths or visible_paths & set(path.parents)]
 
 
 def _own(folder: Path) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from shardbench.base.closest import meant
+from shardbench.base.closest import closest_name
 from shardbench.cli.names import papers, suites
 
 _NO_COMMAND = re.compile(r"No such command '(?P<name>.*?)'\.", flags=re.DOTALL)
@@ -20,7 +20,7 @@ def usage_line(error: Any) -> str:
     elif hasattr(error, "possibilities"):
         message = _no_option(error)
     elif choice := _NO_CHOICE.search(message):
-        near = meant(choice["name"], re.findall(r"'([^']*)'", choice["known"]))
+        near = closest_name(choice["name"], re.findall(r"'([^']*)'", choice["known"]))
         message = f"{message.rstrip('.')}{_perhaps(near)}"
     return f"{message} (see: {path} --help)"
 
@@ -29,7 +29,7 @@ def _no_command(name: str, commands: list[str]) -> str:
     for verb, names in (("run", suites()), ("reproduce", papers())):
         if name in names:
             return f"No such command '{name}'; did you mean: shardbench {verb} {name}?"
-    return f"No such command '{name}'{_perhaps(meant(name, commands))}"
+    return f"No such command '{name}'{_perhaps(closest_name(name, commands))}"
 
 
 def _no_option(error: Any) -> str:

@@ -66,7 +66,7 @@ class ConformanceError(ShardBenchError):
         self.check = check
 
 
-class _Broken(Exception):
+class _Breach(Exception):
     """A rule was broken, and how."""
 
     def __init__(self, rule: str, text: str) -> None:
@@ -91,20 +91,20 @@ def check(
     budget = Budget(plan_s=plan_s, fit_s=fit_s)
     with _closed_folder() as closed:
         for case in cases() if problems is None else problems:
-            with _named(strategy, case):
+            with _name_failure(strategy, case):
                 _check(strategy, case, budget, closed)
-        drawn = drawn_case(strategy.moves)
-        with _named(strategy, drawn):
-            _check_held_out(strategy, drawn, budget, closed)
+        last_case = drawn_case(strategy.moves)
+        with _name_failure(strategy, last_case):
+            _check_held_out(strategy, last_case, budget, closed)
 
 
 @contextmanager
-def _named(strategy: Strategy, case: Case) -> Iterator[None]:
+def _name_failure(strategy: Strategy, case: Case) -> Iterator[None]:
     try:
         yield
-    except _Broken as broken:
-        where = f"failed on problem '{case.problem.name}': {broken}"
-        raise ConformanceError(broken.rule, f"{strategy.name}: check '{broken.rule}' {where}") from broken
+    except _Breach as breach:
+        where = f"failed on problem '{case.problem.name}': {breach}"
+        raise ConformanceError(breach.rule, f"{strategy.name}: check '{breach.rule}' {where}") from breach
 
 
 @contextmanager
@@ -123,22 +123,22 @@ def _closed_folder() -> Iterator[Path]:
 def _planning(
     strategy: Strategy, budget: Budget, closed: Path, *, elsewhere: bool = False
 ) -> Iterator[PlanningProcess]:
-    """Give a process to ask; raises _Broken where the closed folder is another one afterwards."""
+    """Give a process to ask; raises _Breach where the closed folder is another one afterwards."""
     before = _content(closed)
     try:
         with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
             copy, kind = process.received(), kind_of(strategy)
             if copy != kind:
-                raise _Broken("picklable", f"a pickled copy is a {copy}")
+                raise _Breach("picklable", f"a pickled copy is a {copy}")
             if process.received_s > SLACK * budget.plan_s:
                 took = f"to be made out of its pickle took {process.received_s:.1f} s"
-                raise _Broken("budget", f"{took}, the budget for planning is {budget.plan_s:g} s")
+                raise _Breach("budget", f"{took}, the budget for planning is {budget.plan_s:g} s")
             yield process
     except TrialFailed as error:
-        raise _Broken(error.failure.rule or "picklable", error.failure.cause) from error
+        raise _Breach(error.failure.rule or "picklable", error.failure.cause) from error
     finally:
         if _content(closed) != before:
-            raise _Broken("out-of-reach", "test batches or records were changed while it planned")
+            raise _Breach("out-of-reach", "test batches or records were changed while it planned")
 
 
 def _content(folder: Path) -> str:
@@ -149,8 +149,8 @@ def _content(folder: Path) -> str:
 def _check(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
     try:
         _check_within(strategy, case, budget, closed)
-    except _Broken as broken:
-        if broken.rule != "budget" or not learns(strategy):
+    except _Breach as breach:
+        if breach.rule != "budget" or not learns(strategy):
             raise
         # What a busy machine adds to a training is little beside a longer one.
         _check_within(strategy, case, replace(budget, fit_s=AMPLE * budget.fit_s), closed)
@@ -158,30 +158,30 @@ def _check(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None
 
 def _check_within(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
     with _planning(strategy, budget, closed) as process:
-        first = _Asked(process, strategy, case, budget)
+        first = _CaseProcess(process, strategy, case, budget)
         result = first.plan()
         if first.plan(fitted=True) != result:
-            raise _Broken("repeatable", f"asked twice in one process, seed {SEED} gave two different results")
+            raise _Breach("repeatable", f"asked twice in one process, seed {SEED} gave two different results")
         if case.asked_in_other_words:
             _check_other_words(first, result)
     if not case.asked_in_other_words or result == _elsewhere(strategy, case, budget, closed):
         return
     if not _same_with_time(strategy, case, budget, closed):
-        raise _Broken("deterministic", f"seed {SEED} gave two different results")
+        raise _Breach("deterministic", f"seed {SEED} gave two different results")
 
 
 def _check_held_out(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
     with _planning(strategy, budget, closed) as process:
-        text = _Asked(process, strategy, case, budget).plan()
+        text = _CaseProcess(process, strategy, case, budget).plan()
     # Drawn after it planned: it could not have read them off this process.
     suspicion = too_good(*known_and_held_out_ms(Plan.from_json(text), case.problem)) if text else ""
     if suspicion:
-        raise _Broken("held-out", suspicion)
+        raise _Breach("held-out", suspicion)
 
 
 def _elsewhere(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> str:
     with _planning(strategy, budget, closed, elsewhere=True) as process:
-        return _Asked(process, strategy, case, budget).plan()
+        return _CaseProcess(process, strategy, case, budget).plan()
 
 
 def _same_with_time(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> bool:
@@ -193,23 +193,23 @@ def _same_with_time(strategy: Strategy, case: Case, budget: Budget, closed: Path
     return one == other
 
 
-def _check_other_words(asked: "_Asked", result: str) -> None:
-    """Ask one problem in other words and by another seed; raises _Broken where a name or an order matters."""
-    case = asked.case
+def _check_other_words(process: "_CaseProcess", result: str) -> None:
+    """Ask one problem in other words and by another seed; raises _Breach where a name or an order matters."""
+    case = process.case
     problem, old_names = renamed(case.problem)
-    if _placed(asked.plan(replace(case, problem=problem), fitted=True), old_names) != _placed(result):
-        raise _Broken("names", "the same tables under other names got another plan")
+    if _placements(process.plan(replace(case, problem=problem), fitted=True), old_names) != _placements(result):
+        raise _Breach("names", "the same tables under other names got another plan")
     try:
-        drawn = asked.plan(fitted=True, seed=OTHER_SEED)
-    except _Broken as broken:
-        raise _Broken("any-seed", f"with seed {OTHER_SEED}: {broken}") from broken
-    if learns(asked.strategy) or _placed(drawn) != _placed(result):
+        other_plan = process.plan(fitted=True, seed=OTHER_SEED)
+    except _Breach as breach:
+        raise _Breach("any-seed", f"with seed {OTHER_SEED}: {breach}") from breach
+    if learns(process.strategy) or _placements(other_plan) != _placements(result):
         return
-    if _placed(asked.plan(replace(case, problem=reordered(case.problem)), fitted=True)) != _placed(result):
-        raise _Broken("order", "the same tables in another order got another plan, and no other seed did")
+    if _placements(process.plan(replace(case, problem=reordered(case.problem)), fitted=True)) != _placements(result):
+        raise _Breach("order", "the same tables in another order got another plan, and no other seed did")
 
 
-def _placed(text: str, names: dict[str, str] | None = None) -> object:
+def _placements(text: str, names: dict[str, str] | None = None) -> object:
     """Return what a plan does, whatever its notes say and in whichever order it says so; ``names`` are put in."""
     if not text:
         return ""
@@ -218,32 +218,34 @@ def _placed(text: str, names: dict[str, str] | None = None) -> object:
     return sorted(content_hash(segment) for segment in segments), plan.schedule, plan.dense
 
 
-class _Asked:
+class _CaseProcess:
     """A process, and what it is asked of one case."""
 
     def __init__(self, process: PlanningProcess, strategy: Strategy, case: Case, budget: Budget) -> None:
         self.process, self.strategy, self.case, self.budget = process, strategy, case, budget
 
     def plan(self, case: Case | None = None, *, fitted: bool = False, seed: int = SEED) -> str:
-        """Return a valid plan's JSON, empty where there rightly is none; raises _Broken."""
+        """Return a valid plan's JSON, empty where there rightly is none; raises _Breach."""
         case = case or self.case
-        text, spent = self._answered(case, fitted, seed)
+        text, spent = self._answer(case, fitted, seed)
         if text and spent.plan_s > self.budget.plan_s:
             # Once more: the machine may have been busy.
-            text, spent = self._answered(case, True, seed)
+            text, spent = self._answer(case, True, seed)
             if spent.plan_s > self.budget.plan_s:
-                raise _Broken("budget", f"planning took {spent.plan_s:.1f} s, its budget is {self.budget.plan_s:g} s")
+                raise _Breach("budget", f"planning took {spent.plan_s:.1f} s, its budget is {self.budget.plan_s:g} s")
         return text
 
-    def _answered(self, case: Case, fitted: bool, seed: int) -> tuple[str, Spent]:
+    def _answer(self, case: Case, fitted: bool, seed: int) -> tuple[str, Spent]:
         question = RulesOnly(case.problem)
-        answer = evaluate(question, self.strategy, self.budget, seed, fitted=fitted, slack=SLACK, planner=self._planned)
+        answer = evaluate(
+            question, self.strategy, self.budget, seed, fitted=fitted, slack=SLACK, planner=self._make_plan
+        )
         if not isinstance(answer, Failure):
             return answer.plan.to_json(), answer.spent
         self._judge(case, answer)
         return "", Spent()
 
-    def _planned(
+    def _make_plan(
         self, strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool
     ) -> tuple[str, Spent]:
         self.process.take(problem.restricted_to(strategy.sees))
@@ -252,11 +254,11 @@ class _Asked:
     def _judge(self, case: Case, failure: Failure) -> None:
         if failure.outcome is Outcome.INFEASIBLE:
             if case.fits_with(self.strategy.moves):
-                raise _Broken("plans-what-fits", f"declined: {failure.cause}")
+                raise _Breach("plans-what-fits", f"declined: {failure.cause}")
             return
         rule = failure.rule or "raises-infeasible-only"
         if rule == "valid" and not case.anything_fits:
             rule = "declines-what-does-not-fit"
         if rule == "finishes" and not failure.cause.endswith("killed"):
             rule = "budget"
-        raise _Broken(rule, failure.cause)
+        raise _Breach(rule, failure.cause)

@@ -67,8 +67,8 @@ def write_known(folder: Path) -> None:
 def known_and_held_out_ms(plan: Plan, problem: Problem) -> tuple[float, tuple[float, ...]]:
     """Return a plan's mean step on the lookups that everyone can draw, and on each of some that are drawn now."""
     known = DrawnBatches(PublicDraws())
-    drawn = [others for _ in range(SPLITS) if (others := known.held_out()) is not None]
+    fresh = [others for _ in range(SPLITS) if (others := known.held_out()) is not None]
     # The machine states no rate of its hosts, and the dense model asks for no lookups: on the devices for all.
     plan = replace(plan, dense=DenseHome.DEVICES)
-    known_ms, *held_out_ms = (simulate(plan, problem, each, PublicDraws.dense, 1).step_ms for each in (known, *drawn))
+    known_ms, *held_out_ms = (simulate(plan, problem, each, PublicDraws.dense, 1).step_ms for each in (known, *fresh))
     return known_ms, tuple(held_out_ms)

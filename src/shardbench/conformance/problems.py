@@ -97,8 +97,8 @@ def _profile(table: Table, rng: np.random.Generator | None) -> AccessProfile:
     if rng is None:
         return AccessProfile(rows=table.rows, samples=SAMPLES, present=0, counts=(), row_counts=())
     # A power law over about half of the rows, with bags of 1 to 8 on average.
-    seen = np.arange(1, 1 + max(1, table.rows // 2))
-    weights = seen ** -float(rng.uniform(0.5, 1.3))
+    ranks = np.arange(1, 1 + max(1, table.rows // 2))
+    weights = ranks ** -float(rng.uniform(0.5, 1.3))
     lookups = SAMPLES * int(rng.integers(1, 9))
     counts = np.floor(lookups * weights / weights.sum()).astype(np.int64)
     return AccessProfile.from_counts(counts, rows=table.rows, samples=SAMPLES, present=SAMPLES)

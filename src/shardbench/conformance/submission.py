@@ -49,7 +49,7 @@ _HASH = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckReport:
     """The records that were looked at, what was found out about them, and the faults."""
 
     strategies: tuple[str, ...]
@@ -79,7 +79,7 @@ def check_submission(
     committed: Path | None = None,
     folder: Path | None = None,
     told: Callable[[str], None] = lambda line: None,
-) -> Checked:
+) -> CheckReport:
     """Hold the leaderboard's records of a results folder against its rules, and judge its plans.
 
     Bounds are those of the results folder ``committed`` where this code proved them, else they are proven now.
@@ -91,27 +91,27 @@ def check_submission(
     """
     study = find_reproduction(OWNER).study(STUDY)
     store = cell_store(results, OWNER, STUDY)
-    known = store.latest()
-    asked = {key: name for key, record in known.items() if isinstance(name := record.cell.get("strategy"), str)}
-    names = sorted(set(asked.values()))
+    records = store.latest()
+    owners = {key: name for key, record in records.items() if isinstance(name := record.cell.get("strategy"), str)}
+    names = sorted(set(owners.values()))
     if not names:
         raise BadInput(f"{store.path} has no records of a strategy; make them: shardbench reproduce {OWNER}")
     for name in names:
         get_strategy(name)
     seed = secrets.randbits(32) if seed is None else seed
-    drawn = {key for name in names for key in _drawn([key for key in asked if asked[key] == name], again, seed)}
+    picks = {key for name in names for key in _choose_cells([k for k in owners if owners[k] == name], again, seed)}
     listed = {cell_key(STUDY, study.version, cell): cell for cell in study.cells(False)}
     check = _Check(study, results, committed, folder or results / "cache" / OWNER, told)
     for key, cell in listed.items():
-        if key in known:  # in the list's order: what is drawn of a problem is kept for the next cell
-            check.record(known[key], anew=key in drawn)
+        if key in records:  # in the list's order: what is drawn of a problem is kept for the next cell
+            check.record(records[key], anew=key in picks)
         elif cell["strategy"] in (None, *names):
             check.fault(cell, f"has no record; run: shardbench reproduce {OWNER}")
-    for key in known.keys() - listed.keys():
-        check.fault(known[key].cell, "is no cell of the leaderboard")
-    return Checked(
-        strategies=tuple(names), cells=len(known), bounds_on_record=check.on_record, bounds_proven=check.proven,
-        plans=check.plans, seed=seed, made_again=check.made_again, not_made_again=len(asked) - check.made_again,
+    for key in records.keys() - listed.keys():
+        check.fault(records[key].cell, "is no cell of the leaderboard")
+    return CheckReport(
+        strategies=tuple(names), cells=len(records), bounds_on_record=check.on_record, bounds_proven=check.proven,
+        plans=check.plans, seed=seed, made_again=check.made_again, not_made_again=len(owners) - check.made_again,
         again=tuple(check.again), faults=tuple(check.faults),
     )  # fmt: skip
 
@@ -120,11 +120,11 @@ class _Check:
     """What is known of a submission while its records are checked, each problem's bound before its plans."""
 
     def __init__(
-        self, study: Study, results: Path, committed: Path | None, folder: Path, told: Callable[[str], None]
+        self, study: Study, results: Path, committed: Path | None, folder: Path, tell: Callable[[str], None]
     ) -> None:
-        self._study, self._results, self._folder, self._told = study, results, folder, told
-        known = {} if committed is None else cell_store(committed, OWNER, STUDY).latest()
-        bounds = ((key, record) for key, record in known.items() if record.cell.get("strategy") is None)
+        self._study, self._results, self._folder, self._tell = study, results, folder, tell
+        committed_records = {} if committed is None else cell_store(committed, OWNER, STUDY).latest()
+        bounds = ((key, record) for key, record in committed_records.items() if record.cell.get("strategy") is None)
         self._committed = {key: record for key, record in bounds if is_current(study, record)}
         self._bounds: dict[tuple[Scalar, Scalar], SeriesRow] = {}
         self.on_record = self.proven = self.plans = self.made_again = 0
@@ -144,44 +144,44 @@ class _Check:
         if record.cell["strategy"] is None:
             self.fault(record.cell, *_differences(record, self._bound(record)))
             return
-        made = self._judged(record)
-        differences = [*_differences(record, made), *_below(made, self._bounds.get(_problem(record.cell), {}))]
-        self.plans += 0 if differences else sum(row["outcome"] == Outcome.OK for row in made.rows)
-        self.fault(record.cell, *differences, *(self._made_again(record) if anew else ()))
+        now = self._judge(record)
+        differences = [*_differences(record, now), *_below(now, self._bounds.get(_problem(record.cell), {}))]
+        self.plans += 0 if differences else sum(row["outcome"] == Outcome.OK for row in now.rows)
+        self.fault(record.cell, *differences, *(self._make_again(record) if anew else ()))
 
     def _bound(self, record: CellRecord) -> CellRecord:
-        made = self._committed.get(record.key)
-        if made is None:
-            self._told(f"proves: {cell_text(STUDY, record.cell)}")
-            made = run_cell(lambda: self._study, record.cell, self._folder, record.environment)
+        now = self._committed.get(record.key)
+        if now is None:
+            self._tell(f"proves: {cell_text(STUDY, record.cell)}")
+            now = run_cell(lambda: self._study, record.cell, self._folder, record.environment)
             self.proven += 1
         else:
             self.on_record += 1
-        self._bounds |= {_problem(record.cell): row for row in made.rows}
-        return made
+        self._bounds |= {_problem(record.cell): row for row in now.rows}
+        return now
 
-    def _judged(self, record: CellRecord) -> CellRecord:
+    def _judge(self, record: CellRecord) -> CellRecord:
         """Return the record as the submitted plans make it."""
-        self._told(f"judges: {cell_text(STUDY, record.cell)}")
-        judging = self._study.judging(partial(_bringing, self._results, record))
+        self._tell(f"judges: {cell_text(STUDY, record.cell)}")
+        judging = self._study.judging(partial(_planner_of, self._results, record))
         return run_cell(lambda: judging, record.cell, self._folder, record.environment)
 
-    def _made_again(self, record: CellRecord) -> Iterator[str]:
+    def _make_again(self, record: CellRecord) -> Iterator[str]:
         """Ask the strategy once more, and yield what is wrong about its record by what it gives now."""
         self.made_again += 1
         self._say(f"again: {cell_text(STUDY, record.cell)}")
         answers: list[Answer[Any]] = []
         telling = self._study.telling(answers.append)
-        made = run_cell(lambda: telling, record.cell, self._folder, record.environment)
-        yield from _worse(record, made)
-        for line, suspicion in _on_fresh_lookups(made, answers):
+        now = run_cell(lambda: telling, record.cell, self._folder, record.environment)
+        yield from _worse(record, now)
+        for line, suspicion in _on_fresh_lookups(now, answers):
             self._say(f"  {line}")
             if suspicion:
                 yield suspicion
 
     def _say(self, line: str) -> None:
         self.again.append(line)
-        self._told(line)
+        self._tell(line)
 
 
 def _problem(cell: Cell) -> tuple[Scalar, Scalar]:
@@ -201,29 +201,29 @@ def _origin(record: CellRecord) -> Iterator[str]:
 def _is_unconfined(record: CellRecord) -> bool:
     """Tell whether no wall was around the planner of a strategy that is not of this repository."""
     name, provenance = record.cell.get("strategy"), record.provenance
-    known = strategies().get(str(name))
-    reviewed = name is None or (known is not None and ours(known))
+    strategy = strategies().get(str(name))
+    reviewed = name is None or (strategy is not None and ours(strategy))
     return not reviewed and (provenance is None or provenance.wall in (None, Kind.UNCONFINED))
 
 
 def _outdated(study: Study, record: CellRecord) -> Iterator[str]:
-    made, here = record.provenance, cell_version(study, record.cell)
-    if made is None or made.judge_version != JUDGE_VERSION:
+    provenance, here = record.provenance, cell_version(study, record.cell)
+    if provenance is None or provenance.judge_version != JUDGE_VERSION:
         yield "judged by another version than what is installed here"
     elif not record.is_of(here):
-        yield f"made by {made.made_by or 'code without a file'}, and {here} is installed here"
+        yield f"made by {provenance.made_by or 'code without a file'}, and {here} is installed here"
 
 
-def _bringing(results: Path, record: CellRecord, budget: str) -> Planner:
+def _planner_of(results: Path, record: CellRecord, budget: str) -> Planner:
     """Return who brings the plan that a record says was made within a budget, and what it says that this took."""
     row = next((row for row in record.rows if row.get("budget") == budget), {})
 
-    def bring(strategy: Strategy, problem: Problem, allowed: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
+    def bring(strategy: Strategy, problem: Problem, limits: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
         if row.get("outcome") != Outcome.OK:
-            known = next((one for one in Outcome if one == row.get("outcome")), Outcome.ERROR)
-            raise failed(known, "as submitted", "plan")  # no plan is claimed
+            outcome = next((one for one in Outcome if one == row.get("outcome")), Outcome.ERROR)
+            raise failed(outcome, "as submitted", "plan")  # no plan is claimed
         try:
-            spent, learned = _seconds(row, "plan_s"), _seconds(row, "fit_s")
+            plan_s, fit_s = _seconds(row, "plan_s"), _seconds(row, "fit_s")
             name = _word(row, "plan_hash")
             if not _HASH.fullmatch(name):
                 raise BadInput(f"'{name}' is no hash of a plan")
@@ -231,7 +231,7 @@ def _bringing(results: Path, record: CellRecord, budget: str) -> Planner:
         except (BadInput, UnicodeDecodeError) as error:
             raise failed(Outcome.INVALID, one_line(str(error)), "plan") from error
         # Who does not learn has no time apart for it.
-        return text, Spent(plan_s=spent, fit_s=learned) if learns(strategy) else Spent(plan_s=spent + learned)
+        return text, Spent(plan_s=plan_s, fit_s=fit_s) if learns(strategy) else Spent(plan_s=plan_s + fit_s)
 
     return bring
 
@@ -257,22 +257,22 @@ def _number(row: SeriesRow, name: str) -> float:
     return float(value)
 
 
-def _drawn(keys: Iterable[str], number: int, seed: int) -> list[str]:
+def _choose_cells(keys: Iterable[str], number: int, seed: int) -> list[str]:
     """Choose cells to make again: by the seed and by what they are, whatever their records say and in which order."""
     ordered = sorted(keys)
     return [ordered[i] for i in np.random.default_rng(seed).permutation(len(ordered))[:number]]
 
 
-def _differences(record: CellRecord, made: CellRecord) -> Iterator[str]:
+def _differences(record: CellRecord, now: CellRecord) -> Iterator[str]:
     """Say where a record is not what the code that is here makes of its bound or plans."""
-    if made.failure is not None:
-        yield f"checked here it fails: {made.failure}"
+    if now.failure is not None:
+        yield f"checked here it fails: {now.failure}"
         return
-    budgets, asked = ([_word(row, "budget") for row in one.rows] for one in (record, made))
-    if budgets != asked:
-        yield f"has rows of {' and '.join(budgets)}; those of {' and '.join(asked)} are asked for"
+    budgets, right_budgets = ([_word(row, "budget") for row in one.rows] for one in (record, now))
+    if budgets != right_budgets:
+        yield f"has rows of {' and '.join(budgets)}; those of {' and '.join(right_budgets)} are asked for"
         return
-    for row, other in zip(record.rows, made.rows, strict=True):
+    for row, other in zip(record.rows, now.rows, strict=True):
         budget = row["budget"]
         if row.get("outcome") == Outcome.OK != other["outcome"]:
             yield f"{budget}: its plan ends in {other['outcome']}: {other.get('cause')}"
@@ -297,8 +297,8 @@ def _short(value: Scalar | Series) -> str:
     return f"{value:.6g}" if isinstance(value, float) else one_line(str(value))
 
 
-def _below(made: CellRecord, bound: SeriesRow) -> Iterator[str]:
-    for row in made.rows:
+def _below(now: CellRecord, bound: SeriesRow) -> Iterator[str]:
+    for row in now.rows:
         name = {ANY_PLAN: "step_ms", ORDERED: "ordered_ms"}.get(str(row.get("bounded_by", "")))
         if name is None or name not in bound:
             continue
@@ -307,11 +307,11 @@ def _below(made: CellRecord, bound: SeriesRow) -> Iterator[str]:
             yield f"{row['budget']}: {ms:.6g} ms is below the proven bound, {least_ms:.6g} ms: no plan is that fast"
 
 
-def _worse(record: CellRecord, made: CellRecord) -> Iterator[str]:
+def _worse(record: CellRecord, now: CellRecord) -> Iterator[str]:
     """Say where a strategy that is asked once more is not as good as its record says."""
-    if made.failure is not None:
-        yield f"made again it failed: {made.failure}"
-    rows = {_word(row, "budget"): row for row in made.rows}
+    if now.failure is not None:
+        yield f"made again it failed: {now.failure}"
+    rows = {_word(row, "budget"): row for row in now.rows}
     for row in record.rows:
         other = rows.get(_word(row, "budget"))
         if other is None or _word(row, "outcome") != Outcome.OK:
@@ -322,7 +322,7 @@ def _worse(record: CellRecord, made: CellRecord) -> Iterator[str]:
             yield f"{row['budget']}: {_number(row, 'step_ms'):.6g} ms, made again {_number(other, 'step_ms'):.6g} ms"
 
 
-def _on_fresh_lookups(made: CellRecord, answers: Sequence[Answer[Any]]) -> Iterator[tuple[str, str]]:
+def _on_fresh_lookups(now: CellRecord, answers: Sequence[Answer[Any]]) -> Iterator[tuple[str, str]]:
     """Make a line for each plan of a cell made again, and what is suspicious of it, or an empty string."""
     alike: dict[str, list[Answer[Any]]] = {}
     for answer in answers:
@@ -331,20 +331,20 @@ def _on_fresh_lookups(made: CellRecord, answers: Sequence[Answer[Any]]) -> Itera
     if not alike:
         yield "no plan to judge on fresh test lookups", ""
         return
-    plans, known = zip(*((given[0].plan, given[0].judged.step_ms) for given in alike.values()))
+    plans, known_ms = zip(*((group[0].plan, group[0].judged.step_ms) for group in alike.values()))
 
-    def drawn(number: int) -> list[list[float]]:
+    def draw(number: int) -> list[list[float]]:
         return [_fresh_ms(answers[0].question, plans) for _ in range(number)]
 
-    draws = drawn(FRESH)
+    draws = draw(FRESH)
     if not all(draws):
         yield "not judged on fresh test lookups: those of this problem are on record, there are no others", ""
         return
-    if any(too_good(ms, fresh) for ms, *fresh in zip(known, *draws)):
-        draws += drawn(SURE - FRESH)
-    for given, ms, *fresh in zip(alike.values(), known, *draws):
-        hashes = {answer.planned.plan_hash for answer in given}
-        budgets = " and ".join(_word(row, "budget") for row in made.rows if row.get("plan_hash") in hashes)
+    if any(too_good(ms, fresh) for ms, *fresh in zip(known_ms, *draws)):
+        draws += draw(SURE - FRESH)
+    for group, ms, *fresh in zip(alike.values(), known_ms, *draws):
+        hashes = {answer.planned.plan_hash for answer in group}
+        budgets = " and ".join(_word(row, "budget") for row in now.rows if row.get("plan_hash") in hashes)
         words = f"{min(fresh):.6g} to {max(fresh):.6g} ms on {len(fresh)} fresh draws of them"
         suspicion = too_good(ms, fresh)
         yield (

@@ -95,7 +95,7 @@ class Inputs:
         if samples is None:
             sparse = lowered.local_lookups(lambda i: store.bags(number, i, self.start, self.stop))
         else:
-            sparse = lowered.local_lookups(lambda i: store.chosen(i, samples))
+            sparse = lowered.local_lookups(lambda i: store.bags_of(i, samples))
         dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, number)
         own = slice(self.start, self.stop)
         return LocalBatch(dense=dense[own], sparse=sparse, labels=labels[own]).to(self.device)

@@ -11,14 +11,14 @@ class TrainingClock:
     """CPU seconds of a training that may go on over several processes."""
 
     def __init__(self) -> None:
-        self._begun = time.process_time()
+        self._start_cpu_s = time.process_time()
         self.earlier_s = 0.0
         """CPU seconds of the processes that the training was taken up from."""
 
     @property
     def seconds(self) -> float:
         """Give the CPU seconds so far, earlier ones included."""
-        return self.earlier_s + time.process_time() - self._begun
+        return self.earlier_s + time.process_time() - self._start_cpu_s
 
 
 class Limit:
@@ -30,19 +30,19 @@ class Limit:
 
     def __init__(self, cpu_s: float | None) -> None:
         self._cpu_s = cpu_s
-        self._begun: float | None = None
+        self._start_cpu_s: float | None = None
 
     def begin(self) -> None:
         """Start the clock, once the first update is done; later calls change nothing."""
-        if self._begun is None:
-            self._begun = time.process_time()
+        if self._start_cpu_s is None:
+            self._start_cpu_s = time.process_time()
 
     @property
     def over(self) -> bool:
         """Tell whether the time is up."""
-        if self._cpu_s is None or self._begun is None:
+        if self._cpu_s is None or self._start_cpu_s is None:
             return False
-        return time.process_time() - self._begun >= self._cpu_s
+        return time.process_time() - self._start_cpu_s >= self._cpu_s
 
 
 @contextmanager

@@ -86,9 +86,9 @@ class Placing:
 
     def placements(self) -> list[Ints]:
         """Give the device of every table in the task's own order, int64 [tables] an episode."""
-        found = []
-        for chosen, order in zip(self.chosen, self._orders):
+        placements = []
+        for devices, order in zip(self.chosen, self._orders):
             placement = np.empty(len(order), dtype=np.int64)
-            placement[order] = chosen[: len(order)]
-            found.append(placement)
-        return found
+            placement[order] = devices[: len(order)]
+            placements.append(placement)
+        return placements

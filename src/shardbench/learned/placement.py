@@ -20,7 +20,7 @@ def place_or_by_size(tasks: Sequence[TableSet], play: Play) -> list[Ints]:
     order, and then, once more, largest table first.
     """
     first = play(range(len(tasks)), None)
-    found = first.placements()
+    placements = first.placements()
     stuck: list[int] = np.flatnonzero(first.failed).tolist()
     if stuck:
         by_size = [np.argsort(-tasks[i].sizes_bytes, kind="stable") for i in stuck]
@@ -28,16 +28,16 @@ def place_or_by_size(tasks: Sequence[TableSet], play: Play) -> list[Ints]:
         for at, (i, placement) in enumerate(zip(stuck, again.placements())):
             if again.failed[at]:
                 raise Infeasible(_reason(tasks[i], by_size[at], again.chosen[at, : tasks[i].tables]))
-            found[i] = placement
-    return found
+            placements[i] = placement
+    return placements
 
 
 def _reason(task: TableSet, order: Ints, devices: Ints) -> str:
     sizes = task.sizes_bytes[order]
     # The first table after which a device holds more than it has room for.
-    held = np.zeros((task.tables, task.devices), dtype=np.int64)
-    held[np.arange(task.tables), devices] = sizes
-    over = (np.cumsum(held, axis=0) > task.capacity_bytes).any(axis=1)
+    table_bytes = np.zeros((task.tables, task.devices), dtype=np.int64)
+    table_bytes[np.arange(task.tables), devices] = sizes
+    over = (np.cumsum(table_bytes, axis=0) > task.capacity_bytes).any(axis=1)
     at = int(over.argmax())
     table = task.problem.tables[order[at]]
     return (

@@ -52,9 +52,9 @@ class TrainingSettings(ABC):
         """Give the published settings, or less work where the fitting budget has no room for it on these tasks."""
 
 
-def affordable_updates(budget: Budget, update_s: float, wanted: int) -> int:
-    """Give ``wanted`` updates of ``update_s`` seconds, or as many as surely fit the fitting budget; at least one.
+def affordable_updates(budget: Budget, update_s: float, most_updates: int) -> int:
+    """Give ``most_updates`` updates of ``update_s`` seconds, or as many as surely fit the fitting budget; at least one.
 
     Decided beforehand and not by the clock, so that the same budget gives the same networks.
     """
-    return max(1, min(wanted, int(PLANNED_SHARE * budget.fit_s / update_s)))
+    return max(1, min(most_updates, int(PLANNED_SHARE * budget.fit_s / update_s)))

@@ -146,11 +146,11 @@ class Training(ABC, Generic[N, S, L]):
 
     def untrained(self) -> Trained[N, S, L]:
         """Give the networks that training starts from, as a control."""
-        return self._trained(self.draw(self.seed), (), 0, 0)
+        return self._snapshot(self.draw(self.seed), (), 0, 0)
 
     def result(self) -> Trained[N, S, L]:
         """Give what was learned so far."""
-        return self._trained(self.networks, self.history, self.updates, self.calls)
+        return self._snapshot(self.networks, self.history, self.updates, self.calls)
 
     def train(
         self,
@@ -195,19 +195,19 @@ class Training(ABC, Generic[N, S, L]):
 
         Raises BadInput where one is not there, or is none of ours.
         """
-        found = []
+        snapshots = []
         for updates in filter(self._ends_stage, range(1, self.updates + 1)):
             networks = self.draw(0)
-            with opened(self.path_at(folder, updates)) as kept:
-                networks.load_state_dict(kept["networks"])
-                found.append(self._trained(networks, self._history(kept), updates, kept["oracle_calls"]))
-        return found
+            with opened(self.path_at(folder, updates)) as contents:
+                networks.load_state_dict(contents["networks"])
+                snapshots.append(self._snapshot(networks, self._history(contents), updates, contents["oracle_calls"]))
+        return snapshots
 
     def _ends_stage(self, updates: int) -> bool:
         stages, every = self.settings.stages, self.settings.updates
         return updates * stages // every > (updates - 1) * stages // every
 
-    def _trained(self, networks: N, history: Sequence[L], updates: int, calls: int) -> Trained[N, S, L]:
+    def _snapshot(self, networks: N, history: Sequence[L], updates: int, calls: int) -> Trained[N, S, L]:
         return Trained(
             networks=networks,
             scaling=self.scaling,
@@ -228,22 +228,22 @@ class Training(ABC, Generic[N, S, L]):
         return folder / f"{self.kind}-state-{self.key}.pt"
 
     def _keep(self, folder: Path) -> None:
-        kept = {
+        contents = {
             "networks": self.networks.state_dict(),
             "updates": self.updates,
             "oracle_calls": self.calls,
             "cpu_s": self.clock.seconds,
             "history": [asdict(stage) for stage in self.history],
         }
-        save(self.path_at(folder, self.updates), kept)
+        save(self.path_at(folder, self.updates), contents)
         if self.done:
             self.state_path(folder).unlink(missing_ok=True)
         else:
             generator, adam = self.rng.bit_generator.state, self.adam.state_dict()
-            save(self.state_path(folder), {**kept, "rng": generator, "adam": adam, "own": self.state()})
+            save(self.state_path(folder), {**contents, "rng": generator, "adam": adam, "own": self.state()})
 
-    def _history(self, kept: Mapping[str, Any]) -> list[L]:
-        return [self.stage_type(**line) for line in kept["history"]]
+    def _history(self, contents: Mapping[str, Any]) -> list[L]:
+        return [self.stage_type(**line) for line in contents["history"]]
 
     def _resume(self, folder: Path) -> None:
         """Go on from what was kept for this training, if anything was."""
@@ -251,15 +251,15 @@ class Training(ABC, Generic[N, S, L]):
         path = last if last.is_file() else state
         if not path.is_file():
             return
-        with opened(path) as kept:
-            self.networks.load_state_dict(kept["networks"])
+        with opened(path) as contents:
+            self.networks.load_state_dict(contents["networks"])
             if path == state:
-                self.rng.bit_generator.state = kept["rng"]
-                self.adam.load_state_dict(kept["adam"])
-                self.put_state(kept["own"])
-            self.updates, self.calls = kept["updates"], kept["oracle_calls"]
-            self.clock.earlier_s = kept["cpu_s"]
-            self.history = self._history(kept)
+                self.rng.bit_generator.state = contents["rng"]
+                self.adam.load_state_dict(contents["adam"])
+                self.put_state(contents["own"])
+            self.updates, self.calls = contents["updates"], contents["oracle_calls"]
+            self.clock.earlier_s = contents["cpu_s"]
+            self.history = self._history(contents)
 
 
 AnyTrained = Trained[Any, Any, Any]
@@ -268,6 +268,6 @@ AnyTraining = Training[Any, Any, Any]
 
 def training_key(training: AnyTraining) -> str:
     """Hash all that a training depends on, versions of code included: what is kept under it is for it alone."""
-    told = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
+    inputs = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
     theirs = others_code(*(kind.__module__ for kind in type(training).__mro__ if issubclass(kind, Training)))
-    return content_hash(training.kind, training.version, JUDGE_VERSION, theirs, *told)
+    return content_hash(training.kind, training.version, JUDGE_VERSION, theirs, *inputs)

@@ -59,10 +59,10 @@ def sets_of(rows: float) -> int:
     return max((int(rows) + WAYS - 1) // WAYS, 1)
 
 
-def slots_of(wanted: float) -> int:
-    """Return the slots of a cache that is asked to hold ``wanted`` rows: whole sets."""
+def slots_of(cached_rows: float) -> int:
+    """Return the slots of a cache that is asked to hold ``cached_rows`` rows: whole sets."""
     # Shares of rows are no binary fractions: 0.29 x 100 is a little less than 29.
-    return WAYS * sets_of(wanted + 1e-6)
+    return WAYS * sets_of(cached_rows + 1e-6)
 
 
 def is_cached(segment: Segment) -> bool:
@@ -120,6 +120,6 @@ def ratio_of(segment: Segment) -> float:
     return place.cache_ratio
 
 
-def cache_bytes(wanted: float, rows: float, row_bytes: int) -> int:
-    """Return the HBM of a cache that is asked to hold ``wanted`` of ``rows`` rows of at most ``row_bytes`` each."""
-    return slots_of(wanted) * (row_bytes + SLOT_BYTES) + MAP_BYTES * int(rows)
+def cache_bytes(cached_rows: float, rows: float, row_bytes: int) -> int:
+    """Return the HBM of a cache that is asked to hold ``cached_rows`` of ``rows`` rows, ``row_bytes`` each at most."""
+    return slots_of(cached_rows) * (row_bytes + SLOT_BYTES) + MAP_BYTES * int(rows)

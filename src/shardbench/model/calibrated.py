@@ -25,14 +25,14 @@ def calibrated_on(machine: Machine) -> str | None:
 
     A constant that a machine file took over from another one was not measured for it.
     """
-    chips = {found.group(1) for source in machine.sources.values() if (found := _CHIP.match(source))}
+    chips = {match.group(1) for source in machine.sources.values() if (match := _CHIP.match(source))}
     return "; ".join(sorted(chips)) or None
 
 
 def chip_behind(machine: Machine, constant: str) -> str | None:
     """Return the processors that a constant was measured on or corrected for; None where it was neither."""
-    found = _CHIP.match(machine.sources.get(constant, ""))
-    return found.group(1) if found else None
+    match = _CHIP.match(machine.sources.get(constant, ""))
+    return match.group(1) if match else None
 
 
 def is_calibrated(machine: Machine, constant: str) -> bool:

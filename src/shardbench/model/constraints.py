@@ -73,21 +73,22 @@ class Constraints:
 
     def check_names(self, tables: tuple[Table, ...]) -> None:
         """Raise BadInput where a constraint names a table that there is not."""
-        named = {name for group in (*self.same_device, *self.same_node) for name in group}
-        named |= self.sharding_types.keys() | self.tiers.keys() | self.cache_ratios.keys()
-        strange = sorted(named - {table.name for table in tables})
+        names = {name for group in (*self.same_device, *self.same_node) for name in group}
+        names |= self.sharding_types.keys() | self.tiers.keys() | self.cache_ratios.keys()
+        strange = sorted(names - {table.name for table in tables})
         if strange:
             raise BadInput(f"constraints name table '{strange[0]}', which there is not: correct the name")
 
     def device_bytes(self, topology: Topology) -> tuple[int, ...]:
         """Return each device's memory for tables; raises BadInput where nothing is left or the ranks do not match."""
-        given = self.device_hbm_bytes or (topology.hbm_bytes,) * topology.world_size
-        if len(given) != topology.world_size:
-            raise BadInput(f"memory of {len(given)} devices is stated, the machine has {topology.world_size}")
-        left = tuple(size - self.reserved_bytes for size in given)
-        if min(left) <= 0:
-            raise BadInput(f"device {left.index(min(left))} has {min(given)} bytes, {self.reserved_bytes} are reserved")
-        return left
+        hbm_bytes = self.device_hbm_bytes or (topology.hbm_bytes,) * topology.world_size
+        if len(hbm_bytes) != topology.world_size:
+            raise BadInput(f"memory of {len(hbm_bytes)} devices is stated, the machine has {topology.world_size}")
+        free_bytes = tuple(size - self.reserved_bytes for size in hbm_bytes)
+        if min(free_bytes) <= 0:
+            rank, size = free_bytes.index(min(free_bytes)), min(hbm_bytes)
+            raise BadInput(f"device {rank} has {size} bytes, {self.reserved_bytes} are reserved")
+        return free_bytes
 
     def applied(self, problem: Problem) -> Problem:
         """Return the problem on devices that all have the memory of the smallest: its plans fit every device.
@@ -104,30 +105,30 @@ class Constraints:
         tables = {table.name: table for table in problem.tables}
         for name, types in self.sharding_types.items():
             kind = sharding_type(by_table[name], tables[name], topology)
-            if kind not in allowed(types):
-                raise _broken(f"table '{name}' is {kind}, allowed are {', '.join(types)}")
+            if kind not in types_of(types):
+                raise _violation(f"table '{name}' is {kind}, allowed are {', '.join(types)}")
         for name, tiers in self.tiers.items():
             strange = sorted(memories(by_table[name]) - set(tiers))
             if strange:
-                raise _broken(f"table '{name}' has rows in {strange[0]}, allowed are {', '.join(tiers)}")
+                raise _violation(f"table '{name}' has rows in {strange[0]}, allowed are {', '.join(tiers)}")
         for group in self.same_device:
             if not on_one_device([by_table[name] for name in group]):
-                raise _broken(f"tables {', '.join(group)} do not lie whole on one device")
+                raise _violation(f"tables {', '.join(group)} do not lie whole on one device")
         for group in self.same_node:
             nodes = nodes_of([by_table[name] for name in group], topology)
             if len(nodes) > 1:
-                raise _broken(f"tables {', '.join(group)} lie on {len(nodes)} nodes")
-        used = memory_bytes(plan, problem).hbm
+                raise _violation(f"tables {', '.join(group)} lie on {len(nodes)} nodes")
+        hbm_bytes = memory_bytes(plan, problem).hbm
         for rank, room in enumerate(self.device_bytes(topology)):
-            if used[rank] > room:
-                raise _broken(f"device {rank} needs {used[rank]} bytes of HBM but has {room} for tables")
+            if hbm_bytes[rank] > room:
+                raise _violation(f"device {rank} needs {hbm_bytes[rank]} bytes of HBM but has {room} for tables")
 
 
-def _broken(text: str) -> InvalidPlan:
+def _violation(text: str) -> InvalidPlan:
     return InvalidPlan(f"constraint not kept: {text}", rule=RULE)
 
 
-def allowed(types: tuple[str, ...]) -> tuple[str, ...]:
+def types_of(types: tuple[str, ...]) -> tuple[str, ...]:
     """Return the types with TorchRec's other name for column-wise replaced."""
     return tuple("column_wise" if kind == "table_column_wise" else kind for kind in types)
 

@@ -184,7 +184,7 @@ class Machine:
     errors: dict[str, ErrorFactor] = Field(default_factory=dict, exclude_if=lambda errors: not errors)
     """How well each rate, latency and share is known, by name as in ``sources``: the factor that is one
     standard deviation of its logarithm. Every file states them; empty on machines that are built in code."""
-    dense_steps: dict[Name, Positive] = Field(default_factory=dict, exclude_if=lambda measured: not measured)
+    dense_steps: dict[Name, Positive] = Field(default_factory=dict, exclude_if=lambda steps: not steps)
     """Seconds of the dense model, forward and backward, that were measured on this machine, by ``dense_key``: they go
     before the formula. No plan changes them, so that nothing is lost in foresight by taking them as measured."""
     trust: Trust | None = Field(default=None, exclude_if=lambda trust: trust is None)
@@ -193,6 +193,6 @@ class Machine:
 
 def dense_key(dense: DenseShape, tables: tuple[Table, ...], batch_size: int, world: int) -> str:
     """Return the name of a measured dense model: a digest of its layers, of what tables give it, batch and ranks."""
-    given = [[table.dim, table.pooling.value, table.features] for table in tables]
-    shape = [dense.features, dense.bottom, dense.top, given, batch_size, world]
+    vectors = [[table.dim, table.pooling.value, table.features] for table in tables]
+    shape = [dense.features, dense.bottom, dense.top, vectors, batch_size, world]
     return hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
-from shardbench.base.plugins import Brought, brought_here, collected
+from shardbench.base.plugins import Brought, brought_here, collect
 from shardbench.base.reading import file_text, toml_data
 from shardbench.base.serialise import STRICT, first_error, from_data
 from shardbench.model.machine import (
@@ -147,9 +147,9 @@ def parse_machine(text: str, what: str) -> Machine:
     """
     file = from_data(_MachineFile, _on_its_base(toml_data(text, what), what), what)
     keys = file.constants.keys()
-    stated = _FIELDS | _optional_fields(bool(_HOST_FIELDS.keys() & keys), bool(_MATRIX_FIELDS.keys() & keys))
-    missing = sorted(stated.keys() - file.constants.keys())
-    unknown = sorted(file.constants.keys() - stated.keys())
+    dimensions = _FIELDS | _optional_fields(bool(_HOST_FIELDS.keys() & keys), bool(_MATRIX_FIELDS.keys() & keys))
+    missing = sorted(dimensions.keys() - file.constants.keys())
+    unknown = sorted(file.constants.keys() - dimensions.keys())
     if missing:
         raise BadInput(
             f"{what}: constant '{missing[0]}' is missing; add [constants.{missing[0]}] with value, unit, source"
@@ -157,18 +157,18 @@ def parse_machine(text: str, what: str) -> Machine:
     if unknown:
         raise BadInput(f"{what}: unknown constant '{unknown[0]}'; known: {', '.join(_FIELDS | _OPTIONAL)}")
     values: dict[str, float] = {}
-    for key, (_, dimension) in stated.items():
+    for key, (_, dimension) in dimensions.items():
         constant = file.constants[key]
         if UNITS.get(constant.unit, ("",))[0] != dimension:
             fitting = ", ".join(unit for unit, (kind, _) in UNITS.items() if kind == dimension)
             raise BadInput(f"{what}: constant '{key}' has unit '{constant.unit}'; use one of {fitting}")
         _refuse_without_error(key, constant, what)
         values[key] = float(constant.value) * UNITS[constant.unit][1]
-    named = {field: values[key] for key, (field, _) in _FIELDS.items()}
-    topology = {field: round(named[field]) for field in _TOPOLOGY_BYTES}
-    constants = {field.name: named[field.name] for field in fields(Constants)}
-    host = {field: values[key] for key, (field, _) in _HOST_FIELDS.items() if key in stated}
-    matrix = {field: values[key] for key, (field, _) in _MATRIX_FIELDS.items() if key in stated}
+    field_values = {field: values[key] for key, (field, _) in _FIELDS.items()}
+    topology = {field: round(field_values[field]) for field in _TOPOLOGY_BYTES}
+    constants = {field.name: field_values[field.name] for field in fields(Constants)}
+    host = {field: values[key] for key, (field, _) in _HOST_FIELDS.items() if key in dimensions}
+    matrix = {field: values[key] for key, (field, _) in _MATRIX_FIELDS.items() if key in dimensions}
     try:
         return Machine(
             name=file.name,
@@ -194,14 +194,14 @@ def _on_its_base(data: dict[str, Any], what: str) -> dict[str, Any]:
         return data
     if not isinstance(base, str) or base not in machine_files():
         raise BadInput(f"{what}: unknown base '{base}'; known: {', '.join(machine_files())}")
-    stated = data.get("constants", {})
-    if not isinstance(stated, dict):
+    own_constants = data.get("constants", {})
+    if not isinstance(own_constants, dict):
         raise BadInput(f"{what}: constants: Input should be a valid dictionary")
     inherited = toml_data(machine_files()[base].value.read_text(encoding="utf-8"), f"machine {base}")
     if "base" in inherited:
         raise BadInput(f"{what}: base '{base}' has a base itself: name that, {inherited['base']}")
     shape = {key: inherited[key] for key in ("device", "nodes", "devices_per_node")}
-    return {**shape, **data, "constants": {**inherited["constants"], **stated}}
+    return {**shape, **data, "constants": {**inherited["constants"], **own_constants}}
 
 
 def _refuse_without_error(key: str, constant: _Constant, what: str) -> None:
@@ -237,7 +237,7 @@ def broken_machine_packages() -> tuple[str, ...]:
 @cache
 def _machine_files() -> tuple[dict[str, Brought[Traversable]], tuple[str, ...]]:
     ours = (GROUP, GROUP, partial(import_module, GROUP))
-    return collected("machine", (ours, *brought_here(GROUP)), _files_of)
+    return collect("machine", (ours, *brought_here(GROUP)), _files_of)
 
 
 def _files_of(folder: object, package: str) -> Iterable[tuple[str, Traversable]]:
@@ -256,9 +256,9 @@ def load_machine(name: str) -> Machine:
     if name not in machine_files():
         see = "shardbench list machines, or give a .toml file"
         raise BadInput(unknown("machine", name, machine_files(), see, broken_machine_packages()))
-    found = machine_files()[name]
-    what = f"machine {name} of {found.package}"
-    machine = parse_machine(found.value.read_text(encoding="utf-8"), what)
+    file = machine_files()[name]
+    what = f"machine {name} of {file.package}"
+    machine = parse_machine(file.value.read_text(encoding="utf-8"), what)
     if machine.name != name:
         raise BadInput(f"{what}: the file states the name '{machine.name}'; they must be the same")
     return machine
@@ -272,36 +272,36 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
     """
     topology, constants, host, sources = machine.topology, machine.constants, machine.host, dict(machine.sources)
     matrix, errors, trust = machine.matrix, dict(machine.errors), machine.trust
-    known = known_fields(machine)
+    by_key = known_fields(machine)
     names = [machine.name]
     for key, text in sorted(override.items()):
-        if key not in known:
-            raise BadInput(f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(known)}")
-        field, dimension = known[key]
+        if key not in by_key:
+            raise BadInput(f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(by_key)}")
+        field, dimension = by_key[key]
         what = f"machine {machine.name}: override of '{key}'"
         value = _quantity(text, dimension, what)
         if field in _TOPOLOGY_BYTES:
-            topology = _replaced(topology, what, **{field: round(value)})
+            topology = _replace(topology, what, **{field: round(value)})
         elif host is not None and key in _HOST_FIELDS:
-            host = _replaced(host, what, **{field: value})
+            host = _replace(host, what, **{field: value})
         elif matrix is not None and key in _MATRIX_FIELDS:
-            matrix = _replaced(matrix, what, **{field: value})
+            matrix = _replace(matrix, what, **{field: value})
         else:
-            constants = _replaced(constants, what, **{field: value})
+            constants = _replace(constants, what, **{field: value})
         sources[_source_name(key)] = "override of the job"
         if _source_name(key) in errors:
             errors[_source_name(key)] = 1.0
         if key not in _CAPACITIES:
             trust = None  # Its steps were not of such a machine.
         names.append(f"{key}-{''.join(text.split()).replace('/', 'p')}")
-    found: Machine = _replaced(
+    replaced: Machine = _replace(
         machine, f"machine {machine.name} overridden", name="+".join(names), topology=topology, constants=constants,
         sources=sources, host=host, matrix=matrix, errors=errors, trust=trust,
     )  # fmt: skip
-    return found
+    return replaced
 
 
-def _replaced(holder: Any, what: str, **changes: Any) -> Any:
+def _replace(holder: Any, what: str, **changes: Any) -> Any:
     """Return the dataclass with some fields replaced; raises BadInput where they cannot have these values."""
     try:
         return replace(holder, **changes)
@@ -334,7 +334,7 @@ def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
 
 def _quantity(text: str, dimension: str, what: str) -> float:
     number, _, unit = text.strip().partition(" ")
-    fitting = [known for known, (kind, _) in UNITS.items() if kind == dimension]
+    fitting = [symbol for symbol, (kind, _) in UNITS.items() if kind == dimension]
     if unit.strip() not in fitting:
         raise BadInput(f"{what} is '{text}': write a number, a space and one of {', '.join(fitting)}")
     try:

@@ -322,23 +322,23 @@ def cold_segments(segments: Iterable[Segment]) -> list[Segment]:
     """
     segments = tuple(segments)
     home = Host(node=master_node(segments))
-    found: list[Segment] = []
+    cold: list[Segment] = []
     for segment in segments:
         if isinstance(segment.placement, Replicated):
             if segment.placement.ranks[0] != 0:  # the same rows for other ranks
                 continue
             segment = replace(segment, placement=home)  # noqa: PLW2901 - the same rows, held elsewhere
-        last = found[-1] if found else None
+        last = cold[-1] if cold else None
         if (
             last is not None
             and isinstance(segment.placement, Host)
             and (last.placement, last.row_stop) == (segment.placement, segment.row_start)
             and (last.column_start, last.column_stop) == (segment.column_start, segment.column_stop)
         ):
-            found[-1] = replace(last, row_stop=segment.row_stop)
+            cold[-1] = replace(last, row_stop=segment.row_stop)
         else:
-            found.append(segment)
-    return found
+            cold.append(segment)
+    return cold
 
 
 def whole_table(table: Table, placement: Placement, columns: tuple[int, int] | None = None) -> Segment:

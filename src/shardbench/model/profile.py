@@ -109,9 +109,9 @@ class AccessProfile:
         counts, _, row_ends, lookup_ends = self._arrays
         if lookup_ends[-1] == 0:
             return np.zeros(share.shape, dtype=np.int64)
-        wanted = np.clip(share, 0.0, 1.0) * lookup_ends[-1]
-        run = np.clip(np.searchsorted(lookup_ends, wanted, side="left") - 1, 0, len(counts) - 1)
-        inside = np.ceil((wanted - lookup_ends[run]) / counts[run] - 1e-9)
+        lookups = np.clip(share, 0.0, 1.0) * lookup_ends[-1]
+        run = np.clip(np.searchsorted(lookup_ends, lookups, side="left") - 1, 0, len(counts) - 1)
+        inside = np.ceil((lookups - lookup_ends[run]) / counts[run] - 1e-9)
         return np.asarray(row_ends[run] + np.maximum(inside, 0), dtype=np.int64)
 
     def counts_of(self, rows: Ids) -> Floats:
@@ -141,10 +141,10 @@ class AccessProfile:
         rows = np.clip(np.minimum(row_ends[1:], stop) - np.maximum(row_ends[:-1], row_start), 0, None)
         if lookups <= sampled:
             return float(rows @ self.met_shares(lookups))
-        seen = float(rows.sum())
+        seen_in_range = float(rows.sum())
         never = self.rows - self.seen_rows
         inside = min(stop, self.rows) - max(row_start, self.seen_rows)
-        return seen + (self._unseen_met(lookups - sampled) * inside / never if inside > 0 else 0.0)
+        return seen_in_range + (self._unseen_met(lookups - sampled) * inside / never if inside > 0 else 0.0)
 
     def met_shares(self, lookups: float) -> Floats:
         """Return the chance of a row of each run of ``counts`` to be among ``lookups`` new lookups, float64 [runs]."""

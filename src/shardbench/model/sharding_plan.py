@@ -60,27 +60,27 @@ def plan_of(modules: ShardedModules, tables: Sequence[Table], world_size: int) -
     (Where rows are hashed a block of them is as hot as another, which is what dealing rows comes to.) Raises BadInput
     for tables that are others, for shards that do not make up a table, and for what has no segments.
     """
-    found: dict[str, ShardedTable] = {}
+    by_name: dict[str, ShardedTable] = {}
     for path, sharded in modules.items():
         for name, table in sharded.items():
-            if name in found:
+            if name in by_name:
                 raise BadInput(f"table '{name}' is in two modules of the plan, the second is '{path}'")
-            found[name] = table
-    missing = [table.name for table in tables if table.name not in found]
+            by_name[name] = table
+    missing = [table.name for table in tables if table.name not in by_name]
     if missing:
         raise BadInput(f"table '{missing[0]}' is not in the plan")
-    extra = sorted(found.keys() - {table.name for table in tables})
+    extra = sorted(by_name.keys() - {table.name for table in tables})
     if extra:
         raise BadInput(f"the plan has table '{extra[0]}', which is none of yours")
-    segments = tuple(part for table in tables for part in _segments(table, found[table.name], world_size))
+    segments = tuple(part for table in tables for part in _segments(table, by_name[table.name], world_size))
     return Plan(world_size=world_size, segments=segments)
 
 
 def _segments(table: Table, sharded: ShardedTable, world_size: int) -> Iterator[Segment]:
     kind, where = sharded.sharding_type, f"table '{table.name}'"
     if sharded.compute_kernel not in _TIERS:
-        known = ", ".join(_TIERS)
-        raise BadInput(f"{where}: compute_kernel '{sharded.compute_kernel}' is not known here, but {known} are")
+        kernels = ", ".join(_TIERS)
+        raise BadInput(f"{where}: compute_kernel '{sharded.compute_kernel}' is not known here, but {kernels} are")
     tier = _TIERS[sharded.compute_kernel]
     ratio = (sharded.cache_load_factor or LOAD_FACTOR) if tier is Tier.CACHED else None
     blocks = [block for block in sharded.sharding_spec or () if min(block.sizes) > 0]
@@ -94,8 +94,8 @@ def _segments(table: Table, sharded: ShardedTable, world_size: int) -> Iterator[
         yield whole_table(table, Replicated(ranks=everyone))
         return
     if kind not in COLUMN_TYPES + ROW_TYPES:
-        known = ", ".join((*COLUMN_TYPES, *ROW_TYPES, "data_parallel"))
-        raise BadInput(f"{where}: sharding_type '{kind}' is not known here, but {known} are")
+        types = ", ".join((*COLUMN_TYPES, *ROW_TYPES, "data_parallel"))
+        raise BadInput(f"{where}: sharding_type '{kind}' is not known here, but {types} are")
     if kind == "row_wise" and len(sharded.sharding_spec or ()) not in (0, world_size):
         ways = len(sharded.sharding_spec or ())
         raise BadInput(f"{where} is dealt over {ways} ranks: the machine has {world_size} devices")
@@ -129,15 +129,15 @@ def check_sizes(plan: Plan, tables: Sequence[Table], world_size: int) -> None:
     """Raise BadInput, in words of the user's tables, where a plan is of others or for another number of devices."""
     if plan.world_size != world_size:
         raise BadInput(f"the plan is for {plan.world_size} devices, the machine has {world_size}")
-    placed = plan.by_table()
+    by_table = plan.by_table()
     for table in tables:
-        if table.name not in placed:
+        if table.name not in by_table:
             raise BadInput(f"table '{table.name}' is not in the plan")
-        segments = placed[table.name]
+        segments = by_table[table.name]
         rows, columns = max(s.row_stop for s in segments), max(s.column_stop for s in segments)
         if (rows, columns) != (table.rows, table.dim):
             size = f"{table.rows} x {table.dim}"
             raise BadInput(f"table '{table.name}' is {rows} x {columns} in the plan, yours is {size}")
-    extra = sorted(placed.keys() - {table.name for table in tables})
+    extra = sorted(by_table.keys() - {table.name for table in tables})
     if extra:
         raise BadInput(f"the plan has table '{extra[0]}', which is none of yours")

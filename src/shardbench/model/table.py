@@ -125,11 +125,11 @@ class DenseShape:
         """Return (in, out) of every linear layer, bottom first."""
         if self.interacts_by_dot(tables):
             vectors = sum(t.features for t in tables) + 1
-            joined = self.bottom[-1] + vectors * (vectors - 1) // 2
+            interacted = self.bottom[-1] + vectors * (vectors - 1) // 2
         else:
-            joined = self.bottom[-1] + sum(t.dim * t.features for t in tables)
+            interacted = self.bottom[-1] + sum(t.dim * t.features for t in tables)
         bottom = (self.features, *self.bottom)
-        top = (joined, *self.top)
+        top = (interacted, *self.top)
         return tuple(zip(bottom[:-1], bottom[1:])) + tuple(zip(top[:-1], top[1:]))
 
     def queries(self, tables: tuple[Table, ...]) -> tuple[tuple[int, int], ...]:

@@ -115,8 +115,8 @@ def _check_tiling(segments: list[Segment], table: Table, world_size: int) -> Non
     _check_overlap(rectangles, table)
     area = sum(segment.rows * segment.columns for segment in rectangles)
     if area != table.rows * table.dim:
-        missing = table.rows * table.dim - area
-        raise InvalidPlan(f"table '{table.name}': {missing} of {table.rows * table.dim} weights are not placed")
+        unplaced = table.rows * table.dim - area
+        raise InvalidPlan(f"table '{table.name}': {unplaced} of {table.rows * table.dim} weights are not placed")
 
 
 def _check_overlap(rectangles: list[Segment], table: Table) -> None:
@@ -126,9 +126,9 @@ def _check_overlap(rectangles: list[Segment], table: Table) -> None:
     there: dict[int, Segment] = {}
     for segment in sorted(rectangles, key=lambda s: (s.row_start, s.column_start)):
         while ending and ending[0][0] <= segment.row_start:
-            _, gone = heappop(ending)
-            starts.pop(bisect_left(starts, gone))
-            del there[gone]
+            _, column = heappop(ending)
+            starts.pop(bisect_left(starts, column))
+            del there[column]
         at = bisect_left(starts, segment.column_start)
         left, right = starts[max(at - 1, 0) : at], starts[at : at + 1]
         met = [there[start] for start in left if there[start].column_stop > segment.column_start]
@@ -186,28 +186,28 @@ def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
     """Return the moves that a plan makes."""
     dims = {table.name: table.dim for table in problem.tables}
     rows = {table.name: table.rows for table in problem.tables}
-    used: set[Move] = set()
+    moves: set[Move] = set()
     for segment in plan.segments:
         place = segment.placement
         if segment.columns < dims[segment.table]:
-            used.add(Move.COLUMNS)
+            moves.add(Move.COLUMNS)
         if segment.rows < rows[segment.table] or isinstance(place, RowWise | GroupSharded):
-            used.add(Move.ROWS)
+            moves.add(Move.ROWS)
         if isinstance(place, Replicated | GroupSharded | OnLocalRank):
-            used.add(Move.REPLICATE)
+            moves.add(Move.REPLICATE)
         if isinstance(place, Host):
-            used.add(Move.HOST)
+            moves.add(Move.HOST)
         if tier_of(place) is not Tier.HBM:
-            used.add(Move.UVM)
+            moves.add(Move.UVM)
         if tier_of(place) is Tier.CACHED:
-            used.add(Move.CACHE)
+            moves.add(Move.CACHE)
         if isinstance(place, OnRank) and segment.rows == rows[segment.table]:
-            used.add(Move.TABLE)
+            moves.add(Move.TABLE)
     if plan.schedule is not None:
-        used.add(Move.SCHEDULE)
+        moves.add(Move.SCHEDULE)
     if plan.sync_every > 1:
-        used.add(Move.LOCAL_STEPS)
-    return frozenset(used)
+        moves.add(Move.LOCAL_STEPS)
+    return frozenset(moves)
 
 
 def memory_bytes(plan: Plan, problem: Problem) -> Memory:
@@ -242,7 +242,7 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
 
 
-def memory_said(problem: Problem) -> str:
+def memory_text(problem: Problem) -> str:
     """Say what all tables need, weights and optimiser state together, and what there is, in bytes and in one line."""
     topology = problem.topology
     sizes = {table.name: problem.weight_bytes(table) for table in problem.tables}
@@ -271,8 +271,8 @@ def _add_cached(plan: Plan, problem: Problem, tiers: dict[Tier, Ints]) -> None:
             tiers[Tier.HBM if state <= ROWWISE_STATE_BYTES else Tier.UVM][part.rank] += part.rows * state
             shared.setdefault((part.rank, kernel), []).append((part.rows * ratio_of(segment), part.rows, weights))
     for (rank, _), parts in shared.items():
-        wanted, rows, weights_ = zip(*parts)
-        tiers[Tier.HBM][rank] += cache_bytes(sum(wanted), sum(rows), max(weights_))
+        cached_rows, rows, weights_ = zip(*parts)
+        tiers[Tier.HBM][rank] += cache_bytes(sum(cached_rows), sum(rows), max(weights_))
 
 
 def _master_nodes(plan: Plan) -> dict[str, int]:
@@ -294,10 +294,10 @@ def _check_capacity(memory: Memory, problem: Problem) -> None:
         ("device", "UVM", memory.uvm, topology.uvm_bytes),
         ("node", "host memory", memory.host, topology.host_bytes),
     )
-    for unit, what, used, capacity in limits:
-        worst = int(used.argmax())
-        if used[worst] > capacity:
+    for unit, what, used_bytes, capacity in limits:
+        worst = int(used_bytes.argmax())
+        if used_bytes[worst] > capacity:
             raise InvalidPlan(
-                f"{unit} {worst} needs {used[worst]} bytes of {what} but has {capacity} "
-                f"({used[worst] / capacity if capacity else float('inf'):.2f}x over)"
+                f"{unit} {worst} needs {used_bytes[worst]} bytes of {what} but has {capacity} "
+                f"({used_bytes[worst] / capacity if capacity else float('inf'):.2f}x over)"
             )

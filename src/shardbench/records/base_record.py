@@ -53,5 +53,5 @@ class BaseRecord(FiniteModel, ABC):
 
     def is_of(self, version: str | None) -> bool:
         """Tell whether it was judged here, of what it is about in this version; nothing is of None."""
-        made = self.provenance
-        return self.judged_here and version is not None and made is not None and made.made_by == version
+        provenance = self.provenance
+        return self.judged_here and version is not None and provenance is not None and provenance.made_by == version

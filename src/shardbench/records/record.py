@@ -225,13 +225,13 @@ class Record(BaseRecord):
 
     def ended(self, failure: Failure | None, *parts: Predictions | Yardsticks | Measured) -> "Record":
         """Return this record with more parts and this failure, or ok: simulated, a trial takes what is predicted."""
-        known = {name: getattr(self, name) for name in Record.model_fields}
+        content = {name: getattr(self, name) for name in Record.model_fields}
         for part in parts:
-            known |= vars(part)
+            content |= vars(part)
         outcome = failure.outcome if failure is not None else Outcome.OK
         if failure is None and self.spec.backend is Backend.SIMULATED:
-            known["timing"] = known["predicted"]
-        return Record.model_validate({**known, "failure": failure, "outcome": outcome})
+            content["timing"] = content["predicted"]
+        return Record.model_validate({**content, "failure": failure, "outcome": outcome})
 
     @property
     def bounded(self) -> bool:
@@ -242,8 +242,8 @@ class Record(BaseRecord):
     @property
     def of_given_plan(self) -> bool:
         """Tell whether a race was given the plan, so that the record is about that plan and no strategy's code."""
-        made = self.provenance.made_by if self.provenance is not None else None
-        return self.planned is not None and made == self.planned.plan_hash
+        made_by = self.provenance.made_by if self.provenance is not None else None
+        return self.planned is not None and made_by == self.planned.plan_hash
 
     @property
     def shares_cores(self) -> bool:

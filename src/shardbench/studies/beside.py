@@ -42,13 +42,13 @@ def reuse(reproduction: Reproduction, options: SessionOptions, committed: Path) 
     with sole_writer(options.results):
         for study in options.chosen(reproduction):
             work = StudyWork(reproduction.owner, study, options)
-            own, known = work.store.latest(), cell_store(committed, reproduction.owner, study.name).latest()
+            own, committed_records = work.store.latest(), cell_store(committed, reproduction.owner, study.name).latest()
             for key in (work.key(cell) for cell in work.pieces if cell.get("strategy") is None):
-                if key not in known or (key in own and is_current(study, own[key])):
+                if key not in committed_records or (key in own and is_current(study, own[key])):
                     continue
-                if is_current(study, known[key]):
-                    work.store.append(known[key])
-                    _copy_environment(known[key].environment, committed, options.results)
+                if is_current(study, committed_records[key]):
+                    work.store.append(committed_records[key])
+                    _copy_environment(committed_records[key].environment, committed, options.results)
                     copied += 1
                 elif key not in own:
                     others += 1
@@ -62,19 +62,23 @@ def placed(reproduction: Reproduction, options: SessionOptions, committed: Path 
         if not work.pieces:
             continue
         own = work.store.latest()
-        known = {} if committed is None else cell_store(committed, reproduction.owner, study.name).latest()
+        committed_records = {} if committed is None else cell_store(committed, reproduction.owner, study.name).latest()
         names = {cell.get("strategy") for cell in work.pieces} - {None}
         cells = [cell for cell in study.cells(False) if "strategy" in cell and cell["strategy"] not in names]
         # Bounds are proven anew where another version proved those on record, and are then held beside these.
-        asked = [*(cell for cell in cells if cell["strategy"] is not None and work.key(cell) in own), *work.pieces]
-        mine = rows_frame(study, asked, own)
+        own_cells = [*(cell for cell in cells if cell["strategy"] is not None and work.key(cell) in own), *work.pieces]
+        mine = rows_frame(study, own_cells, own)
         beside = {work.key(cell): cell for cell in cells if cell["strategy"] is None or work.key(cell) not in own}
-        records = [(cell, known[key]) for key, cell in beside.items() if key in known and not known[key].failure]
+        records = [
+            (cell, committed_records[key])
+            for key, cell in beside.items()
+            if key in committed_records and not committed_records[key].failure
+        ]
         here = [(cell, record) for cell, record in records if record.judged_here and study.holds(record)]
         theirs = pd.DataFrame([{**cell, **row} for cell, record in here for row in record.rows])
         compared = {cell["strategy"] for cell, _ in here} - {None}
-        done = (own[key] for key in map(work.key, work.pieces) if key in own)
-        stale = [record for record in done if not record.failure and not is_current(study, record)]
+        own_records = (own[key] for key in map(work.key, work.pieces) if key in own)
+        stale = [record for record in own_records if not record.failure and not is_current(study, record)]
         lines = [line for name in sorted(map(str, names)) for line in study.places(mine, theirs, name)]
         yield Placed(
             study=study.name,
@@ -98,5 +102,5 @@ def _copy_environment(name: str, source: Path, to: Path) -> None:
 
 
 def _commits(records: Iterable[CellRecord]) -> tuple[str, ...]:
-    known = {record.provenance.commit for record in records if record.provenance is not None}
-    return tuple(sorted(commit[:10] for commit in known if commit is not None))
+    commits = {record.provenance.commit for record in records if record.provenance is not None}
+    return tuple(sorted(commit[:10] for commit in commits if commit is not None))

@@ -48,7 +48,7 @@ class NumberKind(StrEnum):
     DIFFERENCE = "difference"
     """Numbers that are no ratios."""
 
-    def shown(self, number: float) -> float:
+    def in_print(self, number: float) -> float:
         """Give a number in the unit of print; it never falls where the number rises."""
         if self is NumberKind.GAIN:
             return 100.0 * (number - 1.0)
@@ -182,11 +182,11 @@ class Claim(pydantic.BaseModel):
             return self.better == "higher"
         return self.paper > self.neutral
 
-    def directed(self, shown: float) -> bool:
+    def directed(self, number: float) -> bool:
         """Tell whether a number in the unit of print lies on the claimed side of no effect."""
         if self.neutral is None:
             return False
-        return shown > self.neutral if self.up else shown < self.neutral
+        return number > self.neutral if self.up else number < self.neutral
 
     def limits(self) -> tuple[float, float]:
         """Give least and most in the unit of print that the stated magnitude allows; infinite where it has no limit."""
@@ -202,10 +202,10 @@ class Claim(pydantic.BaseModel):
             least, most = (-self.margin, most) if self.better == "higher" else (least, self.margin)
         return least, most
 
-    def holds(self, shown: float) -> bool:
+    def holds(self, number: float) -> bool:
         """Tell whether a number in the unit of print has the stated size or, where there is none, direction."""
         least, most = self.limits()
-        return least <= shown <= most and (self.relation is not Relation.DIRECTION or self.directed(shown))
+        return least <= number <= most and (self.relation is not Relation.DIRECTION or self.directed(number))
 
 
 class _ClaimsFile(pydantic.BaseModel):

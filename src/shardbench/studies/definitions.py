@@ -51,24 +51,24 @@ def define(package: str, claims: Sequence[Claim]) -> list[str]:
     Raises BadInput where that file is not committed as it is.
     """
     place = Path(str(resources.files(package))).resolve()
-    known = definitions(package)
-    changed = [claim.name for claim in claims if _stale(claim, known)]
-    if not changed and known.keys() == {claim.name for claim in claims}:
+    old = definitions(package)
+    stale_claims = [claim.name for claim in claims if _stale(claim, old)]
+    if not stale_claims and old.keys() == {claim.name for claim in claims}:
         return []
     commit = last_commit(place / "claims.toml")
     if commit is None:
         raise BadInput(f"{package}/claims.toml differs from what is committed; commit it, then define")
     digest, at = commit
     stamps = {
-        claim.name: Definition(digest=claim.digest, commit=digest, at=at) if _stale(claim, known) else known[claim.name]
+        claim.name: Definition(digest=claim.digest, commit=digest, at=at) if _stale(claim, old) else old[claim.name]
         for claim in claims
     }
     write_atomically(place / FILE, _text(stamps))
-    return changed
+    return stale_claims
 
 
-def _stale(claim: Claim, known: Mapping[str, Definition]) -> bool:
-    return claim.name not in known or known[claim.name].digest != claim.digest
+def _stale(claim: Claim, stamps: Mapping[str, Definition]) -> bool:
+    return claim.name not in stamps or stamps[claim.name].digest != claim.digest
 
 
 def _text(stamps: Mapping[str, Definition]) -> str:

@@ -28,9 +28,9 @@ SHOWN_ROWS = 100
 
 def frames(reproduction: Reproduction, results: Path) -> dict[str, pd.DataFrame]:
     """Tables of studies, and the paper's part of the ledger, by name."""
-    found = ledger(results, reproduction)
-    told = {"claims": found.claims, "readings": found.readings}
-    return study_tables(reproduction, results) | {name: frame for name, frame in told.items() if len(frame)}
+    paper_ledger = ledger(results, reproduction)
+    ledger_tables = {"claims": paper_ledger.claims, "readings": paper_ledger.readings}
+    return study_tables(reproduction, results) | {name: frame for name, frame in ledger_tables.items() if len(frame)}
 
 
 def expected_files(reproduction: Reproduction, results: Path) -> dict[Path, str]:
@@ -49,9 +49,9 @@ def check_study_files(reproduction: Reproduction, results: Path) -> list[str]:
     owner = reproduction.owner
     recorded = bool(trial_store(results, owner).read() or recorded_cells(reproduction, results))
     nothing = [] if recorded else [f"{owner}: nothing to check: neither a suite nor a study of it has records"]
-    held = sorted({*(results / "tables" / owner).glob("*.csv")} - {*suite_paths(results, owner)})
-    found = check_files(expected_files(reproduction, results), f"shardbench report {owner}", held)
-    return [*nothing, *found, *(check_ledger(results) if recorded else [])]
+    existing = sorted({*(results / "tables" / owner).glob("*.csv")} - {*suite_paths(results, owner)})
+    differences = check_files(expected_files(reproduction, results), f"shardbench report {owner}", existing)
+    return [*nothing, *differences, *(check_ledger(results) if recorded else [])]
 
 
 def study_versions(reproduction: Reproduction, results: Path) -> OtherVersions:
@@ -62,23 +62,23 @@ def study_versions(reproduction: Reproduction, results: Path) -> OtherVersions:
 
 def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
     """Write ``<results>/pages/<owner>.html``, claims and studies before the suite's groups, and give its path."""
-    found, cells = (
+    standings, cells = (
         study_standings(reproduction, results),
         [record for _, record in recorded_cells(reproduction, results)],
     )
     sections = extras(reproduction, results)
-    if found is not None and not reproduction.claims:
+    if standings is not None and not reproduction.claims:
         # It stands for all systems, so that what their papers claim is told beside it.
         sections = [*sections, *claims_sections(ledger(results))]
     return write_page(
         results,
         reproduction.owner,
-        found.trials if found is not None else trial_store(results, reproduction.owner).read(),
+        standings.trials if standings is not None else trial_store(results, reproduction.owner).read(),
         extras=sections,
         environments={record.environment for record in cells},
         code=study_versions(reproduction, results).lines(),
         cells=cells,
-        study=found,
+        study=standings,
     )
 
 
@@ -92,7 +92,7 @@ def write_suite_page(results: Path, suite: str) -> Path:
 
 def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
     """Sections of the page: claims first, then every study that has rows."""
-    made = claims_sections(ledger(results, reproduction))
+    sections = claims_sections(ledger(results, reproduction))
     for study, tables in tables_by_study(reproduction, results):
         for name, frame in tables.items():
             # The page shows standings by problem, and scores as its ranking.
@@ -101,7 +101,7 @@ def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
             note = study.title
             if len(frame) > SHOWN_ROWS:
                 note += f" The first {SHOWN_ROWS} of {len(frame)} rows; all are in the CSV."
-            made.append(
+            sections.append(
                 replace(
                     _extra(f"Study {name}", note, frame.head(SHOWN_ROWS), name),
                     charts=tuple(plot_chart(plot, frame) for plot in study.plots if plot.table == name),
@@ -109,12 +109,12 @@ def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
                     command=f"shardbench reproduce {reproduction.owner}",
                 )
             )
-    return made
+    return sections
 
 
-def claims_sections(found: Ledger) -> list[Extra]:
+def claims_sections(paper_ledger: Ledger) -> list[Extra]:
     """The ledger as the page's first section: answers, numbers, evidence, and a picture of every region."""
-    if not len(found.claims):
+    if not len(paper_ledger.claims):
         return []
     note = (
         "What papers state, and what was found. Direction and magnitude are judged each by itself: 'reproduced' needs "
@@ -123,24 +123,24 @@ def claims_sections(found: Ledger) -> list[Extra]:
         "second-hand and controls are no statements of a paper. Region: the share of a design over all knobs that no "
         "source fixes in which the statement holds. '-' under 'the paper says': it gives no number, or none was seen."
     )
-    rows = [{str(name): value for name, value in row.items()} for row in found.rows.to_dict("records")]
-    shown = pd.DataFrame([claim_row(row) for row, _ in below_statements(rows)])
-    made = [replace(_extra("Claims", note, shown, "claims"), csv="tables/claims.csv", command="shardbench claims")]
-    if found.pictures:
-        titles = tuple(name.removesuffix(".svg") for name in found.pictures)
+    rows = [{str(name): value for name, value in row.items()} for row in paper_ledger.rows.to_dict("records")]
+    table = pd.DataFrame([claim_row(row) for row, _ in below_statements(rows)])
+    sections = [replace(_extra("Claims", note, table, "claims"), csv="tables/claims.csv", command="shardbench claims")]
+    if paper_ledger.pictures:
+        titles = tuple(name.removesuffix(".svg") for name in paper_ledger.pictures)
         pictures = Chart(
             caption="A mark is a point of the design, drawn over the two knobs that decide most.",
-            drawings=tuple(found.pictures.values()),
+            drawings=tuple(paper_ledger.pictures.values()),
             titles=titles,
             panels=True,
         )
-        made.append(
+        sections.append(
             Extra(
                 id="regions", title="Where claims hold", note="Shares of each region are in the CSV.", headers=(),
                 rows=(), numeric=(), charts=(pictures,), csv="tables/regions.csv", command="shardbench claims",
             )
         )  # fmt: skip
-    return made
+    return sections
 
 
 def _head(column: str) -> str:

@@ -66,18 +66,18 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
 
     Raises BadInput where claims.py observes a claim that claims.toml does not have.
     """
-    found = [only] if only is not None else [find_reproduction(name) for name in reproduction_names()]
+    reproductions = [only] if only is not None else [find_reproduction(name) for name in reproduction_names()]
     claims: list[dict[str, object]] = []
     regions: list[dict[str, object]] = []
     rules: list[dict[str, object]] = []
     pictures: dict[str, str] = {}
-    for reproduction in found:
+    for reproduction in reproductions:
         records = tuple(current(trial_store(results, reproduction.owner).read()))
         cells = recorded_cells(reproduction, results)
         if not reproduction.claims or not (records or cells):
             continue
         tables = study_tables(reproduction, results)
-        numbers = _observed(reproduction, Evidence(records=records, tables=tables))
+        numbers = _observe(reproduction, Evidence(records=records, tables=tables))
         evidence: dict[str, list[BaseRecord]] = {SUITE: list(records)}
         for study, record in cells:
             evidence.setdefault(study.name, []).append(record)
@@ -105,7 +105,7 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
     )
 
 
-def _observed(reproduction: Reproduction, evidence: Evidence) -> Mapping[str, Sequence[float]]:
+def _observe(reproduction: Reproduction, evidence: Evidence) -> Mapping[str, Sequence[float]]:
     if reproduction.observe is None:
         return {}
     observed = reproduction.observe(evidence)
@@ -139,7 +139,7 @@ def _row(
         "n_unit": claim.n_unit if claim.sample or claim.not_testable else f"{claim.n_unit} (chosen)",
         "conditions": claim.not_testable or claim.conditions,
         "defined_in": stamp.commit[:_SHORT] if stamp is not None and stamp.digest == claim.digest else "not committed",
-        "judged_in": _judged_in(behind),
+        "judged_in": _judging_commits(behind),
         "defined_first": None if claim.not_testable else _defined_first(claim, behind, stamp),
         "relation": claim.relation.value,
         "sourced": claim.sourced,
@@ -167,21 +167,21 @@ def _defined_first(claim: Claim, behind: Sequence[BaseRecord], stamp: Definition
     """
     if not behind:
         return None
-    begun = [record.provenance.started for record in behind if record.provenance is not None]
+    start_times = [record.provenance.started for record in behind if record.provenance is not None]
     stamped = stamp is not None and stamp.digest == claim.digest
-    return stamped and len(begun) == len(behind) and stamp is not None and min(begun) >= stamp.at
+    return stamped and len(start_times) == len(behind) and stamp is not None and min(start_times) >= stamp.at
 
 
-def _judged_in(behind: Sequence[BaseRecord]) -> str:
+def _judging_commits(behind: Sequence[BaseRecord]) -> str:
     """Name the commits of the first and the last record, one where they are the same."""
-    known = sorted(
+    commits = sorted(
         (record.provenance.started, record.provenance.commit, record.provenance.dirty)
         for record in behind
         if record.provenance is not None and record.provenance.commit is not None
     )
-    if not known:
+    if not commits:
         return "unknown" if behind else ""
-    words = [f"{commit[:_SHORT]}{' (changed)' if dirty else ''}" for _, commit, dirty in (known[0], known[-1])]
+    words = [f"{commit[:_SHORT]}{' (changed)' if dirty else ''}" for _, commit, dirty in (commits[0], commits[-1])]
     return words[0] if words[0] == words[1] else " to ".join(words)
 
 
@@ -193,7 +193,7 @@ def _region(paper: str, claim: Claim, tables: Mapping[str, pd.DataFrame]) -> dic
     if column not in tables[claim.region.table]:
         raise BadInput(f"{paper}: claim {claim.name} names column '{column}', which table {claim.region.table} lacks")
     ratios = pd.to_numeric(tables[claim.region.table][column])
-    shown = [claim.scale.shown(ratio) for ratio in ratios.dropna()]
+    numbers = [claim.scale.in_print(ratio) for ratio in ratios.dropna()]
     knobs = tables[f"{claim.region.table}_knobs"]
     knobs = knobs[knobs["outcome"] == column]
     return {
@@ -201,19 +201,19 @@ def _region(paper: str, claim: Claim, tables: Mapping[str, pd.DataFrame]) -> dic
         "claim": claim.name,
         "outcome": column,
         "points": len(ratios),
-        "without_a_number": len(ratios) - len(shown),
-        "share_magnitude": sum(map(claim.holds, shown)) / len(shown) if shown else None,
-        "share_direction": sum(map(claim.directed, shown)) / len(shown) if shown else None,
-        "least": min(shown, default=None),
-        "median": median(shown) if shown else None,
-        "most": max(shown, default=None),
+        "without_a_number": len(ratios) - len(numbers),
+        "share_magnitude": sum(map(claim.holds, numbers)) / len(numbers) if numbers else None,
+        "share_direction": sum(map(claim.directed, numbers)) / len(numbers) if numbers else None,
+        "least": min(numbers, default=None),
+        "median": median(numbers) if numbers else None,
+        "most": max(numbers, default=None),
         "unit": claim.unit,
-        "deciding": _deciding(knobs),
+        "deciding": _deciding_knobs(knobs),
         "q2": knobs["q2"].iloc[0] if len(knobs) else None,
     }
 
 
-def _deciding(knobs: pd.DataFrame) -> str:
+def _deciding_knobs(knobs: pd.DataFrame) -> str:
     """Name the knobs with the largest total effects, or by rank where the surface predicts too little."""
     if not len(knobs):
         return ""
@@ -225,10 +225,10 @@ def _deciding(knobs: pd.DataFrame) -> str:
 
 def expected_files(results: Path) -> dict[Path, str]:
     """Make the text of every file that ``shardbench claims`` writes."""
-    made = ledger(results)
-    tables = {"claims": made.claims, "readings": made.readings, "regions": made.regions, "claims_rules": made.rules}
+    whole = ledger(results)
+    tables = {"claims": whole.claims, "readings": whole.readings, "regions": whole.regions, "claims_rules": whole.rules}
     files = {results / "tables" / f"{name}.csv": frame_csv(frame) for name, frame in tables.items()}
-    return files | {results / PICTURES / name: picture_file(drawing) for name, drawing in made.pictures.items()}
+    return files | {results / PICTURES / name: picture_file(drawing) for name, drawing in whole.pictures.items()}
 
 
 def write_ledger(results: Path) -> list[Path]:
@@ -238,5 +238,5 @@ def write_ledger(results: Path) -> list[Path]:
 
 def check_ledger(results: Path) -> list[str]:
     """List files that differ from what the records give, one line each; none is good."""
-    held = sorted((results / PICTURES).glob("*.svg"))
-    return check_files(expected_files(results), "shardbench claims", held)
+    pictures = sorted((results / PICTURES).glob("*.svg"))
+    return check_files(expected_files(results), "shardbench claims", pictures)

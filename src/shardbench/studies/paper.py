@@ -35,28 +35,28 @@ def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, b
         files[f"{slug(owner)}-claims.tex"] = _claims(owner, rows, behind_all).encode()
     for study, tables in tables_by_study(reproduction, results):
         behind = [record for of, record in cells if of is study]
-        made_by = f"ShardBench, {owner}/{study.name}, records {commits(behind)}."
+        credit = f"ShardBench, {owner}/{study.name}, records {commits(behind)}."
         backends = sorted({str(row["backend"]) for record in behind for row in record.rows})
         for table, frame in tables.items():
             if states_standings(frame):
                 # Rows of other backends are other records', which the study's tables take in.
                 sources = {str(name): f"ShardBench, tables/{owner}/{table}.csv." for name in set(frame["backend"])}
-                sources |= dict.fromkeys(backends, made_by)
+                sources |= dict.fromkeys(backends, credit)
                 files |= profiles_paper(table_standings(frame), slug(f"{owner} {table}"), sources)
         for number, plot in enumerate(study.plots, 1):
             image = slug(f"{owner} {plot.table} {number} figure")
-            said = f"{plot.title} {' and '.join(backends).capitalize()}. {made_by}"
-            files |= figure_files(table_figure(plot, tables[plot.table]), image, said)
+            caption = f"{plot.title} {' and '.join(backends).capitalize()}. {credit}"
+            files |= figure_files(table_figure(plot, tables[plot.table]), image, caption)
     return files
 
 
-def _claims(owner: str, rows: Sequence[dict[Any, Any]], made_by: str) -> str:
+def _claims(owner: str, rows: Sequence[dict[Any, Any]], behind: str) -> str:
     cells = []
     for row, below in below_statements(rows):
         name, direction, magnitude, paper, ours, _ = ledger_cells(row)
         evidence = str(row["strength"] or "").partition(";")[0].partition(" (")[0]
-        stated = f"{row['kind']} of {row['of']}: {name}" if below else str(row["statement"])
-        cells.append((stated, paper, ours, direction, magnitude, evidence or "-"))
+        statement = f"{row['kind']} of {row['of']}: {name}" if below else str(row["statement"])
+        cells.append((statement, paper, ours, direction, magnitude, evidence or "-"))
     return table_tex(
         LatexTable(
             caption=(
@@ -69,7 +69,7 @@ def _claims(owner: str, rows: Sequence[dict[Any, Any]], made_by: str) -> str:
             numeric=(False,) * len(HEADERS),
             notes=(
                 "'Reproduced' needs five independent units and a whole interval, 'consistent' is all of fewer units "
-                f"or of chosen conditions, whose range is the least and the most. ShardBench, records {made_by}.",
+                f"or of chosen conditions, whose range is the least and the most. ShardBench, records {behind}.",
             ),
             wide=_SHARES,
         )

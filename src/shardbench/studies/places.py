@@ -37,14 +37,14 @@ def contest_places(
 def _place(part: pd.DataFrame, strategy: str, measure: str) -> str:
     mine = part[part["strategy"] == strategy]
     own = float(mine[measure].mean())
-    said = f"{strategy} {significant(own)} ms"
+    own_time = f"{strategy} {significant(own)} ms"
     if mine["infeasible"].max():
-        return f"{said}, no rank: it placed {mine['tasks'].min():.0f} tasks and not all"
+        return f"{own_time}, no rank: it placed {mine['tasks'].min():.0f} tasks and not all"
     competing = {name for name, each in strategies().items() if each.role is Role.COMPETITOR} - {strategy}
     whole = part[part["strategy"].isin(competing) & (part["infeasible"] == 0)]
-    held = [(float(rows[measure].mean()), str(name)) for name, rows in whole.groupby("strategy")]
-    if not held:
-        return f"{said}, no rank: no other strategy has rows of this version"
-    place = 1 + sum(ms < own * (1.0 - SAME) for ms, _ in held)
-    best_ms, best = min(held)
-    return f"{said}, rank {place} of {len(held) + 1} (best of the others: {best}, {significant(best_ms)} ms)"
+    rivals = [(float(rows[measure].mean()), str(name)) for name, rows in whole.groupby("strategy")]
+    if not rivals:
+        return f"{own_time}, no rank: no other strategy has rows of this version"
+    place = 1 + sum(ms < own * (1.0 - SAME) for ms, _ in rivals)
+    best_ms, best = min(rivals)
+    return f"{own_time}, rank {place} of {len(rivals) + 1} (best of the others: {best}, {significant(best_ms)} ms)"

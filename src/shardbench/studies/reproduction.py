@@ -44,8 +44,8 @@ def find_reproduction(owner: str) -> Reproduction:
     if owner not in reproduction_names():
         raise BadInput(unknown("paper", owner, reproduction_names(), "shardbench list papers"))
     home = reproduction_home(owner)
-    found = _module(home, "studies")
-    listed = tuple(found.studies()) if found is not None else ()
+    module = _module(home, "studies")
+    listed = tuple(module.studies()) if module is not None else ()
     for study in listed:
         if not isinstance(study, Study):
             raise BadInput(f"{owner}/{REPRODUCTION}/studies.py gives {study!r}, which is not a Study")

@@ -28,7 +28,7 @@ def rule_row(claim: Claim, numbers: Sequence[float]) -> dict[str, object]:
     """Return a claim's line of the table; a rate is None where its rule asks no such thing, or nothing was drawn."""
     n = len(numbers)
     logs = claim.scale is not NumberKind.DIFFERENCE
-    known = np.log(numbers) if logs else np.asarray(numbers, dtype=np.float64)
+    observations = np.log(numbers) if logs else np.asarray(numbers, dtype=np.float64)
     resampled = claim.sample and n >= RESAMPLED_FROM
     row: dict[str, object] = {
         "claim": claim.name,
@@ -44,9 +44,9 @@ def rule_row(claim: Claim, numbers: Sequence[float]) -> dict[str, object]:
     }
     if n < 2:  # nothing of one number is ever reproduced or consistent
         return row
-    spread = float(known.std(ddof=1))
+    spread = float(observations.std(ddof=1))
     rng = np.random.default_rng(0)
-    residuals = known - known.mean()
+    residuals = observations - observations.mean()
     noise = rng.choice(residuals, (DRAWS, n)) if resampled else rng.normal(0.0, spread, (DRAWS, n))
     row |= {"drawn_from": "own deviations" if resampled else "normal law", "spread": spread, "draws": DRAWS}
     if claim.neutral is not None and claim.has_direction:
@@ -54,13 +54,13 @@ def rule_row(claim: Claim, numbers: Sequence[float]) -> dict[str, object]:
         side = (at, np.inf) if claim.up else (-np.inf, at)
         row["false_direction"] = float(_yes(at + noise, side, sample=claim.sample).mean())
     # Where no number is without effect, the rule is asked at the least that it allows.
-    at_shown = claim.limits()[0] if claim.neutral is None else claim.neutral
+    edge = claim.limits()[0] if claim.neutral is None else claim.neutral
     if claim.relation is Relation.NOT_WORSE and claim.margin is not None:
-        at_shown = -claim.margin if claim.better == "higher" else claim.margin
+        edge = -claim.margin if claim.better == "higher" else claim.margin
     if claim.relation is not Relation.DIRECTION:
         least, most = (_place(claim, end) for end in claim.limits())
-        drawn = _place(claim, at_shown) + noise
-        row["false_magnitude"] = float(_yes(drawn, (least, most), sample=claim.sample).mean())
+        draws = _place(claim, edge) + noise
+        row["false_magnitude"] = float(_yes(draws, (least, most), sample=claim.sample).mean())
     return row
 
 
@@ -71,24 +71,24 @@ def rule(claim: Claim) -> str:
     return "whole 95 % interval by Student's t"
 
 
-def _place(claim: Claim, shown: float) -> float:
-    """Return where the number lies whose print is ``shown``, or its logarithm where numbers are ratios."""
-    if claim.scale is NumberKind.DIFFERENCE or np.isinf(shown):
-        return shown
+def _place(claim: Claim, number: float) -> float:
+    """Return where the number lies whose print is ``number``, or its logarithm where numbers are ratios."""
+    if claim.scale is NumberKind.DIFFERENCE or np.isinf(number):
+        return number
     if claim.scale is NumberKind.SAVING:
-        ratio = 1.0 / (1.0 - shown / 100.0)
+        ratio = 1.0 / (1.0 - number / 100.0)
     else:
-        ratio = shown if claim.scale is NumberKind.RATIO else 1.0 + shown / 100.0
+        ratio = number if claim.scale is NumberKind.RATIO else 1.0 + number / 100.0
     return float(np.log(ratio))
 
 
-def _yes(drawn: Floats, allowed: tuple[float, float], *, sample: bool) -> Bools:
-    """Tell for every draw [draws, n] whether all that is known lies within ``allowed``: reproduced, or consistent."""
-    n = drawn.shape[1]
+def _yes(draws: Floats, limits: tuple[float, float], *, sample: bool) -> Bools:
+    """Tell for every draw [draws, n] whether all that is known lies within ``limits``: reproduced, or consistent."""
+    n = draws.shape[1]
     if sample:
-        middle, spread = drawn.mean(axis=1), drawn.std(axis=1, ddof=1)
+        middle, spread = draws.mean(axis=1), draws.std(axis=1, ddof=1)
         reach = t_quantile(0.975, n - 1) * spread / np.sqrt(n)
         low, high = middle - reach, middle + reach
     else:
-        low, high = drawn.min(axis=1), drawn.max(axis=1)
-    return np.asarray((low >= allowed[0]) & (high <= allowed[1]) & (sample or n >= REPRODUCED_FROM))
+        low, high = draws.min(axis=1), draws.max(axis=1)
+    return np.asarray((low >= limits[0]) & (high <= limits[1]) & (sample or n >= REPRODUCED_FROM))

@@ -59,12 +59,12 @@ class SessionOptions:
         listed = list(study.cells(self.quick))
         if not self.strategies:
             return listed
-        named = {cell.get("strategy") for cell in listed}
-        entering = [cell for name in self.strategies if name not in named for cell in study.entering(name, self.quick)]
-        if not entering and named.isdisjoint(self.strategies):
+        names = {cell.get("strategy") for cell in listed}
+        entering = [cell for name in self.strategies if name not in names for cell in study.entering(name, self.quick)]
+        if not entering and names.isdisjoint(self.strategies):
             return []
-        wanted = (None, *self.strategies)
-        return [*(cell for cell in listed if "strategy" in cell and cell["strategy"] in wanted), *entering]
+        owners = (None, *self.strategies)
+        return [*(cell for cell in listed if "strategy" in cell and cell["strategy"] in owners), *entering]
 
 
 class StudyWork(Work[Cell, CellRecord]):
@@ -96,8 +96,8 @@ class StudyWork(Work[Cell, CellRecord]):
 
     def again(self, record: CellRecord) -> bool:
         """Follow the options to run it again."""
-        failed = record.failure is not None and (record.outcome or Outcome.ERROR) in self._options.retry
-        return self._options.force or failed
+        is_retried = record.failure is not None and (record.outcome or Outcome.ERROR) in self._options.retry
+        return self._options.force or is_retried
 
     def run(
         self, pieces: Sequence[Cell], environment: str, started: Callable[[str], None]
@@ -114,16 +114,16 @@ class StudyWork(Work[Cell, CellRecord]):
         study = partial(_study, find_reproduction, self._owner, self._study.name, plans)
         arguments = [(study, cell, folder, environment) for cell in pieces]
         if self._options.cluster is not None and not self._study.exclusive:
-            for made in submitted(_cell_elsewhere, arguments, self._options.cluster):
-                answered = made.value
-                if isinstance(answered, Failure):
-                    answered = Answered(number=made.number, value=answered, log=Path(), wall_s=0.0, cpu_s=0.0)
-                yield self._record(pieces[made.number], answered, environment)
+            for job in submitted(_cell_elsewhere, arguments, self._options.cluster):
+                answer = job.value
+                if isinstance(answer, Failure):
+                    answer = Answered(number=job.number, value=answer, log=Path(), wall_s=0.0, cpu_s=0.0)
+                yield self._record(pieces[job.number], answer, environment)
             return
         with temporary_folder() as logs:
-            for done in side_by_side(_begin, _run_begun, arguments, workers, timeout_s=timeout_s, logs=logs):
-                record = self._record(pieces[done.number], done, environment)
-                self._printed = done.log
+            for answer in side_by_side(_begin, _run_draft, arguments, workers, timeout_s=timeout_s, logs=logs):
+                record = self._record(pieces[answer.number], answer, environment)
+                self._printed = answer.log
                 yield record
 
     def recorded(self, record: CellRecord) -> None:
@@ -132,16 +132,16 @@ class StudyWork(Work[Cell, CellRecord]):
         parts = [self._printed] if record.failure is not None and printed else []
         keep_log(self._options.results, record.key, parts)
 
-    def _record(self, cell: Cell, done: Answered[CellRecord], environment: str) -> CellRecord:
+    def _record(self, cell: Cell, answer: Answered[CellRecord], environment: str) -> CellRecord:
         """Record what a worker gave, or why it gave nothing, with the time that it took."""
-        record = done.value
+        record = answer.value
         if isinstance(record, Failure):
-            begun = _begun(self._study, cell)
-            started = begun.started - timedelta(seconds=round(done.wall_s))
-            draft = _draft(self._study, cell, environment, begun.model_copy(update={"started": started}))
-            record = _failed(draft, record)
-        ended = record.provenance.ended() if record.provenance is not None else None
-        return record.model_copy(update={"wall_s": done.wall_s, "cpu_s": done.cpu_s, "provenance": ended})
+            now = _begin_provenance(self._study, cell)
+            start = now.started - timedelta(seconds=round(answer.wall_s))
+            draft = _draft(self._study, cell, environment, now.model_copy(update={"started": start}))
+            record = _failure_record(draft, record)
+        provenance = record.provenance.ended() if record.provenance is not None else None
+        return record.model_copy(update={"wall_s": answer.wall_s, "cpu_s": answer.cpu_s, "provenance": provenance})
 
 
 def run_studies(reproduction: Reproduction, options: SessionOptions, listener: Listener) -> list[CellRecord]:
@@ -158,22 +158,22 @@ def run_studies(reproduction: Reproduction, options: SessionOptions, listener: L
 
 def run_cell(study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> CellRecord:
     """Run one cell in this process to its record; whatever it raises is its failure. What it took is not in it."""
-    return _run_begun(_begin(study, cell, folder, environment), study, cell, folder, environment)
+    return _run_draft(_begin(study, cell, folder, environment), study, cell, folder, environment)
 
 
-def _begin(study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> Draft:
+def _begin(load: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> Draft:
     """Load what a cell needs; the code that runs is this one, whatever becomes of its files meanwhile."""
-    found = study()
-    return _draft(found, cell, environment, _begun(found, cell))
+    study = load()
+    return _draft(study, cell, environment, _begin_provenance(study, cell))
 
 
-def _run_begun(draft: Draft, study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> CellRecord:
-    found = study()
+def _run_draft(draft: Draft, load: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> CellRecord:
+    study = load()
     try:
-        rows = [dict(row) for row in found.run(cell, folder)]
-        unnamed = {name for row in rows if isinstance(name := row.get("strategy"), str)} - found.strategies_of(cell)
+        rows = [dict(row) for row in study.run(cell, folder)]
+        unnamed = {name for row in rows if isinstance(name := row.get("strategy"), str)} - study.strategies_of(cell)
         if unnamed:
-            cause = f"study {found.name} used {min(unnamed)}, which is not among its strategies: add it to uses"
+            cause = f"study {study.name} used {min(unnamed)}, which is not among its strategies: add it to uses"
             raise failed(Outcome.ERROR, cause, "run")
         if not rows:
             raise failed(Outcome.ERROR, "the study gave no rows for this cell", "run")
@@ -182,43 +182,43 @@ def _run_begun(draft: Draft, study: Callable[[], Study], cell: Cell, folder: Pat
         if interrupts(error):
             raise
         traceback.print_exc()
-        return _failed(draft, failure_of(error, "run"))
+        return _failure_record(draft, failure_of(error, "run"))
 
 
 def _cell_elsewhere(study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> Answered[CellRecord]:
     """Run one cell in a job of its own, whose time is measured there; what it prints stays with the job."""
-    begun, cpu = time.perf_counter(), time.process_time()
+    start_s, start_cpu_s = time.perf_counter(), time.process_time()
     record = run_cell(study, cell, folder, environment)
-    spent = {"wall_s": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
-    return Answered(number=0, value=record, log=Path(), **spent)
+    times = {"wall_s": time.perf_counter() - start_s, "cpu_s": time.process_time() - start_cpu_s}
+    return Answered(number=0, value=record, log=Path(), **times)
 
 
 def _study(find: Callable[[str], Reproduction], owner: str, name: str, plans: Path | None) -> Study:
-    found = find(owner).study(name)
-    return found if plans is None else found.telling(lambda answer: keep_plan(plans, answer.plan))
+    study = find(owner).study(name)
+    return study if plans is None else study.telling(lambda answer: keep_plan(plans, answer.plan))
 
 
-def _draft(study: Study, cell: Cell, environment: str, begun: Provenance) -> Draft:
+def _draft(study: Study, cell: Cell, environment: str, provenance: Provenance) -> Draft:
     return {
         "key": cell_key(study.name, study.version, cell),
         "study": study.name,
         "version": study.version,
         "cell": cell,
         "environment": environment,
-        "provenance": begun,
+        "provenance": provenance,
         "wall_s": 0.0,
         "cpu_s": 0.0,
     }
 
 
-def _failed(draft: Draft, failure: Failure) -> CellRecord:
+def _failure_record(draft: Draft, failure: Failure) -> CellRecord:
     return CellRecord.model_validate({**draft, "failure": failure.cause, "outcome": failure.outcome})
 
 
-def _begun(study: Study, cell: Cell) -> Provenance:
+def _begin_provenance(study: Study, cell: Cell) -> Provenance:
     """Return the provenance of a cell that begins now; strategies of other people plan behind a wall."""
-    known = strategies()
-    walls = {wall_kind(known[name]) for name in study.strategies_of(cell) if name in known}
+    by_name = strategies()
+    walls = {wall_kind(by_name[name]) for name in study.strategies_of(cell) if name in by_name}
     return Provenance.begin(cell_version(study, cell), next(filter(None, walls), None))
 
 

@@ -95,8 +95,8 @@ class Study:
 
     def run(self, cell: Cell, folder: Path) -> list[SeriesRow]:
         """Return the rows of one cell, each with its backend."""
-        made = self.judge(folder, **cell)
-        return [{"backend": self.backend, **row} for row in ([made] if isinstance(made, Mapping) else made)]
+        rows = self.judge(folder, **cell)
+        return [{"backend": self.backend, **row} for row in ([rows] if isinstance(rows, Mapping) else rows)]
 
     def telling(self, listener: Callable[[Answer[Any]], None]) -> "Study":
         """Return the study as one that tells ``listener`` of the answers that its rows are made from, if it has any."""
@@ -115,8 +115,8 @@ class Study:
         """Make tables by file name of the rows, and of other records of the results folder where it shows some."""
         if self.beside is not None and results is not None:
             return self.beside(rows, results)
-        made = self.summary(rows)
-        return made if isinstance(made, Mapping) else {self.name: made}
+        summary = self.summary(rows)
+        return summary if isinstance(summary, Mapping) else {self.name: summary}
 
     def places(self, own: pd.DataFrame, others: pd.DataFrame, strategy: str) -> Sequence[str]:
         """Say in lines which place a strategy has: ``own`` are the rows of a run, ``others`` stand elsewhere."""

@@ -52,8 +52,8 @@ def _trials(standings: Sequence[Standing], results: Path) -> list[Record]:
     """Return the current measured records of the suite that has all measured problems; none where no suite has."""
     problems = {one.problem for one in standings if is_measured(one.backend)}
     for path in sorted((results / "records").glob("*.jsonl")) if problems else []:
-        stored = current(trial_store(results, path.stem).read())
-        ordinary = [record for record in stored if not unusual(record.spec.exchange, record.spec.schedule)]
+        current_records = current(trial_store(results, path.stem).read())
+        ordinary = [record for record in current_records if not unusual(record.spec.exchange, record.spec.schedule)]
         records = [record for record in ordinary if is_measured(record.spec.backend)]
         if problems <= {(record.spec.workload, record.spec.machine, record.spec.backend.value) for record in records}:
             return records

@@ -11,12 +11,12 @@ from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.study import Study
 
 
-def rows_frame(study: Study, cells: Iterable[Cell], known: Mapping[str, CellRecord]) -> pd.DataFrame:
+def rows_frame(study: Study, cells: Iterable[Cell], records: Mapping[str, CellRecord]) -> pd.DataFrame:
     """Give the rows of all cells, in the cells' order; the cells' columns come first, then the study's."""
     cells = list(cells)
     rows: list[SeriesRow] = []
     for cell in cells:
-        record = known.get(cell_key(study.name, study.version, cell))
+        record = records.get(cell_key(study.name, study.version, cell))
         rows += [{**cell, **row} for row in record.rows] if record else []
     frame = pd.DataFrame(rows)
     leading = dict.fromkeys([*(name for cell in cells for name in cell), *study.columns])
@@ -35,30 +35,30 @@ def tables_by_study(reproduction: Reproduction, results: Path) -> list[tuple[Stu
     Strategies that entered a study are in a table of rows, NAME_alone: a study's own tables, and the claims that are
     judged by them, are of the strategies that it names. So are these where not even those of a quick run have rows.
     """
-    found: list[tuple[Study, Mapping[str, pd.DataFrame]]] = []
+    by_study: list[tuple[Study, Mapping[str, pd.DataFrame]]] = []
     for study in reproduction.studies:
-        known = cell_store(results, reproduction.owner, study.name).latest()
+        records = cell_store(results, reproduction.owner, study.name).latest()
         listed = study.cells(False)
-        rows, alone = rows_frame(study, listed, known), _entered(study, listed, known)
+        rows, alone = rows_frame(study, listed, records), _entering_cells(study, listed, records)
         compared = {cell["strategy"] for cell in study.cells(True)} if study.strategies else set()
         tables: dict[str, pd.DataFrame] = {}
         if len(rows) and compared <= set(rows.get("strategy", ())):
             tables = dict(study.tables(rows, results))
         elif len(rows):
             alone = [*listed, *alone]
-        more = rows_frame(study, alone, known)
+        more = rows_frame(study, alone, records)
         if len(more):
             plain = [name for name in more if not more[name].map(lambda value: isinstance(value, tuple)).any()]
             tables[f"{study.name}_alone"] = more[plain]
         if tables:
-            found.append((study, tables))
-    return found
+            by_study.append((study, tables))
+    return by_study
 
 
-def _entered(study: Study, listed: Sequence[Cell], known: Mapping[str, CellRecord]) -> list[Cell]:
+def _entering_cells(study: Study, listed: Sequence[Cell], records: Mapping[str, CellRecord]) -> list[Cell]:
     """List the cells on record of strategies that the study does not name."""
-    named = {cell.get("strategy") for cell in listed}
-    others = {str(name) for record in known.values() if (name := record.cell.get("strategy")) not in named}
+    own_names = {cell.get("strategy") for cell in listed}
+    others = {str(name) for record in records.values() if (name := record.cell.get("strategy")) not in own_names}
     return [cell for name in sorted(others) for cell in study.entering(name, False)]
 
 

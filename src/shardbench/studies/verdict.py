@@ -57,21 +57,21 @@ def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
         answer = Finding.NOT_TESTABLE if claim.not_testable else Finding.NOT_RUN
         return Verdict(direction=answer, magnitude=answer)
     average = (t_mean if claim.scale is NumberKind.DIFFERENCE else log_mean)(numbers)
-    ours = claim.scale.shown(average.value)
-    shown = [claim.scale.shown(number) for number in numbers]
+    ours = claim.scale.in_print(average.value)
+    print_numbers = [claim.scale.in_print(number) for number in numbers]
     if not claim.sample:
-        low, high = min(shown), max(shown)
+        low, high = min(print_numbers), max(print_numbers)
     elif average.low is None or average.high is None:
         low, high = -float("inf"), float("inf")
     else:
-        low, high = claim.scale.shown(average.low), claim.scale.shown(average.high)
+        low, high = claim.scale.in_print(average.low), claim.scale.print_number(average.high)
 
-    def answered(holds: Callable[[float], bool], misses: bool) -> Finding:
+    def finding(holds: Callable[[float], bool], misses: bool) -> Finding:
         if not claim.sample:
-            held = sum(map(holds, shown))
-            if held == len(shown):
-                return Finding.CONSISTENT if held >= REPRODUCED_FROM else Finding.INCONCLUSIVE
-            return Finding.PARTLY if held else Finding.NOT_REPRODUCED
+            hold_count = sum(map(holds, print_numbers))
+            if hold_count == len(print_numbers):
+                return Finding.CONSISTENT if hold_count >= REPRODUCED_FROM else Finding.INCONCLUSIVE
+            return Finding.PARTLY if hold_count else Finding.NOT_REPRODUCED
         if holds(low) and holds(high):
             return Finding.REPRODUCED if len(numbers) >= REPRODUCED_FROM else Finding.CONSISTENT
         return Finding.NOT_REPRODUCED if misses else Finding.INCONCLUSIVE
@@ -79,16 +79,16 @@ def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
     least, most = claim.limits()
     direction = Finding.NOT_STATED
     if claim.neutral is not None and claim.has_direction:
-        direction = answered(claim.directed, high <= claim.neutral if claim.up else low >= claim.neutral)
+        direction = finding(claim.directed, high <= claim.neutral if claim.up else low >= claim.neutral)
     magnitude = Finding.NOT_STATED
     if claim.relation is not Relation.DIRECTION:
-        magnitude = answered(claim.holds, high < least or low > most)
-    known = len(numbers) > 1
+        magnitude = finding(claim.holds, high < least or low > most)
+    has_range = len(numbers) > 1
     return Verdict(
         direction=direction,
         magnitude=magnitude,
         ours=ours,
-        low=low if known else None,
-        high=high if known else None,
+        low=low if has_range else None,
+        high=high if has_range else None,
         n=len(numbers),
     )

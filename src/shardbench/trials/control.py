@@ -13,7 +13,7 @@ from shardbench.base.errors import Infeasible
 from shardbench.model.plan import Host, OnRank, Placement, Plan, RowWise, Segment, Tier, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.table import Table
-from shardbench.model.validate import dealt, memory_said
+from shardbench.model.validate import dealt, memory_text
 
 
 def control_plan(problem: Problem) -> Plan:
@@ -84,7 +84,7 @@ class _Room:
         left = table.rows - at
         raise Infeasible(
             f"no control plan: {left} rows of table '{table.name}' fit nowhere, {left * row_bytes} bytes; "
-            f"{memory_said(self._problem)}"
+            f"{memory_text(self._problem)}"
         )
 
     def _places(self) -> Iterator[tuple[Placement, Ints]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from shardbench.base.closest import unknown
 from shardbench.base.code import BASELINES, COMMON, REPRODUCTION, is_here, others_code
 from shardbench.base.errors import BadInput
-from shardbench.base.plugins import Brought, brought, collected, loaded
+from shardbench.base.plugins import Brought, brought, collect, loaded
 from shardbench.model.strategy import Strategy
 from shardbench.trials.described import described_apart, strategies_of
 from shardbench.trials.planning import classes_of
@@ -76,7 +76,7 @@ def strategy_version(name: str) -> str | None:
 
 
 def _found() -> tuple[dict[str, Brought[Strategy]], tuple[str, ...]]:
-    return collected("strategy name", _providers(), strategies_of)
+    return collect("strategy name", _providers(), strategies_of)
 
 
 def missing_modules(strategy: Strategy) -> tuple[str, ...]:

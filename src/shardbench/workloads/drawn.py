@@ -60,9 +60,9 @@ class DrawnWorkload(Workload):
 
     def quicker(self, samples: int) -> Workload:
         """Return the same tables with other draws of so many train samples, at most a batch of which are drawn."""
-        made = super().quicker(samples)
-        made.batch_size = min(self.batch_size, samples)
-        return made
+        quick = super().quicker(samples)
+        quick.batch_size = min(self.batch_size, samples)
+        return quick
 
     @abstractmethod
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
@@ -73,8 +73,8 @@ class DrawnWorkload(Workload):
         return (self._draw(Split.TRAIN, batch, table) for batch in count())
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
-        drawn = self._draw(split, batch, table)
-        return replace(drawn, values=self.ranking(table)(drawn.values))
+        bags = self._draw(split, batch, table)
+        return replace(bags, values=self.ranking(table)(bags.values))
 
     def _unprofiled(self, table: int, inputs: int) -> Bags | None:
         first = -(-self.profile_samples // self.batch_size)
@@ -86,17 +86,17 @@ class DrawnWorkload(Workload):
 
     def _survey(self, table: int) -> Survey:
         rows = self.tables[table].rows
-        drawn: list[NDArray[np.integer]] = []
+        ids: list[NDArray[np.integer]] = []
         present = 0
-        left = self.profile_samples
+        samples_left = self.profile_samples
         for train in self._train(table):
-            bags = train.samples(0, left) if left < train.batch_size else train
-            left -= bags.batch_size
+            bags = train.samples(0, samples_left) if samples_left < train.batch_size else train
+            samples_left -= bags.batch_size
             present += int(np.count_nonzero(bags.sample_lengths))
-            drawn.append(bags.values.astype(np.int32) if rows < 1 << 31 else bags.values)
-            if not left:
+            ids.append(bags.values.astype(np.int32) if rows < 1 << 31 else bags.values)
+            if not samples_left:
                 break
-        ranking = CompactRanking(np.concatenate(drawn), rows)
+        ranking = CompactRanking(np.concatenate(ids), rows)
         counts, row_counts = (numbers.tolist() for numbers in ranking.runs)
         profile = AccessProfile(
             rows=rows,
@@ -122,18 +122,18 @@ def bag_lengths(generator: np.random.Generator, samples: int, pooling: float, co
         )
     if pooling == 1.0:
         _pass_over(generator, 2 * samples)
-        found = np.ones(samples, dtype=np.int64)
+        bag_sizes = np.ones(samples, dtype=np.int64)
     else:
         lengths = generator.random(samples)
         lengths *= 2.0 * (pooling - 1.0)
         lengths += generator.random(samples)
         lengths += 1.0
-        found = lengths.astype(np.int64)
+        bag_sizes = lengths.astype(np.int64)
     if coverage >= 1.0:
         _pass_over(generator, samples)
     else:
-        found *= generator.random(samples) < coverage
-    return found
+        bag_sizes *= generator.random(samples) < coverage
+    return bag_sizes
 
 
 def _pass_over(generator: np.random.Generator, draws: int) -> None:

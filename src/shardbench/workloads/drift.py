@@ -52,12 +52,12 @@ def exchange(profile: AccessProfile, share: float, seed: int, table: int) -> Exc
     hot = hot_rows(profile)
     rest = profile.rows - hot
     generator = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(table,)))
-    moved = min(int(share * hot + generator.random()), hot, rest)
-    if moved == 0:
+    count = min(int(share * hot + generator.random()), hot, rest)
+    if count == 0:
         none = np.empty(0, dtype=np.int64)
         return Exchange(rows=none, images=none)
-    leaving = generator.permutation(hot)[:moved]
-    coming = hot + generator.choice(rest, size=min(hot, rest), replace=False)[:moved]
+    leaving = generator.permutation(hot)[:count]
+    coming = hot + generator.choice(rest, size=min(hot, rest), replace=False)[:count]
     rows, images = np.concatenate([leaving, coming]), np.concatenate([coming, leaving])
     order = np.argsort(rows)
     return Exchange(rows=rows[order], images=images[order])
@@ -73,18 +73,18 @@ class DriftedBatches:
         self._source, self._profiles = source, profiles
         self._share, self._seed = share, seed
         self.numbers = source.numbers
-        self._made: dict[tuple[int, int], Bags] = {}
+        self._by_batch: dict[tuple[int, int], Bags] = {}
         self._exchanges: dict[int, Exchange] = {}
 
     def bags(self, iteration: int, table: int) -> Bags:
         """Return the lookups of one table in the batch that ``iteration`` uses, by the rows that are hot now."""
         key = iteration % len(self.numbers), table
-        if key not in self._made:
+        if key not in self._by_batch:
             bags = self._source.bags(iteration, table)
             if table not in self._exchanges:
                 self._exchanges[table] = exchange(self._profiles[table], self._share, self._seed, table)
-            self._made[key] = replace(bags, values=self._exchanges[table](bags.values))
-        return self._made[key]
+            self._by_batch[key] = replace(bags, values=self._exchanges[table](bags.values))
+        return self._by_batch[key]
 
     def joined(self, batches: int, table: int) -> Bags:
         """Return the lookups of one table in the first ``batches`` batches, one after the other."""
@@ -101,15 +101,15 @@ class LaterBatches:
             )
         self.numbers = range(first, first + batches)
         self._newer, self._older = newer, older
-        self._made: dict[tuple[int, int], Bags] = {}
+        self._by_batch: dict[tuple[int, int], Bags] = {}
 
     def bags(self, iteration: int, table: int) -> Bags:
         """Return the lookups of one table in the batch that ``iteration`` uses."""
         key = self.numbers[iteration % len(self.numbers)], table
-        if key not in self._made:
+        if key not in self._by_batch:
             bags = self._newer.recorded(Split.TEST, *key)
-            self._made[key] = replace(bags, values=self._older.ranking(table)(bags.values))
-        return self._made[key]
+            self._by_batch[key] = replace(bags, values=self._older.ranking(table)(bags.values))
+        return self._by_batch[key]
 
     def joined(self, batches: int, table: int) -> Bags:
         """Return the lookups of one table in the first ``batches`` batches, one after the other."""
@@ -133,23 +133,23 @@ class Period(RecordedWorkload):
                 f"{source.name}: {samples} samples from {start} on are too few to profile one batch of "
                 f"{self.batch_size} and to test {test_batches}: lower batch_size"
             )
-        chosen = np.arange(tested, dtype=np.int64) * samples // tested
+        test_samples = np.arange(tested, dtype=np.int64) * samples // tested
         self._order = np.concatenate(
-            [np.delete(np.arange(samples, dtype=np.int64), chosen), _dealt(chosen, test_batches)]
+            [np.delete(np.arange(samples, dtype=np.int64), test_samples), _deal(test_samples, test_batches)]
         )
         self._split_samples(samples, samples - tested)
 
     def _raw(self, table: int, start: int, stop: int) -> Bags:
-        wanted = self._order[start:stop]
-        first, last = int(wanted.min()), int(wanted.max())
+        samples = self._order[start:stop]
+        first, last = int(samples.min()), int(samples.max())
         source = self._source._raw(table, self._start + first, self._start + last + 1)
-        return take(source, wanted - first)
+        return take(source, samples - first)
 
     def recipe(self) -> object:
         """Return the recipe of what it is a part of, and which part."""
         return {"source": self._source.recipe(), "start": self._start, "samples": self.samples}
 
 
-def _dealt(samples: Ints, batches: int) -> Ints:
+def _deal(samples: Ints, batches: int) -> Ints:
     """Return the samples batch by batch, each batch with samples of the whole period."""
     return samples.reshape(-1, batches).T.ravel()

@@ -129,14 +129,14 @@ def pack(hot: Bools, batch_size: int) -> list[PureBatch]:
     """
     if batch_size < 1 or not len(hot):
         raise BadInput(f"need samples and a batch size, got {len(hot)} samples in batches of {batch_size}")
-    made = []
-    for kind, chosen in ((PhaseKind.COLD, ~hot), (PhaseKind.HOT, hot)):
-        samples = np.flatnonzero(chosen)
+    batches = []
+    for kind, of_kind in ((PhaseKind.COLD, ~hot), (PhaseKind.HOT, hot)):
+        samples = np.flatnonzero(of_kind)
         for start in range(0, len(samples), batch_size):
             fresh = min(batch_size, len(samples) - start)
             at = np.arange(start, start + batch_size) % len(samples)
-            made.append(PureBatch(kind=kind, samples=samples[at], fresh=fresh))
-    return made
+            batches.append(PureBatch(kind=kind, samples=samples[at], fresh=fresh))
+    return batches
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -182,8 +182,8 @@ class Packer:
         if len(tables) != len(self._rows):
             raise BadInput(f"{len(tables)} tables of lookups for {len(self._rows)} tables")
         hot = hot_samples(tables.__getitem__, self._rows, tables[0].batch_size)
-        for kind, chosen in ((PhaseKind.COLD, ~hot), (PhaseKind.HOT, hot)):
-            samples = np.flatnonzero(chosen)
+        for kind, of_kind in ((PhaseKind.COLD, ~hot), (PhaseKind.HOT, hot)):
+            samples = np.flatnonzero(of_kind)
             waiting = self._waiting[kind]
             if len(samples):
                 waiting.parts.append(tuple(take(bags, samples) for bags in tables))
@@ -199,7 +199,7 @@ class Packer:
 
     def _give(self, least: int) -> list[PackedBatch]:
         # This gives a list, no generator: what a caller does not read to its end must not be lost.
-        given: list[PackedBatch] = []
+        batches: list[PackedBatch] = []
         for kind, waiting in self._waiting.items():
             if waiting.samples < least:
                 continue
@@ -210,6 +210,6 @@ class Packer:
             self._waiting[kind] = _Waiting(parts=[rest], numbers=[numbers[full:]], samples=len(numbers) - full)
             for start in range(0, full, self._batch_size):
                 stop = min(start + self._batch_size, full)
-                cut = tuple(bags.samples(start, stop) for bags in tables)
-                given.append(PackedBatch(kind=kind, tables=cut, samples=numbers[start:stop]))
-        return given
+                parts_of_batch = tuple(bags.samples(start, stop) for bags in tables)
+                batches.append(PackedBatch(kind=kind, tables=parts_of_batch, samples=numbers[start:stop]))
+        return batches

@@ -7,7 +7,7 @@ from typing import Any
 
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
-from shardbench.base.plugins import Brought, brought_here, collected
+from shardbench.base.plugins import Brought, brought_here, collect
 from shardbench.base.serialise import from_data
 from shardbench.workloads.workload import WorkloadConfig
 
@@ -21,7 +21,7 @@ def workload_kinds() -> dict[str, type[WorkloadConfig]]:
     They are the modules of shardbench.datasets with a CONFIG, and what installed packages give:
     subclasses of WorkloadConfig, but for ``broken_dataset_packages``.
     """
-    return {kind: found.value for kind, found in _kinds()[0].items()}
+    return {kind: brought.value for kind, brought in _kinds()[0].items()}
 
 
 def broken_dataset_packages() -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def broken_dataset_packages() -> tuple[str, ...]:
 def _kinds() -> tuple[dict[str, Brought[type[WorkloadConfig]]], tuple[str, ...]]:
     modules = [import_module(f"{GROUP}.{name}") for name in _modules()]
     ours = [(m.__name__, m.__name__, partial(getattr, m, "CONFIG")) for m in modules if hasattr(m, "CONFIG")]
-    return collected("dataset", (*ours, *brought_here(GROUP)), _kind_of)
+    return collect("dataset", (*ours, *brought_here(GROUP)), _kind_of)
 
 
 def _modules() -> list[str]:
@@ -62,11 +62,11 @@ def workload_config(data: dict[str, Any], what: str) -> WorkloadConfig:
     """Return the validated parameters of a workload; raises BadInput that names the wrong field."""
     kind = data.get("dataset")
     if not isinstance(kind, str):
-        stated = "no dataset" if kind is None else f"dataset {kind!r}, which is no string"
+        statement = "no dataset" if kind is None else f"dataset {kind!r}, which is no string"
         listed = ", ".join(sorted(workload_kinds()))
-        raise BadInput(f"{what}: workload {data.get('name')} states {stated}; known: {listed}")
+        raise BadInput(f"{what}: workload {data.get('name')} states {statement}; known: {listed}")
     config = _kind(kind)
     if config is None:
-        known = sorted(workload_kinds())
-        raise BadInput(f"{what}: {unknown('dataset', kind, known, left_out=broken_dataset_packages())}")
+        kinds = sorted(workload_kinds())
+        raise BadInput(f"{what}: {unknown('dataset', kind, kinds, left_out=broken_dataset_packages())}")
     return from_data(config, data, f"{what}: workload {data.get('name')}")

@@ -48,8 +48,8 @@ class DrawnBatches:
             raise BadInput(f"{workload.name} has {workload.test_batches} test batches, not {batches}: set test_batches")
         self.numbers = range(batches)
         self._workload, self._first = workload, first
-        self._drawn: dict[tuple[int, int], Bags] = {}
-        self._joined: dict[tuple[int, int], Bags] = {}
+        self._by_batch: dict[tuple[int, int], Bags] = {}
+        self._by_count: dict[tuple[int, int], Bags] = {}
 
     def draw(self) -> None:
         """Draw all of them now: before the profiles, where one pass makes a table's ranking and its profile."""
@@ -67,15 +67,15 @@ class DrawnBatches:
         """Return the lookups of one table, drawn when they are first asked for."""
         assert_readable(Split.TEST)
         key = self.numbers[iteration % len(self.numbers)], table
-        if key not in self._drawn:
-            self._drawn[key] = self._workload.bags(Split.TEST, *key, first=self._first)
-        return self._drawn[key]
+        if key not in self._by_batch:
+            self._by_batch[key] = self._workload.bags(Split.TEST, *key, first=self._first)
+        return self._by_batch[key]
 
     def joined(self, batches: int, table: int) -> Bags:
         """Return the lookups of one table in the first ``batches`` batches, joined once."""
-        if (batches, table) not in self._joined:
-            self._joined[batches, table] = join([self.bags(n, table) for n in range(batches)])
-        return self._joined[batches, table]
+        if (batches, table) not in self._by_count:
+            self._by_count[batches, table] = join([self.bags(n, table) for n in range(batches)])
+        return self._by_count[batches, table]
 
 
 def materialise(workload: Workload, folder: Path, batches: Iterable[int]) -> "Batches":
@@ -113,12 +113,12 @@ def materialise_beside(workload: Workload, folder: Path, batches: Iterable[int])
     if not folder.exists():
         return materialise(workload, folder, batches)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as fresh:
-        made = materialise(workload, Path(fresh) / "made", batches)
-        for target in (folder, folder.with_name(f"{folder.name}-{made.hash}")):
+        fresh_batches = materialise(workload, Path(fresh) / "made", batches)
+        for target in (folder, folder.with_name(f"{folder.name}-{fresh_batches.hash}")):
             there = Batches(target) if (target / _HEADER).is_file() else None
-            if there is not None and there.hash == made.hash and there.intact():
+            if there is not None and there.hash == fresh_batches.hash and there.intact():
                 return there
-            if there is None or there.hash == made.hash:
+            if there is None or there.hash == fresh_batches.hash:
                 shutil.rmtree(target, ignore_errors=True)
                 (Path(fresh) / "made").replace(target)
                 return Batches(target)
@@ -192,7 +192,7 @@ class Batches:
         """Join the lookups of the first ``batches`` batches anew each time, so that nothing large is held whole."""
         return join([self.bags(n, table) for n in range(batches)])
 
-    def chosen(self, table: int, samples: Ints) -> Bags:
+    def bags_of(self, table: int, samples: Ints) -> Bags:
         """Return the bags of one table of ``samples`` int64 [n], numbered through all batches, in that order."""
         distinct, places = np.unique(samples, return_inverse=True)
         edges = np.searchsorted(distinct, self.batch_size * np.arange(len(self.numbers) + 1))

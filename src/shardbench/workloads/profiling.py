@@ -106,14 +106,14 @@ class RowCounter:
             return
         ids, counts = np.unique(met, return_counts=True)
         at = np.searchsorted(self._ids, ids)
-        known = np.zeros(len(ids), dtype=np.bool_)
+        is_known = np.zeros(len(ids), dtype=np.bool_)
         inside = at < len(self._ids)
-        known[inside] = self._ids[at[inside]] == ids[inside]
+        is_known[inside] = self._ids[at[inside]] == ids[inside]
         # What counts() has given stays as it was.
         merged = self._counts.copy()
-        merged[at[known]] += counts[known]
-        self._counts = np.insert(merged, at[~known], counts[~known])
-        self._ids = np.insert(self._ids, at[~known], ids[~known])
+        merged[at[is_known]] += counts[is_known]
+        self._counts = np.insert(merged, at[~is_known], counts[~is_known])
+        self._ids = np.insert(self._ids, at[~is_known], ids[~is_known])
 
 
 def count_samples(
@@ -142,8 +142,8 @@ def count_samples(
         bags = workload.bags(Split.TRAIN, batch, table).samples(0, len(draws))
         lengths = bags.sample_lengths
         for rate, counter in zip(rates, counters):
-            kept = draws < rate
-            counter.add(bags.values[np.repeat(kept, lengths)], lengths[kept])
+            is_sampled = draws < rate
+            counter.add(bags.values[np.repeat(is_sampled, lengths)], lengths[is_sampled])
     for rate, counter in zip(rates, counters):
         if counter.samples == 0:
             raise BadInput(f"rate {rate:g} keeps none of {samples} samples: raise samples or rate")

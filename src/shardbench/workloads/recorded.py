@@ -56,8 +56,8 @@ class RecordedWorkload(Workload):
                 f"{self.name}: {test} test samples do not fill {self.test_batches} batches of {self.batch_size}: "
                 "lower batch_size, test_batches or train_share"
             )
-        stated = self._config.profile_samples
-        self.profile_samples = self.train_samples if stated is None else stated
+        profile_samples = self._config.profile_samples
+        self.profile_samples = self.train_samples if profile_samples is None else profile_samples
         if self.profile_samples > self.train_samples:
             raise BadInput(
                 f"{self.name}: {self.train_samples} train samples, not the {self.profile_samples} to be profiled: "
@@ -94,13 +94,13 @@ class RecordedWorkload(Workload):
         return self._raw(table, start, start + self.batch_size)
 
     def _unprofiled(self, table: int, inputs: int) -> Bags | None:
-        chosen = np.arange(self.train_samples)
+        samples = np.arange(self.train_samples)
         if self.profile_samples < self.train_samples:
-            chosen = np.delete(chosen, _spread(self.train_samples, self.profile_samples))
-        raw = take(self._raw(table, 0, self.train_samples), chosen[_spread(len(chosen), min(inputs, len(chosen)))])
+            samples = np.delete(samples, _spread(self.train_samples, self.profile_samples))
+        raw = take(self._raw(table, 0, self.train_samples), samples[_spread(len(samples), min(inputs, len(samples)))])
         return replace(raw, values=self.ranking(table)(raw.values))
 
 
-def _spread(samples: int, wanted: int) -> Ints:
-    """Return ``wanted`` of the numbers 0 .. samples - 1, int64 [wanted], ascending, evenly spread."""
-    return np.arange(wanted, dtype=np.int64) * samples // wanted
+def _spread(samples: int, count: int) -> Ints:
+    """Return ``count`` of the numbers 0 .. samples - 1, int64 [count], ascending, evenly spread."""
+    return np.arange(count, dtype=np.int64) * samples // count

@@ -33,8 +33,8 @@ class SelectedTablesConfig(WorkloadConfig):
     def table_ids(self, available: int) -> list[int]:
         """Return the ids of the chosen tables; raises BadInput where the pool has fewer than wanted."""
         order = np.random.default_rng(POOL_SEED).permutation(available)
-        cut = available // 2
-        pools = {"all": np.arange(available), "train": order[:cut], "test": order[cut:]}
+        half = available // 2
+        pools = {"all": np.arange(available), "train": order[:half], "test": order[half:]}
         pool = pools[self.pool]
         if self.tables > len(pool):
             raise BadInput(

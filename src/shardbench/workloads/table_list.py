@@ -83,13 +83,13 @@ def read_table_list(path: Path) -> tuple[ListedTable, ...]:
                 f"{path.name} has columns {', '.join(table.column_names)}: a list of tables needs name and rows, "
                 f"and may have {', '.join(others)}"
             )
-        found = table.to_pylist()
+        rows = table.to_pylist()
     except MemoryError:
         # Of Arrow as well: the file is not to blame.
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path.name} cannot be read: {error}") from error
-    return checked((_listed(cells, f"{path.name} table {number}") for number, cells in enumerate(found, 1)), path.name)
+    return checked((_parse(cells, f"{path.name} table {number}") for number, cells in enumerate(rows, 1)), path.name)
 
 
 def _read_csv(path: Path) -> pa.Table:
@@ -99,13 +99,13 @@ def _read_csv(path: Path) -> pa.Table:
     return pyarrow.csv.read_csv(path, convert_options=convert)
 
 
-def _listed(cells: dict[str, Any], what: str) -> ListedTable:
-    given = {name: value for name, value in cells.items() if value is not None and value != ""}
-    if isinstance(given.get("features"), str):
-        given["features"] = tuple(given["features"].split(SEPARATOR))
-    if "name" in given:
-        given["name"] = str(given["name"])
-    return from_data(ListedTable, given, what)
+def _parse(cells: dict[str, Any], what: str) -> ListedTable:
+    filled = {name: value for name, value in cells.items() if value is not None and value != ""}
+    if isinstance(filled.get("features"), str):
+        filled["features"] = tuple(filled["features"].split(SEPARATOR))
+    if "name" in filled:
+        filled["name"] = str(filled["name"])
+    return from_data(ListedTable, filled, what)
 
 
 def checked(listed: Iterable[ListedTable], what: str) -> tuple[ListedTable, ...]:
@@ -160,4 +160,4 @@ def from_torchrec(collection: object) -> tuple[ListedTable, ...]:
         for config in configs
     ]
     what = type(collection).__name__
-    return checked((_listed(one, f"{what} table {one['name']}") for one in cells), what)
+    return checked((_parse(one, f"{what} table {one['name']}") for one in cells), what)

@@ -115,21 +115,21 @@ class Bags:
         if len(of_features) == 1:
             return of_features[0]
         begins = np.cumsum([0, *(len(bags.values) for bags in of_features[:-1])])
-        found = gather_bags(
+        sample_bags = gather_bags(
             np.concatenate([bags.values for bags in of_features]),
             np.stack([bags.offsets[:-1] + begin for bags, begin in zip(of_features, begins)], axis=1).ravel(),
             np.stack([bags.lengths for bags in of_features], axis=1).ravel(),
         )
-        return cls(values=found.values, offsets=found.offsets, features=len(of_features))
+        return cls(values=sample_bags.values, offsets=sample_bags.offsets, features=len(of_features))
 
 
 def last_rows(bags: Bags) -> Ints:
     """Return the highest row id of every sample, of all features, int64 [batch]; -1 where a sample has no lookup."""
-    found = np.full(bags.batch_size, -1, dtype=np.int64)
+    last = np.full(bags.batch_size, -1, dtype=np.int64)
     some = bags.sample_lengths > 0
     if some.any():
-        found[some] = np.maximum.reduceat(bags.values, bags.offsets[: -1 : bags.features][some])
-    return found
+        last[some] = np.maximum.reduceat(bags.values, bags.offsets[: -1 : bags.features][some])
+    return last
 
 
 def bag_offsets(lengths: Ints) -> Ints:
@@ -174,7 +174,7 @@ class Ranking:
         dense = rows <= min(self.DENSE_ROWS, self.DENSE_ROWS_PER_LOOKUP * len(train_ids))
         narrow = np.int32 if rows <= 1 << 31 else np.int64
         few = rows <= min(self.DENSE_ROWS, self.COUNTED_ROWS_PER_LOOKUP * len(train_ids))
-        seen, counts = _counted(train_ids.astype(narrow, copy=False), rows if dense or few else None)
+        ids, counts = _count_ids(train_ids.astype(narrow, copy=False), rows if dense or few else None)
         # Small whole numbers are sorted by radix, many times quicker than by comparison.
         below = int(counts.max(initial=0)) - counts
         order = np.argsort(below.astype(np.uint16) if below.max(initial=0) < 1 << 16 else below, kind="stable")
@@ -184,14 +184,14 @@ class Ranking:
         self._ranks: Ints32 | None = None
         if dense:
             self._ranks = np.ones(rows, dtype=np.int32)
-            self._ranks[seen] = 0
+            self._ranks[ids] = 0
             np.cumsum(self._ranks, out=self._ranks)
-            self._ranks += np.int32(len(seen) - 1)
-            self._ranks[seen[order]] = np.arange(len(seen), dtype=np.int32)
+            self._ranks += np.int32(len(ids) - 1)
+            self._ranks[ids[order]] = np.arange(len(ids), dtype=np.int32)
         else:
-            self._seen = seen.astype(narrow, copy=False)
+            self._seen = ids.astype(narrow, copy=False)
             self._rank = np.empty_like(self._seen)
-            self._rank[order] = np.arange(len(seen))
+            self._rank[order] = np.arange(len(ids))
 
     @property
     def runs(self) -> tuple[Ints, Ints]:
@@ -213,8 +213,8 @@ class Ranking:
     @property
     def nbytes(self) -> int:
         """Return the bytes of memory that it keeps."""
-        kept = (self._seen, self._rank) if self._ranks is None else (self._ranks,)
-        return sum(array.nbytes for array in (*kept, *self._runs))
+        arrays = (self._seen, self._rank) if self._ranks is None else (self._ranks,)
+        return sum(array.nbytes for array in (*arrays, *self._runs))
 
     def __call__(self, ids: Ints) -> Ints:
         """Return the ranks int64 [n] of raw ids int64 [n]; raises BadInput where an id is no row."""
@@ -228,18 +228,18 @@ class Ranking:
         return np.where(self._seen[near] == ids, self._rank[near], len(self._seen) + ids - at)
 
 
-def _counted(ids: NDArray[np.integer], bins: int | None) -> tuple[NDArray[np.integer], Ints]:
+def _count_ids(ids: NDArray[np.integer], bins: int | None) -> tuple[NDArray[np.integer], Ints]:
     """Count the rows that occur, ascending, int64; by an array of ``bins`` where given, else by sorting."""
     if bins is not None:
         counts = np.bincount(ids, minlength=bins)
-        seen = np.flatnonzero(counts)
-        return seen, counts[seen].astype(np.int64)
-    ordered = _sorted(ids)
+        rows = np.flatnonzero(counts)
+        return rows, counts[rows].astype(np.int64)
+    ordered = _sort(ids)
     starts = np.flatnonzero(np.concatenate([ordered[:1] >= 0, ordered[1:] != ordered[:-1]]))
     return ordered[starts], np.diff(np.append(starts, len(ordered))).astype(np.int64)
 
 
-def _sorted(ids: NDArray[np.integer]) -> NDArray[np.integer]:
+def _sort(ids: NDArray[np.integer]) -> NDArray[np.integer]:
     if ids.dtype != np.int32 or len(ids) > Ranking.RADIX_LOOKUPS:
         return np.sort(ids)
     by_low = ids[np.argsort(ids.astype(np.uint16), kind="stable")]

@@ -19,7 +19,7 @@ Missing = Literal["empty", "row"]
 """A missing value is no lookup (``empty``), or one of the table's row 0, which it then has to itself (``row``)."""
 
 _WORD = 8
-_KEPT = np.array([(1 << 8 * kept) - 1 for kept in range(_WORD + 1)], dtype=np.uint64)
+_MASKS = np.array([(1 << 8 * length) - 1 for length in range(_WORD + 1)], dtype=np.uint64)
 """Masks of a word's first 0..8 bytes."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -48,10 +48,10 @@ def hash_ids(values: Any, *, table: str, rows: int, seed: int = 0, missing: Miss
     if not there.all() and not own:
         at = int(np.argmin(there))
         raise BadInput(f"table {table}: value {at} is missing, which is no lookup: leave it out, or take missing 'row'")
-    found = rows_of_words(mixed(text_hashes(cells), table_key(table, seed)), rows, own)
-    found[~there] = 0
-    found = found.reshape(shape)
-    return found if torch is None or tensor is None else torch.from_numpy(found).to(tensor.device)
+    hashed_rows = rows_of_words(mixed(text_hashes(cells), table_key(table, seed)), rows, own)
+    hashed_rows[~there] = 0
+    hashed_rows = hashed_rows.reshape(shape)
+    return hashed_rows if torch is None or tensor is None else torch.from_numpy(hashed_rows).to(tensor.device)
 
 
 def _cells(values: Any, table: str) -> "tuple[Spans, np.ndarray[Any, np.dtype[np.bool_]], tuple[int, ...]]":
@@ -138,15 +138,15 @@ def text_hashes(cells: Spans) -> Ints:
     longest, fixed = int(lengths.max()), len(cells.data) == _WORD * len(starts)
     if fixed and longest == _WORD and int(lengths.min()) == _WORD:
         return (cells.data.view("<u8") ^ mixed(lengths[:1], 0)).view(np.int64)
-    found = mixed(np.arange(longest + 1), 0)[lengths] if longest < len(lengths) else mixed(lengths, 0)
+    hashes = mixed(np.arange(longest + 1), 0)[lengths] if longest < len(lengths) else mixed(lengths, 0)
     words = _words(cells.data)
-    found ^= words[starts] & _KEPT[np.minimum(lengths, _WORD)]
-    left = np.flatnonzero(lengths > _WORD)
+    hashes ^= words[starts] & _MASKS[np.minimum(lengths, _WORD)]
+    unfinished = np.flatnonzero(lengths > _WORD)
     for at in range(_WORD, longest, _WORD):
-        left = left[lengths[left] > at]
-        kept = _KEPT[np.minimum(lengths[left] - at, _WORD)]
-        found[left] = mixed(found[left].view(np.int64), 0) ^ (words[starts[left] + at] & kept)
-    return found.view(np.int64)
+        unfinished = unfinished[lengths[unfinished] > at]
+        mask = _MASKS[np.minimum(lengths[unfinished] - at, _WORD)]
+        hashes[unfinished] = mixed(hashes[unfinished].view(np.int64), 0) ^ (words[starts[unfinished] + at] & mask)
+    return hashes.view(np.int64)
 
 
 def _words(data: Bytes) -> Words:
@@ -162,7 +162,7 @@ def mixed(counters: Ints, key: int) -> Words:
     """
     words = counters.astype(np.uint64)
     words *= np.uint64(_GOLDEN)
-    words += np.uint64(_mixed_key(key))
+    words += np.uint64(_mix_key(key))
     shifted = np.empty_like(words)
     for shift, factor in _STEPS:
         np.right_shift(words, np.uint64(shift), out=shifted)
@@ -173,7 +173,7 @@ def mixed(counters: Ints, key: int) -> Words:
     return words
 
 
-def _mixed_key(key: int) -> int:
+def _mix_key(key: int) -> int:
     """Mix one key likewise: sums with keys as they are would only shift each other's orders."""
     word = (key + 1) * _GOLDEN & _LOW_BITS
     for shift, factor in _STEPS:

@@ -107,21 +107,21 @@ class Workload(ABC):
 
     def quicker(self, samples: int) -> "Workload":
         """Return the same tables with profiles of ``samples`` train samples, for who has no time for all of them."""
-        made = copy.copy(self)
+        quick = copy.copy(self)
         for name in ("_surveys", "profiles", "input_sample", "fingerprint"):
-            made.__dict__.pop(name, None)
-        made.profile_samples = samples
-        return made
+            quick.__dict__.pop(name, None)
+        quick.profile_samples = samples
+        return quick
 
     @cached_property
     def input_sample(self) -> InputSample | None:
         """Return train inputs beside those that the profiles count; None where the workload has none to tell of."""
-        wanted = min(SAMPLED_INPUTS, max(1, _SAMPLED_NUMBERS // len(self.tables)))
-        parts = [self._unprofiled(i, wanted) for i in range(len(self.tables))]
-        found = [last_rows(bags) for bags in parts if bags is not None]
-        if len(found) < len(parts):
+        count = min(SAMPLED_INPUTS, max(1, _SAMPLED_NUMBERS // len(self.tables)))
+        parts = [self._unprofiled(i, count) for i in range(len(self.tables))]
+        coldest = [last_rows(bags) for bags in parts if bags is not None]
+        if len(coldest) < len(parts):
             return None
-        return InputSample(coldest=tuple(tuple(rows.tolist()) for rows in found), train_inputs=self.train_samples)
+        return InputSample(coldest=tuple(tuple(rows.tolist()) for rows in coldest), train_inputs=self.train_samples)
 
     def _unprofiled(self, table: int, inputs: int) -> Bags | None:
         """Return the bags of at most ``inputs`` train inputs, the same ones for every table; ids as in ``bags``."""
@@ -132,8 +132,8 @@ class Workload(ABC):
         """Return the hash of the recipe, the tables and the first lookups really generated."""
         # A generator that changes its draws must change the fingerprint, even if its recipe does not.
         some = range(0, len(self.tables), max(1, len(self.tables) // 4))
-        drawn = [self._bags(Split.TEST, 0, i).values[:1000] for i in some]
-        return content_hash(self.recipe(), *self.tables, self.dense, self.batch_size, self.test_batches, *drawn)
+        ids = [self._bags(Split.TEST, 0, i).values[:1000] for i in some]
+        return content_hash(self.recipe(), *self.tables, self.dense, self.batch_size, self.test_batches, *ids)
 
 
 class WorkloadConfig(pydantic.BaseModel):

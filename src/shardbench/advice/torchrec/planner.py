@@ -37,7 +37,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import DenseShape, Optimizer
-from shardbench.model.validate import memory_said
+from shardbench.model.validate import memory_text
 from shardbench.records.trial import Failure
 from shardbench.trials.discovery import get_strategy
 from shardbench.trials.evaluate import Answer, evaluate
@@ -282,7 +282,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         if not found:
             names = ", ".join(strategy.name for strategy in self.strategies)
             why = "; then ".join(dict.fromkeys(causes))
-            raise PlannerError(f"{names}: {why}; {memory_said(question.problem)}")
+            raise PlannerError(f"{names}: {why}; {memory_text(question.problem)}")
         return min(found, key=lambda one: one[1].judged.step_ms)
 
     def _made(self, answer: Answer[Simulation], found: PlannedTables) -> ShardingPlan:

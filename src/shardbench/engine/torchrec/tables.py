@@ -22,7 +22,7 @@ from shardbench.engine.torchrec.sharding import (
     shardables,
 )
 from shardbench.engine.torchrec.translated import TIERS, load_factor
-from shardbench.model.constraints import Constraints, allowed
+from shardbench.model.constraints import Constraints, types_of
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
 
@@ -196,7 +196,7 @@ def _offered(
         if (ways - 1) * -(-rows // ways) >= rows:
             offered.discard(kind)
     if constraint.sharding_types:
-        offered &= {alike.get(kind, kind) for kind in allowed(tuple(constraint.sharding_types))}
+        offered &= {alike.get(kind, kind) for kind in types_of(tuple(constraint.sharding_types))}
     least = constraint.min_partition
     if least is not None and config.embedding_dim < 2 * least:
         offered.discard("column_wise")

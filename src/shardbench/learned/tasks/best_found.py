@@ -42,12 +42,12 @@ def best_found(task: Task, *, counted: bool, seed: int = 0) -> Ints:
     best, best_ms = None, np.inf
     for start in range(RESTARTS):
         noise = np.exp(NOISE * rng.standard_normal(len(alone))) if start else np.ones(len(alone))
-        placed = _greedy(alone * noise, task)
-        if placed is None:
+        start_placement = _greedy(alone * noise, task)
+        if start_placement is None:
             continue
-        found, found_ms = _descend(placed, loads, task)
-        if found_ms < best_ms:
-            best, best_ms = found, found_ms
+        placement, placement_ms = _descend(start_placement, loads, task)
+        if placement_ms < best_ms:
+            best, best_ms = placement, placement_ms
     if best is None:
         raise Infeasible(f"task {task.problem.name}: none of {RESTARTS} greedy starts fits the devices' memory")
     return best
@@ -55,43 +55,43 @@ def best_found(task: Task, *, counted: bool, seed: int = 0) -> Ints:
 
 def _greedy(weights: Floats, task: Task) -> Ints | None:
     """Place the dearest first, each on the device with the smallest sum that has room."""
-    placed = np.zeros(len(weights), dtype=np.int64)
+    placement = np.zeros(len(weights), dtype=np.int64)
     sums, free = np.zeros(task.devices), np.full(task.devices, task.capacity_bytes, dtype=np.int64)
     for table in np.argsort(-weights, kind="stable"):
         room = free >= task.sizes_bytes[table]
         if not room.any():
             return None
         device = int(np.where(room, sums, np.inf).argmin())
-        placed[table] = device
+        placement[table] = device
         sums[device] += weights[table]
         free[device] -= task.sizes_bytes[table]
-    return placed
+    return placement
 
 
-def _descend(placed: Ints, loads: Load, task: Task) -> tuple[Ints, float]:
-    placed, problem = placed.copy(), task.problem
+def _descend(placement: Ints, loads: Load, task: Task) -> tuple[Ints, float]:
+    placement, problem = placement.copy(), task.problem
     sizes, devices = task.sizes_bytes, task.devices
     everyone = float(loads.bag_bytes.sum())
     for _ in range(STEPS):
-        held, longest = _held(placed, loads, devices)
-        device_ms = _device_ms(held, everyone, problem)
-        used = np.bincount(placed, weights=sizes.astype(np.float64), minlength=devices)
+        device_loads, longest = _loads_by_device(placement, loads, devices)
+        device_ms = _device_ms(device_loads, everyone, problem)
+        used_bytes = np.bincount(placement, weights=sizes.astype(np.float64), minlength=devices)
         worst = int(device_ms.argmax())
-        mine, others = np.flatnonzero(placed == worst), np.flatnonzero(placed != worst)
+        mine, others = np.flatnonzero(placement == worst), np.flatnonzero(placement != worst)
         # Pairs of a table of the costliest device and one of another device, or none of it (a move).
         give = np.concatenate([np.repeat(mine, len(others)), np.repeat(mine, devices - 1)])
         rest = np.delete(np.arange(devices), worst)
         take = np.concatenate([np.tile(others, len(mine)), np.full(len(mine) * len(rest), -1)])
-        to = np.concatenate([placed[np.tile(others, len(mine))], np.tile(rest, len(mine))])
-        given, taken = loads[give], Load(np.where(take[:, None] >= 0, loads.values[take], 0.0))
-        taken_size = np.where(take >= 0, sizes[take], 0)
-        fits = (used[worst] - sizes[give] + taken_size <= task.capacity_bytes) & (
-            used[to] + sizes[give] - taken_size <= task.capacity_bytes
+        to = np.concatenate([placement[np.tile(others, len(mine))], np.tile(rest, len(mine))])
+        leaving, coming = loads[give], Load(np.where(take[:, None] >= 0, loads.values[take], 0.0))
+        coming_size = np.where(take >= 0, sizes[take], 0)
+        fits = (used_bytes[worst] - sizes[give] + coming_size <= task.capacity_bytes) & (
+            used_bytes[to] + sizes[give] - coming_size <= task.capacity_bytes
         )
-        here = Load(held.values[worst] - given.values + taken.values)
-        there = Load(held.values[to] + given.values - taken.values)
-        here.longest_bag[:] = np.maximum(_without(longest[worst], given.longest_bag), taken.longest_bag)
-        there.longest_bag[:] = np.maximum(_without(longest[to].T, taken.longest_bag), given.longest_bag)
+        here = Load(device_loads.values[worst] - leaving.values + coming.values)
+        there = Load(device_loads.values[to] + leaving.values - coming.values)
+        here.longest_bag[:] = np.maximum(_without(longest[worst], leaving.longest_bag), coming.longest_bag)
+        there.longest_bag[:] = np.maximum(_without(longest[to].T, coming.longest_bag), leaving.longest_bag)
         untouched = np.where(np.arange(devices) == to[:, None], -np.inf, device_ms)
         untouched[:, worst] = -np.inf
         after = np.maximum(_device_ms(here, everyone, problem), _device_ms(there, everyone, problem))
@@ -99,23 +99,23 @@ def _descend(placed: Ints, loads: Load, task: Task) -> tuple[Ints, float]:
         step = int(after.argmin())
         if not after[step] < device_ms[worst] * (1.0 - 1e-9):
             break
-        placed[give[step]] = to[step]
+        placement[give[step]] = to[step]
         if take[step] >= 0:
-            placed[take[step]] = worst
-    return placed, float(_device_ms(_held(placed, loads, devices)[0], everyone, problem).max())
+            placement[take[step]] = worst
+    return placement, float(_device_ms(_loads_by_device(placement, loads, devices)[0], everyone, problem).max())
 
 
-def _held(placed: Ints, loads: Load, devices: int) -> tuple[Load, Floats]:
+def _loads_by_device(placement: Ints, loads: Load, devices: int) -> tuple[Load, Floats]:
     """Give the load of devices, [devices], and the two longest bags of each, [devices, 2]."""
-    member = placed[None, :] == np.arange(devices)[:, None]
-    held = Load(member.astype(np.float64) @ loads.values)
+    member = placement[None, :] == np.arange(devices)[:, None]
+    device_loads = Load(member.astype(np.float64) @ loads.values)
     bags = np.sort(np.where(member, loads.longest_bag, 0.0), axis=1)
     longest = np.concatenate([np.zeros((devices, 2)), bags], axis=1)[:, [-1, -2]]
-    held.longest_bag[:] = longest[:, 0]
-    return held, longest
+    device_loads.longest_bag[:] = longest[:, 0]
+    return device_loads, longest
 
 
-def _without(longest: Floats, removed: Floats) -> Floats:
-    """Give the longest bag after one that is ``removed`` long is gone; ``longest`` are the first and the second."""
+def _without(longest: Floats, length: Floats) -> Floats:
+    """Give the longest bag after one that is ``length`` long is gone; ``longest`` are the first and the second."""
     first, second = longest
-    return np.asarray(np.where(removed >= first, second, first))
+    return np.asarray(np.where(length >= first, second, first))

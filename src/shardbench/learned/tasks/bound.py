@@ -49,18 +49,18 @@ def placement_bound_ms(task: Task, *, counted: bool) -> float:
         return 0.0
     constants, world = machine.constants, task.devices
     fixed_ms, per_byte_ms = _exchange(machine)
-    sent = load.bag_bytes * task.problem.sent_ratio
-    sent_ms = 2.0 * per_byte_ms * sent
-    least_ms = 2.0 * least_exchange_ms(float(sent.sum()), machine)
+    sent_bytes = load.bag_bytes * task.problem.sent_ratio
+    sent_ms = 2.0 * per_byte_ms * sent_bytes
+    least_ms = 2.0 * least_exchange_ms(float(sent_bytes.sum()), machine)
     work = work_ms(load, constants)
     start_ms = 2e3 * constants.launch_s + 2.0 * fixed_ms
-    bound = max(
+    least_step_ms = max(
         start_ms + float((work + sent_ms).sum()) / world,
         start_ms + pigeonhole_ms(work + sent_ms, world),
         start_ms + pigeonhole_ms(work, world) + least_ms,
         2.0 * fixed_ms + float((embedding_ms(load, constants) + sent_ms.clip(min=least_ms)).max()),
     )
-    return bound * (1.0 - ROUNDING)
+    return least_step_ms * (1.0 - ROUNDING)
 
 
 def shards_bound_ms(task: Task, *, counted: bool) -> float:
@@ -75,8 +75,8 @@ def shards_bound_ms(task: Task, *, counted: bool) -> float:
     if not kernels:
         return 0.0
     fixed_ms, _ = _exchange(machine)
-    sent = float(load.bag_bytes.sum()) * task.problem.sent_ratio
-    exchange_ms = fixed_ms + least_exchange_ms(sent, machine)
+    sent_bytes = float(load.bag_bytes.sum()) * task.problem.sent_ratio
+    exchange_ms = fixed_ms + least_exchange_ms(sent_bytes, machine)
     return kernels + 2.0 * exchange_ms * (1.0 - ROUNDING)
 
 

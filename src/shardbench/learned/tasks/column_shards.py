@@ -25,7 +25,7 @@ def shard_loads(task: Task, tables: Ints, columns: Ints, *, counted: bool) -> Lo
     problem, whole = task.problem, task.loads(counted=counted)[tables]
     rows = np.array([table.rows for table in problem.tables], dtype=np.float64)[tables]
     unpooled = np.array([table.pooling is Pooling.NONE for table in problem.tables])[tables]
-    found = Load.zeros(len(tables))
+    loads = Load.zeros(len(tables))
     # Optimiser state and the kind of pooling are one for all shards of a call: few widths, two kinds.
     for width in np.unique(columns).tolist():
         for sequence in (False, True):
@@ -43,8 +43,8 @@ def shard_loads(task: Task, tables: Ints, columns: Ints, *, counted: bool) -> Lo
                 state=problem.optimizer.state_bytes(width),
             )
             part.tables[...] = whole.tables[at]
-            found.values[at] = part.values
-    return found
+            loads.values[at] = part.values
+    return loads
 
 
 def augmented(tasks: Sequence[Task], widths: Sequence[int]) -> Task:
@@ -58,12 +58,12 @@ def augmented(tasks: Sequence[Task], widths: Sequence[int]) -> Task:
     _, first = np.unique(np.delete(everything, (0, 3), axis=1), axis=0, return_index=True)
     starts = np.cumsum([0, *(task.tables for task in tasks)])
     homes = np.searchsorted(starts, first, side="right") - 1
-    chosen = [(tasks[home], int(at - starts[home])) for home, at in zip(homes.tolist(), first.tolist())]
+    table_places = [(tasks[home], int(at - starts[home])) for home, at in zip(homes.tolist(), first.tolist())]
     loads, tables, profiles = [], [], []
-    for number, (task, at) in enumerate(chosen):
+    for number, (task, at) in enumerate(table_places):
         table = task.problem.tables[at]
         loads.append(shard_loads(task, np.full(len(widths), at), np.asarray(widths, dtype=np.int64), counted=False))
-        tables += [_named(table, f"{number}-{width}", width) for width in widths]
+        tables += [_table_of_width(table, f"{number}-{width}", width) for width in widths]
         profiles += [task.problem.profiles[at]] * len(widths)
     problem = replace(tasks[0].problem, name="augmented", tables=tuple(tables), profiles=tuple(profiles), inputs=None)
     return Task(
@@ -73,5 +73,5 @@ def augmented(tasks: Sequence[Task], widths: Sequence[int]) -> Task:
     )
 
 
-def _named(table: Table, name: str, width: int) -> Table:
+def _table_of_width(table: Table, name: str, width: int) -> Table:
     return replace(table, name=name, dim=width)

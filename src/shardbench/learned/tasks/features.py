@@ -60,10 +60,10 @@ class Scaling:
         mean, spread = features.mean(axis=0), features.std(axis=0)
         # Rounding may leave a tiny spread where all values are equal.
         varies = spread > 1e-9 * np.maximum(np.abs(mean), 1.0)
-        chosen = np.isin(FEATURES, list(scored))
+        is_scored = np.isin(FEATURES, list(scored))
         return cls(
-            mean=tuple(np.where(chosen, mean, 0.0).tolist()),
-            spread=tuple(np.where(chosen & varies, spread, 1.0).tolist()),
+            mean=tuple(np.where(is_scored, mean, 0.0).tolist()),
+            spread=tuple(np.where(is_scored & varies, spread, 1.0).tolist()),
         )
 
     def __call__(self, features: Floats) -> Floats32:

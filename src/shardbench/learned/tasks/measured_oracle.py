@@ -74,11 +74,11 @@ class MeasuredOracle(Oracle):
         self._bags, self._lookups, self._batch_size, self._precision = bags, lookups, batch_size, precision
         self._warmups, self._runs = warmups, runs
         self._environment = Environment.here().hash
-        self._kept = None if path is None else JsonLines(path, SetTime, "table set")
-        self._known: dict[str, SetTime] = {}
-        if self._kept is not None:
-            self._kept.set_aside()
-            self._known = {time.key: time for time in self._kept.read()}
+        self._store = None if path is None else JsonLines(path, SetTime, "table set")
+        self._times_by_key: dict[str, SetTime] = {}
+        if self._store is not None:
+            self._store.set_aside()
+            self._times_by_key = {time.key: time for time in self._store.read()}
 
     @property
     def identity(self) -> str:
@@ -86,8 +86,8 @@ class MeasuredOracle(Oracle):
         return f"measured on {self._device.type} {self._environment} with {self._lookups}"
 
     def _measure(self, task: Task, assignments: Ints) -> Costs:
-        held = one_hot(assignments, task.devices).astype(np.bool_).reshape(-1, task.tables)
-        different, which = np.unique(held, axis=0, return_inverse=True)
+        members = one_hot(assignments, task.devices).astype(np.bool_).reshape(-1, task.tables)
+        different, which = np.unique(members, axis=0, return_inverse=True)
         times = self._times(task, [tuple(np.flatnonzero(row).tolist()) for row in different])
         per_device = times[which.reshape(-1)].reshape(len(assignments), task.devices, 2)
         bag_bytes = one_hot(assignments, task.devices) @ task.expected.bag_bytes * task.problem.sent_ratio
@@ -114,25 +114,25 @@ class MeasuredOracle(Oracle):
             )
         # An empty device runs no kernel.
         empty = SetTime(key="", forward_ms=0.0, backward_ms=0.0)
-        found = [self._timed(tuple(problem.tables[i] for i in numbers)) if numbers else empty for numbers in sets]
-        return np.array([(time.forward_ms, time.backward_ms) for time in found])
+        times = [self._time_of(tuple(problem.tables[i] for i in numbers)) if numbers else empty for numbers in sets]
+        return np.array([(time.forward_ms, time.backward_ms) for time in times])
 
-    def _timed(self, tables: tuple[Table, ...]) -> SetTime:
+    def _time_of(self, tables: tuple[Table, ...]) -> SetTime:
         """The set's times, which are measured where they are not known; the order of the tables does not count."""
         conditions = self.identity, self._batch_size, self._precision.value, self._warmups, self._runs
         key = content_hash(conditions, sorted(content_hash(table) for table in tables))
-        if key not in self._known:
+        if key not in self._times_by_key:
             forward_ms, backward_ms = self._time(tables)
-            self._known[key] = SetTime(key=key, forward_ms=forward_ms, backward_ms=backward_ms)
-            if self._kept is not None:
-                self._kept.append(self._known[key])
-        return self._known[key]
+            self._times_by_key[key] = SetTime(key=key, forward_ms=forward_ms, backward_ms=backward_ms)
+            if self._store is not None:
+                self._store.append(self._times_by_key[key])
+        return self._times_by_key[key]
 
     def _time(self, tables: tuple[Table, ...]) -> tuple[float, float]:
         """Median forward and backward ms of the tables' fused kernels."""
         clock = clock_of(self._device)
-        fused = _fused(tables, self._precision, self._device)
-        ids, offsets = _lookups([self._checked(table) for table in tables], self._device)
+        fused = _fuse(tables, self._precision, self._device)
+        ids, offsets = _lookups([self._bags_of(table) for table in tables], self._device)
         width = sum(table.dim for table in tables)
         gradient = torch.randn(self._batch_size, width, device=self._device)
         evicted = torch.zeros(_EVICT_BYTES // 4, device=self._device)
@@ -152,10 +152,10 @@ class MeasuredOracle(Oracle):
         forward_ms, backward_ms = np.median(times[self._warmups :], axis=0)
         return float(forward_ms), float(backward_ms)
 
-    def _checked(self, table: Table) -> Bags:
-        bags, wanted = self._bags(table), self._batch_size
-        if bags.batch_size != wanted:
-            raise BadInput(f"table {table.name}: {bags.batch_size} bags given, wanted a batch of {wanted}")
+    def _bags_of(self, table: Table) -> Bags:
+        bags, batch_size = self._bags(table), self._batch_size
+        if bags.batch_size != batch_size:
+            raise BadInput(f"table {table.name}: {bags.batch_size} bags given, wanted a batch of {batch_size}")
         if table.features > 1:
             raise BadInput(f"table {table.name}: only tables of one feature are measured, not shared ones")
         if table.pooling is not Pooling.SUM:
@@ -163,7 +163,7 @@ class MeasuredOracle(Oracle):
         return bags
 
 
-def _fused(
+def _fuse(
     tables: tuple[Table, ...], precision: Precision, device: torch.device
 ) -> SplitTableBatchedEmbeddingBagsCodegen:
     on_gpu = device.type == "cuda"

@@ -129,9 +129,9 @@ def set_loads(loads: Load, sets: Ints) -> Load:
     sums = Load.zeros(len(sets))
     step = max(1, _CHUNK // max(1, sets.shape[1] * padded.shape[1]))
     for first in range(0, len(sets), step):
-        held = padded[sets[first : first + step]]
-        sums.values[first : first + step] = held.sum(axis=1)
-        sums.longest_bag[first : first + step] = Load(held).longest_bag.max(axis=1, initial=0.0)
+        member_loads = padded[sets[first : first + step]]
+        sums.values[first : first + step] = member_loads.sum(axis=1)
+        sums.longest_bag[first : first + step] = Load(member_loads).longest_bag.max(axis=1, initial=0.0)
     return sums
 
 
@@ -140,7 +140,7 @@ def device_loads(loads: Load, assignments: Ints, devices: int) -> Load:
     step = max(1, _CHUNK // (devices * max(1, len(loads.values))))
     sums = Load.zeros(len(assignments), devices)
     for first in range(0, len(assignments), step):
-        held = one_hot(assignments[first : first + step], devices)
-        sums.values[first : first + step] = held @ loads.values
-        sums.longest_bag[first : first + step] = (held * loads.longest_bag).max(axis=2, initial=0.0)
+        membership = one_hot(assignments[first : first + step], devices)
+        sums.values[first : first + step] = membership @ loads.values
+        sums.longest_bag[first : first + step] = (membership * loads.longest_bag).max(axis=2, initial=0.0)
     return sums

@@ -96,10 +96,10 @@ class Pool:
 
     def expected(self, ids: Ints) -> Load:
         """Give the expected load of each table alone in device memory under its profile, [ids]."""
-        chosen = [self.profiles[i] for i in ids]
-        asked = np.array([p.mean_pooling * self.batch_size for p in chosen])
-        distinct = np.array([p.expected_distinct(n) for p, n in zip(chosen, asked)])
-        return self._load(ids, asked, distinct, np.zeros(len(ids)))
+        profiles = [self.profiles[i] for i in ids]
+        lookups = np.array([p.mean_pooling * self.batch_size for p in profiles])
+        distinct = np.array([p.expected_distinct(n) for p, n in zip(profiles, lookups)])
+        return self._load(ids, lookups, distinct, np.zeros(len(ids)))
 
     def _load(self, ids: Ints, lookups: Floats, distinct: Floats, longest: Floats) -> Load:
         shapes = np.array([(self.tables[i].rows, self.tables[i].dim) for i in ids], dtype=np.float64).reshape(-1, 2)
@@ -114,9 +114,9 @@ def join(parts: Sequence[tuple[Pool, Sequence[int] | Ints]], machine: Machine, n
     batches = {pool.batch_size for pool, _ in parts}
     if len(batches) != 1:
         raise BadInput(f"task {name}: its pools have batch sizes {sorted(batches)}; use pools of one batch size")
-    chosen = [(pool, np.asarray(ids, dtype=np.int64)) for pool, ids in parts]
-    tables = tuple(pool.tables[i] for pool, ids in chosen for i in ids)
-    profiles = tuple(pool.profiles[i] for pool, ids in chosen for i in ids)
+    selections = [(pool, np.asarray(ids, dtype=np.int64)) for pool, ids in parts]
+    tables = tuple(pool.tables[i] for pool, ids in selections for i in ids)
+    profiles = tuple(pool.profiles[i] for pool, ids in selections for i in ids)
     problem = Problem.of(
         name, tables, profiles, machine,
         batch_size=batches.pop(), precision=Precision.FP16, optimizer=Optimizer.SGD,
@@ -124,8 +124,8 @@ def join(parts: Sequence[tuple[Pool, Sequence[int] | Ints]], machine: Machine, n
     return Task(
         problem=problem,
         features=table_features(tables, profiles, Precision.FP16),
-        expected=Load.joined([pool.expected(ids) for pool, ids in chosen]),
-        counted=Load.joined([pool.counted(ids) for pool, ids in chosen]),
+        expected=Load.joined([pool.expected(ids) for pool, ids in selections]),
+        counted=Load.joined([pool.counted(ids) for pool, ids in selections]),
     )
 
 
@@ -192,13 +192,13 @@ def load_pool(
     """
     workload = _workload(side, folder, tables, batch_size, {})
     widened: dict[str, object] = {"dim": widths[0]} if len(widths) == 1 else {"dims": widths}
-    chosen = _workload(side, folder, tables, batch_size, widened).tables
+    widened_tables = _workload(side, folder, tables, batch_size, widened).tables
     path = folder / f"pool-{side}-{content_hash(workload.fingerprint, JUDGE_VERSION)}.npz"
     if not path.is_file():
-        drawn = _drawn(workload)
+        arrays = _draw(workload)
         with whole_file(path) as file:
-            np.savez_compressed(file, allow_pickle=False, **drawn)
-    return _read(path, side, chosen, batch_size)
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+    return _read(path, side, widened_tables, batch_size)
 
 
 def _workload(side: Side, folder: Path, tables: int, batch_size: int, widths: dict[str, object]) -> Workload:
@@ -227,17 +227,17 @@ def pool_bags(
     return bags, content_hash([workload.fingerprint for workload in workloads], split.value, _BATCH_NUMBER)
 
 
-def _drawn(workload: Workload) -> dict[str, NDArray[np.generic]]:
+def _draw(workload: Workload) -> dict[str, NDArray[np.generic]]:
     """Draw profiles of the training split and counts of one test batch, as arrays."""
     profiles, batch = [], []
     for i, table in enumerate(workload.tables):
         profile = workload.profiles[i]
-        counted = CountedLookups(workload.bags(Split.TEST, _BATCH_NUMBER, i), table.rows, 1, f"table {table.name}")
+        lookups = CountedLookups(workload.bags(Split.TEST, _BATCH_NUMBER, i), table.rows, 1, f"table {table.name}")
         profiles.append(profile)
         batch.append((
-            counted.by_source(0, table.rows).sum(),
-            counted.distinct(0, table.rows, 1)[0],
-            counted.longest_bag(0, table.rows, 1, 1)[0, 0],
+            lookups.by_source(0, table.rows).sum(),
+            lookups.distinct(0, table.rows, 1)[0],
+            lookups.longest_bag(0, table.rows, 1, 1)[0, 0],
         ))  # fmt: skip
     return {
         "rows": np.array([p.rows for p in profiles]),

@@ -53,8 +53,8 @@ def _draw(pool: Pool, tables: int, rng: np.random.Generator, *, whole: bool) -> 
 
 def split_task(pool: Pool, ids: Ints, widths: Sequence[int] | Ints, machine: Machine, name: str) -> Task:
     """Make a task of the pool's tables ``ids`` at other widths, in fp32 with plain SGD."""
-    chosen = np.asarray(widths, dtype=np.int64)
-    tables = tuple(replace(pool.tables[i], dim=int(width)) for i, width in zip(ids, chosen))
+    new_widths = np.asarray(widths, dtype=np.int64)
+    tables = tuple(replace(pool.tables[i], dim=int(width)) for i, width in zip(ids, new_widths))
     profiles = tuple(pool.profiles[i] for i in ids)
     problem = Problem.of(
         name, tables, profiles, machine,
@@ -68,5 +68,5 @@ def split_task(pool: Pool, ids: Ints, widths: Sequence[int] | Ints, machine: Mac
     )
     # The pool's loads have the pool's widths and precision; lookups and rows are what counts in them.
     every = np.arange(len(tables))
-    expected, counted = (shard_loads(narrow, every, chosen, counted=kind) for kind in (False, True))
+    expected, counted = (shard_loads(narrow, every, new_widths, counted=kind) for kind in (False, True))
     return replace(narrow, expected=expected, counted=counted)

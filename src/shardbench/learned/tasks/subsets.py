@@ -32,7 +32,7 @@ def training_tasks(problems: Sequence[Problem], seed: int, subsets: int) -> tupl
 def part(task: Task, ids: Ints) -> Task:
     """Make the task of some of a task's tables, int64 [chosen], on the same machine."""
     problem = task.problem
-    chosen = replace(
+    part_problem = replace(
         problem,
         name=f"{problem.name}-{len(ids)}",
         tables=tuple(problem.tables[i] for i in ids),
@@ -40,4 +40,4 @@ def part(task: Task, ids: Ints) -> Task:
         inputs=None,
     )
     counted = None if task.counted is None else task.counted[ids]
-    return Task(problem=chosen, features=task.features[ids], expected=task.expected[ids], counted=counted)
+    return Task(problem=part_problem, features=task.features[ids], expected=task.expected[ids], counted=counted)

@@ -94,8 +94,8 @@ class Task(TableSet):
 
     def over_capacity(self, assignments: Ints) -> Bools:
         """Tell which placements int [episodes, tables] put more on a device than it holds, bool [episodes]."""
-        used = one_hot(assignments, self.devices) @ self.sizes_bytes.astype(np.float64)
-        return np.asarray((used > self.capacity_bytes).any(axis=1))
+        used_bytes = one_hot(assignments, self.devices) @ self.sizes_bytes.astype(np.float64)
+        return np.asarray((used_bytes > self.capacity_bytes).any(axis=1))
 
     def check(self, assignments: Ints) -> None:
         """Raises BadInput where placements are no int [episodes, tables] of devices, or do not fit."""
@@ -119,8 +119,8 @@ def one_hot(assignments: Ints, devices: int) -> Floats:
 
 def random_placements(task: Task, count: int, rng: np.random.Generator) -> Ints:
     """Draw placements that fit, int64 [count, tables], uniformly; raises BadInput where too few of the draws do."""
-    drawn = rng.integers(0, task.devices, (count * DRAWS, task.tables))
-    fitting = drawn[~task.over_capacity(drawn)][:count]
+    placements = rng.integers(0, task.devices, (count * DRAWS, task.tables))
+    fitting = placements[~task.over_capacity(placements)][:count]
     if len(fitting) < count:
-        raise BadInput(f"task {task.problem.name}: only {len(fitting)} of {len(drawn)} random placements fit")
+        raise BadInput(f"task {task.problem.name}: only {len(fitting)} of {len(placements)} random placements fit")
     return np.asarray(fitting, dtype=np.int64)

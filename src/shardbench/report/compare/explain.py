@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardbench.base.closest import meant
+from shardbench.base.closest import closest_name
 from shardbench.base.errors import BadInput
 from shardbench.cost.phases import EXCHANGE_PHASES
 from shardbench.cost.uncertainty import SURE, p_larger
@@ -161,7 +161,7 @@ def _by_names(selector: str, records: Sequence[Record]) -> Record:
         raise BadInput(f"'{selector}' is not {SELECTOR}")
     matching = [record for record in records if _names(record)[: len(parts)] == parts]
     if not matching:
-        near = meant(selector, {"/".join(_names(record)[: len(parts)]) for record in records})
+        near = closest_name(selector, {"/".join(_names(record)[: len(parts)]) for record in records})
         perhaps = f"did you mean {near}?" if near else "shardbench report SUITE shows what there is"
         raise BadInput(f"no record is {selector} ({SELECTOR}); {perhaps}")
     ordinary = [record for record in matching if not unusual(record.spec.exchange, record.spec.schedule)]

@@ -43,7 +43,7 @@ PROGRESS = "progress.log"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(Generic[J]):
+class Answers(Generic[J]):
     """What a strategy answered to some questions."""
 
     answers: tuple[Answer[J] | None, ...]
@@ -90,7 +90,7 @@ def _append(path: Path, line: str) -> None:
         file.write(f"{line}\n")
 
 
-def fitted(name: str, tasks: Sequence[Task], budget: Budget, seed: int, folder: Path) -> tuple[Strategy, float]:
+def fit_strategy(name: str, tasks: Sequence[Task], budget: Budget, seed: int, folder: Path) -> tuple[Strategy, float]:
     """Give a strategy after ``fit`` on the tasks' problems, and the CPU seconds of that.
 
     Trainings are kept in ``training`` under ``folder``: a killed one goes on, and a finished one is
@@ -119,7 +119,7 @@ def trained_with(
 ) -> tuple["AnyTrained", float]:
     """Train as published, but for ``changes`` of the settings, on the simulated oracle; gives the CPU seconds too.
 
-    With ``folder`` the training is kept in ``training`` under it, as ``fitted`` keeps it.
+    With ``folder`` the training is kept in ``training`` under it, as ``fit_strategy`` keeps it.
     """
     kind = learner.training_type()
     training = kind(tasks, SimulatedOracle(), seed, replace(kind.settings_type(), **changes))
@@ -134,9 +134,9 @@ def cheapest(names: tuple[str, ...], tasks: tuple[Task, ...], measure: str) -> t
     ``measure`` is a key of ``judge``: means over tasks are compared, as in the papers' tables.
     """
     budget = Budget(fit_s=1.0)
-    found = {name: judge(place_all(get_strategy(name), tasks, budget, 0).judged, tasks)[measure] for name in names}
-    best = min(found, key=found.__getitem__)
-    return best, float(found[best])
+    means = {name: judge(place_all(get_strategy(name), tasks, budget, 0).judged, tasks)[measure] for name in names}
+    best = min(means, key=means.__getitem__)
+    return best, float(means[best])
 
 
 def beside(random: str, others: tuple[str, ...], tasks: tuple[Task, ...], measure: str, seed: int) -> Row:
@@ -161,7 +161,7 @@ class PlacementQuestion(Question[Ints]):
         return np.array([home[table.name] for table in self.problem.tables], dtype=np.int64)
 
 
-def ask_all(strategy: Strategy, questions: Sequence[Question[J]], budget: Budget, seed: int) -> Asked[J]:
+def ask_all(strategy: Strategy, questions: Sequence[Question[J]], budget: Budget, seed: int) -> Answers[J]:
     """Ask a strategy that has learned what it learns, each question by a seed of its own.
 
     Raises BadInput where it fails otherwise than by declining.
@@ -170,20 +170,20 @@ def ask_all(strategy: Strategy, questions: Sequence[Question[J]], budget: Budget
     plan_cpu_s = 0.0
     for number, question in enumerate(questions):
         own_seed = seed * len(questions) + number
-        begun = time.process_time()
+        start_cpu_s = time.process_time()
         answer = evaluate(question, strategy, budget, own_seed, sealed=False, fitted=True)
         if isinstance(answer, Answer):
             answers.append(answer)
             plan_cpu_s += answer.spent.plan_cpu_s
         elif answer.outcome is Outcome.INFEASIBLE:
             answers.append(None)
-            plan_cpu_s += time.process_time() - begun
+            plan_cpu_s += time.process_time() - start_cpu_s
         else:
             raise BadInput(f"{strategy.name} on {question.problem.name}: {answer.outcome}: {answer.cause}")
-    return Asked(answers=tuple(answers), plan_cpu_s=plan_cpu_s / len(questions))
+    return Answers(answers=tuple(answers), plan_cpu_s=plan_cpu_s / len(questions))
 
 
-def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: int) -> Asked[Ints]:
+def place_all(strategy: Strategy, tasks: Sequence[Task], budget: Budget, seed: int) -> Answers[Ints]:
     """Have a strategy that has learned what it learns place tasks; raises BadInput for any other kind of plan."""
     return ask_all(strategy, [PlacementQuestion(task) for task in tasks], budget, seed)
 
@@ -210,22 +210,22 @@ class Judged:
     @classmethod
     def of(cls, costs: Sequence[Costs | None], bound_ms: Sequence[float]) -> "Judged":
         """Judge costs [1, devices] of one placement a task, None where there is none; BadInput where all are None."""
-        found = np.full((3, len(costs)), np.nan)
+        by_task = np.full((3, len(costs)), np.nan)
         for number, cost in enumerate(costs):
             if cost is not None:
                 device_ms = (cost.forward_ms + cost.backward_ms)[0]
-                found[:, number] = cost.overall_ms[0], device_ms.max(), device_ms.min() / device_ms.max()
-        if np.isnan(found[0]).all():
+                by_task[:, number] = cost.overall_ms[0], device_ms.max(), device_ms.min() / device_ms.max()
+        if np.isnan(by_task[0]).all():
             raise BadInput("no task was placed: all are infeasible for the strategy")
-        return cls(cost_ms=found[0], kernel_ms=found[1], balance=found[2], bound_ms=np.array(bound_ms))
+        return cls(cost_ms=by_task[0], kernel_ms=by_task[1], balance=by_task[2], bound_ms=np.array(bound_ms))
 
     def means(self) -> dict[str, float | int]:
         """Average over the tasks that were placed, and count them."""
-        placed = ~np.isnan(self.cost_ms)
+        is_placed = ~np.isnan(self.cost_ms)
         return {
-            **{name: float(values[placed].mean()) for name, values in vars(self).items()},
-            "tasks": int(placed.sum()),
-            "infeasible": int((~placed).sum()),
+            **{name: float(values[is_placed].mean()) for name, values in vars(self).items()},
+            "tasks": int(is_placed.sum()),
+            "infeasible": int((~is_placed).sum()),
         }
 
     def of_tasks(self) -> dict[str, Series]:
@@ -265,9 +265,9 @@ def _best_found_row(row: TaskRow, folder: Path) -> SeriesRow:
     """Judge the best that local search finds on a row's test tasks: it knows the very batch that it is judged on."""
     tasks = tasks_of(row, JUDGED_SPLIT, folder)
     start = time.process_time()
-    found = [best_found(task, counted=True) for task in tasks]
+    placements = [best_found(task, counted=True) for task in tasks]
     plan_cpu_s = (time.process_time() - start) / len(tasks)
-    judged = judge_tasks(found, tasks)
+    judged = judge_tasks(placements, tasks)
     return {"split": JUDGED_SPLIT, **contest_row(judged, fit_cpu_s=0.0, plan_cpu_s=plan_cpu_s, oracle_calls=0)}
 
 
@@ -278,13 +278,13 @@ def contest(row: TaskRow, name: str, seed: int, folder: Path, budget: Budget) ->
     """
     if name == BEST_FOUND:
         return [_best_found_row(row, folder)]
-    strategy, fit_cpu_s = fitted(name, tasks_of(row, "train", folder), budget, seed, folder)
+    strategy, fit_cpu_s = fit_strategy(name, tasks_of(row, "train", folder), budget, seed, folder)
     rows: list[SeriesRow] = []
     for split in SPLITS:
         tasks = tasks_of(row, split, folder)
-        asked = place_all(strategy, tasks, budget, seed)
-        calls = learning_calls(strategy, asked.notes)
-        judged = judge_tasks(asked.judged, tasks)
-        more = contest_row(judged, fit_cpu_s=fit_cpu_s, plan_cpu_s=asked.plan_cpu_s, oracle_calls=calls)
+        answers = place_all(strategy, tasks, budget, seed)
+        calls = learning_calls(strategy, answers.notes)
+        judged = judge_tasks(answers.judged, tasks)
+        more = contest_row(judged, fit_cpu_s=fit_cpu_s, plan_cpu_s=answers.plan_cpu_s, oracle_calls=calls)
         rows.append({"split": split, **more})
     return rows

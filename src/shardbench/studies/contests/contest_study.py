@@ -55,8 +55,8 @@ def contest_study(
         ]
 
     def judge(folder: Path, task: str, strategy: str, seed: int) -> Sequence[SeriesRow]:
-        known = same_as and _recorded(*same_as, {"task": task, "strategy": strategy, "seed": seed}, folder)
-        return known or contest(task_rows[task], strategy, seed, folder, Budget(fit_s=FIT_S, plan_s=PLAN_S))
+        rows = same_as and _rows_on_record(*same_as, {"task": task, "strategy": strategy, "seed": seed}, folder)
+        return rows or contest(task_rows[task], strategy, seed, folder, Budget(fit_s=FIT_S, plan_s=PLAN_S))
 
     return Study(
         name=name, title=title, version=version, cells=cells, judge=judge, summary=summary, plots=plots,
@@ -64,7 +64,7 @@ def contest_study(
     )  # fmt: skip
 
 
-def _recorded(owner: str, name: str, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
+def _rows_on_record(owner: str, name: str, cell: Cell, folder: Path) -> Sequence[SeriesRow]:
     """Read the cell's rows in the results of the study that has the same; none where it was not run there."""
     other = find_reproduction(owner).study(name)
     record = cell_store(folder.parents[1], owner, name).latest().get(cell_key(name, other.version, cell))
@@ -85,11 +85,11 @@ def contest_means(
     ``own_columns`` gives further ones by task set, split, strategy and their rows. Strategies that are ``asking`` learn
     nothing, but ask the cost model about every task: their calls are left empty.
     """
-    made = []
+    mean_rows = []
     of_random = rows[rows["strategy"] == random].groupby(["task", "split"])[measure].mean().to_dict()
     for (task, split, strategy), part in rows.groupby(["task", "split", "strategy"], sort=False):
         mean, base = float(part[measure].mean()), of_random.get((task, split))
-        made.append(
+        mean_rows.append(
             {
                 "task": task,
                 "devices": task_rows[task].devices,
@@ -109,7 +109,7 @@ def contest_means(
             }
         )
     order = {name: number for number, name in enumerate(task_rows)}
-    return pd.DataFrame(made).sort_values(
+    return pd.DataFrame(mean_rows).sort_values(
         ["task", "split", f"{measure}_mean"],
         key=lambda column: column.map(order) if column.name == "task" else column,
         kind="stable",

@@ -22,13 +22,13 @@ def task_table(rows: pd.DataFrame, measure: str = "cost_ms") -> pd.DataFrame:
 
     ``rows`` are a contest's (by ``task``, ``split``, ``strategy``), ``measure`` is one of ``Judged.of_tasks``.
     """
-    made: dict[tuple[str, str], dict[str, Floats]] = {}
+    by_row: dict[tuple[str, str], dict[str, Floats]] = {}
     for (task, split, strategy), part in rows.groupby(["task", "split", "strategy"], sort=False):
         of_seeds = np.array(part[f"task_{measure}"].tolist(), dtype=np.float64)
-        made.setdefault((task, split), {})[strategy] = of_seeds.mean(axis=0)
+        by_row.setdefault((task, split), {})[strategy] = of_seeds.mean(axis=0)
     frames = [
         pd.DataFrame({"task": task, "split": split, **costs}).rename_axis("number").reset_index()
-        for (task, split), costs in made.items()
+        for (task, split), costs in by_row.items()
     ]
     table = pd.concat(frames, ignore_index=True)
     return table[[*KEYS, *table.columns.drop(list(KEYS))]]
@@ -36,8 +36,8 @@ def task_table(rows: pd.DataFrame, measure: str = "cost_ms") -> pd.DataFrame:
 
 def best_of(tasks: pd.DataFrame, names: Sequence[str]) -> str | None:
     """Name the strategy with the smallest mean on these tasks, as the papers' tables compare; None of none."""
-    known = [name for name in names if name in tasks and tasks[name].notna().all()]
-    return min(known, key=lambda name: float(tasks[name].mean())) if known else None
+    complete = [name for name in names if name in tasks and tasks[name].notna().all()]
+    return min(complete, key=lambda name: float(tasks[name].mean())) if complete else None
 
 
 def ratios(tasks: pd.DataFrame, theirs: str, ours: str) -> Floats:
@@ -47,14 +47,14 @@ def ratios(tasks: pd.DataFrame, theirs: str, ours: str) -> Floats:
     return np.asarray((tasks[theirs] / tasks[ours]).dropna(), dtype=np.float64)
 
 
-def gain_pct(found: Sequence[float] | Floats) -> tuple[float | None, float | None, float | None, int]:
+def gain_pct(quotients: Sequence[float] | Floats) -> tuple[float | None, float | None, float | None, int]:
     """Give how far ratios are above one in percent: geometric mean, the ends of its 95 % interval, and their number.
 
     Without any ratio there is no mean, and with one there is no interval: None.
     """
-    if not len(found):
+    if not len(quotients):
         return None, None, None, 0
-    average = log_mean(list(found))
+    average = log_mean(list(quotients))
     value, low, high = (None if x is None else 100.0 * (x - 1.0) for x in (average.value, average.low, average.high))
     return value, low, high, average.n
 

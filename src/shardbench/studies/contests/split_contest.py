@@ -54,7 +54,7 @@ class UncutLookups:
         """Give the longest bag of the one device that has all rows."""
         return np.full((1, 1), self._longest) if (groups, ways) == (1, 1) else self._refuse()
 
-    def _refuse(self, *asked: object, **named: object) -> NoReturn:
+    def _refuse(self, *arguments: object, **keywords: object) -> NoReturn:
         """Refuse what was not counted: rows that are dealt to several devices, and distinct rows by rank or node."""
         raise BadInput(f"table '{self._name}' is not split by rows: only totals of its lookups are known")
 
@@ -123,14 +123,14 @@ def judged_rows(
     ``bound_ms`` holds for column shards, and so for whole tables, but not for other plans. Raises BadInput where a
     strategy fails otherwise than by declining, or declines all tasks.
     """
-    asked = ask_all(strategy, [SplitQuestion(task, bags) for task in tasks], budget, seed)
-    judged = Judged.of(asked.judged, [shards_bound_ms(task, counted=True) for task in tasks])
-    answered = [(task, answer) for task, answer in zip(tasks, asked.answers) if answer is not None]
-    calls = learning_calls(strategy, asked.notes)
+    answers = ask_all(strategy, [SplitQuestion(task, bags) for task in tasks], budget, seed)
+    judged = Judged.of(answers.judged, [shards_bound_ms(task, counted=True) for task in tasks])
+    placed_tasks = [(task, answer) for task, answer in zip(tasks, answers.answers) if answer is not None]
+    calls = learning_calls(strategy, answers.notes)
     return [
         {
-            **contest_row(judged, fit_cpu_s=fit_cpu_s, plan_cpu_s=asked.plan_cpu_s, oracle_calls=calls),
+            **contest_row(judged, fit_cpu_s=fit_cpu_s, plan_cpu_s=answers.plan_cpu_s, oracle_calls=calls),
             "task_bound_ms": tuple(round(float(ms), 6) for ms in judged.bound_ms),
-            "segments_a_table": float(np.mean([len(a.plan.segments) / task.tables for task, a in answered])),
+            "segments_a_table": float(np.mean([len(a.plan.segments) / task.tables for task, a in placed_tasks])),
         }
     ]

@@ -7,7 +7,7 @@ import pandas as pd
 
 from shardbench.learned.tasks.pools import TaskRow
 from shardbench.model.strategy import Budget
-from shardbench.studies.contests.contest import cheapest, fitted, judge, place_all, tasks_of
+from shardbench.studies.contests.contest import cheapest, fit_strategy, judge, place_all, tasks_of
 from shardbench.studies.contests.contest_study import FIT_S, SEEDS
 from shardbench.studies.study import Cell, Row, Study, Tables, grid
 
@@ -38,7 +38,7 @@ def transfer_study(
 
     def run(folder: Path, trained_on: str, seed: int) -> list[Row]:
         budget, unseen = Budget(fit_s=FIT_S), unseen_row or trained_on
-        trained, _ = fitted(strategy, tasks_of(task_rows[trained_on], "train", folder), budget, seed, folder)
+        trained, _ = fit_strategy(strategy, tasks_of(task_rows[trained_on], "train", folder), budget, seed, folder)
         sets = [(name, "test", 1.0, tasks_of(row, "test", folder)) for name, row in task_rows.items()]
         of_shares = [(share, tasks_of(task_rows[unseen], "train", folder, unseen=share)) for share in SHARES]
         sets += [(unseen, "shares", share, tasks) for share, tasks in of_shares]

@@ -114,21 +114,21 @@ def knob_table(knobs: Sequence[Knob], outcomes: Sequence[str], rows: pd.DataFram
 
     Spearman's correlation with the outcome says which way a knob points, whatever the surface is worth.
     """
-    made = []
+    lines = []
     shares = np.array([[knob.share(value) for value in rows[knob.name]] for knob in knobs]).T
     for outcome in outcomes:
         ratios = pd.to_numeric(rows[outcome]).to_numpy(dtype=np.float64)
-        known = np.isfinite(ratios) & (ratios > 0.0)
-        if known.sum() < _FEWEST_FITTED:
+        has_ratio = np.isfinite(ratios) & (ratios > 0.0)
+        if has_ratio.sum() < _FEWEST_FITTED:
             continue
-        surface = fit_surface(shares[known], np.log(ratios[known]))
-        ranks = [_rank_correlation(column, ratios[known]) for column in shares[known].T]
+        surface = fit_surface(shares[has_ratio], np.log(ratios[has_ratio]))
+        ranks = [_rank_correlation(column, ratios[has_ratio]) for column in shares[has_ratio].T]
         effects = zip(knobs, surface.first_order().tolist(), surface.total().tolist(), ranks)
         for knob, first, total, rank in sorted(effects, key=lambda effect: (-effect[2], -abs(effect[3]))):
-            made.append(
+            lines.append(
                 {
                     "outcome": outcome, "knob": knob.name, "first_order": first, "total": total, "q2": surface.q2,
-                    "rank_correlation": rank, "points": int(known.sum()), "low": knob.at(0.0),
+                    "rank_correlation": rank, "points": int(has_ratio.sum()), "low": knob.at(0.0),
                     "high": knob.at(np.nextafter(1.0, 0.0)),
                     "scale": knob.scale, "reason": knob.reason,
                 }
@@ -136,7 +136,7 @@ def knob_table(knobs: Sequence[Knob], outcomes: Sequence[str], rows: pd.DataFram
     columns = (
         "outcome", "knob", "first_order", "total", "q2", "rank_correlation", "points", "low", "high", "scale", "reason",
     )  # fmt: skip
-    return pd.DataFrame(made, columns=list(columns))
+    return pd.DataFrame(lines, columns=list(columns))
 
 
 def _rank_correlation(knob: Floats, outcome: Floats) -> float:

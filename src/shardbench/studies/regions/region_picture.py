@@ -35,18 +35,18 @@ def region_drawing(claim: Claim, points: pd.DataFrame, knobs: pd.DataFrame) -> s
     )
     ratios = pd.to_numeric(points[claim.region.column])
     marks: list[str] = []
-    held = directed = 0
+    full = directed = 0
     for ratio, x, y in zip(ratios, points[x_name], points[y_name]):
         at = frame.at(_place(frame.x, x), _place(frame.y, y))
         if pd.isna(ratio):
             marks.append(_mark("none", at, "no number"))
             continue
-        shown = claim.scale.shown(float(ratio))
-        holds, right = claim.holds(shown), claim.directed(shown)
-        held, directed = held + holds, directed + right
+        number = claim.scale.in_print(float(ratio))
+        holds, right = claim.holds(number), claim.directed(number)
+        full, directed = full + holds, directed + right
         kind = "holds" if holds else "direction" if right and claim.relation is not Relation.DIRECTION else "not"
-        marks.append(_mark(kind, at, f"{significant(shown)} {claim.unit}"))
-    head = f"{claim.name}: holds at {held} of {int(ratios.notna().sum())} points, its direction at {directed}"
+        marks.append(_mark(kind, at, f"{significant(number)} {claim.unit}"))
+    head = f"{claim.name}: holds at {full} of {int(ratios.notna().sum())} points, its direction at {directed}"
     body = [text(8, 20, head, kind="head"), _legend(claim), frame.inside("".join(marks))]
     return drawing(WIDTH, HEIGHT, head, "".join(body))
 

@@ -43,12 +43,12 @@ class Surface:
         """Give the share of the variance of all terms that a knob is in, [knobs]."""
         return self._shares(np.ones(len(self.powers), dtype=bool))
 
-    def _shares(self, counted: np.ndarray) -> Floats:
+    def _shares(self, terms: np.ndarray) -> Floats:
         squares = self.coefficients**2 * (self.powers.sum(axis=1) > 0)
         variance = squares.sum()
         if variance == 0.0:
             return np.zeros(self.powers.shape[1])
-        inside = (self.powers > 0) & counted[:, None]
+        inside = (self.powers > 0) & terms[:, None]
         return np.asarray((squares[:, None] * inside).sum(axis=0) / variance)
 
 
@@ -65,44 +65,44 @@ def fit_surface(knobs: Floats, values: Floats) -> Surface:
     if deviation <= _ROUNDING * float((values**2).sum()):
         return Surface(powers=powers[:1], coefficients=values[:1], q2=1.0)
     design = _terms(knobs, powers)
-    chosen, coefficients = _fitted(design, values)
+    best_terms, coefficients = _choose_terms(design, values)
     errors = np.zeros(len(values))
     # Points that follow one another in a Sobol sequence are spread over the whole region: a fold leaves no hole.
     for fold in np.array_split(np.arange(len(values)), FOLDS):
         rest = np.setdiff1d(np.arange(len(values)), fold)
-        terms, weights = _fitted(design[rest], values[rest])
+        terms, weights = _choose_terms(design[rest], values[rest])
         errors[fold] = values[fold] - design[fold][:, terms] @ weights
     q2 = 1.0 - float((errors**2).sum()) / deviation
-    return Surface(powers=powers[chosen], coefficients=coefficients, q2=q2)
+    return Surface(powers=powers[best_terms], coefficients=coefficients, q2=q2)
 
 
-def _fitted(design: Floats, values: Floats) -> tuple[list[int], Floats]:
+def _choose_terms(design: Floats, values: Floats) -> tuple[list[int], Floats]:
     """Choose terms one by one while leave-one-out errors fall; gives them with their coefficients."""
-    chosen = [0]
-    best = _left_out(design[:, chosen], values)
-    while len(chosen) < max(2, int(MOST_TERMS_SHARE * len(values))):
-        others = [i for i in range(design.shape[1]) if i not in chosen]
+    terms = [0]
+    best = _leave_one_out_error(design[:, terms], values)
+    while len(terms) < max(2, int(MOST_TERMS_SHARE * len(values))):
+        others = [i for i in range(design.shape[1]) if i not in terms]
         if not others:
             break
-        errors = [_left_out(design[:, [*chosen, i]], values) for i in others]
+        errors = [_leave_one_out_error(design[:, [*terms, i]], values) for i in others]
         least = int(np.argmin(errors))
         if errors[least] >= best * (1.0 - LEAST_GAIN):
             break
         best = errors[least]
-        chosen.append(others[least])
-    coefficients, *_ = np.linalg.lstsq(design[:, chosen], values, rcond=None)
-    return chosen, np.asarray(coefficients, dtype=np.float64)
+        terms.append(others[least])
+    coefficients, *_ = np.linalg.lstsq(design[:, terms], values, rcond=None)
+    return terms, np.asarray(coefficients, dtype=np.float64)
 
 
 def _powers(knobs: int) -> Ints:
     """List powers [terms, knobs], the constant first: every product of up to DEGREE in all of at most two knobs."""
-    found = {(0,) * knobs}
+    powers = {(0,) * knobs}
     for degree in range(1, DEGREE + 1):
         for of in combinations_with_replacement(range(knobs), degree):
             power = tuple(of.count(knob) for knob in range(knobs))
             if sum(map(bool, power)) <= 2:
-                found.add(power)
-    return np.array(sorted(found, key=lambda power: (sum(power), power)), dtype=np.int64)
+                powers.add(power)
+    return np.array(sorted(powers, key=lambda power: (sum(power), power)), dtype=np.int64)
 
 
 def _terms(knobs: Floats, powers: Ints) -> Floats:
@@ -116,7 +116,7 @@ def _terms(knobs: Floats, powers: Ints) -> Floats:
     return np.asarray(np.prod([one[powers[:, knob], :, knob] for knob in range(knobs.shape[1])], axis=0).T)
 
 
-def _left_out(design: Floats, values: Floats) -> float:
+def _leave_one_out_error(design: Floats, values: Floats) -> float:
     """Add up squared errors at each point of the fit to all others (PRESS, by the hat matrix)."""
     basis, _ = np.linalg.qr(design)
     residuals = values - basis @ (basis.T @ values)
