@@ -297,18 +297,16 @@ class Account:
 
     def _on_local_rank(self, table: Table, segment: Segment, lookups: TableLookups, place: OnLocalRank) -> None:
         sources = lookups.by_source(segment.row_start, segment.row_stop)
-        by_group, homes = sources[self.groups], self.groups[:, place.local_rank]
+        counts, homes = sources[self.groups], self.groups[:, place.local_rank]
         distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, self.groups, 1)[:, 0]
         self._put(
             self.load, homes, table, segment, tier=place.tier, samples=self.local_batch * self.groups.shape[1],
-            lookups=by_group.sum(axis=1), distinct=distinct,
+            lookups=counts.sum(axis=1), distinct=distinct,
             longest_bag=self._longest_by_group(table, segment, lookups, 1)[:, 0],
         )  # fmt: skip
-        self._to[self.groups, homes[:, None]] += (
-            by_group * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
-        )
+        self._to[self.groups, homes[:, None]] += counts * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE and self.groups.shape[1] > 1:
-            self._back[homes[:, None], self.groups] += by_group * segment.columns * self._number_bytes
+            self._back[homes[:, None], self.groups] += counts * segment.columns * self._number_bytes
         self._send(table, sources, 1)
         self._copied_weights[place.local_rank] += segment.rows * segment.columns
         self._exchange(table, segment, "node_table_wise")

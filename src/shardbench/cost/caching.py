@@ -150,9 +150,9 @@ class SteadyCache:
             until = self._each(self.age)
             missed, missing = self._each(self.age + 1.0) - until, (self._each(self.age + step) - until) / step
         else:  # it holds a share of the rows of the last batch
-            hit_share = min(1.0, self.slots / max(float(once.sum()), 1e-300))
-            missed = once - hit_share * (2.0 * once - twice)
-            missing = lookups - hit_share * (lookups - (self._each(1.0 + step) - once) / step)
+            held_share = min(1.0, self.slots / max(float(once.sum()), 1e-300))
+            missed = once - held_share * (2.0 * once - twice)
+            missing = lookups - held_share * (lookups - (self._each(1.0 + step) - once) / step)
         missed = np.clip(missed, 0.0, once)
         missing = np.clip(missing, missed, np.maximum(lookups, missed))
         conflicts = min(self._conflicts(float(once.sum()), float(twice.sum())), float(missed.sum()))
@@ -256,11 +256,9 @@ def counted_caches(plan: Plan, problem: Problem, bags: Callable[[int, int], Bags
     """Return what each of the batches meets, one after another; ``bags(n, i)`` are batch n's lookups of table i."""
     caches = [_nothing(plan, problem) for _ in range(batches)]
     shared = shared_caches(plan, problem)
-    requests = _PartRows(problem, sharding_groups(plan.groups, problem.topology), bags)
+    rows = _PartRows(problem, sharding_groups(plan.groups, problem.topology), bags)
     for cache in shared:
-        for n, numbers in enumerate(
-            _run(cache, [[requests.of(n, part) for part in cache.parts] for n in range(batches)])
-        ):
+        for n, numbers in enumerate(_run(cache, [[rows.of(n, part) for part in cache.parts] for n in range(batches)])):
             for part, row in zip(cache.parts, numbers):
                 for field, number in zip(caches[n][part.segment], row):
                     field[part.at] = number

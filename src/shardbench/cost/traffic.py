@@ -155,11 +155,9 @@ def traffic_of(
 
 def _hot(segments: list[Segment], lookups: TableLookups) -> list[Segment]:
     for segment in segments:
-        lookup_count = float(lookups.by_source(segment.row_start, segment.row_stop).sum())
-        if lookup_count and not isinstance(segment.placement, Replicated):
-            raise BadInput(
-                f"a hot batch asks {lookup_count:.0f} times for rows of '{segment.table}' that are not replicated"
-            )
+        times = float(lookups.by_source(segment.row_start, segment.row_stop).sum())
+        if times and not isinstance(segment.placement, Replicated):
+            raise BadInput(f"a hot batch asks {times:.0f} times for rows of '{segment.table}' that are not replicated")
     return hot_segments(segments)
 
 
@@ -186,13 +184,13 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
     def average(arrays: Sequence[Floats] | Sequence[float]) -> Floats:
         return np.asarray(np.average(arrays, axis=0, weights=weights))
 
-    def collective(chosen: Sequence[Collective]) -> Collective:
+    def collective(collectives: Sequence[Collective]) -> Collective:
         return Collective(
-            sent_intra=average([c.sent_intra for c in chosen]),
-            sent_inter=average([c.sent_inter for c in chosen]),
-            received_intra=average([c.received_intra for c in chosen]),
-            received_inter=average([c.received_inter for c in chosen]),
-            calls=Calls(*average([np.array(c.calls) for c in chosen]).tolist()),
+            sent_intra=average([c.sent_intra for c in collectives]),
+            sent_inter=average([c.sent_inter for c in collectives]),
+            received_intra=average([c.received_intra for c in collectives]),
+            received_inter=average([c.received_inter for c in collectives]),
+            calls=Calls(*average([np.array(c.calls) for c in collectives]).tolist()),
         )
 
     return Traffic(

@@ -231,11 +231,11 @@ def _whole_ms(pair: _CostPair, loads: Load, problem: Problem, moves: frozenset[M
     gains = np.maximum(uvm - hbm, 0.0)
     world = problem.world_size
     lines = [Curve.line(table.rows) for table in problem.tables]
-    saved = _hbm_saving(gains, lines, problem)
+    saving = _hbm_saving(gains, lines, problem)
     # Of the tables that have any bag, the one that has them in the fewest batches.
     active = (loads.bags > 0).mean(axis=0)
     paid_ms = pair.fixed_ms * float(active[active > 0].min())
-    return paid_ms + max(float(uvm.sum() - saved) / world, pigeonhole_ms(np.minimum(hbm, uvm), world))
+    return paid_ms + max(float(uvm.sum() - saving) / world, pigeonhole_ms(np.minimum(hbm, uvm), world))
 
 
 def by_tier(

@@ -278,7 +278,7 @@ class Relaxation:
                     else None,
                     a_row[COPIES] if lines[2] else None,
                 )
-                near_kinds = [near_kind for near_kind, used in zip((near, near_copies), lines) if used]
+                near_kinds = [near_kind for near_kind, is_used in zip((near, near_copies), lines) if is_used]
                 saving = sum(near_kind.excess if mixed else near_kind.most for near_kind in near_kinds)
                 if lines[1] or lines[2]:
                     saving = saving + prices.backward * self.kernels.first_credit

@@ -127,7 +127,7 @@ class Pair:
     predicted_ratio: float
 
     @property
-    def told_apart(self) -> bool:
+    def differs(self) -> bool:
         """Return whether the published times differ by more than DIFFERENT."""
         return max(self.published_ratio, 1.0 / self.published_ratio) > DIFFERENT
 

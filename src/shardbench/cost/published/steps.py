@@ -311,17 +311,14 @@ def layers(model: PublishedModel, samples: float, bottom_samples: float | None =
     vectors = sum(len(t.hotness) for t in tables_of(model)) + 1
     if model.interaction == "dot":
         products.append(Product(m=samples * vectors, k=last, n=vectors))
-        joined_width = last + vectors * (vectors - 1) // 2
+        width = last + vectors * (vectors - 1) // 2
     elif model.interaction == "pool":
-        joined_width = last + round(columns / model.stride)
+        width = last + round(columns / model.stride)
     else:
-        joined_width = last + columns
+        width = last + columns
     for _ in range(model.cross_layers):
-        products += [
-            Product(m=samples, k=joined_width, n=model.cross_rank),
-            Product(m=samples, k=model.cross_rank, n=joined_width),
-        ]
-    dims = (joined_width, *model.top)
+        products += [Product(m=samples, k=width, n=model.cross_rank), Product(m=samples, k=model.cross_rank, n=width)]
+    dims = (width, *model.top)
     return products + [Product(m=samples, k=i, n=o) for i, o in zip(dims[:-1], dims[1:])]
 
 
