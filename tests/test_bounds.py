@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from problems import table_loads
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds.capacity import Curve, Seen, most_saved, upper_hull
+from shardbench.cost.bounds.capacity import Curve, SeenRows, largest_saving, upper_hull
 from shardbench.cost.bounds.demand import count_demand
 from shardbench.cost.bounds.embedding import (
     expected_table_loads,
@@ -363,7 +363,7 @@ def test_what_memory_saves_is_the_optimum_over_parts_of_tables(
     gains: list[int], sizes: list[int], capacity: int
 ) -> None:
     lines = [Curve.line(size) for size in sizes[: len(gains)]]
-    saved = most_saved(np.array(gains, dtype=np.float64), lines, np.ones(len(gains)), float(capacity))
+    saved = largest_saving(np.array(gains, dtype=np.float64), lines, np.ones(len(gains)), float(capacity))
     left, best = float(capacity), 0.0
     for gain, size in sorted(zip(gains, sizes), key=lambda pair: -pair[0] / pair[1]):
         best += gain * min(1.0, left / size)
@@ -372,9 +372,9 @@ def test_what_memory_saves_is_the_optimum_over_parts_of_tables(
 
 
 def test_a_row_never_seen_is_never_on_a_curve() -> None:
-    curve = Seen(ids=np.array([0, 3]), batches=np.array([1, 2]), rows=100).hottest_first()
+    curve = SeenRows(ids=np.array([0, 3]), batches=np.array([1, 2]), rows=100).hottest_first()
     assert (curve.rows.tolist(), curve.share.tolist()) == ([0, 1, 4], [0, pytest.approx(1 / 3), 1])
-    silent = Seen(ids=np.zeros(0, dtype=np.int64), batches=np.zeros(0, dtype=np.int64), rows=100).any_rows()
+    silent = SeenRows(ids=np.zeros(0, dtype=np.int64), batches=np.zeros(0, dtype=np.int64), rows=100).any_rows()
     assert silent.rows.tolist() == [0, 100]
 
 

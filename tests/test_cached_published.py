@@ -68,11 +68,11 @@ def test_prefetching_into_a_small_cache_is_what_the_simulation_meets(ratio: floa
         step = cache.step(asked, counts)
         found.append((step.inserted.sum(), step.conflict.sum(), counts[step.conflict].sum(), len(step.evicted)))
     steady = SteadyCache(
-        distinct=(lambda batches: distinct_rows(rows, batches * lookups, None),), asked=(float(lookups),),
+        distinct=(lambda batches: distinct_rows(rows, batches * lookups, None),), lookups=(float(lookups),),
         slots=slots_of(ratio * rows), longest=1e4, locked=2,
     )  # fmt: skip
     distinct = distinct_rows(rows, lookups, None)
-    assert np.abs(steady.met()[0] - np.mean(found[20:], axis=0)).max() / distinct < 0.08
+    assert np.abs(steady.batch_counts()[0] - np.mean(found[20:], axis=0)).max() / distinct < 0.08
 
 
 def test_every_run_names_where_it_comes_from_and_what_is_left_out() -> None:

@@ -13,7 +13,7 @@ from problems import RandomWorkload, machine
 from random_plans import random_plans
 from unsharded import on_ranks, train_unsharded
 
-from shardbench.cost.collectives import Calls, CollectiveName, called_by
+from shardbench.cost.collectives import Calls, CollectiveName, group_calls
 from shardbench.model.plan import (
     GroupSharded,
     Host,
@@ -42,7 +42,7 @@ def without_copies(calls, plan, rank, topology) -> Calls:
     if any(isinstance(p, GroupSharded) or (isinstance(p, OnLocalRank) and p.local_rank == own) for p in places):
         return calls
     copied = any(isinstance(p, OnLocalRank) for p in places)
-    return calls.plus(called_by(groups.T, topology).times(-int(copied) / plan.sync_every))
+    return calls.plus(group_calls(groups.T, topology).times(-int(copied) / plan.sync_every))
 
 
 def check(workload, problem, plan) -> None:

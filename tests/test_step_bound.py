@@ -8,7 +8,7 @@ from bound_problems import BATCH, ids_bags, machine, of_tables, only
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.bounds.demand import Demand, count_demand, expected_demand
-from shardbench.cost.bounds.row_counts import AskedRows, grouped
+from shardbench.cost.bounds.row_counts import BatchRows, grouped
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, dense_all_reduce_s, dense_step_ms, step_bound
 from shardbench.cost.bounds.step_calls import COPIES, NODES, WORLD
 from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
@@ -264,7 +264,7 @@ def test_ranks_and_nodes_that_ask_for_a_row() -> None:
     offsets = np.zeros(BATCH + 1, dtype=np.int64)
     for rank, asked in enumerate((3, 1, 2, 2)):
         offsets[rank * samples + 1 :] += asked
-    asked_rows = AskedRows.of(CountedLookups(Bags(values=np.array(values), offsets=offsets), 10, 4))
+    asked_rows = BatchRows.of(CountedLookups(Bags(values=np.array(values), offsets=offsets), 10, 4))
     assert asked_rows.ids.tolist() == [0, 1, 3]
     ranks, nodes = asked_rows.spread(problem.topology)
     assert (ranks.tolist(), nodes.tolist()) == ([0, 1, 3], [0, 0, 1])

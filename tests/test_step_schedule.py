@@ -180,7 +180,7 @@ def test_copies_of_tiny_tables_gain_about_what_is_published(nodes: int, plans: t
     names = tuple(f"{plan} on {nodes} node{'s' * (nodes > 1)}" for plan in plans)
     found = [p for p in pairs() if (p.first, p.second) == names and f"{8 * nodes} GPUs of h100" in p.what]
     (pair,) = found
-    assert pair.told_apart and pair.sign_right and pair.error_pct < 25.0
+    assert pair.differs and pair.sign_right and pair.error_pct < 25.0
     # The same plans as TorchRec would run them, on tables whose rows are all asked for alike.
     shapes, machine = tables_of(published().models["dcnv2-multihot"]), load_machine("h100-1x8")
     tables = tuple(Table(name=f"t{i}", rows=shape.rows, dim=shape.dim) for i, shape in enumerate(shapes))

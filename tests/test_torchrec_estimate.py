@@ -30,7 +30,7 @@ from torchrec.distributed.planner.types import Shard, ShardingOption
 
 from shardbench.advice.torchrec.profile_batches import even_profile
 from shardbench.engine.described import describe
-from shardbench.engine.torchrec.estimate import told_of, torchrec_estimate_ms
+from shardbench.engine.torchrec.estimate import sharder_data, torchrec_estimate_ms
 
 BATCH = 1024
 ROWS, DIM = 1000, 64
@@ -65,7 +65,7 @@ def by_torchrec(given: Problem, name: str, kind: str, kernel: str, shards: list[
         compute_kernel=kernel, shards=[Shard(size=list(size), offset=[0, 0]) for size in shards],
     )  # fmt: skip
     estimator = EmbeddingPerfEstimator(topology=describe(given))
-    estimator.estimate([option], {option.module_type_key: told_of(EmbeddingBagCollectionSharder(), estimator)})
+    estimator.estimate([option], {option.module_type_key: sharder_data(EmbeddingBagCollectionSharder(), estimator)})
     return [shard.perf.total for shard in option.shards]
 
 

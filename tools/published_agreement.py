@@ -135,7 +135,7 @@ def pairs_csv(rows: Iterable[Pair]) -> str:
     lines = [
         (
             p.family, p.what, p.first, p.second, f"{p.published_ratio:.3f}", f"{p.predicted_ratio:.3f}",
-            ("yes" if p.sign_right else "no") if p.told_apart else "=", f"{p.error_pct:.1f}",
+            ("yes" if p.sign_right else "no") if p.differs else "=", f"{p.error_pct:.1f}",
         )
         for p in rows
     ]  # fmt: skip
@@ -173,7 +173,7 @@ def steps_markdown(rows: list[Predicted]) -> str:
         "| pairs that differ by more than 5 % | pairs | in the right order | median error of the ratio |",
         "|---|---|---|---|",
     ]
-    step_pairs = [pair for pair in pairs() if pair.told_apart]
+    step_pairs = [pair for pair in pairs() if pair.differs]
     for name in ("all", *dict.fromkeys(p.family for p in step_pairs)):
         some = [p for p in step_pairs if name in ("all", p.family)]
         off = median(p.error_pct for p in some)

@@ -83,25 +83,25 @@ def calibrate(
         smaller = "stop other programs" if quick else "give --quick"
         raise BadInput(f"calibration needs about {need / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free: {smaller}")
     measured = gather(orders, measure(orders, visits=QUICK_VISITS if quick else VISITS, noted=noted))
-    found = fit(measured)
-    machine, sources = _finish(base, measured, found, errors_without(measured, found.fitted))
+    best_fit = fit(measured)
+    machine, sources = _finish(base, measured, best_fit, errors_without(measured, best_fit.fitted))
     if nodes > 1:
         several = f"{nodes} machines, each {machine.description}; the links between them are not measured"
         machine = replace(machine, description=several, topology=replace(machine.topology, nodes=nodes))
     write_machine(out, base, machine, sources)
-    return Calibration(measured=measured, fit=found, machine=machine, path=out)
+    return Calibration(measured=measured, fit=best_fit, machine=machine, path=out)
 
 
 def _finish(
-    base: Base, measured: Measurements, found: Fit, without: dict[str, tuple[float, float]] | None = None
+    base: Base, measured: Measurements, best_fit: Fit, without: dict[str, tuple[float, float]] | None = None
 ) -> tuple[Machine, dict[str, str]]:
     """Return the machine with what follows from the fit, and the source of every new number."""
     chip = chip_of(Environment.here(), measured.machine.device)
-    sources = {name: _source(name, chip, found.quality) for name in found.fitted}
+    sources = {name: _source(name, chip, best_fit.quality) for name in best_fit.fitted}
     for name, (with_it, bare) in ({} if without is None else without).items():
         sources[name] += f"; kernels by themselves, held out: {with_it:.1f} % with this term, {bare:.1f} % without"
     sources["hbm_bytes_per_s"] = f"{measured_on(chip)}, plain copy of 128 MiB, read and written"
-    constants = found.machine.constants
+    constants = best_fit.machine.constants
     if measured.cache_bytes is not None:
         sources["cache_bytes"] = "reported by the system (doctor --calibrate): a rank's share of the last-level cache"
     if measured.machine.device == "cpu":
@@ -131,9 +131,9 @@ def _finish(
     if constants.inter_latency_s < constants.intra_latency_s:
         constants = replace(constants, inter_latency_s=constants.intra_latency_s)
         sources["inter_latency_s"] = f"{NOT_MEASURED} on one node: no lower than inside it"
-    errors = base.machine.errors | {name: _error(name, source, found) for name, source in sources.items()}
+    errors = base.machine.errors | {name: _error(name, source, best_fit) for name, source in sources.items()}
     errors = {name: error for name, error in errors.items() if name in base.machine.errors}
-    machine = replace(found.machine, constants=constants, errors=errors, dense_steps=dense_steps(measured))
+    machine = replace(best_fit.machine, constants=constants, errors=errors, dense_steps=dense_steps(measured))
     machine = replace(machine, trust=trust_in(machine, measured))
     if base.own:
         return machine, sources
@@ -165,13 +165,13 @@ def least_log(noise: float) -> float:
 def dense_steps(measured: Measurements) -> dict[str, float]:
     """Return the seconds of the dense models that were measured for their own sake, by ``dense_key``."""
     world = measured.machine.topology.world_size
-    found = {}
+    seconds_by_key = {}
     for plan in measured.plans:
         if plan.case.model:
             case = plan.case
             ms = plan.work_ms[StepPhase.DENSE] + plan.work_ms[StepPhase.UPDATE]
-            found[dense_key(case.dense, case.tables, case.batch_size, world)] = 1e-3 * ms
-    return found
+            seconds_by_key[dense_key(case.dense, case.tables, case.batch_size, world)] = 1e-3 * ms
+    return seconds_by_key
 
 
 def _memory_bytes(order: Order) -> int:
@@ -183,16 +183,16 @@ def _memory_bytes(order: Order) -> int:
 
 def _source(name: str, chip: str, quality: dict[str, Quality]) -> str:
     kind = kind_of(name, quality)
-    found = quality[kind]
-    return f"{measured_on(chip)}, {found.n} points ({kind}), median error {found.median_pct:.1f} %"
+    kind_quality = quality[kind]
+    return f"{measured_on(chip)}, {kind_quality.n} points ({kind}), median error {kind_quality.median_pct:.1f} %"
 
 
-def _error(name: str, source: str, found: Fit) -> float:
+def _error(name: str, source: str, best_fit: Fit) -> float:
     """Return a new constant's error factor: the RMS error of times left out of the fit, or of all where none was."""
     if source.startswith(NOT_MEASURED):
         return GUESSED_ERROR
-    kind = kind_of(name, found.quality)
-    quality = found.held_out.get(kind, found.quality[kind])
+    kind = kind_of(name, best_fit.quality)
+    quality = best_fit.held_out.get(kind, best_fit.quality[kind])
     return max(1.01, round(quality.factor, 2))
 
 

@@ -36,7 +36,7 @@ _NOTHING = "nothing is charged"
 """How the source of a placeholder ends, which no factor makes a constant."""
 _SAME_CPU = {"host_launch_s": "launch_s", "host_table_s": "table_s"}
 _SAME_LINK = {"intra_bytes_per_s": "inter_bytes_per_s", "intra_latency_s": "inter_latency_s"}
-_SHOWN = 6
+_LONGEST_LIST = 6
 """Constants that a line names; how many more moved is said."""
 _WIDTH = 79
 
@@ -62,8 +62,8 @@ def corrected(machine: Machine, question: CountedQuestion, raced: Trials, *, chi
     BadInput for a machine of another shape than the race's, for one that does not state its constants' errors, and for
     trials that are not of the question, not all of one environment, or none that ended well.
     """
-    asked = question.problem.machine
-    if (machine.device, _shape(machine)) != (asked.device, _shape(asked)):
+    raced_machine = question.problem.machine
+    if (machine.device, _shape(machine)) != (raced_machine.device, _shape(raced_machine)):
         raise BadInput(f"machine {machine.name} has not the device or the ranks of the race: correct the one raced on")
     if not machine.errors:
         raise BadInput(f"machine {machine.name} does not say how well its constants are known: state their errors")
@@ -78,15 +78,15 @@ def corrected(machine: Machine, question: CountedQuestion, raced: Trials, *, chi
         for name, error in machine.errors.items()
         if error > 1.0 or name in guesses
     }
-    found, without = refit(start, errors, race.residuals(), partial(_tied, start))
+    new_fit, without = refit(start, errors, race.residuals(), partial(_tied, start))
     # A guess of which the race tells nothing stays what the file charges.
-    silent = {name: getattr(machine.constants, name) for name in guesses if name not in found.fitted}
-    constants = replace(found.machine.constants, **silent)
+    silent = {name: getattr(machine.constants, name) for name in guesses if name not in new_fit.fitted}
+    constants = replace(new_fit.machine.constants, **silent)
     names = [field.name for field in fields(Constants)]
     moved = [name for name in names if getattr(constants, name) != getattr(machine.constants, name)]
     # The raced tables are few: agreement on them makes no constant surer than its file says.
-    left_out = found.held_out
-    judged = {name: max(machine.errors[name], round(left_out[kind_of(name, left_out)].factor, 3)) for name in moved}
+    quality = new_fit.held_out
+    judged = {name: max(machine.errors[name], round(quality[kind_of(name, quality)].factor, 3)) for name in moved}
     of = f"{raced_on(here)}: {question.problem.name}, {len(race.plans)} plans in {race.trials} trials"
     dense = _dense_step(race)
     sources = {name: f"{of}, from {_stated(machine, name)}" for name in moved} | dict.fromkeys(dense, of)
@@ -143,34 +143,36 @@ def update_file(machine: str, out: Path, question: CountedQuestion, raced: Trial
     refuse_overwriting(out, force=True)
     base = base_of_file(machine)
     _refuse_others(base.machine, raced)
-    found = corrected(base.machine, question, raced)
-    named = found.machine if in_place else replace(found.machine, name=out.name.removesuffix(".toml"))
-    write_machine(out, base, named, found.sources, by=CORRECTED_BY, judged=RACED)
-    return [*lines(base.machine, found), f"machine file: {out}"]
+    correction = corrected(base.machine, question, raced)
+    new_machine = correction.machine if in_place else replace(correction.machine, name=out.name.removesuffix(".toml"))
+    write_machine(out, base, new_machine, correction.sources, by=CORRECTED_BY, judged=RACED)
+    return [*lines(base.machine, correction), f"machine file: {out}"]
 
 
-def lines(before: Machine, found: Corrected) -> list[str]:
+def lines(before: Machine, correction: Corrected) -> list[str]:
     """Say what a race changed of the machine ``before``, in lines of at most 79 columns."""
-    race, after = found.race, found.machine
+    race, after = correction.race, correction.machine
     off, now = (mape(race.steps_ms(machine)) for machine in (before, after))
-    said = [
+    report = [
         f"corrected by {len(race.plans)} plans in {race.trials} trials",
         f"whole steps: {off:.1f} % off before, {now:.1f} % after (in sample)",
     ]
     if after.trust is not None:
         foreseen = 100.0 * (after.trust.step_error - 1.0)
-        said.append(f"half of the plans as predicted by the other half: {foreseen:.0f} % off (RMS)")
-    known = [(key, name) for key, (name, _) in _FIELDS.items() if name in found.sources.keys() - _uncharged(before)]
-    factors = {key: getattr(after.constants, name) / getattr(before.constants, name) for key, name in known}
+        report.append(f"half of the plans as predicted by the other half: {foreseen:.0f} % off (RMS)")
+    changes = [
+        (key, name) for key, (name, _) in _FIELDS.items() if name in correction.sources.keys() - _uncharged(before)
+    ]
+    factors = {key: getattr(after.constants, name) / getattr(before.constants, name) for key, name in changes}
     beyond = [
         f"moved beyond its error: {key} x{factors[key]:.2f} (error was {before.errors[name]:g})"
-        for key, name in sorted(known, key=lambda one: -abs(math.log(factors[one[0]])))
+        for key, name in sorted(changes, key=lambda one: -abs(math.log(factors[one[0]])))
         if abs(math.log(factors[key])) > math.log(before.errors[name])
     ]
-    said += beyond[:_SHOWN] or ["no constant moved beyond its error"]
-    if len(beyond) > _SHOWN:
-        said.append(f"and {len(beyond) - _SHOWN} constants more")
-    return [line[:_WIDTH] for line in (*said, *race.skipped)]
+    report += beyond[:_LONGEST_LIST] or ["no constant moved beyond its error"]
+    if len(beyond) > _LONGEST_LIST:
+        report.append(f"and {len(beyond) - _LONGEST_LIST} constants more")
+    return [line[:_WIDTH] for line in (*report, *race.skipped)]
 
 
 def _uncharged(machine: Machine) -> dict[str, float]:

@@ -97,13 +97,13 @@ def fit(measured: Measurements) -> Fit:
     """
     start, direct = _start(measured)
     times = residuals(measured)
-    used = [residual for residual in times if residual.weight]
-    names = _sensitive(start, used, _FITTED)
-    machine = _solve(start, names, used, _held(names, direct))
+    weighted = [residual for residual in times if residual.weight]
+    names = _sensitive(start, weighted, _FITTED)
+    machine = _solve(start, names, weighted, _prior_weights(names, direct))
     return Fit(
         machine=machine,
         fitted=tuple(names),
-        quality=_quality(used, machine),
+        quality=_quality(weighted, machine),
         held_out=_quality([r for r in times if not r.weight], machine),
     )
 
@@ -118,17 +118,17 @@ def refit(
     held-out errors of all, and by plan the machine that its own half had no part in.
     """
 
-    def fitted(used: Sequence[Residual]) -> tuple[list[str], Machine]:
-        names = _sensitive(start, used, errors, tied)
+    def solve(subset: Sequence[Residual]) -> tuple[list[str], Machine]:
+        names = _sensitive(start, subset, errors, tied)
         # A constant that moved by its error counts as a time that is off by _TAIL.
-        return names, _solve(start, names, used, np.array([_TAIL / np.log(errors[name]) for name in names]), tied)
+        return names, _solve(start, names, subset, np.array([_TAIL / np.log(errors[name]) for name in names]), tied)
 
     plans = list(dict.fromkeys(time.name for time in times))
     without: dict[str, Machine] = {}
     for half in (plans[::2], plans[1::2]):
-        _, machine = fitted([time for time in times if time.name not in half])
+        _, machine = solve([time for time in times if time.name not in half])
         without |= dict.fromkeys(half, machine)
-    names, machine = fitted(times)
+    names, machine = solve(times)
     held_out = _by_kind(times, [time.log_error(without[time.name]) for time in times])
     return Fit(machine=machine, fitted=tuple(names), quality=_quality(times, machine), held_out=held_out), without
 
@@ -138,7 +138,7 @@ def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
     # A plain copy is the one rate that needs no model.
     direct = direct_constants(measured)
     guesses = CPU_START if measured.machine.device == "cpu" else {}
-    return _with(measured.machine, **_known(measured.machine, guesses | direct)), frozenset(direct)
+    return _with(measured.machine, **_constants_of(measured.machine, guesses | direct)), frozenset(direct)
 
 
 def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str, tuple[float, float]]:
@@ -148,13 +148,13 @@ def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str,
     """
     kernels = [time for kernel in measured.kernels for time in _of_kernel(kernel)]
     # The little that kernels weigh beside steps would leave the guesses as they are.
-    used = [replace(time, weight=time.weight / _KERNEL) for time in kernels if time.weight]
+    weighted = [replace(time, weight=time.weight / _KERNEL) for time in kernels if time.weight]
     judged = [time for time in kernels if not time.weight and time.what == "embedding"]
     start, direct = _start(measured)
 
     def error_pct(start: Machine) -> float:
-        names = _sensitive(start, used, _FITTED)
-        machine = _solve(start, names, used, _held(names, direct))
+        names = _sensitive(start, weighted, _FITTED)
+        machine = _solve(start, names, weighted, _prior_weights(names, direct))
         return _quality(judged, machine)["embedding"].median_pct
 
     terms = [term for term in CPU_TERMS if term in fitted] if judged else []
@@ -162,7 +162,7 @@ def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str,
     return {term: (whole, error_pct(_with(start, **{term: 0.0}))) for term in terms}
 
 
-def _held(names: Sequence[str], direct: Collection[str]) -> Floats:
+def _prior_weights(names: Sequence[str], direct: Collection[str]) -> Floats:
     """Return the weights of starting values, [names]; ``direct`` ones start from a measurement."""
     return np.array([_MEASURED if name in direct else _GUESSED for name in names])
 
@@ -170,11 +170,11 @@ def _held(names: Sequence[str], direct: Collection[str]) -> Floats:
 def _solve(
     start: Machine,
     names: Sequence[str],
-    used: Sequence[Residual],
-    held: Floats,
+    times: Sequence[Residual],
+    prior_weights: Floats,
     tied: Callable[[Machine], Machine] = lambda machine: machine,
 ) -> Machine:
-    """Return the machine with the constants ``names`` fitted to the times; their values count as ``held``, [names]."""
+    """Return the machine with the constants ``names`` fitted to the times; their values count by ``prior_weights``."""
     if not names:
         return start
     prior = np.log([getattr(start.constants, name) for name in names])
@@ -184,15 +184,17 @@ def _solve(
 
     def errors(logs: Floats) -> Floats:
         machine = at(np.exp(logs))
-        return np.concatenate([[r.weight * r.log_error(machine) for r in used], held * (logs - prior)])
+        return np.concatenate([[r.weight * r.log_error(machine) for r in times], prior_weights * (logs - prior)])
 
     lower = prior - np.log(_RANGE)
     upper = np.asarray([0.0 if _is_share(start, name) else np.inf for name in names])
     upper = np.minimum(upper, prior + np.log(_RANGE))
     # One disturbed time must not pull all constants.
-    found = least_squares(errors, np.minimum(prior, upper - 1e-6), bounds=(lower, upper), loss="soft_l1", f_scale=_TAIL)
+    solution = least_squares(
+        errors, np.minimum(prior, upper - 1e-6), bounds=(lower, upper), loss="soft_l1", f_scale=_TAIL
+    )
     # Rounded as the file will state it.
-    return at(np.array([float(f"{value:.4g}") for value in np.exp(found.x)]))
+    return at(np.array([float(f"{value:.4g}") for value in np.exp(solution.x)]))
 
 
 def direct_constants(measured: Measurements) -> dict[str, float]:
@@ -204,13 +206,13 @@ def direct_constants(measured: Measurements) -> dict[str, float]:
         # Nothing hides the dispatch behind a device: it is part of every launch.
         floor_s = {"dispatch_s": 0.0, "launch_s": backward_s}
     link = "inter_bytes_per_s" if measured.machine.topology.nodes > 1 else "intra_bytes_per_s"
-    found = {"hbm_bytes_per_s": measured.stream_bytes_per_s}
+    constants = {"hbm_bytes_per_s": measured.stream_bytes_per_s}
     if measured.machine.topology.world_size > 1:
-        found[link] = link_bytes_per_s(measured)
-        found["reduce_bytes_per_s"] = reduce_bytes_per_s(measured)
+        constants[link] = link_bytes_per_s(measured)
+        constants["reduce_bytes_per_s"] = reduce_bytes_per_s(measured)
     if measured.cache_bytes is not None:
-        found["cache_bytes"] = measured.cache_bytes
-    return _known(measured.machine, found | floor_s)
+        constants["cache_bytes"] = measured.cache_bytes
+    return _constants_of(measured.machine, constants | floor_s)
 
 
 def link_bytes_per_s(measured: Measurements) -> float:
@@ -241,12 +243,12 @@ def reduce_bytes_per_s(measured: Measurements) -> float:
 
 def residuals(measured: Measurements) -> list[Residual]:
     """Put every measured time beside its prediction."""
-    found: list[Residual] = []
+    all_residuals: list[Residual] = []
     for kernel in measured.kernels:
-        found += _of_kernel(kernel)
+        all_residuals += _of_kernel(kernel)
     for plan in measured.plans:
-        found += [] if plan.case.model else _of_plan(plan, measured.machine)
-    return found
+        all_residuals += [] if plan.case.model else _of_plan(plan, measured.machine)
+    return all_residuals
 
 
 def _of_kernel(time: KernelTime) -> list[Residual]:
@@ -260,14 +262,14 @@ def _of_kernel(time: KernelTime) -> list[Residual]:
     def backward(machine: Machine) -> float:
         return float(backward_s(load, machine.constants)[0])
 
-    def made(what: str, measured_ms: float, predicted_s: Callable[[Machine], float]) -> Residual:
+    def residual(what: str, measured_ms: float, predicted_s: Callable[[Machine], float]) -> Residual:
         share = weight * (1.0 if what == "embedding" else _HALF) * (_ALONE if point.unpooled else 1.0)
         return Residual(what=what, name=name, measured_s=1e-3 * measured_ms, predicted_s=predicted_s, weight=share)
 
     return [
-        made("forward", time.forward_ms, forward),
-        made("backward", time.backward_ms, backward),
-        made("embedding", time.forward_ms + time.backward_ms, lambda machine: forward(machine) + backward(machine)),
+        residual("forward", time.forward_ms, forward),
+        residual("backward", time.backward_ms, backward),
+        residual("embedding", time.forward_ms + time.backward_ms, lambda machine: forward(machine) + backward(machine)),
     ]
 
 
@@ -319,7 +321,7 @@ def in_step(
         beside = time.phases_ms[StepPhase.ALL_REDUCE] if kind == StepPhase.OUTPUT_BACKWARD else 0.0
         return time.phases_ms[StepPhase(kind)] + beside
 
-    def made(kind: str, rank: int | None, measured_ms: float) -> Residual:
+    def residual(kind: str, rank: int | None, measured_ms: float) -> Residual:
         # The ranks' kernels count as one phase.
         share = _STEP_WEIGHT if kind == STEP else 1.0 if rank is None else 1.0 / world
         return Residual(
@@ -330,10 +332,10 @@ def in_step(
             weight=weight * share,
         )
 
-    return [made(kind, rank, ms) for (kind, rank), ms in times_ms.items()]
+    return [residual(kind, rank, ms) for (kind, rank), ms in times_ms.items()]
 
 
-def _known(machine: Machine, constants: dict[str, float]) -> dict[str, float]:
+def _constants_of(machine: Machine, constants: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in constants.items() if hasattr(machine.constants, name)}
 
 
@@ -356,18 +358,18 @@ def _seconds(ms: float, floor_ms: float) -> float:
 
 def _sensitive(
     machine: Machine,
-    used: Sequence[Residual],
+    times: Sequence[Residual],
     among: Collection[str],
     tied: Callable[[Machine], Machine] = lambda machine: machine,
 ) -> list[str]:
     """Return the constants that move a prediction: the cost model, not a list here, says what can be fitted."""
-    before = np.asarray([r.log_error(machine) for r in used])
+    before = np.asarray([r.log_error(machine) for r in times])
     names = []
     for field in fields(Constants):
         value = getattr(machine.constants, field.name)
         # A ratio of 1 may only go down; a constant of 0 is one the machine does without.
         moved = tied(_with(machine, **{field.name: value / _STEP}))
-        after = np.asarray([r.log_error(moved) for r in used])
+        after = np.asarray([r.log_error(moved) for r in times])
         if value > 0 and field.name in among and np.abs(after - before).max(initial=0.0) > 1e-6:
             names.append(field.name)
     return names

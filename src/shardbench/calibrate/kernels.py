@@ -87,12 +87,12 @@ def kernel_ms(clock: Clock, start: Any, stop: Any) -> float:
 def time_backward(pooled: torch.Tensor, clock: Clock) -> list[tuple[Any, Any]]:
     """Stamp every kernel of the backward pass to come, as a trial does; autograd's own time is left out."""
     stamps: list[tuple[Any, Any]] = []
-    pending, seen = [pooled.grad_fn], set()
+    pending, visited = [pooled.grad_fn], set()
     while pending:
         node = pending.pop()
-        if node is None or node in seen or type(node).__name__ == "AccumulateGrad":
+        if node is None or node in visited or type(node).__name__ == "AccumulateGrad":
             continue
-        seen.add(node)
+        visited.add(node)
         _stamp(node, clock, stamps)
         pending.extend(parent for parent, _ in node.next_functions)
     return stamps

@@ -151,12 +151,12 @@ def _tables(seed: int, world: int) -> DrawnTables:
     batch = local_batch * world
     bags = np.array([batch * table.features for table in tables])
     pooled = np.array([table.pooling is not Pooling.NONE for table in tables])
-    asked = bags * poolings
+    lookups = bags * poolings
     # Pooled tables as many as drawn, whatever their number; sequences no more than is bearable.
     factors = np.where(
         pooled,
-        np.exp(rng.uniform(*np.log(_LOOKUPS))) / max(1.0, asked[pooled].sum()),
-        min(1.0, _SEQUENCE_ROWS / max(1.0, asked[~pooled].sum())),
+        np.exp(rng.uniform(*np.log(_LOOKUPS))) / max(1.0, lookups[pooled].sum()),
+        min(1.0, _SEQUENCE_ROWS / max(1.0, lookups[~pooled].sum())),
     )
     return DrawnTables(
         seed=seed,

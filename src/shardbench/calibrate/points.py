@@ -50,15 +50,15 @@ class KernelCase:
 
 def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelCase, ...]:
     """Choose points that cover width, reuse, bags short and long, sequences, number of tables, and the launch floor."""
-    made: list[KernelCase] = []
+    cases: list[KernelCase] = []
 
     def add(tables: int, rows: int, dim: int, *loads: tuple[int, int, float], unpooled: bool = False) -> None:
         for tier in tiers:
             for batch, pooling, skew in loads:
                 # Every fourth point is left out of the fit.
-                out = len(made) % 4 == 2
+                out = len(cases) % 4 == 2
                 shape = {"tables": tables, "rows": rows, "dim": dim, "batch": batch, "pooling": pooling}
-                made.append(KernelCase(**shape, skew=skew, tier=tier, unpooled=unpooled, held_out=out))
+                cases.append(KernelCase(**shape, skew=skew, tier=tier, unpooled=unpooled, held_out=out))
 
     add(1, 1_000_000, 64, (8, 1, 1), (1024, 1, 1), (4096, 20, 1), (4096, 20, 4))
     add(10, 400_000, 16, (8, 1, 1), (1024, 1, 1), (1024, 1, 4), (1024, 20, 1), (2048, 20, 4))
@@ -73,7 +73,7 @@ def kernel_points(*, tiers: tuple[Tier, ...], quick: bool) -> tuple[KernelCase, 
         add(40, 10_000, 16, (64, 1, 1), (1024, 1, 2), (4096, 1, 4))
         add(4, 1_000_000, 8, (1024, 4, 1), (2048, 20, 2))
         add(1, 20_000, 64, (1024, 1, 1), (4096, 20, 1))
-    return tuple(made)
+    return tuple(cases)
 
 
 def bags(point: KernelCase, batch: int, table: int) -> Bags:

@@ -106,7 +106,7 @@ def raced_plans(question: CountedQuestion, raced: Sequence[tuple[Plan, Record]])
         raise BadInput("no trial of the race ended well, so it tells nothing of the machine: race again")
     if len({record.environment for _, records in measured.values() for record in records}) > 1:
         raise BadInput("the trials were measured in several environments: correct one machine by the trials of one")
-    plans = tuple(_plan(question, key, *found) for key, found in measured.items())
+    plans = tuple(_plan(question, key, *trials) for key, trials in measured.items())
     return Raced(question=question, plans=plans, skipped=tuple(skipped))
 
 
@@ -117,9 +117,9 @@ def _check(question: CountedQuestion, plan: Plan, record: Record) -> None:
     if record.planned is None or record.planned.plan_hash != content_hash(plan):
         raise BadInput(f"{spec.text} is not a trial of the plan that it is given with")
     for name in ("batch_size", *TRAINING):
-        measured, asked = getattr(spec, name), getattr(problem, name)
-        if measured != asked:
-            raise BadInput(f"{spec.text} was measured with {name} {measured}, the question has {asked}")
+        measured, in_question = getattr(spec, name), getattr(problem, name)
+        if measured != in_question:
+            raise BadInput(f"{spec.text} was measured with {name} {measured}, the question has {in_question}")
     timing = record.timing
     if timing is not None and len(timing.embedding_ms) != problem.topology.world_size:
         ranks = len(timing.embedding_ms)
@@ -143,14 +143,14 @@ def _measured(
     timing = record.timing
     if timing is None:
         return {}
-    found: dict[tuple[str, int | None], float] = {(STEP, None): float(np.median(timing.step_ms))}
+    times: dict[tuple[str, int | None], float] = {(STEP, None): float(np.median(timing.step_ms))}
     ranks = [rank.phases_ms for rank in timing.ranks or ()] if parts else []
     bags = traffic.load.bags.copy()
     if question.problem.machine.device == "cpu":
         bags[:: question.problem.topology.devices_per_node] += traffic.host.bags
     for rank, phases in enumerate(ranks):
         # A rank without a bag calls empty modules; its time tells of no constant.
-        found |= {(kind, rank): phases[kind] for kind in KERNELS if bags[rank] > 0 and kind in phases}
+        times |= {(kind, rank): phases[kind] for kind in KERNELS if bags[rank] > 0 and kind in phases}
     exchanges: tuple[StepPhase, ...] = EXCHANGE_PHASES if len(ranks) > 1 else ()
     if question.problem.schedule is not StepSchedule.SEQUENTIAL:
         exchanges = tuple(phase for phase in exchanges if phase is not StepPhase.INPUT)  # Beside other phases.
@@ -158,17 +158,17 @@ def _measured(
         more = StepPhase.UPDATE if kind is StepPhase.DENSE else None
         several = [phases[kind] + (phases.get(more, 0.0) if more else 0.0) for phases in ranks if kind in phases]
         if several:
-            found[kind, None] = _RANKS[kind](several)
+            times[kind, None] = _RANKS[kind](several)
     if record.shares_cores:
-        _fill(found)
-    return {key: ms for key, ms in found.items() if ms > IDLE_MS}
+        _fill(times)
+    return {key: ms for key, ms in times.items() if ms > IDLE_MS}
 
 
-def _fill(found: dict[tuple[str, int | None], float]) -> None:
+def _fill(times: dict[tuple[str, int | None], float]) -> None:
     """Let the exchanges take what is left of the step: a rank that shares its core waits for it in all phases."""
-    exchanges = [key for key in found if key[0] in EXCHANGE_PHASES]
-    kernels = sum(max((ms for (kind, _), ms in found.items() if kind == one), default=0.0) for one in KERNELS)
-    left = found[STEP, None] - kernels - found.get((StepPhase.DENSE, None), 0.0)
-    told = sum(found[key] for key in exchanges)
+    exchanges = [key for key in times if key[0] in EXCHANGE_PHASES]
+    kernels = sum(max((ms for (kind, _), ms in times.items() if kind == one), default=0.0) for one in KERNELS)
+    remainder_ms = times[STEP, None] - kernels - times.get((StepPhase.DENSE, None), 0.0)
+    exchanges_ms = sum(times[key] for key in exchanges)
     for key in exchanges:
-        found[key] *= max(1.0, left / told)
+        times[key] *= max(1.0, remainder_ms / exchanges_ms)

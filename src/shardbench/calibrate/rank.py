@@ -52,7 +52,7 @@ class RankTimes:
     """Bytes that a plain copy reads and writes a second; None where no kernels were measured."""
 
 
-def joined(first: RankTimes, second: RankTimes) -> RankTimes:
+def join_times(first: RankTimes, second: RankTimes) -> RankTimes:
     """Return the times of two turns of the same points as one; the stream is that of the first."""
     return RankTimes(
         kernels=tuple(a + b for a, b in zip(first.kernels, second.kernels)),
@@ -85,7 +85,7 @@ def measure_rank(order: Order, folder: Path, rank: int) -> RankTimes:
             stream_bytes_per_s=stream,
         )
 
-    turns = reduce(joined, map(turn, range(order.rounds)))
+    turns = reduce(join_times, map(turn, range(order.rounds)))
     dist.barrier()
     dist.destroy_process_group()
     return turns

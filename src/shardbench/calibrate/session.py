@@ -21,7 +21,7 @@ from shardbench.calibrate.points import (
     on_one_device,
     problem_of,
 )
-from shardbench.calibrate.rank import Order, RankTimes, joined, measure_rank
+from shardbench.calibrate.rank import Order, RankTimes, join_times, measure_rank
 from shardbench.cost.load import Load
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
 from shardbench.cost.traffic import Traffic, count, mean
@@ -114,14 +114,14 @@ def measure(
     A machine's speed changes within minutes, so an order's visits lie far apart. ``noted`` gets a line whenever another
     tenth is done.
     """
-    found: dict[int, list[RankTimes]] = {}
+    times_by_order: dict[int, list[RankTimes]] = {}
     every = [i for _ in range(visits) for i in range(len(orders))]
     for done, i in enumerate(every, start=1):
         ranks = measure_ranks(orders[i])
-        found[i] = list(map(joined, found[i], ranks)) if i in found else ranks
+        times_by_order[i] = list(map(join_times, times_by_order[i], ranks)) if i in times_by_order else ranks
         if 10 * done // len(every) > 10 * (done - 1) // len(every):
             noted(f"calibrating: {done} of {len(every)} parts measured")
-    return [found[i] for i in range(len(orders))]
+    return [times_by_order[i] for i in range(len(orders))]
 
 
 def measure_ranks(order: Order) -> list[RankTimes]:
@@ -137,9 +137,9 @@ def measure_ranks(order: Order) -> list[RankTimes]:
             calls = [pool.submit(run, rank) for rank in range(world)]
         errors = [error for call in calls if (error := call.exception()) is not None]
         # Peers of a rank that ends only say that it is gone.
-        telling = [error for error in errors if not (isinstance(error, TrialFailed) and lost_peer(error.failure))]
+        causes = [error for error in errors if not (isinstance(error, TrialFailed) and lost_peer(error.failure))]
         if errors:
-            raise (telling or errors)[0]
+            raise (causes or errors)[0]
         return [call.result() for call in calls]
 
 
@@ -182,14 +182,14 @@ def _plan(order: Order, i: int, ranks: Sequence[RankTimes]) -> PlanTime:
     problem = case.problem(order.machine)
     traffic = mean(count(case.plan, problem, lambda t, b=b: case.bags(b, t), case.dense) for b in case.batches)  # type: ignore[misc]
     times = [rank.plans[i] for rank in ranks]
-    chosen = dict.fromkeys(EXCHANGE_PHASES, np.min) | dict.fromkeys((StepPhase.DENSE, StepPhase.UPDATE), np.max)
+    choices = dict.fromkeys(EXCHANGE_PHASES, np.min) | dict.fromkeys((StepPhase.DENSE, StepPhase.UPDATE), np.max)
     steps = np.max([one["step"] for one in times], axis=0)
     by_round = np.log(np.median(np.reshape(steps, (-1, len(case.batches))), axis=1))
     return PlanTime(
         case=case,
         traffic=traffic,
         kernels_ms={phase: np.array([np.median(one[phase]) for one in times]) for phase in KERNELS},
-        work_ms={phase: float(np.median(of([one[phase] for one in times], axis=0))) for phase, of in chosen.items()},
+        work_ms={phase: float(np.median(of([one[phase] for one in times], axis=0))) for phase, of in choices.items()},
         step_ms=float(np.median(steps)),
         step_noise=float(by_round.std(ddof=1) / np.sqrt(len(by_round))) if len(by_round) > 1 else 0.0,
     )
@@ -204,12 +204,12 @@ def _noise_pct(ranks: Sequence[RankTimes]) -> float:
 
 def cache_share_bytes(machine: Machine) -> int | None:
     """Return a CPU rank's share of the last-level cache; None on a GPU and where the system does not say."""
-    found = []
+    sizes = []
     for cache in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         size = cache.read_text().strip()
         if size.endswith("K") and size[:-1].isdigit():
-            found.append(int(size[:-1]) * 1024)
-    if machine.device != "cpu" or not found:
+            sizes.append(int(size[:-1]) * 1024)
+    if machine.device != "cpu" or not sizes:
         return None
     # All nodes are this machine: a calibration's ranks are local.
-    return max(found) // machine.topology.world_size
+    return max(sizes) // machine.topology.world_size

@@ -66,15 +66,15 @@ def lines(done: Calibration) -> list[str]:
     noise = f"noise of repeated times: {measured.noise_pct:.1f} %"
     if measured.noise_pct > NOISY_PCT:
         noise += "; ranks share cores, with each other or with other programs: stop those and use --force"
-    found = [noise, f"memory copy: {measured.stream_bytes_per_s / 1e9:.1f} GB/s a rank"]
-    found += [
+    report = [noise, f"memory copy: {measured.stream_bytes_per_s / 1e9:.1f} GB/s a rank"]
+    report += [
         f"lookup, {row['tier']}, rows of {row['row_bytes']} bytes: {row['gb_per_s']:.2f} GB/s"
         for row in bandwidth_by_width(measured)
     ]
     if ratio is not None:
-        found.append(f"fused kernel: {ratio:.2f}x the time of its tables one by one")
-    found.append(f"launch floor: {1e3 * forward:.0f} us forward, {1e3 * backward:.0f} us backward")
-    found += [
+        report.append(f"fused kernel: {ratio:.2f}x the time of its tables one by one")
+    report.append(f"launch floor: {1e3 * forward:.0f} us forward, {1e3 * backward:.0f} us backward")
+    report += [
         f"{m.nbytes} bytes: all-to-all {m.all_to_all_ms:.3f} ms, all-reduce {m.all_reduce_ms:.3f} ms, "
         f"reduce-scatter {m.reduce_scatter_ms:.3f} ms"
         for m in measured.messages
@@ -82,11 +82,11 @@ def lines(done: Calibration) -> list[str]:
     for kind, quality in done.fit.quality.items():
         judged = done.fit.held_out.get(kind)
         rest = f"; held out: {judged.median_pct:.1f} % (n={judged.n})" if judged else ""
-        found.append(f"fit, {kind}: median error {quality.median_pct:.1f} % (n={quality.n}){rest}")
+        report.append(f"fit, {kind}: median error {quality.median_pct:.1f} % (n={quality.n}){rest}")
     for kind in done.fit.held_out.keys() - done.fit.quality.keys():
         judged = done.fit.held_out[kind]
-        found.append(f"check, {kind}: median error {judged.median_pct:.1f} % (n={judged.n})")
-    return [*found, f"machine file: {done.path}", *trusted(done.machine)]
+        report.append(f"check, {kind}: median error {judged.median_pct:.1f} % (n={judged.n})")
+    return [*report, f"machine file: {done.path}", *trusted(done.machine)]
 
 
 def trusted(machine: Machine) -> list[str]:

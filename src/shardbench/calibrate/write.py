@@ -79,14 +79,14 @@ def base_of(device: str, ranks: int, out: Path, *, alone: bool = True) -> Base:
 
 def base_of_file(machine: str) -> Base:
     """Return a machine's own file, by its name or path, with what it has of another one, to be written changed."""
-    found = load_machine(machine)
+    own_machine = load_machine(machine)
     if machine.endswith(".toml"):
         text = file_text(Path(machine), "machine file")
     else:
         text = machine_files()[machine].value.read_text(encoding="utf-8")
     data = _on_its_base(toml_data(text, machine), machine)
     dense = {key: step["source"] for key, step in data.get("dense_steps", {}).items()}
-    return Base(machine=found, constants=data["constants"], own=True, dense_sources=dense)
+    return Base(machine=own_machine, constants=data["constants"], own=True, dense_sources=dense)
 
 
 def refuse_overwriting(out: Path, *, force: bool) -> None:
@@ -139,7 +139,7 @@ def machine_toml(
         lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources, judged)]
     for key in _OPTIONAL:
         if key in base.constants:
-            lines += ["", f"[constants.{key}]", *_kept(key, base, machine)]
+            lines += ["", f"[constants.{key}]", *_base_constant(key, base, machine)]
     measured = f"{measured_on(chip_of(Environment.here(), machine.device))}, the control plan's step"
     for key, seconds in sorted(machine.dense_steps.items()):
         source = sources.get(key, base.dense_sources.get(key, measured))
@@ -154,17 +154,17 @@ def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str], j
     if name in sources:
         holder = machine.constants if hasattr(machine.constants, name) else machine.topology
         value, unit = in_unit(getattr(holder, name), dimension)
-        known = _GUESS if sources[name].startswith(NOT_MEASURED) else judged
-        return [*_stated(value, unit, sources[name]), *_error(name, machine, known)]
-    return _kept(key, base, machine)
+        error_source = _GUESS if sources[name].startswith(NOT_MEASURED) else judged
+        return [*_stated(value, unit, sources[name]), *_error(name, machine, error_source)]
+    return _base_constant(key, base, machine)
 
 
-def _kept(key: str, base: Base, machine: Machine) -> list[str]:
+def _base_constant(key: str, base: Base, machine: Machine) -> list[str]:
     name = _FIELDS[key][0] if key in _FIELDS else key
-    kept = base.constants[key]
-    source = kept["source"] if base.own else f"{NOT_MEASURED}, from {TEMPLATES[machine.device]}: {kept['source']}"
-    known = kept.get("error_source", "") if base.own else _GUESS
-    return _stated(kept["value"], kept["unit"], source) + _error(name, machine, known)
+    entry = base.constants[key]
+    source = entry["source"] if base.own else f"{NOT_MEASURED}, from {TEMPLATES[machine.device]}: {entry['source']}"
+    error_source = entry.get("error_source", "") if base.own else _GUESS
+    return _stated(entry["value"], entry["unit"], source) + _error(name, machine, error_source)
 
 
 def _stated(value: object, unit: str, source: str) -> list[str]:

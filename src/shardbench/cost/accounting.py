@@ -17,7 +17,7 @@ from shardbench.cost.collectives import (
     Calls,
     Collective,
     CollectiveName,
-    called_by,
+    group_calls,
     group_reduction,
     grouped,
     node_reduction,
@@ -137,31 +137,31 @@ class Account:
 
     def add(self, table: Table, segments: list[Segment], lookups: TableLookups) -> None:
         """Add a table's segments to the sums; raises Unsupported for a group of ranks that no module serves."""
-        met: dict[tuple[str, int], Columns] = {}
+        ranges_by_scope: dict[tuple[str, int], Columns] = {}
         for segment in segments:
             place = segment.placement
             columns = (segment.column_start, segment.column_stop)
             if isinstance(place, OnRank | Host):
                 rank = place.rank if isinstance(place, OnRank) else self.topology.node_ranks(place.node)[0]
                 self._on_rank(table, segment, lookups, rank)
-                met.setdefault(("rank", rank), []).append(columns)
+                ranges_by_scope.setdefault(("rank", rank), []).append(columns)
             elif isinstance(place, RowWise):
-                met.setdefault(self._row_wise(table, segment, lookups, place), []).append(columns)
+                ranges_by_scope.setdefault(self._row_wise(table, segment, lookups, place), []).append(columns)
             elif isinstance(place, GroupSharded):
                 self._node_sharded(table, segment, lookups, place.tier)
-                met.setdefault(("copies", 0), []).append(columns)
+                ranges_by_scope.setdefault(("copies", 0), []).append(columns)
             elif isinstance(place, OnLocalRank):
                 self._on_local_rank(table, segment, lookups, place)
-                met.setdefault(("local", place.local_rank), []).append(columns)
+                ranges_by_scope.setdefault(("local", place.local_rank), []).append(columns)
             else:
                 self._replicated(table, segment, lookups, place)
         if table.pooling is Pooling.SUM:
-            self._send_pooled(table, met)
+            self._send_pooled(table, ranges_by_scope)
         else:
             self.history_columns += lookups.by_source(0, table.rows) * table.dim
 
-    def _send_pooled(self, table: Table, met: dict[tuple[str, int], Columns]) -> None:
-        for (scope, at), ranges in met.items():
+    def _send_pooled(self, table: Table, ranges_by_scope: dict[tuple[str, int], Columns]) -> None:
+        for (scope, at), ranges in ranges_by_scope.items():
             columns = distinct_columns(ranges) * table.features
             if scope == "rank":
                 self._rank_columns[at] += columns
@@ -176,18 +176,18 @@ class Account:
 
     def _put(
         self, load: Load, at: int | list[int] | Ints | slice, table: Table, segment: Segment, *, tier: Tier,
-        ways: int = 1, samples: int, lookups: Floats | float, **met: Floats | float,
+        ways: int = 1, samples: int, lookups: Floats | float, **counts: Floats | float,
     ) -> None:  # fmt: skip
-        """Add a segment that is dealt over ``ways`` ranks to the devices ``at``, and what they ``met`` of it.
+        """Add a segment that is dealt over ``ways`` ranks to the devices ``at``, with the ``counts`` of its load.
 
         A kernel writes a vector for each of the ``samples`` and features where pooled, for each of the lookups where
         not.
         """
         pooled = np.full_like(np.asarray(lookups), samples * table.features)
         if tier is Tier.CACHED:
-            met |= self._cached(at, segment, lookups)
+            counts |= self._cached(at, segment, lookups)
         part = segment_load(
-            **met,
+            **counts,
             lookups=lookups,
             bags=lookups if table.pooling is Pooling.NONE else pooled,
             rows=segment.rows / ways,
@@ -209,12 +209,12 @@ class Account:
         self, at: int | list[int] | Ints | slice, segment: Segment, lookups: Floats | float
     ) -> dict[str, Floats]:
         """Add what the caches of devices ``at`` do for a segment; return what they lack, as a load asks for it."""
-        met = CacheCounts(*(numbers.reshape(np.shape(lookups)) for numbers in self._caches[segment]))
+        counts = CacheCounts(*(numbers.reshape(np.shape(lookups)) for numbers in self._caches[segment]))
         width = segment.columns * self.problem.precision.bytes
-        work = (lookups, met.inserted, met.inserted * width, met.evicted, met.evicted * width)
+        work = (lookups, counts.inserted, counts.inserted * width, counts.evicted, counts.evicted * width)
         for total, added in zip(self.caching, work):
             total[at] += added
-        return {"missed_lookups": met.conflict_lookups, "missed": met.conflict}
+        return {"missed_lookups": counts.conflict_lookups, "missed": counts.conflict}
 
     def _longest(self, table: Table, segment: Segment, lookups: TableLookups, groups: int, ways: int) -> Floats:
         """Return the longest bag's lookups by group of samples and owner, [groups, ways]; zero of unpooled tables."""
@@ -278,18 +278,18 @@ class Account:
         ways = self.groups.shape[1]
         start = deal_start(table.name, ways)
         dealt = np.roll(lookups.dealt(segment.row_start, segment.row_stop, ways), start, axis=1)
-        owned = dealt[self.groups]
+        by_group = dealt[self.groups]
         distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, self.groups, ways)
         self._put(
             self.load, self.groups.ravel(), table, segment, tier=tier, ways=ways, samples=self.local_batch * ways,
-            lookups=owned.sum(axis=1).ravel(), distinct=np.roll(distinct, start, axis=1).ravel(),
+            lookups=by_group.sum(axis=1).ravel(), distinct=np.roll(distinct, start, axis=1).ravel(),
             longest_bag=self._longest_by_group(table, segment, lookups, ways).ravel(),
         )  # fmt: skip
-        for ranks, asked in zip(self.groups, owned):
+        for ranks, counts in zip(self.groups, by_group):
             at = np.ix_(ranks, ranks)
-            self._to[at] += asked * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
+            self._to[at] += counts * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
             if table.pooling is Pooling.NONE and ways > 1:
-                self._back[at] += asked.T * segment.columns * self._number_bytes
+                self._back[at] += counts.T * segment.columns * self._number_bytes
         self._send(table, dealt.sum(axis=1), ways, dealt=True)
         # Blocks are padded to equal length, and copies are averaged block by block.
         self._copied_weights += -(-segment.rows // ways) * segment.columns
@@ -297,16 +297,16 @@ class Account:
 
     def _on_local_rank(self, table: Table, segment: Segment, lookups: TableLookups, place: OnLocalRank) -> None:
         sources = lookups.by_source(segment.row_start, segment.row_stop)
-        asked, homes = sources[self.groups], self.groups[:, place.local_rank]
+        counts, homes = sources[self.groups], self.groups[:, place.local_rank]
         distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, self.groups, 1)[:, 0]
         self._put(
             self.load, homes, table, segment, tier=place.tier, samples=self.local_batch * self.groups.shape[1],
-            lookups=asked.sum(axis=1), distinct=distinct,
+            lookups=counts.sum(axis=1), distinct=distinct,
             longest_bag=self._longest_by_group(table, segment, lookups, 1)[:, 0],
         )  # fmt: skip
-        self._to[self.groups, homes[:, None]] += asked * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
+        self._to[self.groups, homes[:, None]] += counts * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE and self.groups.shape[1] > 1:
-            self._back[homes[:, None], self.groups] += asked * segment.columns * self._number_bytes
+            self._back[homes[:, None], self.groups] += counts * segment.columns * self._number_bytes
         self._send(table, sources, 1)
         self._copied_weights[place.local_rank] += segment.rows * segment.columns
         self._exchange(table, segment, "node_table_wise")
@@ -350,7 +350,7 @@ class Account:
             splits, modules = 0.0, len(self._replicas)
         copied = self._copied_weights[place] * weight_bytes / self._sync_every
         copies = group_reduction(copied, 2.0, self.groups.T, topology)
-        averaged = called_by(self.groups.T, topology).times(bool(self._copied_weights.any()) / self._sync_every)
+        averaged = group_calls(self.groups.T, topology).times(bool(self._copied_weights.any()) / self._sync_every)
         lookups, vectors, sums = self._calls()
         return {
             CollectiveName.INPUT_SPLITS: pairwise(self._splits(same), topology).called(lookups),
@@ -420,7 +420,7 @@ class Account:
         def calls(*kinds: str, pooled: bool | None = None) -> int:
             return sum(e.kind in kinds and pooled in (None, e.columns == 0) for e in self._exchanges)
 
-        topology, one = self.topology, called_by(self.groups, self.topology)
+        topology, one = self.topology, group_calls(self.groups, self.topology)
         lookups = grouped(topology, calls("table_wise", "row_wise", "table_row_wise"))
         # Table-row-wise sums inside the node first, then exchanges between nodes.
         vectors = grouped(

@@ -71,7 +71,7 @@ class Cache:
         self.stamps = np.full((len(self.used), WAYS), NEVER, dtype=np.int64)
         self.now = 0
         # Rows that were ever asked for, ascending, and how often: FBGEMM's LFU keeps a number for every row.
-        self._asked: Ids = np.empty(0, dtype=np.int64)
+        self._past_rows: Ids = np.empty(0, dtype=np.int64)
         self._often: Ints = np.empty(0, dtype=np.int64)
 
     def index(self, rows: Ids) -> Ints:
@@ -85,10 +85,10 @@ class Cache:
         hit = ways >= 0
         self._note(rows, counts)
         self.stamps[at[hit], ways[hit]] = self.now
-        missed = np.flatnonzero(~hit)
-        evicted = self._insert(rows, at, missed)
+        misses = np.flatnonzero(~hit)
+        evicted = self._insert(rows, at, misses)
         inserted = np.zeros(len(rows), dtype=np.bool_)
-        inserted[missed] = self._find(rows[missed], at[missed]) >= 0
+        inserted[misses] = self._find(rows[misses], at[misses]) >= 0
         if self.algorithm is CacheAlgorithm.LFU:  # a hotter row may have taken the slot before the lookup
             hit &= ~np.isin(rows, evicted)
         self.now += 1
@@ -96,32 +96,32 @@ class Cache:
 
     def _find(self, rows: Ids, at: Ints) -> Ints:
         """Return the slot of each row within its set, int64 [rows]; -1 where the cache lacks it."""
-        found = np.full(len(rows), -1, dtype=np.int64)
+        ways = np.full(len(rows), -1, dtype=np.int64)
         for start in range(0, len(rows), CHUNK):
             same = self.rows[at[start : start + CHUNK]] == rows[start : start + CHUNK, None]
-            found[start : start + CHUNK] = np.where(same.any(axis=1), same.argmax(axis=1), -1)
-        return found
+            ways[start : start + CHUNK] = np.where(same.any(axis=1), same.argmax(axis=1), -1)
+        return ways
 
     def _note(self, rows: Ids, counts: Ints) -> None:
         if self.algorithm is CacheAlgorithm.LRU:
             return
-        asked = np.union1d(self._asked, rows)
-        often = np.zeros(len(asked), dtype=np.int64)
-        often[np.searchsorted(asked, self._asked)] = self._often
-        often[np.searchsorted(asked, rows)] += counts
-        self._asked, self._often = asked, often
+        past_rows = np.union1d(self._past_rows, rows)
+        often = np.zeros(len(past_rows), dtype=np.int64)
+        often[np.searchsorted(past_rows, self._past_rows)] = self._often
+        often[np.searchsorted(past_rows, rows)] += counts
+        self._past_rows, self._often = past_rows, often
 
     def _frequency(self, rows: Ids) -> Ints:
         """Return how often each row was asked for, int64 of the same shape; -1 of empty slots."""
-        place = np.minimum(np.searchsorted(self._asked, rows), len(self._asked) - 1)
-        return np.where(self._asked[place] == rows, self._often[place], -1)
+        place = np.minimum(np.searchsorted(self._past_rows, rows), len(self._past_rows) - 1)
+        return np.where(self._past_rows[place] == rows, self._often[place], -1)
 
-    def _insert(self, rows: Ids, at: Ints, missed: Ints) -> Ids:
+    def _insert(self, rows: Ids, at: Ints, misses: Ints) -> Ids:
         """Put missed rows in the slots of their sets that come first, as far as the policy allows; return who left."""
         lfu = self.algorithm is CacheAlgorithm.LFU
         # LRU takes the rows of a set as they come, LFU the most frequent first.
-        keys = (-self._frequency(rows[missed]), at[missed]) if lfu else (at[missed],)
-        candidates = missed[np.lexsort(keys)]
+        keys = (-self._frequency(rows[misses]), at[misses]) if lfu else (at[misses],)
+        candidates = misses[np.lexsort(keys)]
         if not len(candidates):
             return np.empty(0, dtype=np.int64)
         sets, first, inverse = np.unique(at[candidates], return_index=True, return_inverse=True)
@@ -133,6 +133,6 @@ class Cache:
         cost = costs[inverse, way]
         fits = cost <= (self._frequency(rows[candidates]) if lfu else self.now - self.locked)
         slots = sets[inverse[fits]], way[fits]
-        left = self.rows[slots]
+        evicted = self.rows[slots]
         self.rows[slots], self.stamps[slots] = rows[candidates[fits]], self.now
-        return np.asarray(left[left != EMPTY])
+        return np.asarray(evicted[evicted != EMPTY])

@@ -90,7 +90,7 @@ class Part(NamedTuple):
     segment: Segment
     at: int
     """Its place among the parts of its segment."""
-    held: CachedPart
+    cached: CachedPart
     profile: AccessProfile
     table: int
     ways: int
@@ -109,7 +109,7 @@ class SteadyCache:
 
     distinct: tuple[Callable[[float], float], ...]
     """The expected distinct rows of so many batches, of each part."""
-    asked: tuple[float, ...]
+    lookups: tuple[float, ...]
     """The lookups of one batch, of each part."""
     slots: int
     longest: float
@@ -141,20 +141,20 @@ class SteadyCache:
         """Return the share of its slots that hold a row."""
         return float(min(1.0, self._curve[1][-1] / self.slots))
 
-    def met(self) -> Floats:
+    def batch_counts(self) -> Floats:
         """Return what one batch is expected to meet, [parts, inserted / conflict / its lookups / evicted]."""
         step = 1e-3
         once, twice = self._each(1.0), self._each(2.0)
-        asked = np.array(self.asked)
+        lookups = np.array(self.lookups)
         if self.age >= 1.0:
             until = self._each(self.age)
             missed, missing = self._each(self.age + 1.0) - until, (self._each(self.age + step) - until) / step
         else:  # it holds a share of the rows of the last batch
-            kept = min(1.0, self.slots / max(float(once.sum()), 1e-300))
-            missed = once - kept * (2.0 * once - twice)
-            missing = asked - kept * (asked - (self._each(1.0 + step) - once) / step)
+            held_share = min(1.0, self.slots / max(float(once.sum()), 1e-300))
+            missed = once - held_share * (2.0 * once - twice)
+            missing = lookups - held_share * (lookups - (self._each(1.0 + step) - once) / step)
         missed = np.clip(missed, 0.0, once)
-        missing = np.clip(missing, missed, np.maximum(asked, missed))
+        missing = np.clip(missing, missed, np.maximum(lookups, missed))
         conflicts = min(self._conflicts(float(once.sum()), float(twice.sum())), float(missed.sum()))
         share = conflicts / max(float(missed.sum()), 1e-300)
         inserted = (1.0 - share) * missed
@@ -169,9 +169,9 @@ class SteadyCache:
         again = max(2.0 * once - twice, 0.0) / once
         low, high = 0.0, once
         for _ in range(60):
-            held = (low + high) / 2.0
-            free = once - sets * _beyond((held + once - held * again) / sets, WAYS)
-            low, high = (held, high) if held < free else (low, held)
+            resident = (low + high) / 2.0
+            free = once - sets * _beyond((resident + once - resident * again) / sets, WAYS)
+            low, high = (resident, high) if resident < free else (low, resident)
         return once - low
 
 
@@ -186,8 +186,8 @@ class Shared:
         """Return it after a long run under the training profiles."""
         return SteadyCache(
             distinct=tuple(part.distinct for part in self.parts),
-            asked=tuple(p.profile.mean_pooling * p.batch * _share(p) / p.ways for p in self.parts),
-            slots=slots_of(sum(part.held.rows * ratio_of(part.segment) for part in self.parts)),
+            lookups=tuple(p.profile.mean_pooling * p.batch * _share(p) / p.ways for p in self.parts),
+            slots=slots_of(sum(part.cached.rows * ratio_of(part.segment) for part in self.parts)),
             longest=KNOWN * max(part.profile.samples / part.batch for part in self.parts),
         )
 
@@ -208,24 +208,24 @@ def _beyond(mean: float, limit: int) -> float:
 def shared_caches(plan: Plan, problem: Problem) -> list[Shared]:
     """Return every cache of a plan; raises Unsupported where there can be none."""
     numbers = {table.name: i for i, table in enumerate(problem.tables)}
-    found: dict[tuple[int, Kernel], list[Part]] = {}
+    parts_by_cache: dict[tuple[int, Kernel], list[Part]] = {}
     groups = sharding_groups(plan.groups, problem.topology)
     for segments in plan.by_table().values():
         for segment in filter(is_cached, segments):
             i = numbers[segment.table]
             kernel = kernel_of(segment, problem.tables[i], problem.topology)
-            for at, held in enumerate(cached_parts(segment, groups)):
-                copies = 1 if held.group is None else len(groups)
+            for at, cached_part in enumerate(cached_parts(segment, groups)):
+                copies = 1 if cached_part.group is None else len(groups)
                 part = Part(
-                    segment, at, held, problem.profiles[i], i, ways_of(segment, groups),
+                    segment, at, cached_part, problem.profiles[i], i, ways_of(segment, groups),
                     problem.batch_size / copies,
                 )  # fmt: skip
-                found.setdefault((held.rank, kernel), []).append(part)
-    if found and problem.machine.device == "cpu":
+                parts_by_cache.setdefault((cached_part.rank, kernel), []).append(part)
+    if parts_by_cache and problem.machine.device == "cpu":
         raise Unsupported("a CPU has no HBM to cache rows in; use the tier 'uvm' or devices with HBM")
-    if found and plan.schedule is not None:
+    if parts_by_cache and plan.schedule is not None:
         raise Unsupported("caches in HBM are not counted under a batch schedule")
-    return [Shared(tuple(parts)) for parts in found.values()]
+    return [Shared(tuple(parts)) for parts in parts_by_cache.values()]
 
 
 def _nothing(plan: Plan, problem: Problem) -> Caches:
@@ -239,33 +239,33 @@ def _nothing(plan: Plan, problem: Problem) -> Caches:
 
 def expected_caches(plan: Plan, problem: Problem) -> Caches:
     """Return what one batch is expected to meet in the caches of a plan, by segment."""
-    found = _nothing(plan, problem)
+    caches = _nothing(plan, problem)
     # Devices that hold equal parts of the same segments expect the same.
-    known: dict[tuple[tuple[Segment, int], ...], Floats] = {}
+    counts_by_parts: dict[tuple[tuple[Segment, int], ...], Floats] = {}
     for cache in shared_caches(plan, problem):
-        alike = tuple((part.segment, part.held.rows) for part in cache.parts)
-        if alike not in known:
-            known[alike] = cache.steady.met()
-        for part, numbers in zip(cache.parts, known[alike]):
-            for field, number in zip(found[part.segment], numbers):
+        alike = tuple((part.segment, part.cached.rows) for part in cache.parts)
+        if alike not in counts_by_parts:
+            counts_by_parts[alike] = cache.steady.batch_counts()
+        for part, numbers in zip(cache.parts, counts_by_parts[alike]):
+            for field, number in zip(caches[part.segment], numbers):
                 field[part.at] = number
-    return found
+    return caches
 
 
 def counted_caches(plan: Plan, problem: Problem, bags: Callable[[int, int], Bags], batches: int) -> list[Caches]:
     """Return what each of the batches meets, one after another; ``bags(n, i)`` are batch n's lookups of table i."""
-    found = [_nothing(plan, problem) for _ in range(batches)]
+    caches = [_nothing(plan, problem) for _ in range(batches)]
     shared = shared_caches(plan, problem)
-    asked = _Asked(problem, sharding_groups(plan.groups, problem.topology), bags)
+    rows = _PartRows(problem, sharding_groups(plan.groups, problem.topology), bags)
     for cache in shared:
-        for n, numbers in enumerate(_run(cache, [[asked.of(n, part) for part in cache.parts] for n in range(batches)])):
+        for n, numbers in enumerate(_run(cache, [[rows.of(n, part) for part in cache.parts] for n in range(batches)])):
             for part, row in zip(cache.parts, numbers):
-                for field, number in zip(found[n][part.segment], row):
+                for field, number in zip(caches[n][part.segment], row):
                     field[part.at] = number
-    return found
+    return caches
 
 
-class _Asked:
+class _PartRows:
     """The distinct rows of each batch that a device's part of a segment is asked for, with their lookups."""
 
     def __init__(self, problem: Problem, groups: Ints, bags: Callable[[int, int], Bags]) -> None:
@@ -274,13 +274,13 @@ class _Asked:
 
     def of(self, batch: int, part: Part) -> tuple[Ids, Ints]:
         """Return rows of the part, as it numbers them, ascending, and how often each is asked for."""
-        key = (batch, part.table, part.held.group)
+        key = (batch, part.table, part.cached.group)
         if key not in self._rows:
             self._rows[key] = self._distinct(*key)
         rows, counts = self._rows[key]
         low, high = np.searchsorted(rows, [part.segment.row_start, part.segment.row_stop])
         local, counts = rows[low:high] - part.segment.row_start, counts[low:high]
-        own = local % part.ways == part.held.way
+        own = local % part.ways == part.cached.way
         return local[own] // part.ways, counts[own]
 
     def _distinct(self, batch: int, table: int, group: int | None) -> tuple[Ids, Ints]:
@@ -297,17 +297,17 @@ class _Asked:
         return rows.astype(np.int64), counts
 
 
-def _run(cache: Shared, asked: Sequence[Sequence[tuple[Ids, Ints]]]) -> list[Floats]:
+def _run(cache: Shared, requests: Sequence[Sequence[tuple[Ids, Ints]]]) -> list[Floats]:
     """Return what each batch meets in one cache, [parts, numbers] each."""
-    starts = np.concatenate([[0], np.cumsum([part.held.rows for part in cache.parts])])
-    batches = [np.concatenate([rows + start for (rows, _), start in zip(batch, starts)]) for batch in asked]
+    starts = np.concatenate([[0], np.cumsum([part.cached.rows for part in cache.parts])])
+    batches = [np.concatenate([rows + start for (rows, _), start in zip(batch, starts)]) for batch in requests]
     sets = cache.steady.slots // WAYS
     touched = np.unique(np.concatenate(batches))
     simulated = Cache(sets, used=np.unique(set_of(touched, sets)))
     _warm(simulated, cache, touched, starts)
     expected = np.array([part.distinct(cache.steady.age) for part in cache.parts])
-    found = []
-    for rows, batch in zip(batches, asked):
+    counts_by_batch = []
+    for rows, batch in zip(batches, requests):
         counts = np.concatenate([counts for _, counts in batch])
         step = simulated.step(rows, counts)
         of = np.searchsorted(starts, rows, side="right") - 1
@@ -315,14 +315,14 @@ def _run(cache: Shared, asked: Sequence[Sequence[tuple[Ids, Ints]]]) -> list[Flo
         def per_part(values: Ints, weights: Ints | None = None) -> Floats:
             return np.bincount(values, weights, minlength=len(cache.parts)).astype(np.float64)
 
-        known = step.evicted[step.evicted >= 0]
-        evicted = per_part(np.searchsorted(starts, known, side="right") - 1)
+        touched_rows = step.evicted[step.evicted >= 0]
+        evicted = per_part(np.searchsorted(starts, touched_rows, side="right") - 1)
         # Rows that no batch asks for belong to the parts as what the cache holds does.
-        evicted += (len(step.evicted) - len(known)) * expected / max(float(expected.sum()), 1e-300)
+        evicted += (len(step.evicted) - len(touched_rows)) * expected / max(float(expected.sum()), 1e-300)
         conflict = step.conflict
         numbers = (per_part(of[step.inserted]), per_part(of[conflict]), per_part(of[conflict], counts[conflict]))
-        found.append(np.stack([*numbers, evicted], axis=1))
-    return found
+        counts_by_batch.append(np.stack([*numbers, evicted], axis=1))
+    return counts_by_batch
 
 
 def _warm(simulated: Cache, cache: Shared, touched: Ids, starts: Ints) -> None:
@@ -330,20 +330,20 @@ def _warm(simulated: Cache, cache: Shared, touched: Ids, starts: Ints) -> None:
     steady = cache.steady
     age = np.concatenate(
         [
-            _last_asked(part, touched[low:high], first)
+            _draw_ages(part, touched[low:high], first)
             for part, first, low, high in zip(
                 cache.parts, starts, np.searchsorted(touched, starts[:-1]), np.searchsorted(touched, starts[1:])
             )
         ]
     )
-    there = touched[age <= steady.age]
+    rows = touched[age <= steady.age]
     age = age[age <= steady.age]
-    order = np.lexsort((age, simulated.index(there)))
-    there, age = there[order], age[order]
-    at = simulated.index(there)
+    order = np.lexsort((age, simulated.index(rows)))
+    rows, age = rows[order], age[order]
+    at = simulated.index(rows)
     turn = np.arange(len(at)) - np.searchsorted(at, at)
     fits = turn < WAYS
-    simulated.rows[at[fits], turn[fits]] = there[fits]
+    simulated.rows[at[fits], turn[fits]] = rows[fits]
     simulated.stamps[at[fits], turn[fits]] = -np.ceil(age[fits]).astype(np.int64)
     # The other slots, from the last one on, hold others, as old as a share of what the cache holds is.
     ages = steady.ages_of(steady.slots * steady.full * (np.arange(WAYS) + 0.5) / WAYS)
@@ -353,14 +353,14 @@ def _warm(simulated: Cache, cache: Shared, touched: Ids, starts: Ints) -> None:
     simulated.stamps[simulated.rows == EMPTY] = NEVER
 
 
-def _last_asked(part: Part, rows: Ids, first: int) -> Floats:
+def _draw_ages(part: Part, rows: Ids, first: int) -> Floats:
     """Return how many batches ago each row was last asked for, as a draw by its number says; infinite if never.
 
     A row seen c times in N lookups is met with 1 - (1 - n/N)^c in n of them, as the profile expects it; a row that was
     never seen, and now is asked for, with 1 - exp(-rate x n) in n more.
     """
     draw = set_of(rows ^ SALT, 1 << 40) / float(1 << 40)
-    frequency_rank = (rows - first) * part.ways + part.held.way + part.segment.row_start
+    frequency_rank = (rows - first) * part.ways + part.cached.way + part.segment.row_start
     counts = part.profile.counts_of(frequency_rank)
     lookups = part.profile.mean_pooling * part.batch
     with np.errstate(divide="ignore", invalid="ignore"):

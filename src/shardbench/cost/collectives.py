@@ -69,7 +69,7 @@ def grouped(topology: Topology, world: int, node: int = 0, cross: int = 0) -> Ca
     return Calls(world=(world + node) * devices + (world + cross) * nodes)
 
 
-def called_by(groups: Ints, topology: Topology) -> Calls:
+def group_calls(groups: Ints, topology: Topology) -> Calls:
     """Return one call of each of some groups, [groups, ranks], side by side: a group of one rank calls nothing.
 
     A group of all ranks is the world, one of a whole node a node, one of a rank of every node across.
@@ -225,13 +225,13 @@ def ranks_s(collective: Collective, machine: Machine, *, duplex: bool = True) ->
     """
     intra = moved(collective.sent_intra, collective.received_intra, duplex=duplex)
     inter = moved(collective.sent_inter, collective.received_inter, duplex=duplex)
-    waited = called_s(collective, machine)
+    latency_s = calls_latency_s(collective, machine)
     moving = bytes_s(intra, inter, machine.constants)
-    own = waited + moving + (np.sqrt(waited * moving) if machine.device == "cuda" else 0.0)
+    own = latency_s + moving + (np.sqrt(latency_s * moving) if machine.device == "cuda" else 0.0)
     return np.where((intra != 0).any(axis=-1, keepdims=True) | (inter != 0).any(axis=-1, keepdims=True), own, 0.0)
 
 
-def called_s(collective: Collective, machine: Machine) -> float:
+def calls_latency_s(collective: Collective, machine: Machine) -> float:
     """Return the seconds that the calls of one name cost whatever they send."""
     return sum(number * latency for number, latency in zip(collective.calls, latencies_s(machine)))
 

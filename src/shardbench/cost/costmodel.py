@@ -21,7 +21,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES, Sources
 from shardbench.cost.caching import CacheWork
-from shardbench.cost.collectives import CollectiveName, called_s, waits_s
+from shardbench.cost.collectives import CollectiveName, calls_latency_s, waits_s
 from shardbench.cost.dense import DenseWork, dense_s
 from shardbench.cost.load import Load, TierRows
 from shardbench.cost.phases import WAITS, StepPhase
@@ -114,8 +114,8 @@ def calls_s(load: Load, constants: Constants) -> Floats:
 def _sequences_s(load: Load, constants: Constants) -> Floats:
     """Return the seconds to collect unpooled tables' gradients in a map, [n]; convex in its rows, so super-additive."""
     rows = load.sequence_rows
-    reached = np.divide(rows, rows + constants.sequence_half_rows, out=np.zeros_like(rows), where=rows > 0)
-    return np.asarray(constants.sequence_row_s * rows * reached)
+    share = np.divide(rows, rows + constants.sequence_half_rows, out=np.zeros_like(rows), where=rows > 0)
+    return np.asarray(constants.sequence_row_s * rows * share)
 
 
 def forward_work_s(load: Load, constants: Constants) -> Floats:
@@ -152,11 +152,11 @@ def caching_s(work: CacheWork, constants: Constants, directory_s: float) -> Floa
 
     Rows that leave are written back while others are read: the host link is full duplex.
     """
-    read, written = (
+    read_bytes, written_bytes = (
         bytes_ + constants.access_overhead_bytes * rows
         for bytes_, rows in ((work.filled_bytes, work.filled), (work.evicted_bytes, work.evicted))
     )
-    return np.asarray(directory_s * work.lookups + np.maximum(read, written) / constants.uvm_bytes_per_s)
+    return np.asarray(directory_s * work.lookups + np.maximum(read_bytes, written_bytes) / constants.uvm_bytes_per_s)
 
 
 def forward_s(load: Load, constants: Constants, cache_s: Floats | float = 0.0) -> Floats:
@@ -343,7 +343,7 @@ def hidden_ms(
             CollectiveName.ROWS_ALL_REDUCE: traffic.replicas,
             CollectiveName.DENSE_ALL_REDUCE: traffic.collectives[CollectiveName.DENSE_ALL_REDUCE],
         }
-        reduced_ms = 1e3 * sum(float(waits_s(name, some, machine).max()) for name, some in reduced.items())
+        reduced_ms = 1e3 * sum(float(waits_s(name, collective, machine).max()) for name, collective in reduced.items())
         beside = phases_ms[StepPhase.OUTPUT_BACKWARD] + phases_ms[StepPhase.LOOKUP_BACKWARD]
         hidden[StepPhase.ALL_REDUCE] = min(reduced_ms, beside)
     if schedule is StepSchedule.PIPELINED:
@@ -353,8 +353,8 @@ def hidden_ms(
         if machine.device == "cpu":
             # A core copies messages and puts lookups in place; while it waits for peers it computes.
             calls = [traffic.collectives[name] for name in WAITS[StepPhase.INPUT]]
-            called = 1e3 * sum(called_s(call, machine) for call in calls if call.sent.any())
-            hidden[StepPhase.INPUT] = min(called, step - linked)
+            calls_ms = 1e3 * sum(calls_latency_s(call, machine) for call in calls if call.sent.any())
+            hidden[StepPhase.INPUT] = min(calls_ms, step - linked)
         else:
             # Kernels go on while the device waits for links or its host's copies, exchanges while no other one does.
             idle = linked - hidden[StepPhase.ALL_REDUCE] + phases_ms.get(StepPhase.SYNCHRONISE, 0.0)

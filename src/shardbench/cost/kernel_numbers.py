@@ -46,10 +46,10 @@ class KernelNumbers:
         self.constants, self._sequences, self._placing = constants, sequences, placing
         self.reach = constants.cache_reach_ratio * constants.cache_bytes
         rate = gather_rate(constants)
-        saved = {HBM: (FORWARD, rate), UVM: (FORWARD, constants.uvm_bytes_per_s), GRADIENTS: (BACKWARD, rate)}
+        work_and_rate = {HBM: (FORWARD, rate), UVM: (FORWARD, constants.uvm_bytes_per_s), GRADIENTS: (BACKWARD, rate)}
         self._kinds = sorted(kinds)
-        self._works = [saved[kind][0] for kind in self._kinds]
-        rates = np.array([saved[kind][1] for kind in self._kinds])
+        self._works = [work_and_rate[kind][0] for kind in self._kinds]
+        rates = np.array([work_and_rate[kind][1] for kind in self._kinds])
         # The cache is never slower than what is behind it.
         self._gains = self.reach * (1.0 / rates - 1.0 / np.maximum(constants.cache_bytes_per_s, rates))
         """Seconds a byte of ``_hits``, [kinds]."""
@@ -74,8 +74,8 @@ class KernelNumbers:
             works[FORWARD] += placing_forward_s(load, self.constants)
             works[BACKWARD] += placing_backward_s(load, self.constants)
         repeats, sets = self._repeats(load)
-        for work, saved in zip(self._works, self._saved_s(repeats, sets)):
-            works[work] += saved
+        for work, saving in zip(self._works, self._savings_s(repeats, sets)):
+            works[work] += saving
         rows = [np.asarray(load.sequence_rows)] if self._sequences else []
         if self._sequences:
             works[BACKWARD] -= self._sequences_s(load.sequence_rows)
@@ -114,13 +114,13 @@ class KernelNumbers:
     def work_s(self, sums: Floats) -> tuple[Floats, Floats]:
         """Return the seconds of forward and of backward work, without launches and dispatch, [...] each."""
         works = sums[FORWARD].copy(), sums[BACKWARD].copy()
-        for work, saved in zip(self._works, self._saved_s(sums[self._repeated], sums[self._sets])):
-            works[work][...] -= saved
+        for work, saving in zip(self._works, self._savings_s(sums[self._repeated], sums[self._sets])):
+            works[work][...] -= saving
         if self._sequences and self.constants.sequence_row_s:
             works[BACKWARD][...] += self._sequences_s(sums[-1])
         return works
 
-    def _saved_s(self, repeats: Floats, sets: Floats) -> Floats:
+    def _savings_s(self, repeats: Floats, sets: Floats) -> Floats:
         """Return the seconds that the cache saves of each kind, [kinds, ...].
 
         Bytes again that hit, over the cache's reach, are r / (reach + s / r), whose share is ``hit_share``.
@@ -128,10 +128,10 @@ class KernelNumbers:
         under = self.reach * repeats
         under += sets
         under += TINY
-        saved = repeats * repeats
-        saved /= under
-        saved *= self._gains.reshape(-1, *(1,) * (repeats.ndim - 1))
-        return saved
+        saving = repeats * repeats
+        saving /= under
+        saving *= self._gains.reshape(-1, *(1,) * (repeats.ndim - 1))
+        return saving
 
     def _sequences_s(self, rows: Floats) -> Floats:
         constants = self.constants
@@ -139,7 +139,7 @@ class KernelNumbers:
 
     def working_sets(self, numbers: Floats) -> tuple[Floats, Floats]:
         """Return mean working set, in bytes, of repeated rows and of repeated gradients, [count, ...] -> [...] each."""
-        found = np.zeros_like(numbers[FORWARD]), np.zeros_like(numbers[BACKWARD])
+        sets_of_work = np.zeros_like(numbers[FORWARD]), np.zeros_like(numbers[BACKWARD])
         for work, repeats, sets in zip(self._works, numbers[self._repeated], numbers[self._sets]):
-            found[work][...] += sets / (repeats + TINY)
-        return found
+            sets_of_work[work][...] += sets / (repeats + TINY)
+        return sets_of_work

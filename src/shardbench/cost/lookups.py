@@ -140,10 +140,10 @@ class CountedLookups:
 
     def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
         """Count the distinct rows of each group's samples by owner."""
-        chunks = [distinct_ids(self._asked_by(ranks), self.rows) for ranks in groups]
+        chunks = [distinct_ids(self._lookups_of(ranks), self.rows) for ranks in groups]
         return np.stack([self._by_owner(ids, start, stop, ways) for ids in chunks])
 
-    def _asked_by(self, ranks: Ints) -> Ids:
+    def _lookups_of(self, ranks: Ints) -> Ids:
         """Return the lookups of the samples of some ranks, which ascend."""
         if ranks[-1] - ranks[0] + 1 == len(ranks):  # neighbours: nothing to copy
             return self.values[self.ends[ranks[0]] : self.ends[ranks[-1] + 1]]
@@ -186,8 +186,8 @@ class ExpectedLookups:
 
     def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
         """Expect as many distinct rows of every group's samples, in equal shares for the owners."""
-        asked = self.total * groups.shape[1] / self.world
-        return np.full((len(groups), ways), self.profile.expected_distinct(asked, start, stop) / ways)
+        group_lookups = self.total * groups.shape[1] / self.world
+        return np.full((len(groups), ways), self.profile.expected_distinct(group_lookups, start, stop) / ways)
 
     def longest_bag(self, start: int, stop: int, groups: int, ways: int) -> Floats:
         """Return zeros: a profile knows no single bag."""

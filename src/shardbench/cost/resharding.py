@@ -86,23 +86,23 @@ class Resharding:
         ranks, in_hbm = _rank_of_places(self.topology), _in_hbm(self.topology)
         away = ~_same_node(self.topology)[np.ix_(ranks, ranks)]
         carried = np.where(away | (in_hbm[:, None] & in_hbm[None, :]), self.flows, 0)
-        found = np.zeros((world, world), dtype=np.int64)
-        np.add.at(found, (ranks[:, None], ranks[None, :]), carried)
-        np.fill_diagonal(found, 0)
-        return found
+        link_bytes = np.zeros((world, world), dtype=np.int64)
+        np.add.at(link_bytes, (ranks[:, None], ranks[None, :]), carried)
+        np.fill_diagonal(link_bytes, 0)
+        return link_bytes
 
     def _over_host_link(self) -> Ints:
         """Return the bytes that cross each rank's link to host memory, int64 [world]."""
         topology = self.topology
         ranks, in_hbm = _rank_of_places(topology), _in_hbm(topology)
         away = ~_same_node(topology)[np.ix_(ranks, ranks)]
-        found = np.zeros(topology.world_size, dtype=np.int64)
+        link_bytes = np.zeros(topology.world_size, dtype=np.int64)
         # In a node a device reads or writes host memory, its own half or another's; between nodes each end does.
         reads = np.where(away, ~in_hbm[:, None], in_hbm[:, None] & ~in_hbm[None, :])
         writes = np.where(away, ~in_hbm[None, :], ~in_hbm[:, None])
-        np.add.at(found, ranks, np.where(reads, self.flows, 0).sum(axis=1))
-        np.add.at(found, ranks, np.where(writes, self.flows, 0).sum(axis=0))
-        return found
+        np.add.at(link_bytes, ranks, np.where(reads, self.flows, 0).sum(axis=1))
+        np.add.at(link_bytes, ranks, np.where(writes, self.flows, 0).sum(axis=0))
+        return link_bytes
 
 
 def resharding(old: Plan, new: Plan, problem: Problem, old_ranking: RankingOf, new_ranking: RankingOf) -> Resharding:
@@ -146,8 +146,8 @@ Runs = tuple[Ints, Ints, Ints]
 
 
 def _runs(old: Ranking, new: Ranking, ends: tuple[Ints, Ints]) -> Runs:
-    seen = _merged(old.seen, new.seen)
-    starts = _merged(np.zeros(1, dtype=np.int64), seen, seen + 1)
+    seen_rows = _merged(old.seen, new.seen)
+    starts = _merged(np.zeros(1, dtype=np.int64), seen_rows, seen_rows + 1)
     starts = starts[starts < old.rows]
     firsts = [old(starts), new(starts)]
     lengths = np.diff(np.append(starts, old.rows))
@@ -199,12 +199,12 @@ class _Side:
 
         ``groups`` are the plan's sharding groups, the ranks of each, int64 [groups, ranks].
         """
-        found: dict[int, list[Segment]] = {}
+        by_start: dict[int, list[Segment]] = {}
         for segment in segments:
             if segment.column_start <= column < segment.column_stop:
-                found.setdefault(segment.row_start, []).append(segment)
-        starts = sorted(found)
-        bands = [_band(found[start], groups, master) for start in starts]
+                by_start.setdefault(segment.row_start, []).append(segment)
+        starts = sorted(by_start)
+        bands = [_band(by_start[start], groups, master) for start in starts]
         return cls(starts=np.array(starts, dtype=np.int64), bands=bands)
 
 
@@ -246,12 +246,12 @@ def _shared_rows(runs: Runs, old: _Side, new: _Side) -> Iterator[tuple[Ints, Int
     small = len(old.bands) * len(new.bands) < 1 << 16
     order = np.argsort(pair.astype(np.uint16) if small else pair, kind="stable")
     pairs, begins = np.unique(pair[order], return_index=True)
-    for number, chosen in zip(pairs.tolist(), np.split(order, begins[1:])):
+    for number, members in zip(pairs.tolist(), np.split(order, begins[1:])):
         source, target = old.bands[number // len(new.bands)], new.bands[number % len(new.bands)]
         rows = dealt_rows(
-            old_first[chosen] - source.dealt_from,
-            new_first[chosen] - target.dealt_from,
-            lengths[chosen],
+            old_first[members] - source.dealt_from,
+            new_first[members] - target.dealt_from,
+            lengths[members],
             (len(source.places), len(target.places)),
         )
         yield source.places, target.places, rows
@@ -290,14 +290,14 @@ def _add(flows: Ints, source: Ints, target: Ints, sizes: Ints, links: Floats) ->
     at, to = np.nonzero(sizes)
     size = sizes[at, to]
     here, there = source[at][:, None, :], target[to][:, :, None]
-    held = (here == there).any(axis=2)
+    is_held = (here == there).any(axis=2)
     # Of equally quick senders, each receiver begins with another one.
     turn = (np.arange(source.shape[1]) - there) % source.shape[1]
-    chosen = np.argmin(links[here, there] * (1.0 + 1e-6 * turn), axis=2)
+    sender_index = np.argmin(links[here, there] * (1.0 + 1e-6 * turn), axis=2)
     senders = np.take_along_axis(
-        np.broadcast_to(source[at][:, None, :], (*held.shape, source.shape[1])), chosen[:, :, None], 2
+        np.broadcast_to(source[at][:, None, :], (*is_held.shape, source.shape[1])), sender_index[:, :, None], 2
     )
-    np.add.at(flows, (senders[:, :, 0], target[to]), np.where(held, 0, size[:, None]))
+    np.add.at(flows, (senders[:, :, 0], target[to]), np.where(is_held, 0, size[:, None]))
 
 
 def _rank_of_places(topology: Topology) -> Ints:

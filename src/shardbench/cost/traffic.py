@@ -79,8 +79,8 @@ def count(
     """
 
     def lookups(i: int) -> TableLookups:
-        found = bags(i)
-        return found if isinstance(found, CountedLookups) else counted_lookups(found, problem, i)
+        batch_bags = bags(i)
+        return batch_bags if isinstance(batch_bags, CountedLookups) else counted_lookups(batch_bags, problem, i)
 
     return traffic_of(plan, problem, lookups, dense, phase=phase, caches=caches)
 
@@ -124,12 +124,12 @@ def traffic_of(
     account = Account(problem, gathers_rows=plan.schedule is not None, groups=plan.groups, caches=caches)
     segments = plan.by_table()
     for i, table in enumerate(problem.tables):
-        source, chosen = lookups(i), segments[table.name]
+        source, table_segments = lookups(i), segments[table.name]
         if phase is PhaseKind.HOT:
-            chosen = _hot(chosen, source)
+            table_segments = _hot(table_segments, source)
         elif phase is PhaseKind.COLD:
-            chosen = cold_segments(chosen)
-        account.add(table, chosen, source)
+            table_segments = cold_segments(table_segments)
+        account.add(table, table_segments, source)
     weights = dense.parameters(problem.tables) if dense is not None else 0
     collectives, copied, sources = account.collectives(weights), account.host.bag_bytes, account.sources
     replicas, converted = account.replicas(), account.converted()
@@ -155,9 +155,9 @@ def traffic_of(
 
 def _hot(segments: list[Segment], lookups: TableLookups) -> list[Segment]:
     for segment in segments:
-        asked = float(lookups.by_source(segment.row_start, segment.row_stop).sum())
-        if asked and not isinstance(segment.placement, Replicated):
-            raise BadInput(f"a hot batch asks {asked:.0f} times for rows of '{segment.table}' that are not replicated")
+        times = float(lookups.by_source(segment.row_start, segment.row_stop).sum())
+        if times and not isinstance(segment.placement, Replicated):
+            raise BadInput(f"a hot batch asks {times:.0f} times for rows of '{segment.table}' that are not replicated")
     return hot_segments(segments)
 
 
@@ -169,12 +169,12 @@ def _synchronisation(plan: Plan, problem: Problem) -> Synchronisation:
         for s in plan.segments
         if isinstance(s.placement, Replicated)
     }
-    held = sum(
+    replica_bytes = sum(
         s.rows * size * len(s.placement.ranks) for s, size in row_bytes.items() if isinstance(s.placement, Replicated)
     )
-    once = held / problem.world_size
+    once = replica_bytes / problem.world_size
     heats, batches = plan.schedule.heats, plan.schedule.batches
-    return Synchronisation(to_device_bytes=heats * held / batches, to_host_bytes=heats * once / batches)
+    return Synchronisation(to_device_bytes=heats * replica_bytes / batches, to_host_bytes=heats * once / batches)
 
 
 def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
@@ -184,13 +184,13 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
     def average(arrays: Sequence[Floats] | Sequence[float]) -> Floats:
         return np.asarray(np.average(arrays, axis=0, weights=weights))
 
-    def collective(chosen: Sequence[Collective]) -> Collective:
+    def collective(collectives: Sequence[Collective]) -> Collective:
         return Collective(
-            sent_intra=average([c.sent_intra for c in chosen]),
-            sent_inter=average([c.sent_inter for c in chosen]),
-            received_intra=average([c.received_intra for c in chosen]),
-            received_inter=average([c.received_inter for c in chosen]),
-            calls=Calls(*average([np.array(c.calls) for c in chosen]).tolist()),
+            sent_intra=average([c.sent_intra for c in collectives]),
+            sent_inter=average([c.sent_inter for c in collectives]),
+            received_intra=average([c.received_intra for c in collectives]),
+            received_inter=average([c.received_inter for c in collectives]),
+            calls=Calls(*average([np.array(c.calls) for c in collectives]).tolist()),
         )
 
     return Traffic(

@@ -54,14 +54,14 @@ class Merge:
 def merge(blocks: Sequence[Block]) -> Merge:
     """Merge of a tensor whose columns are these blocks in order."""
     offsets = list(accumulate((block.width for block in blocks), initial=0))
-    left: list[Block] = []
+    merged_blocks: list[Block] = []
     parts: list[tuple[tuple[int, int], ...]] = []
     for slot in dict.fromkeys(block.slot for block in blocks):
         mine = [(block, offset) for block, offset in zip(blocks, offsets) if block.slot == slot]
         edges = sorted({edge for block, _ in mine for edge in (block.start, block.stop)})
         if not _overlap([block for block, _ in mine]):
             edges = []
-            left += [block for block, _ in mine]
+            merged_blocks += [block for block, _ in mine]
             parts += [((offset, offset + block.width),) for block, offset in mine]
         for low, high in zip(edges, edges[1:]):
             runs = tuple(
@@ -70,9 +70,9 @@ def merge(blocks: Sequence[Block]) -> Merge:
                 if block.start <= low and high <= block.stop
             )
             if runs:
-                left.append(Block(slot=slot, start=low, stop=high))
+                merged_blocks.append(Block(slot=slot, start=low, stop=high))
                 parts.append(runs)
-    return Merge(blocks=tuple(left), parts=tuple(parts))
+    return Merge(blocks=tuple(merged_blocks), parts=tuple(parts))
 
 
 def _overlap(blocks: list[Block]) -> bool:

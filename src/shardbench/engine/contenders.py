@@ -88,31 +88,31 @@ class PhasedPlan(PlanOnRank):
         self._kinds = [batch.kind for batch in batches]
         settings = _settings(job)
         dense = DenseSide(job.tables, settings, inputs.device, groups.dense)
-        found: dict[PhaseKind, TrainingStep] = {}
+        steps: dict[PhaseKind, TrainingStep] = {}
         lowered: dict[PhaseKind, Lowered] = {}
-        for kind, wanted, made in (
+        for kind, has_kind, step_class in (
             (PhaseKind.COLD, schedule.has_cold, TrainingStep),
             (PhaseKind.HOT, schedule.has_hot, HotStep),
         ):
-            if wanted:
+            if has_kind:
                 lowered[kind] = _lowered(job, plan, inputs.device, kind)
-                found[kind] = made(lowered[kind], settings, inputs.device, clock, groups=groups, dense=dense)
+                steps[kind] = step_class(lowered[kind], settings, inputs.device, clock, groups=groups, dense=dense)
         local = [inputs.pure(lowered[batch.kind], batch, number) for number, batch in enumerate(batches)]
         samples = sum(batch.fresh for batch in batches)
         self.counted = [
-            CountedBatch(step=found[batch.kind], batch=own, share=batch.fresh / samples)
+            CountedBatch(step=steps[batch.kind], batch=own, share=batch.fresh / samples)
             for batch, own in zip(batches, local)
         ]
         shares = Shares(
-            kinds={kind: sum(b.fresh for b in batches if b.kind is kind) / samples for kind in found},
+            kinds={kind: sum(b.fresh for b in batches if b.kind is kind) / samples for kind in steps},
             switches=schedule.heats / schedule.batches,
         )
-        hot = found.get(PhaseKind.HOT)
-        copies = Copies(hot, found[PhaseKind.COLD]) if isinstance(hot, HotStep) and len(found) > 1 else None
-        self._phased, self._local = PhasedStep(found, copies, shares, clock), local
+        hot = steps.get(PhaseKind.HOT)
+        copies = Copies(hot, steps[PhaseKind.COLD]) if isinstance(hot, HotStep) and len(steps) > 1 else None
+        self._phased, self._local = PhasedStep(steps, copies, shares, clock), local
         self.contender = Contender(step=self._phased, batches=_turns(batches, local, job.iterations))
         # Those with the masters, or without them those with the replicas.
-        self.steps = [found[PhaseKind.COLD if PhaseKind.COLD in found else PhaseKind.HOT]]
+        self.steps = [steps[PhaseKind.COLD if PhaseKind.COLD in steps else PhaseKind.HOT]]
 
     def copied_bytes(self) -> tuple[float, float]:
         """Return the bytes that the copies between phases take for one step."""
@@ -231,8 +231,8 @@ def build(
         return HostsPlan(job, plan, rank)
     inputs = Inputs.of(job, rank, world, device)
     if plan.schedule is not None:
-        made = groups or Groups(job.topology, plan.groups)
-        return PhasedPlan(job, plan, plan.schedule, inputs, clock, groups=made)
+        process_groups = groups or Groups(job.topology, plan.groups)
+        return PhasedPlan(job, plan, plan.schedule, inputs, clock, groups=process_groups)
     lowered = _lowered(job, plan, device, None)
     if pipelined:
         step: TrainingStep = PipelinedStep(lowered, _settings(job), device, clock)

@@ -60,18 +60,18 @@ class DenseModel(torch.nn.Module):
         self.bottom = DenseArch(shape.features, list(shape.bottom))
         self.by_dot = shape.interacts_by_dot(tables)
         self.interaction = InteractionArch(sum(t.features for t in tables))
-        joined = shape.layers(tables)[len(shape.bottom)][0]
-        self.top = OverArch(joined, list(shape.top))
+        top_width = shape.layers(tables)[len(shape.bottom)][0]
+        self.top = OverArch(top_width, list(shape.top))
         self.attentions = torch.nn.ModuleList(HistoryAttention(*widths) for widths in shape.queries(tables))
 
-    def forward(self, dense: torch.Tensor, given: Sequence[torch.Tensor | History]) -> torch.Tensor:
-        """Return the logits, float32 [batch]; ``given`` table by table, feature by feature."""
+    def forward(self, dense: torch.Tensor, table_vectors: Sequence[torch.Tensor | History]) -> torch.Tensor:
+        """Return the logits, float32 [batch]; ``table_vectors`` table by table, feature by feature."""
         bottom = self.bottom(dense)
         attentions = iter(self.attentions)
-        vectors = [next(attentions)(bottom, one) if isinstance(one, History) else one for one in given]
+        vectors = [next(attentions)(bottom, one) if isinstance(one, History) else one for one in table_vectors]
         if self.by_dot:
-            joined = self.interaction(bottom, torch.stack(vectors, dim=1))
+            top_input = self.interaction(bottom, torch.stack(vectors, dim=1))
         else:
-            joined = torch.cat([bottom, *vectors], dim=1)
-        logits: torch.Tensor = self.top(joined).squeeze(1)
+            top_input = torch.cat([bottom, *vectors], dim=1)
+        logits: torch.Tensor = self.top(top_input).squeeze(1)
         return logits

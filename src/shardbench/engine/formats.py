@@ -32,8 +32,8 @@ def exchange_of(registry: Any) -> Precision:
     if not registry:
         return Precision.FP32
     both = {codec.quantized_dtype for codecs in registry.values() for codec in (codecs.forward, codecs.backward)}
-    known = {tensor: precision for precision, tensor in TENSOR_TYPES.items()}
-    if len(both) != 1 or len(registry) < len(codecs_registry(Precision.FP16)) or not both <= set(known):
+    precisions = {tensor: precision for precision, tensor in TENSOR_TYPES.items()}
+    if len(both) != 1 or len(registry) < len(codecs_registry(Precision.FP16)) or not both <= set(precisions):
         names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in both))
         raise BadInput(f"the sharders' codecs are of {names}: give all collectives, both ways, one of fp32, fp16, bf16")
-    return known[both.pop()]
+    return precisions[both.pop()]

@@ -23,10 +23,10 @@ def device_of(kind: str, rank: int, topology: Topology) -> torch.device:
     """
     if kind == "cpu":
         return torch.device("cpu")
-    needed, found = topology.devices_per_node, torch.cuda.device_count()
-    if found < needed:
-        raise Unsupported(f"the job needs {needed} CUDA devices, this machine has {found}")
-    return torch.device("cuda", rank % found)
+    needed, available = topology.devices_per_node, torch.cuda.device_count()
+    if available < needed:
+        raise Unsupported(f"the job needs {needed} CUDA devices, this machine has {available}")
+    return torch.device("cuda", rank % available)
 
 
 def join_group(kind: str, rank: int, topology: Topology, method: str, timeout_s: float) -> torch.device:

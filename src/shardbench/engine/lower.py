@@ -233,13 +233,13 @@ def lower(
     """
     if (plan.schedule is None) != (phase is None):
         raise BadInput("a plan with a batch schedule, and no other, is lowered for one of its phases")
-    used: dict[PhaseKind | None, Callable[[list[Segment]], list[Segment]]] = {
+    segments_of_phase: dict[PhaseKind | None, Callable[[list[Segment]], list[Segment]]] = {
         None: list, PhaseKind.HOT: hot_segments, PhaseKind.COLD: cold_segments
     }  # fmt: skip
     by_table, group_size = plan.by_table(), sharding_groups(plan.groups, topology).shape[1]
     logical = []
     for i, table in enumerate(tables):
-        for k, segment in enumerate(used[phase](by_table[table.name])):
+        for k, segment in enumerate(segments_of_phase[phase](by_table[table.name])):
             # Groups of replicas partition the world: together they are one replica on every rank.
             if isinstance(segment.placement, Replicated) and segment.placement.ranks[0] != 0:
                 continue

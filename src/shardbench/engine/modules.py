@@ -186,7 +186,7 @@ class ShardedModule(TableModule):
 
     def shards(self) -> Shards:
         """Return this rank's shards of TorchRec's state."""
-        found: Shards = {}
+        by_table: Shards = {}
         if any(is_cached(table.segment) for table in self.tables.values()):
             # What was trained in a cache is written to the rows. Replicas' lookups are DDP's.
             for lookup in self.module._lookups:
@@ -194,20 +194,20 @@ class ShardedModule(TableModule):
                     kernel.flush()
         for name, value in self.module.state_dict().items():
             if hasattr(value, "local_shards"):
-                found[_logical(name)] = [(s.metadata.shard_offsets[0], s.tensor) for s in value.local_shards()]
+                by_table[_logical(name)] = [(s.metadata.shard_offsets[0], s.tensor) for s in value.local_shards()]
             else:
-                found[_logical(name)] = [(0, value)]
-        return found
+                by_table[_logical(name)] = [(0, value)]
+        return by_table
 
     def moments(self) -> dict[str, torch.Tensor]:
         """Return the moments that FBGEMM's kernels keep."""
-        found: dict[str, torch.Tensor] = {}
+        by_table: dict[str, torch.Tensor] = {}
         for lookup in self.module._lookups:
             for kernel in getattr(lookup, "_emb_modules", ()):
                 states = kernel.emb_module.split_optimizer_states()
                 for table, state in zip(kernel.config.embedding_tables, states):
-                    found[table.name] = state[0].view(-1)
-        return found
+                    by_table[table.name] = state[0].view(-1)
+        return by_table
 
     def replicated_parameters(self) -> list[torch.nn.Parameter]:
         """Return the weights of data-parallel tables."""
@@ -348,10 +348,10 @@ class HostTables(ShardedModule):
 
     def output(self, received: Any, vectors: list[torch.Tensor]) -> Any:
         """Exchange vectors between the hosts and copy them to the device."""
-        given = super().output(received, vectors)
-        if isinstance(given, dict):
-            return {name: self._copied(rows) for name, rows in given.items()}
-        return [self._copied(pooled) for pooled in given]
+        outputs = super().output(received, vectors)
+        if isinstance(outputs, dict):
+            return {name: self._copied(rows) for name, rows in outputs.items()}
+        return [self._copied(pooled) for pooled in outputs]
 
     def _copied(self, vectors: torch.Tensor) -> torch.Tensor:
         copied: torch.Tensor = _ToDevice.apply(vectors, self._device)  # type: ignore[no-untyped-call]
@@ -368,10 +368,10 @@ class _ToDevice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        found = gradients[0]
-        staged = torch.empty(found.shape, dtype=found.dtype, pin_memory=found.is_cuda)
+        gradient = gradients[0]
+        staged = torch.empty(gradient.shape, dtype=gradient.dtype, pin_memory=gradient.is_cuda)
         # Blocks until it is there: the CPUs read it next.
-        return staged.copy_(found), None
+        return staged.copy_(gradient), None
 
 
 class ReplicatedRows(TableModule):
@@ -417,11 +417,11 @@ def data_parallel_over(group: Any, module: torch.nn.Module, device: torch.device
 class _Rows(torch.nn.Module):
     def __init__(self, tables: Sequence[LogicalTable], precision: Precision, device: torch.device) -> None:
         super().__init__()
-        made = {
+        embeddings = {
             t.name: torch.nn.Embedding(t.rows, t.segment.columns, device=device, dtype=TENSOR_TYPES[precision])
             for t in tables
         }
-        self.tables = torch.nn.ModuleDict(made)
+        self.tables = torch.nn.ModuleDict(embeddings)
         self._table_of = {key: t.name for t in tables for key in t.keys}
 
     def forward(self, lookups: KeyedJaggedTensor) -> list[torch.Tensor]:

@@ -21,9 +21,9 @@ from shardbench.engine.turns import Contender
 
 @dataclass(kw_only=True)
 class PipelinedStamps(Stamps):
-    """Stamps of a step whose phases come in several pieces: ``ended[i]`` is what went on between marks i and i + 1."""
+    """Stamps of a step whose phases come in several pieces: ``laps[i]`` is what went on between marks i and i + 1."""
 
-    ended: list[StepPhase] = field(default_factory=list)
+    laps: list[StepPhase] = field(default_factory=list)
 
     def phases(self, ms: Callable[[Any, Any], Any], kernel_ms: Callable[[Any, Any], Any]) -> dict[str, float]:
         """Milliseconds by phase: kernels' by ``kernel_ms(start, stop)``, all others' by ``ms``.
@@ -31,17 +31,17 @@ class PipelinedStamps(Stamps):
         ``input`` is what the step itself waits and works for lookups, this batch's and the next one's: what of the
         exchange goes on behind other phases is in none.
         """
-        found: dict[str, float] = dict.fromkeys(MEASURED_PHASES, 0.0)
-        for phase, (start, stop) in zip(self.ended, pairwise(self.marks), strict=True):
+        times_ms: dict[str, float] = dict.fromkeys(MEASURED_PHASES, 0.0)
+        for phase, (start, stop) in zip(self.laps, pairwise(self.marks), strict=True):
             if phase is StepPhase.OUTPUT_BACKWARD:
                 lookups = sum(kernel_ms(a, b) for a, b in self.lookups)
                 dense_done = self.vectors_ready[0] if self.vectors_ready else start
-                found[StepPhase.DENSE] += ms(start, dense_done)
-                found[StepPhase.LOOKUP_BACKWARD] += lookups
-                found[phase] += max(0.0, ms(dense_done, stop) - lookups)
+                times_ms[StepPhase.DENSE] += ms(start, dense_done)
+                times_ms[StepPhase.LOOKUP_BACKWARD] += lookups
+                times_ms[phase] += max(0.0, ms(dense_done, stop) - lookups)
             else:
-                found[phase] += (kernel_ms if phase is StepPhase.LOOKUP else ms)(start, stop)
-        return {**found, "step": ms(self.marks[0], self.marks[-1])}
+                times_ms[phase] += (kernel_ms if phase is StepPhase.LOOKUP else ms)(start, stop)
+        return {**times_ms, "step": ms(self.marks[0], self.marks[-1])}
 
 
 class PipelinedStep(TrainingStep):
@@ -98,14 +98,14 @@ class PipelinedStep(TrainingStep):
         """Note that the phase ends here; nothing outside a step."""
         if self._stamps is not None:
             self._stamps.marks.append(self.clock.now())
-            self._stamps.ended.append(phase)
+            self._stamps.laps.append(phase)
 
     def train_on(self, batch: LocalBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return loss and logits of a batch whose lookups have been exchanged: the pipeline's forward pass."""
         self.enter(StepPart.OUTPUT)
         sent = dict(zip([module.key for module in self._sharded], self._tables(batch)))
-        held = {m.key: self._own_rows(m, batch) for m in self.modules if isinstance(m, ReplicatedRows)}
-        outputs = [self._arrived(module, batch, sent, held) for module in self.modules]
+        own_rows = {m.key: self._own_rows(m, batch) for m in self.modules if isinstance(m, ReplicatedRows)}
+        outputs = [self._receive(module, batch, sent, own_rows) for module in self.modules]
         self.lap(StepPhase.OUTPUT)
         assembled = self._assembled(outputs, batch)
         if self._stamps is not None:
@@ -132,15 +132,15 @@ class PipelinedStep(TrainingStep):
     def _own_rows(self, module: ReplicatedRows, batch: LocalBatch) -> list[torch.Tensor]:
         self.lap(StepPhase.OUTPUT)
         vectors = module.compute(batch.sparse.jagged[module.key])
-        self._looked_up(vectors)
+        self._end_lookup(vectors)
         return vectors
 
-    def _arrived(
-        self, module: TableModule, batch: LocalBatch, sent: dict[ModuleKey, Any], held: dict[ModuleKey, Any]
+    def _receive(
+        self, module: TableModule, batch: LocalBatch, sent: dict[ModuleKey, Any], own_rows: dict[ModuleKey, Any]
     ) -> Any:
         if isinstance(module, ShardedModule):
             return module.arrived(sent[module.key])
-        return module.output(batch.sparse.jagged[module.key], held[module.key])
+        return module.output(batch.sparse.jagged[module.key], own_rows[module.key])
 
     def _watch(self, module: ShardedModule) -> None:
         """Stamp a module's kernels where the pipeline runs them."""
@@ -157,9 +157,9 @@ class PipelinedStep(TrainingStep):
         sharded.compute_and_output_dist = stamped
         for lookup in sharded._lookups:
             lookup.register_forward_pre_hook(lambda *_: self.lap(StepPhase.OUTPUT))
-            lookup.register_forward_hook(lambda module, given, vectors: self._looked_up([vectors]))
+            lookup.register_forward_hook(lambda module, inputs, vectors: self._end_lookup([vectors]))
 
-    def _looked_up(self, vectors: list[torch.Tensor]) -> None:
+    def _end_lookup(self, vectors: list[torch.Tensor]) -> None:
         self.lap(StepPhase.LOOKUP)
         if self._stamps is not None:
             time_kernels(vectors, self.clock, self._stamps)

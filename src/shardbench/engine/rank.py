@@ -56,12 +56,12 @@ class Rank:
 
     def _check(self) -> None:
         """Raise BadInput where these ranks, or what lies here for them, are not those of the job."""
-        job, asked = self.job, self.job.topology
-        if asked.world_size != self.world:
-            raise BadInput(f"the job is for {asked.world_size} ranks but {self.world} were started")
+        job, topology = self.job, self.job.topology
+        if topology.world_size != self.world:
+            raise BadInput(f"the job is for {topology.world_size} ranks but {self.world} were started")
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
-        if here % asked.devices_per_node:
-            raise BadInput(f"the job has {asked.devices_per_node} ranks a node, {here} were started on this machine")
+        if here % topology.devices_per_node:
+            raise BadInput(f"the job has {topology.devices_per_node} ranks a node, {here} were started on this machine")
         batches = Batches(Path(job.batches))
         if job.batches_hash is not None and batches.hash != job.batches_hash:
             raise BadInput("the test batches that lie here are not those of the job")
@@ -135,7 +135,7 @@ class Rank:
                     step(counted.batch)
             step.bytes = None
             sent.append({name: (intra / period, inter / period) for name, (intra, inter) in mode.totals.items()})
-            calls.append({name: made.times(1.0 / period) for name, made in mode.calls.items()})
+            calls.append({name: calls_of_name.times(1.0 / period) for name, calls_of_name in mode.calls.items()})
         return sent, calls
 
     def _dump(self, own: PlanOnRank) -> None:
@@ -173,11 +173,11 @@ def run_rank(folder: Path, ran: Ran | None = None) -> int:
             phase=runner.current if runner else "start",
             rank=rank,
         )
-        report = RankError(failure=failure, ran=ran.ended() if ran else None)
+        report = RankError(failure=failure, ran=ran.with_load_at_end() if ran else None)
         write_atomically(folder / f"rank{rank}.error.json", to_json(report))
         return 1
-    left = result.model_copy(update={"ran": ran.ended() if ran else None})
-    write_atomically(folder / f"rank{rank}.json", result_text(left))
+    final_result = result.model_copy(update={"ran": ran.with_load_at_end() if ran else None})
+    write_atomically(folder / f"rank{rank}.json", result_text(final_result))
     dist.destroy_process_group()
     return 0
 

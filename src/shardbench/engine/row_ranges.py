@@ -34,7 +34,7 @@ def cut_ids(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range], rows:
         return {ranges[0]: RowCut(ids=ids, lengths=lengths, positions=None)}
     if all(a[1] == b[0] for a, b in zip(ranges, ranges[1:])):
         return _bucketize(ids, lengths, ranges)
-    return {chosen: _select(ids, lengths, chosen) for chosen in ranges}
+    return {row_range: _select(ids, lengths, row_range) for row_range in ranges}
 
 
 def _bucketize(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range]) -> dict[Range, RowCut]:
@@ -46,17 +46,17 @@ def _bucketize(ids: torch.Tensor, lengths: torch.Tensor, ranges: list[Range]) ->
     per_range = new_lengths.view(len(ranges), -1)
     sizes = per_range.sum(dim=1).tolist()
     # ``places[i]`` is where lookup i went; inverted, where each cut lookup came from.
-    came_from = torch.empty_like(places, dtype=torch.int64)
-    came_from[places.long()] = torch.arange(len(ids), device=ids.device)
-    pieces = zip(torch.split(new_ids, sizes), per_range, torch.split(came_from, sizes))
+    origins = torch.empty_like(places, dtype=torch.int64)
+    origins[places.long()] = torch.arange(len(ids), device=ids.device)
+    pieces = zip(torch.split(new_ids, sizes), per_range, torch.split(origins, sizes))
     return {
-        chosen: RowCut(ids=piece, lengths=counts, positions=positions)
-        for chosen, (piece, counts, positions) in zip(ranges, pieces)
+        row_range: RowCut(ids=piece, lengths=counts, positions=positions)
+        for row_range, (piece, counts, positions) in zip(ranges, pieces)
     }
 
 
-def _select(ids: torch.Tensor, lengths: torch.Tensor, chosen: Range) -> RowCut:
-    inside = (ids >= chosen[0]) & (ids < chosen[1])
+def _select(ids: torch.Tensor, lengths: torch.Tensor, row_range: Range) -> RowCut:
+    inside = (ids >= row_range[0]) & (ids < row_range[1])
     bag = torch.repeat_interleave(torch.arange(len(lengths), device=ids.device), lengths.long())
     counts = torch.bincount(bag[inside], minlength=len(lengths))
-    return RowCut(ids=ids[inside] - chosen[0], lengths=counts.to(torch.int32), positions=inside.nonzero().squeeze(1))
+    return RowCut(ids=ids[inside] - row_range[0], lengths=counts.to(torch.int32), positions=inside.nonzero().squeeze(1))

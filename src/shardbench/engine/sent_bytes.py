@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardbench.base.errors import Unsupported
 from shardbench.cost.accounting import SPLIT_BYTES
-from shardbench.cost.collectives import Calls, CollectiveName, called_by
+from shardbench.cost.collectives import Calls, CollectiveName, group_calls
 from shardbench.model.machine import Topology
 
 
@@ -87,7 +87,7 @@ class SentBytes(TorchDispatchMode):
 
     def _called(self, name: CollectiveName, ranks: list[int]) -> None:
         if len(ranks) > 1:
-            self.calls[name] = self.calls[name].plus(called_by(np.array([ranks]), self._topology))
+            self.calls[name] = self.calls[name].plus(group_calls(np.array([ranks]), self._topology))
 
     def _all_to_all(self, args: Any) -> None:
         _, sent, boxed, _, splits = args[:5]

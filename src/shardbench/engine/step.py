@@ -276,15 +276,15 @@ def _time_node(node: Any, clock: Clock, stamps: Stamps) -> None:
 
 def _kernel_nodes(pooled: list[torch.Tensor]) -> list[Any]:
     """Autograd nodes between the pooled vectors and the weights: the embedding kernels."""
-    found: dict[Any, None] = {}
+    nodes: dict[Any, None] = {}
     pending = [tensor.grad_fn for tensor in pooled if tensor.grad_fn is not None]
     while pending:
         node = pending.pop()
-        if node in found or type(node).__name__ == "AccumulateGrad":
+        if node in nodes or type(node).__name__ == "AccumulateGrad":
             continue
-        found[node] = None
+        nodes[node] = None
         pending.extend(parent for parent, _ in node.next_functions if parent is not None)
-    return list(found)
+    return list(nodes)
 
 
 def local_shards(modules: list[TableModule]) -> Shards:

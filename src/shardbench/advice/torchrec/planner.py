@@ -217,7 +217,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         if not found.tables:
             return ShardingPlan({})
         problem = self._problem(found, reserved)
-        limits = replace(found.kept, device_hbm_bytes=_capacities(reserved))
+        limits = replace(found.own_constraints, device_hbm_bytes=_capacities(reserved))
         question = CountedQuestion(problem, ProfileBatches(problem), DenseShape())
         begun = time.perf_counter()
         candidates = []
@@ -290,7 +290,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         local = answer.question.problem.topology.devices_per_node
         try:
             exported = export(answer.plan, devices_per_node=local, in_blocks=True)
-            made = plan_of(exported, found.found, found.names, self._topology.compute_device)
+            made = plan_of(exported, found.parts, found.names, self._topology.compute_device)
         except Unsupported as error:
             raise PlannerError(str(error)) from error
         for module_plan in made.plan.values():

@@ -31,7 +31,7 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Seen:
+class SeenRows:
     """Rows of a table that some batches ask for.
 
     ``ids`` int64 [seen] ascending, in frequency order of the train split; ``batches`` int64 [seen]:
@@ -49,16 +49,16 @@ class Seen:
 
     def any_rows(self) -> Curve:
         """Return the curve for memory that may hold any rows, as if these batches were known."""
-        often = np.bincount(self.batches)[::-1]
-        asked = np.arange(len(often))[::-1]
+        row_counts = np.bincount(self.batches)[::-1]
+        batches = np.arange(len(row_counts))[::-1]
         # Rows that as many batches ask for are on one line.
-        return self._curve(np.cumsum(often)[often > 0], (often * asked)[often > 0])
+        return self._curve(np.cumsum(row_counts)[row_counts > 0], (row_counts * batches)[row_counts > 0])
 
-    def _curve(self, rows: Ids, asked: Ints) -> Curve:
-        if not len(asked):
+    def _curve(self, rows: Ids, requests: Ints) -> Curve:
+        if not len(requests):
             return Curve.line(self.rows)
-        reached = np.cumsum(asked, dtype=np.float64)
-        x, y = np.concatenate([[0.0], rows]), np.concatenate([[0.0], reached / reached[-1]])
+        cumulative = np.cumsum(requests, dtype=np.float64)
+        x, y = np.concatenate([[0.0], rows]), np.concatenate([[0.0], cumulative / cumulative[-1]])
         corners = upper_hull(x, y)
         return Curve(rows=x[corners], share=y[corners])
 
@@ -70,17 +70,17 @@ def upper_hull(x: Floats, y: Floats) -> Ints:
     Where each round would leave out few of many points, quickhull goes on: over every edge so far the highest point
     becomes a corner, until none is above its edge.
     """
-    kept = np.arange(len(x))
-    while len(kept) > 2:
-        wide, high = np.diff(x[kept]), np.diff(y[kept])
+    points = np.arange(len(x))
+    while len(points) > 2:
+        wide, high = np.diff(x[points]), np.diff(y[points])
         above = np.concatenate([[True], high[:-1] * wide[1:] > high[1:] * wide[:-1], [True]])
-        left = np.count_nonzero(above)
-        if left == len(kept):
+        count = np.count_nonzero(above)
+        if count == len(points):
             break
-        if len(kept) > FEW_POINTS and left > MOST_KEPT * len(kept):
-            return np.asarray(kept[_quickhull(x[kept], y[kept])])
-        kept = kept[above]
-    return kept
+        if len(points) > FEW_POINTS and count > MOST_KEPT * len(points):
+            return np.asarray(points[_quickhull(x[points], y[points])])
+        points = points[above]
+    return points
 
 
 def _quickhull(x: Floats, y: Floats) -> Ints:
@@ -97,7 +97,7 @@ def _quickhull(x: Floats, y: Floats) -> Ints:
     return corners
 
 
-def most_saved(gains: Floats, curves: Sequence[Curve], row_bytes: Floats, capacity: float) -> float:
+def largest_saving(gains: Floats, curves: Sequence[Curve], row_bytes: Floats, capacity: float) -> float:
     """Return the most that ``capacity`` bytes, shared by tables, save, in the unit of ``gains``.
 
     ``gains`` [tables], none negative, are what a table saves whose accesses are all served from
@@ -121,5 +121,5 @@ def most_saved(gains: Floats, curves: Sequence[Curve], row_bytes: Floats, capaci
         return float(gains.sum())
     price = float(density[order[last]])
     starts = np.flatnonzero(np.diff(table, prepend=-1))
-    left = np.maximum.reduceat(gain - price * size, starts)
-    return min(float(gains.sum()), price * capacity + float(left.sum()))
+    surplus = np.maximum.reduceat(gain - price * size, starts)
+    return min(float(gains.sum()), price * capacity + float(surplus.sum()))

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.cost.bounds.capacity import Curve, Seen
+from shardbench.cost.bounds.capacity import Curve, SeenRows
 from shardbench.cost.bounds.embedding import alone_load, expected_table_loads
 from shardbench.cost.bounds.local_lookups import Blocks, LocalLookups, local_blocks, local_lookups_of
-from shardbench.cost.bounds.row_counts import AskedGroups, AskedRows, counted_rows, expected_entries, grouped
+from shardbench.cost.bounds.row_counts import BatchRows, RowGroups, counted_rows, expected_entries, grouped
 from shardbench.cost.bounds.row_prefixes import Prefixes, prefix_of
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups
@@ -39,7 +39,7 @@ class Demand:
     """Mean over batches of the ranks' bags, or lookups where a rank has fewer, summed over ranks, [tables]."""
     histories: Floats
     """Lookups of unpooled tables times their widths, by the rank that asks, [batches, world]."""
-    counts: AskedGroups
+    counts: RowGroups
     prefixes: Prefixes | None
     """The rows of ``counts`` in their order of frequency, where that is not the order of their lookups."""
     near: LocalLookups
@@ -51,39 +51,39 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags | CountedLook
     loads = Load.zeros(batches, len(tables))
     sources, histories = np.zeros((len(tables), world)), np.zeros((batches, world))
     first, near = np.zeros(len(tables)), np.zeros((3, len(tables), 3))
-    seen, counts, prefixes = [], [], []
+    seen_rows, counts, prefixes = [], [], []
     for i, table in enumerate(tables):
-        met: list[AskedRows] = []
+        batch_rows: list[BatchRows] = []
         blocks: list[Blocks] = []
         for n in range(batches):
-            found = bags(n, i)
-            lookups = found if isinstance(found, CountedLookups) else counted_lookups(found, problem, i)
+            batch_bags = bags(n, i)
+            lookups = batch_bags if isinstance(batch_bags, CountedLookups) else counted_lookups(batch_bags, problem, i)
             loads.values[n, i] = alone_load(problem, i, lookups).values
-            asked = lookups.by_source(0, table.rows)
-            sources[i] += asked / batches
-            first[i] += np.minimum(asked, problem.batch_size // world * table.features).sum() / batches
+            by_rank = lookups.by_source(0, table.rows)
+            sources[i] += by_rank / batches
+            first[i] += np.minimum(by_rank, problem.batch_size // world * table.features).sum() / batches
             if table.pooling is Pooling.NONE:
-                histories[n] += asked * table.dim
-            met.append(AskedRows.of(lookups))
-            blocks.append(local_blocks(lookups, met[-1], table, problem))
+                histories[n] += by_rank * table.dim
+            batch_rows.append(BatchRows.of(lookups))
+            blocks.append(local_blocks(lookups, batch_rows[-1], table, problem))
         near[:, i] = local_lookups_of(blocks, table, problem)
-        ids = met[0].ids
+        ids = batch_rows[0].ids
         times: Ints = np.ones_like(ids)
         if batches > 1:
-            ids, found_in = np.unique(np.concatenate([batch.ids for batch in met]), return_counts=True)
-            times = found_in.astype(np.int64)
-        seen.append(Seen(ids=ids, batches=times, rows=table.rows))
-        asked_rows = counted_rows(met, problem.topology)
-        counts.append(grouped(*asked_rows[1:]))
-        prefixes.append(prefix_of(asked_rows, table.rows))
+            ids, batch_counts = np.unique(np.concatenate([batch.ids for batch in batch_rows]), return_counts=True)
+            times = batch_counts.astype(np.int64)
+        seen_rows.append(SeenRows(ids=ids, batches=times, rows=table.rows))
+        table_rows = counted_rows(batch_rows, problem.topology)
+        counts.append(grouped(*table_rows[1:]))
+        prefixes.append(prefix_of(table_rows, table.rows))
     return Demand(
         loads=loads,
-        any_rows=tuple(rows.any_rows() for rows in seen),
-        hottest_first=tuple(rows.hottest_first() for rows in seen),
+        any_rows=tuple(rows.any_rows() for rows in seen_rows),
+        hottest_first=tuple(rows.hottest_first() for rows in seen_rows),
         sources=sources,
         first_by_rank=first,
         histories=histories,
-        counts=AskedGroups.of(counts),
+        counts=RowGroups.of(counts),
         prefixes=Prefixes.of(prefixes),
         near=LocalLookups(most=near[0], share=near[1], excess=near[2]),
     )
@@ -105,7 +105,7 @@ def expected_demand(problem: Problem) -> Demand:
         sources=np.repeat(totals[:, None] / world, world, axis=1),
         first_by_rank=np.minimum(totals, float(batch) * features),
         histories=np.full((1, world), float(totals @ widths) / world),
-        counts=AskedGroups.of([expected_entries(profile, batch, topology) for profile in problem.profiles]),
+        counts=RowGroups.of([expected_entries(profile, batch, topology) for profile in problem.profiles]),
         prefixes=None,
         near=LocalLookups(most=totals[:, None] * shares, share=shares, excess=np.zeros((len(totals), 3))),
     )
@@ -116,5 +116,5 @@ def _expected_curve(profile: AccessProfile, lookups: float) -> Curve:
     if not profile.lookups or lookups <= 0:
         return Curve.line(profile.rows)
     ends = np.unique(np.cumsum([0.0, *profile.row_counts, profile.rows - profile.seen_rows]))
-    reached = profile.distinct_below(lookups, ends)
-    return Curve(rows=ends, share=reached / reached[-1])
+    distinct = profile.distinct_below(lookups, ends)
+    return Curve(rows=ends, share=distinct / distinct[-1])

@@ -27,10 +27,10 @@ cheaper a row); every part of a table is a table to go through.
 its value with everything in UVM less, for every distinct row that a batch asks for and every column of it in HBM,
 a table's constant. Weights and state of that column take a ``dim``-th of the row's bytes at least, of W x capacity
 bytes in all; replicas take more. What can be saved at most is a fractional knapsack over concave curves
-(``capacity.most_saved``). A curve is the share of a table's distinct accesses that its r best rows have:
-  - for any plan, the rows that most batches ask for, as if the batches were known (``Seen.any_rows``);
+(``capacity.largest_saving``). A curve is the share of a table's distinct accesses that its r best rows have:
+  - for any plan, the rows that most batches ask for, as if the batches were known (``SeenRows.any_rows``);
   - for a plan that keeps the order (``keeps_order``: no row of a table in UVM is hotter, by the train split, than one
-    in HBM), the concave hull of what its first r rows have (``Seen.hottest_first``), which is larger or equal
+    in HBM), the concave hull of what its first r rows have (``SeenRows.hottest_first``), which is larger or equal
     between its corners, so that columns with different r are covered.
 Rows in UVM that are faster there (on no real machine) are taken to fit.
 
@@ -56,7 +56,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.accounting import INDEX_BYTES
-from shardbench.cost.bounds.capacity import Curve, most_saved
+from shardbench.cost.bounds.capacity import Curve, largest_saving
 from shardbench.cost.costmodel import backward_work_s, calls_s, embedding_ms, forward_work_s, gather_rate
 from shardbench.cost.load import Load, TierRows, in_uvm, segment_load
 from shardbench.cost.lookups import ExpectedLookups, TableLookups
@@ -93,12 +93,12 @@ def expected_table_loads(problem: Problem) -> Load:
 def alone_load(problem: Problem, i: int, lookups: TableLookups) -> Load:
     """Return the load of table i alone on one device in HBM, []."""
     table = problem.tables[i]
-    asked = float(lookups.by_source(0, table.rows).sum())
+    lookup_count = float(lookups.by_source(0, table.rows).sum())
     pooled = table.pooling is Pooling.SUM
     return segment_load(
-        lookups=asked,
+        lookups=lookup_count,
         distinct=float(lookups.distinct(0, table.rows, 1)[0]),
-        bags=float(problem.batch_size * table.features) if pooled else asked,
+        bags=float(problem.batch_size * table.features) if pooled else lookup_count,
         longest_bag=float(lookups.longest_bag(0, table.rows, 1, 1)[0, 0]) if pooled else 0.0,
         rows=float(table.rows),
         columns=table.dim,
@@ -145,8 +145,8 @@ def split_bound(loads: Load, problem: Problem, moves: frozenset[Move], curves: S
     loads = _batches(loads)
     if not loads.bags.any():
         return Bound(ms=0.0, fixed_ms=0.0)
-    found = [_split(pair, loads, problem, moves, curves) for pair in _pairs(problem.machine.constants)]
-    best = max(found, key=lambda bound: bound.ms)
+    bounds = [_split(pair, loads, problem, moves, curves) for pair in _pairs(problem.machine.constants)]
+    best = max(bounds, key=lambda bound: bound.ms)
     return Bound(ms=best.ms * (1.0 - ROUNDING), fixed_ms=best.fixed_ms * (1.0 - ROUNDING))
 
 
@@ -198,10 +198,10 @@ def _split(
     hbm = 1e3 * pair.least_s(loads, constants, moves)
     uvm = 1e3 * pair.least_s(in_uvm(loads), constants, moves) if reads_uvm(problem, moves) else hbm
     gains = np.maximum((uvm - hbm).mean(axis=0), 0.0)
-    saved = gains.sum()
+    saving = gains.sum()
     if curves is not None:
-        saved = _saved_by_hbm(gains, curves, problem)
-    each_ms = float(uvm.mean(axis=0).sum() - saved) / world
+        saving = _hbm_saving(gains, curves, problem)
+    each_ms = float(uvm.mean(axis=0).sum() - saving) / world
     pooled = np.array([table.pooling is Pooling.SUM for table in problem.tables])
     sequences = np.maximum(hbm, uvm)[:, ~pooled].sum(axis=1)
     nonempty = float(loads.bags.any(axis=1).mean())
@@ -212,17 +212,17 @@ def _split(
     return Bound(ms=max(bounds)[0], fixed_ms=max(bounds)[1])
 
 
-def _saved_by_hbm(gains: Floats, curves: Sequence[Curve], problem: Problem) -> float:
+def _hbm_saving(gains: Floats, curves: Sequence[Curve], problem: Problem) -> float:
     """Return the most that the HBM of all devices together saves, in the unit of ``gains``."""
     row_bytes = np.array([problem.weight_bytes(t) / t.rows for t in problem.tables])
-    return most_saved(gains, curves, row_bytes, float(problem.world_size * problem.topology.hbm_bytes))
+    return largest_saving(gains, curves, row_bytes, float(problem.world_size * problem.topology.hbm_bytes))
 
 
 def _fewest_share(works: Floats, needed: float) -> float:
     """Return the share of the fewest batches whose works [batches] add up to ``needed`` in the mean; 1 if none do."""
-    reached = np.cumsum(np.sort(works)[::-1]) / len(works)
+    cumulative = np.cumsum(np.sort(works)[::-1]) / len(works)
     # A sum that is equal but for rounding is reached.
-    fewest = 1 + int(np.searchsorted(reached, needed * (1.0 - ROUNDING)))
+    fewest = 1 + int(np.searchsorted(cumulative, needed * (1.0 - ROUNDING)))
     return min(fewest, len(works)) / len(works)
 
 
@@ -231,11 +231,11 @@ def _whole_ms(pair: _CostPair, loads: Load, problem: Problem, moves: frozenset[M
     gains = np.maximum(uvm - hbm, 0.0)
     world = problem.world_size
     lines = [Curve.line(table.rows) for table in problem.tables]
-    saved = _saved_by_hbm(gains, lines, problem)
+    saving = _hbm_saving(gains, lines, problem)
     # Of the tables that have any bag, the one that has them in the fewest batches.
     active = (loads.bags > 0).mean(axis=0)
     paid_ms = pair.fixed_ms * float(active[active > 0].min())
-    return paid_ms + max(float(uvm.sum() - saved) / world, pigeonhole_ms(np.minimum(hbm, uvm), world))
+    return paid_ms + max(float(uvm.sum() - saving) / world, pigeonhole_ms(np.minimum(hbm, uvm), world))
 
 
 def by_tier(

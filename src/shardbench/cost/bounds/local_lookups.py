@@ -23,7 +23,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
-from shardbench.cost.bounds.row_counts import AskedRows
+from shardbench.cost.bounds.row_counts import BatchRows
 from shardbench.cost.lookups import CountedLookups
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
@@ -77,34 +77,34 @@ def local_lookups_of(batches: Sequence[Blocks], table: Table, problem: Problem) 
 
 def _weighted_quantile(values: Floats, weights: Floats, level: float) -> float:
     order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order[int(np.searchsorted(reached, level * reached[-1]))]])
+    cumulative = np.cumsum(weights[order])
+    return float(values[order[int(np.searchsorted(cumulative, level * cumulative[-1]))]])
 
 
-def local_blocks(lookups: CountedLookups, asked: AskedRows, table: Table, problem: Problem) -> Blocks:
+def local_blocks(lookups: CountedLookups, rows: BatchRows, table: Table, problem: Problem) -> Blocks:
     """Return the blocks of a table's rows in one batch, with the most lookups of each that are near."""
     topology = problem.topology
     nodes, local, world = topology.nodes, topology.devices_per_node, topology.world_size
-    values, source = lookups.values, asked.source
+    values, source = lookups.values, rows.source
     if world == 1 or not len(values):
         return Blocks(lookups=np.zeros(0, dtype=np.int64), near=np.zeros((0, 3), dtype=np.int64))
-    block_of_id = (np.cumsum(asked.times) - asked.times) // block_lookups(table, problem)
+    block_of_id = (np.cumsum(rows.times) - rows.times) // block_lookups(table, problem)
     # They ascend; without those that no row begins in.
     block_of_id = np.cumsum(np.diff(block_of_id, prepend=0) > 0)
-    block = block_of_id[asked.which]
+    block = block_of_id[rows.which]
     blocks = int(block_of_id[-1]) + 1
     residue, cells, times = values % world, blocks * world * world, None
     if cells <= len(values):
         # Lookups of one block, one asking rank and one residue are alike: they are counted once.
         alike = np.bincount((block * world + source) * world + residue, minlength=cells)
-        kept = np.flatnonzero(alike)
-        times, (block, source, residue) = alike[kept], np.unravel_index(kept, (blocks, world, world))
+        filled_cells = np.flatnonzero(alike)
+        times, (block, source, residue) = alike[filled_cells], np.unravel_index(filled_cells, (blocks, world, world))
     node, own = source // local, source % local
 
     def tally(choice: Ints, choices: int) -> Ints:
         """Count lookups by block and by the choice of a first device that brings them near."""
-        found = np.bincount(block * choices + choice, times, minlength=blocks * choices)
-        return np.asarray(found.astype(np.int64).reshape(blocks, choices))
+        counts = np.bincount(block * choices + choice, times, minlength=blocks * choices)
+        return np.asarray(counts.astype(np.int64).reshape(blocks, choices))
 
     on_rank = tally(source, world)
     by_node = on_rank.reshape(blocks, nodes, local).sum(axis=2)

@@ -19,7 +19,7 @@ ALIKE = 1.05
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AskedGroups:
+class RowGroups:
     """Rows by their mean lookups of a batch, table after table.
 
     Rows of about equal lookups are two entries, of the fewest and of the most, with rows and lookups that add up to
@@ -39,15 +39,15 @@ class AskedGroups:
     """First entry of each table, and the end, int64 [tables + 1]."""
 
     @classmethod
-    def of(cls, tables: Sequence[Floats]) -> "AskedGroups":
+    def of(cls, tables: Sequence[Floats]) -> "RowGroups":
         """Join each table's lookups, rows, ranks and nodes of entries, [4, entries]."""
-        joined = np.concatenate(tables, axis=1)
+        fields = np.concatenate(tables, axis=1)
         starts = np.concatenate([[0], np.cumsum([entries.shape[1] for entries in tables])]).astype(np.int64)
-        return cls(lookups=joined[0], rows=joined[1], more_ranks=joined[2], more_nodes=joined[3], starts=starts)
+        return cls(lookups=fields[0], rows=fields[1], more_ranks=fields[2], more_nodes=fields[3], starts=starts)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AskedRows:
+class BatchRows:
     """The rows that one batch asks a table for."""
 
     ids: Ids
@@ -60,7 +60,7 @@ class AskedRows:
     """The rank that asks, [lookups]."""
 
     @classmethod
-    def of(cls, lookups: CountedLookups) -> "AskedRows":
+    def of(cls, lookups: CountedLookups) -> "BatchRows":
         """Return the rows that a batch's lookups ask for."""
         values, rows = lookups.values, lookups.rows
         source = np.repeat(np.arange(lookups.world), np.diff(lookups.ends))
@@ -75,20 +75,20 @@ class AskedRows:
     def spread(self, topology: Topology) -> tuple[Ints, Ints]:
         """Return the fewest ranks and nodes beyond the first that ask for each row, [rows] each."""
         world, local = topology.world_size, topology.devices_per_node
-        often = np.flatnonzero(OFTEN * self.times >= world)
+        frequent = np.flatnonzero(OFTEN * self.times >= world)
         place = np.full(len(self.ids), -1, dtype=np.int64)
-        place[often] = np.arange(len(often))
+        place[frequent] = np.arange(len(frequent))
         at = place[self.which]
-        asks = np.zeros((len(often), world), dtype=np.bool_)
-        known = np.flatnonzero(at >= 0)
-        asks.reshape(-1)[at[known] * world + self.source[known]] = True
+        asks = np.zeros((len(frequent), world), dtype=np.bool_)
+        frequent_lookups = np.flatnonzero(at >= 0)
+        asks.reshape(-1)[at[frequent_lookups] * world + self.source[frequent_lookups]] = True
         ranks, nodes = np.zeros((2, len(self.ids)), dtype=np.int64)
-        ranks[often] = asks.sum(axis=1) - 1
-        nodes[often] = asks.reshape(len(often), topology.nodes, local).any(axis=2).sum(axis=1) - 1
+        ranks[frequent] = asks.sum(axis=1) - 1
+        nodes[frequent] = asks.reshape(len(frequent), topology.nodes, local).any(axis=2).sum(axis=1) - 1
         return ranks, nodes
 
 
-def counted_rows(batches: Sequence[AskedRows], topology: Topology) -> Floats:
+def counted_rows(batches: Sequence[BatchRows], topology: Topology) -> Floats:
     """Return the rows asked for: id (ascending), mean lookups, 1, mean ranks and nodes beyond the first, [5, rows]."""
     spread = [batch.spread(topology) for batch in batches]
     if len(batches) == 1:
@@ -105,22 +105,22 @@ def counted_rows(batches: Sequence[AskedRows], topology: Topology) -> Floats:
 
 
 def expected_entries(profile: AccessProfile, batch_size: int, topology: Topology) -> Floats:
-    """Return the entries of a table for ``AskedGroups`` under a training profile, [4, entries]."""
+    """Return the entries of a table for ``RowGroups`` under a training profile, [4, entries]."""
     counts = np.asarray(profile.counts, dtype=np.float64)
     rows = np.asarray(profile.row_counts, dtype=np.float64)
     if not len(counts):
         return np.zeros((4, 0))
     total = profile.mean_pooling * batch_size
-    met = profile.met_shares(total)
+    met_shares = profile.met_shares(total)
     spread = [
-        np.maximum(groups * profile.met_shares(total / groups) - met, 0.0)
+        np.maximum(groups * profile.met_shares(total / groups) - met_shares, 0.0)
         for groups in (topology.world_size, topology.nodes)
     ]
     return grouped(counts / profile.samples * batch_size, rows, *spread)
 
 
 def grouped(lookups: Floats, rows: Floats, ranks: Floats, nodes: Floats) -> Floats:
-    """Return rows of about equal lookups as two entries each, as ``AskedGroups`` has them, [4, entries]."""
+    """Return rows of about equal lookups as two entries each, as ``RowGroups`` has them, [4, entries]."""
     if not len(lookups):
         return np.zeros((4, 0))
     order = np.argsort(-lookups, kind="stable")
@@ -128,10 +128,10 @@ def grouped(lookups: Floats, rows: Floats, ranks: Floats, nodes: Floats) -> Floa
     group = np.floor(np.log(lookups) / np.log(ALIKE))
     first = np.flatnonzero(np.diff(group, prepend=np.nan) != 0)
     most, fewest = lookups[first], lookups[np.append(first[1:], len(lookups)) - 1]
-    count, asked = np.add.reduceat(rows, first), np.add.reduceat(rows * lookups, first)
+    count, lookup_sums = np.add.reduceat(rows, first), np.add.reduceat(rows * lookups, first)
     gap = most - fewest
     # So many rows at ``most``, the others at ``fewest``, have as many lookups.
-    above = np.divide(asked - count * fewest, gap, out=count.copy(), where=gap > 1e-9 * most)
+    above = np.divide(lookup_sums - count * fewest, gap, out=count.copy(), where=gap > 1e-9 * most)
     above = np.clip(above, 0.0, count)
     least = [np.minimum.reduceat(field, first) for field in (ranks, nodes)]
     high = np.array([most, above, *least])

@@ -62,11 +62,11 @@ class Prefixes:
         least = (rising + falling).min(axis=0)
         lowest = rising[:-1] + falling[1:]
         # What rounding may hide is looked into as well.
-        chosen = np.flatnonzero(lowest <= least + ROUNDING * (rising[-1] - falling[-1]))
-        table = chosen % len(least)
-        rising, falling = _signed(by_run[..., chosen], [each[table] for each in change])
+        runs = np.flatnonzero(lowest <= least + ROUNDING * (rising[-1] - falling[-1]))
+        table = runs % len(least)
+        rising, falling = _signed(by_run[..., runs], [each[table] for each in change])
         np.minimum.at(least, table, (rising + falling).min(axis=0))
-        inside = np.where(single[:, chosen], np.inf, rising[:-1] + falling[1:])
+        inside = np.where(single[:, runs], np.inf, rising[:-1] + falling[1:])
         np.minimum.at(least, table, inside.min(axis=0))
         return np.asarray(least)
 
@@ -83,15 +83,15 @@ def _signed(fields: Floats, change: Sequence[Floats]) -> tuple[Floats, Floats]:
     return rising, falling
 
 
-def prefix_of(asked: Floats, rows: int) -> Floats:
-    """Return a table's sums for ``Prefixes``, [4, ends]; ``asked`` [5, rows asked for] is that of ``counted_rows``."""
-    ids, lookups, _, ranks, nodes = asked
+def prefix_of(table_rows: Floats, rows: int) -> Floats:
+    """Return a table's sums for ``Prefixes``, [4, ends]; ``table_rows`` are those of ``counted_rows``."""
+    ids, lookups, _, ranks, nodes = table_rows
     if not len(ids):
         return np.array([[0.0, rows], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
-    reached = np.cumsum(lookups)
+    cumulative = np.cumsum(lookups)
     # The first row of each block, and of the rows after the last that is asked for.
-    block = np.minimum((reached - lookups) * (BLOCKS / reached[-1]), BLOCKS - 1).astype(np.int64)
-    alone = lookups * BLOCKS > reached[-1]
+    block = np.minimum((cumulative - lookups) * (BLOCKS / cumulative[-1]), BLOCKS - 1).astype(np.int64)
+    alone = lookups * BLOCKS > cumulative[-1]
     first = np.flatnonzero((np.diff(block, prepend=-1) != 0) | alone | np.append(False, alone[:-1]))
     ends = np.concatenate([[0.0], ids[first], [ids[-1] + 1.0, float(rows)]])
     before = [np.concatenate([[0.0], np.cumsum(field)]) for field in (lookups, ranks, nodes)]

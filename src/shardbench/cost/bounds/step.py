@@ -96,7 +96,7 @@ class StepBounds:
     demand: Demand
     problem: Problem
     dense: DenseShape
-    _found: dict[tuple[frozenset[Move], bool, ShardingGroups | None], StepBound] = field(
+    _bounds: dict[tuple[frozenset[Move], bool, ShardingGroups | None], StepBound] = field(
         default_factory=dict, init=False
     )
 
@@ -114,9 +114,11 @@ class StepBounds:
         They have these sharding groups.
         """
         key = moves & DEVICE_MOVES, ordered, groups
-        if key not in self._found:
-            self._found[key] = step_bound(self.demand, self.problem, self.dense, key[0], ordered=ordered, groups=groups)
-        return self._found[key]
+        if key not in self._bounds:
+            self._bounds[key] = step_bound(
+                self.demand, self.problem, self.dense, key[0], ordered=ordered, groups=groups
+            )
+        return self._bounds[key]
 
 
 def in_order(plan: Plan) -> bool:
@@ -157,22 +159,22 @@ def _improved(relaxation: Relaxation, prices: Prices, value: float, names: tuple
     scale = relaxation.hbm_scale if memory else 1.0
     best = value, prices
 
-    def tried(x: float) -> float:
+    def try_price(x: float) -> float:
         nonlocal best
         price = scale * (16.0**x - 1.0) if memory else x
         candidate = replace(prices, **dict.fromkeys(names, price))
-        found = relaxation.value_ms(candidate)
-        if found > best[0]:
-            best = found, candidate
-        return found
+        bound_ms = relaxation.value_ms(candidate)
+        if bound_ms > best[0]:
+            best = bound_ms, candidate
+        return bound_ms
 
     price = getattr(prices, names[-1])
     at, top = (math.log(price / scale + 1.0, 16.0), HBM_RANGE) if memory else (price, 1.0)
     # A concave function that falls at both sides of a point has its maximum there.
-    if at < top and tried(min(at + STEP, top)) > value:
-        _sections(tried, at, top)
-    elif at > 0.0 and tried(max(at - STEP, 0.0)) > value:
-        _sections(tried, 0.0, at)
+    if at < top and try_price(min(at + STEP, top)) > value:
+        _sections(try_price, at, top)
+    elif at > 0.0 and try_price(max(at - STEP, 0.0)) > value:
+        _sections(try_price, 0.0, at)
     return best[1], best[0]
 
 

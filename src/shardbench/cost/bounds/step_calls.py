@@ -6,7 +6,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
-from shardbench.cost.collectives import Calls, called_by, grouped, latencies_s
+from shardbench.cost.collectives import Calls, group_calls, grouped, latencies_s
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling, StepSchedule
@@ -25,30 +25,30 @@ Scopes = frozenset[int]
 
 def scopes_of(problem: Problem, moves: frozenset[Move]) -> tuple[int, ...]:
     """Return the scopes that plans made with ``moves`` may use; raises BadInput where there is none."""
-    found = []
+    scopes = []
     if moves & {Move.TABLE, Move.ROWS}:
-        found.append(RANK)
+        scopes.append(RANK)
     if Move.ROWS in moves:
-        found += [NODE, WORLD] if problem.topology.nodes > 1 else [WORLD]
+        scopes += [NODE, WORLD] if problem.topology.nodes > 1 else [WORLD]
     if {Move.ROWS, Move.REPLICATE} <= moves:
-        found.append(NODES)
+        scopes.append(NODES)
     if Move.REPLICATE in moves:
-        found += [LOCAL, COPIES]
-    if not found:
+        scopes += [LOCAL, COPIES]
+    if not scopes:
         raise BadInput(f"no plan can be made with the moves {', '.join(sorted(moves)) or 'none'}")
-    return tuple(found)
+    return tuple(scopes)
 
 
 class Modules:
     """Pooled tables are one module, unpooled ones of a width another; each kind of scope in it has its own calls."""
 
     def __init__(self, problem: Problem, moves: frozenset[Move], sets: list[Scopes], groups: Ints) -> None:
-        self._group, self._replicas = called_by(groups, problem.topology), called_by(groups.T, problem.topology)
+        self._group, self._replicas = group_calls(groups, problem.topology), group_calls(groups.T, problem.topology)
         scopes = scopes_of(problem, moves)
         self._problem, self._latency = problem, latencies_s(problem.machine)
         masks = product((False, True), repeat=len(scopes))
         uses = [Scopes(scope for scope, chosen in zip(scopes, mask) if chosen) for mask in masks if any(mask)]
-        self._members = [[i for i, some in enumerate(sets) if some <= used] for used in uses]
+        self._members = [[i for i, scope_set in enumerate(sets) if scope_set <= use] for use in uses]
         pooled = np.array([t.pooling is Pooling.SUM for t in problem.tables])
         dims = np.array([t.dim for t in problem.tables])
         widths = [] if pooled.all() else [None] if Move.COLUMNS in moves else np.unique(dims[~pooled]).tolist()
@@ -60,11 +60,11 @@ class Modules:
         self._lookups = 3.0 * (problem.schedule is StepSchedule.SEQUENTIAL)
         # Whether pooled vectors are exchanged, so that unpooled tables' calls of that phase are waited for.
         self._exchanged = np.array(
-            [RANK in used or (NODE in used and several) or (LOCAL in used and shared) for used in uses]
+            [RANK in use or (NODE in use and several) or (LOCAL in use and shared) for use in uses]
         )
-        self._pooled = np.array([self._calls_s(used, pooled=True, vectors=True) for used in uses])
+        self._pooled = np.array([self._calls_s(use, pooled=True, vectors=True) for use in uses])
         self._unpooled = np.array(
-            [[self._calls_s(used, pooled=False, vectors=sent) for used in uses] for sent in (False, True)]
+            [[self._calls_s(use, pooled=False, vectors=sent) for use in uses] for sent in (False, True)]
         )
 
     def least_s(self, costs: Floats, backward: float = 1.0, reduced: float = 1.0) -> float:
@@ -81,12 +81,12 @@ class Modules:
             return float(unpooled[0])
         return float((pooled_s + served[:, 0] + unpooled[self._exchanged.astype(np.int64)]).min())
 
-    def _calls_s(self, used: Scopes, *, pooled: bool, vectors: bool) -> tuple[float, float, float]:
+    def _calls_s(self, use: Scopes, *, pooled: bool, vectors: bool) -> tuple[float, float, float]:
         """Return seconds of calls before the backward pass, in it, and of all-reduces."""
-        rank, node, world, nodes, local, copies = (int(scope in used) for scope in range(6))
+        rank, node, world, nodes, local, copies = (int(scope in use) for scope in range(6))
         # All copies of the groups are all-reduced together: counted with the pooled module.
-        reduced = self._seconds(copies) + self._waited(self._replicas.times(int(pooled and nodes + local > 0)))
-        modules = self._problem.machine.constants.module_s * len(used)
+        reduced = self._seconds(copies) + self._latency_sum(self._replicas.times(int(pooled and nodes + local > 0)))
+        modules = self._problem.machine.constants.module_s * len(use)
         first = modules + self._lookups * self._seconds(rank + node + world, nodes + local)
         if pooled:
             sent = self._seconds(rank, local, cross=node) + self._seconds(world, nodes, node=node)
@@ -96,7 +96,7 @@ class Modules:
 
     def _seconds(self, world: int, group: int = 0, *, node: int = 0, cross: int = 0) -> float:
         """Return the latency of calls, grouped as by ``Account``."""
-        return self._waited(grouped(self._problem.topology, world, node, cross).plus(self._group.times(group)))
+        return self._latency_sum(grouped(self._problem.topology, world, node, cross).plus(self._group.times(group)))
 
-    def _waited(self, calls: Calls) -> float:
+    def _latency_sum(self, calls: Calls) -> float:
         return sum(number * latency for number, latency in zip(calls, self._latency))

@@ -60,11 +60,11 @@ class KernelBounds:
         vectors = np.where(self.pooled, bags, self.lookups) * self.dims * VECTOR_BYTES
         vectors = vectors / constants.vector_copy_bytes_per_s
         forward = self._lengths_s + OUTPUT_PASSES * vectors
-        self.bags_placed = np.where(self.pooled, [forward, GRADIENT_PASSES * vectors], 0.0)
+        self.placing_bags_s = np.where(self.pooled, [forward, GRADIENT_PASSES * vectors], 0.0)
         """Seconds to put a pooled table's lengths and vectors in place on one device, [directions, tables]."""
-        self.placed = np.where(self.pooled, 0.0, [forward, GRADIENT_PASSES * vectors])
-        self.placed[0] += constants.lookup_copy_s * self.lookups
-        """Seconds to put lookups and unpooled tables' vectors in place wherever they are, as ``bags_placed``."""
+        self.placing_s = np.where(self.pooled, 0.0, [forward, GRADIENT_PASSES * vectors])
+        self.placing_s[0] += constants.lookup_copy_s * self.lookups
+        """Seconds to put lookups and unpooled tables' vectors in place wherever they are, as ``placing_bags_s``."""
         self.sent = float(not hides_sources(problem))
         """Weight of what is put in place to be sent."""
         self.lengths_sent = self.sent * constants.length_copy_s * bags
@@ -121,11 +121,11 @@ class KernelBounds:
         ]
         rates = [gather_rate(self.constants), *([self.constants.uvm_bytes_per_s] if self.in_uvm else [])]
         repeats = np.maximum(loads.lookup_bytes - loads.distinct_bytes, 0.0)
-        forward = [self._missed(repeats, loads.distinct_bytes, share, rate) for rate in rates]
+        forward = [self._mean_losses(repeats, loads.distinct_bytes, share, rate) for rate in rates]
         again = loads.gradient_bytes - loads.gradient_first_bytes
-        self._lost = [np.min(forward, axis=0), self._missed(again, loads.gradient_first_bytes, share, rates[0])]
+        self._losses = [np.min(forward, axis=0), self._mean_losses(again, loads.gradient_first_bytes, share, rates[0])]
 
-    def _missed(self, repeats: Floats, sets: Floats, share: Floats, rate: float) -> Floats:
+    def _mean_losses(self, repeats: Floats, sets: Floats, share: Floats, rate: float) -> Floats:
         """Return mean seconds that repeats [batches, tables] take beyond the cache's rate, [tables, widths]."""
         constants = self.constants
         reach = constants.cache_reach_ratio * constants.cache_bytes
@@ -143,20 +143,20 @@ class KernelBounds:
         if self.whole:
             return np.zeros(len(self.dims))
         copied = (self.sent + forward) * self.constants.lookup_copy_s
-        placed = self.lookups * copied + forward * self._lengths_s + self.lengths_sent
+        placing_s = self.lookups * copied + forward * self._lengths_s + self.lengths_sent
         same = np.maximum(forward * self._same[0] + backward * self._same[1], 0.0)
-        again = same + np.maximum(exchanged, 0.0) + placed
-        one = self._narrowest(again, forward * self._lost[0] + backward * self._lost[1])
+        again = same + np.maximum(exchanged, 0.0) + placing_s
+        one = self._narrowest(again, forward * self._losses[0] + backward * self._losses[1])
         if Move.ROWS not in self.moves:
             return one
         # A second segment of the same columns writes vectors again; one of an unpooled table is paid for as near.
         another = (backward + forward) * (self.table_s + self.bag_s) + forward * self.vector_s
-        placed_again = forward * self.bags_placed[0] + backward * self.bags_placed[1]
-        another = another + placed_again + self.lengths_sent * self.pooled
-        read = (forward * INDEX_BYTES + backward * self.constants.sort_bytes) / self.constants.hbm_bytes_per_s
-        streams = self.lookups * (read + copied)
-        return np.asarray(np.minimum(one, another + self._narrowest(streams, backward * self._lost[1])))
+        placing_again_s = forward * self.placing_bags_s[0] + backward * self.placing_bags_s[1]
+        another = another + placing_again_s + self.lengths_sent * self.pooled
+        read_s = (forward * INDEX_BYTES + backward * self.constants.sort_bytes) / self.constants.hbm_bytes_per_s
+        streams = self.lookups * (read_s + copied)
+        return np.asarray(np.minimum(one, another + self._narrowest(streams, backward * self._losses[1])))
 
-    def _narrowest(self, again: Floats, lost: Floats) -> Floats:
+    def _narrowest(self, again: Floats, losses: Floats) -> Floats:
         """Return the least over widths of what narrower segments pay ``again`` [tables] and lose [tables, widths]."""
-        return np.asarray((self._more * again[:, None] + lost).min(axis=1, where=self._fits, initial=np.inf))
+        return np.asarray((self._more * again[:, None] + losses).min(axis=1, where=self._fits, initial=np.inf))

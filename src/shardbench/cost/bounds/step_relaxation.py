@@ -145,7 +145,7 @@ class Relaxation:
 
     def __init__(
         self,
-        asked: Demand,
+        demand: Demand,
         problem: Problem,
         moves: frozenset[Move],
         *,
@@ -156,12 +156,12 @@ class Relaxation:
         """``reduced_s`` are seconds of the dense model's all-reduce; they count where the backward pass may hide it."""
         self.hides = hides_all_reduce(problem.machine)
         self._reduced_s = reduced_s if self.hides else 0.0
-        self.problem, self.moves, self.demand = problem, moves, asked
+        self.problem, self.moves, self.demand = problem, moves, demand
         self._groups, self._by_node = _Groups.of(sharding_groups(groups, problem.topology), problem), groups is None
         topology, tables = problem.topology, problem.tables
         self.world, self.local, self.nodes = topology.world_size, topology.devices_per_node, topology.nodes
         self.scopes = scopes_of(problem, moves)
-        self.kernels = KernelBounds(asked.loads, asked.first_by_rank, problem, moves)
+        self.kernels = KernelBounds(demand.loads, demand.first_by_rank, problem, moves)
         self._sets = self._scope_sets()
         self._modules = Modules(problem, moves, self._sets, self._groups.ranks)
         self.dims, self.pooled = self.kernels.dims, self.kernels.pooled
@@ -169,15 +169,15 @@ class Relaxation:
         self.rows = np.array([t.rows for t in tables], dtype=np.float64)
         self.row_bytes = np.array([problem.weight_bytes(t) / t.rows for t in tables])
         self.blocks = np.array([block_lookups(t, problem) for t in tables], dtype=np.float64)
-        self.lookups = asked.sources.sum(axis=1)
+        self.lookups = demand.sources.sum(axis=1)
         self.capacity = float(self.world * topology.hbm_bytes)
         self._number_s = conversion_s(problem)
-        self._busy = float(asked.loads.bags.any(axis=1).mean())
-        self._row_sums = RowSums(asked.counts, self.rows, asked.prefixes if ordered else None)
-        curves = asked.hottest_first if ordered else asked.any_rows
+        self._busy = float(demand.loads.bags.any(axis=1).mean())
+        self._row_sums = RowSums(demand.counts, self.rows, demand.prefixes if ordered else None)
+        curves = demand.hottest_first if ordered else demand.any_rows
         self._curves = Curves(curves if Move.ROWS in moves else [Curve.line(t.rows) for t in tables])
-        by_node = asked.sources.reshape(len(tables), self.nodes, self.local).sum(axis=2)
-        self._own, self._own_node = asked.sources, np.repeat(by_node, self.local, axis=1)
+        by_node = demand.sources.reshape(len(tables), self.nodes, self.local).sum(axis=2)
+        self._own, self._own_node = demand.sources, np.repeat(by_node, self.local, axis=1)
 
     def _scope_sets(self) -> list[Scopes]:
         """Return the sets of scopes of a column: at most one that holds a row once, one a node, and one of copies.
@@ -190,10 +190,10 @@ class Relaxation:
             [Scopes(), *(Scopes({scope}) for scope in self.scopes if scope in kind)]
             for kind in (ONCE, A_NODE, [COPIES])
         ]
-        found = [scopes for parts in product(*alike) if (scopes := Scopes().union(*parts))]
+        sets = [scopes for parts in product(*alike) if (scopes := Scopes().union(*parts))]
         if self.problem.machine.constants.bucketise_s > 0.0:
-            found += [Scopes({RANK, scope}) for scope in (NODE, WORLD) if scope in self.scopes]
-        return found
+            sets += [Scopes({RANK, scope}) for scope in (NODE, WORLD) if scope in self.scopes]
+        return sets
 
     def first_prices(self) -> Prices:
         """Return the prices to start from: the slower link at its full price, HBM for nothing."""
@@ -256,7 +256,7 @@ class Relaxation:
         near, near_copies = self._near(lookups, vectors, wide, once), self._near_copies(lookups, copied)
         again = INDEX_BYTES * lookups.far * self.lookups - near.indices + self._lengths(lookups)
         alone = self.kernels.alone(prices.forward, prices.backward, again)
-        found: list[Floats] = []
+        costs: list[Floats] = []
         least: dict[tuple[bool, bool, bool, bool], Floats] = {}
         constants = self.problem.machine.constants
         for scopes in self._sets:
@@ -278,14 +278,14 @@ class Relaxation:
                     else None,
                     a_row[COPIES] if lines[2] else None,
                 )
-                chosen = [some for some, used in zip((near, near_copies), lines) if used]
-                saved = sum(some.excess if mixed else some.most for some in chosen)
+                near_kinds = [near_kind for near_kind, is_used in zip((near, near_copies), lines) if is_used]
+                saving = sum(near_kind.excess if mixed else near_kind.most for near_kind in near_kinds)
                 if lines[1] or lines[2]:
-                    saved = saved + prices.backward * self.kernels.first_credit
-                least[lines] = work + rows - saved
+                    saving = saving + prices.backward * self.kernels.first_credit
+                least[lines] = work + rows - saving
             cost = least[lines] + sum(fixed[scope] for scope in scopes)
-            found.append(cost + alone if scopes == {RANK} else cost)
-        return np.array(found)
+            costs.append(cost + alone if scopes == {RANK} else cost)
+        return np.array(costs)
 
     def _link(self, weight: float, times: float = 1.0) -> _Link:
         """Return ``times`` the prices of bytes where the link between nodes has so much weight."""
@@ -312,7 +312,7 @@ class Relaxation:
             RANK: (1, 1, 1), NODE: (local, local, local), WORLD: (world, world, world),
             NODES: (world, group, group), LOCAL: (copies, 1, 1), COPIES: (world, 1, 0),
         }  # fmt: skip
-        a_device = prices.forward * (work.vector_s + work.bags_placed[0]) + prices.backward * work.bags_placed[1]
+        a_device = prices.forward * (work.vector_s + work.placing_bags_s[0]) + prices.backward * work.placing_bags_s[1]
         own = {
             scope: both * (tables * work.table_s + bags * work.bag_s) + bags * a_device + receivers * work.lengths_sent
             for scope, (tables, bags, receivers) in devices.items()
@@ -345,13 +345,13 @@ class Relaxation:
         """Return least seconds of the kernels' work and copies and of the memory that rows held once need, [tables]."""
         work = self.kernels
         t, b = prices.forward, prices.backward
-        placed: Floats = t * work.placed[0] + b * work.placed[1]
+        placing_s: Floats = t * work.placing_s[0] + b * work.placing_s[1]
         hot = t * work.forward + b * work.backward
         if not work.in_uvm:
-            return np.asarray(placed + hot + prices.hbm_byte * self.row_bytes * self.rows)
+            return np.asarray(placing_s + hot + prices.hbm_byte * self.row_bytes * self.rows)
         cold = t * work.forward_uvm + b * work.backward_uvm
-        saved = self._curves.most(np.maximum(cold - hot, 0.0), prices.hbm_byte * self.row_bytes)
-        return np.asarray(placed + cold - saved)
+        saving = self._curves.most(np.maximum(cold - hot, 0.0), prices.hbm_byte * self.row_bytes)
+        return np.asarray(placing_s + cold - saving)
 
     def _row_costs(self, prices: Prices, rows: _Link) -> dict[int, tuple[Floats, Floats]]:
         """Return seconds that copies of a row add on all devices, and for each further one asked, [tables] each."""
@@ -377,9 +377,9 @@ class Relaxation:
         """Return the most seconds that rows held once save because they are near."""
         if Move.ROWS not in self.moves:
             indices = INDEX_BYTES * lookups.near(self._own, self._own_node)
-            saved = indices + wide[:, None] * vectors.near(self._own, self._own_node)
+            saving = indices + wide[:, None] * vectors.near(self._own, self._own_node)
             nothing = np.zeros(len(self.dims))
-            return _Near(indices=indices.max(axis=1), most=saved.max(axis=1), share=nothing, excess=nothing)
+            return _Near(indices=indices.max(axis=1), most=saving.max(axis=1), share=nothing, excess=nothing)
         near = self.demand.near
 
         def seconds(near: Floats) -> Floats:

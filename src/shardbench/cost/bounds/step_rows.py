@@ -7,7 +7,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.bounds.capacity import Curve
-from shardbench.cost.bounds.row_counts import AskedGroups
+from shardbench.cost.bounds.row_counts import RowGroups
 from shardbench.cost.bounds.row_prefixes import Prefixes
 
 KEPT_CHANGES = 24
@@ -59,7 +59,7 @@ class Curves:
 class RowSums:
     """The sums over rows of the cheapest of up to three ways to serve them."""
 
-    def __init__(self, counts: AskedGroups, rows: Floats, prefixes: Prefixes | None = None) -> None:
+    def __init__(self, counts: RowGroups, rows: Floats, prefixes: Prefixes | None = None) -> None:
         self._prefixes, self._tables = prefixes, len(rows)
         self._table = np.repeat(np.arange(self._tables), np.diff(counts.starts))
         self._lookups, self._rows = counts.lookups, counts.rows
@@ -95,21 +95,21 @@ class RowSums:
         if copies is not None:
             ways.append(copies[0][at] + copies[1][at] * self._ranks)
             unseen.append(copies[0])
-        seen = np.bincount(at, np.min(ways, axis=0) * self._rows, minlength=self._tables)
-        return np.asarray(seen + np.min(unseen, axis=0) * self._unseen)
+        seen_sums = np.bincount(at, np.min(ways, axis=0) * self._rows, minlength=self._tables)
+        return np.asarray(seen_sums + np.min(unseen, axis=0) * self._unseen)
 
     def _all(
         self, once: Floats | None, nodes: tuple[Floats, Floats, Floats] | None, copies: tuple[Floats, Floats] | None
     ) -> Floats:
         """Return the sum over all rows in the one way that is given, which needs no row for itself."""
-        asked, lookups, ranks, nodes_more = self._sums
+        seen_rows, lookups, ranks, nodes_more = self._sums
         if once is not None:
             return once * lookups
         if nodes is not None:
-            return nodes[0] * lookups + nodes[1] * (asked + self._unseen) + nodes[2] * nodes_more
+            return nodes[0] * lookups + nodes[1] * (seen_rows + self._unseen) + nodes[2] * nodes_more
         if copies is None:
             raise ValueError("rows are served in one way at least")
-        return copies[0] * (asked + self._unseen) + copies[1] * ranks
+        return copies[0] * (seen_rows + self._unseen) + copies[1] * ranks
 
     def _in_order(
         self,

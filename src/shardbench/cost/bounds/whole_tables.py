@@ -33,17 +33,19 @@ def whole_tables_ms(demand: Demand, problem: Problem, moves: frozenset[Move], ca
     calls_ms += 1e3 * sent * float(sources.max())
     if not loads.bags.any():
         return calls_ms
-    given, got = _converted_ms(demand, problem)
-    calls_ms += got
+    converting_ms, own_converting_ms = _converted_ms(demand, problem)
+    calls_ms += own_converting_ms
     lookups, vectors = _exchanged_ms(demand, problem)
     lookups = sent * lookups
     own = 1.0 if problem.machine.device != "cpu" else 0.5
     floors = [max(float(ms.sum()) / world, pigeonhole_ms(own * ms, world)) for ms in (lookups, vectors)]
     apart = whole_table_bound_ms(loads, problem, moves) + floors[0] + 2.0 * floors[1]
-    apart += max(float(given.sum()) / world, pigeonhole_ms(given, world))
+    apart += max(float(converting_ms.sum()) / world, pigeonhole_ms(converting_ms, world))
     works = np.minimum(*by_tier(work_ms, loads, problem, moves & {Move.UVM}))
     works = (
-        works + given + 1e3 * (placing_forward_s(loads, constants) + placing_backward_s(loads, constants)).mean(axis=0)
+        works
+        + converting_ms
+        + 1e3 * (placing_forward_s(loads, constants) + placing_backward_s(loads, constants)).mean(axis=0)
     )
     launches = 2e3 * constants.launch_s * float(loads.bags.any(axis=1).mean())
     together = launches + pigeonhole_ms(works + own * (lookups + 2.0 * vectors), world)

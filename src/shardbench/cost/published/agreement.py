@@ -127,7 +127,7 @@ class Pair:
     predicted_ratio: float
 
     @property
-    def told_apart(self) -> bool:
+    def differs(self) -> bool:
         """Return whether the published times differ by more than DIFFERENT."""
         return max(self.published_ratio, 1.0 / self.published_ratio) > DIFFERENT
 
@@ -155,7 +155,7 @@ def pairs() -> list[Pair]:
 
     Those of caches in HBM come last (``cached.json``): nothing is fitted to them.
     """
-    found: list[Pair] = []
+    all_pairs: list[Pair] = []
     for name, family in published().families.items():
         runs: Runs = {}
         for point in family.points:
@@ -163,14 +163,14 @@ def pairs() -> list[Pair]:
             if names is not None:
                 both = point.published_ms, predicted_ms(point, family)
                 runs.setdefault(names[0], {}).setdefault(names[1], []).append(both)
-        found += _pairs_of(name, runs)
+        all_pairs += _pairs_of(name, runs)
     for name, cached in cached_runs().families.items():
         runs = {}
         for run in cached.points:
             what = f"{run.optimizer}, {run.tables} x {run.rows} rows, {run.lookups} lookups"
             runs.setdefault(what, {}).setdefault(run.placed, []).append((run.published_ms, run_ms(run, cached)))
-        found += _pairs_of(name, runs)
-    return found
+        all_pairs += _pairs_of(name, runs)
+    return all_pairs
 
 
 Runs = dict[str, dict[str, list[tuple[float, float]]]]
@@ -178,11 +178,11 @@ Runs = dict[str, dict[str, list[tuple[float, float]]]]
 
 
 def _pairs_of(family: str, runs: Runs) -> list[Pair]:
-    found: list[Pair] = []
+    family_pairs: list[Pair] = []
     for what, plans in runs.items():
         for first, second in combinations(sorted(plans), 2):
             (a, predicted_a), (b, predicted_b) = (np.median(plans[plan], axis=0) for plan in (first, second))
-            found.append(
+            family_pairs.append(
                 Pair(
                     family=family,
                     what=what,
@@ -192,7 +192,7 @@ def _pairs_of(family: str, runs: Runs) -> list[Pair]:
                     predicted_ratio=float(predicted_a / predicted_b),
                 )
             )
-    return found
+    return family_pairs
 
 
 def _paired(point: Point, family: Family) -> tuple[str, str] | None:
@@ -231,8 +231,8 @@ def held_out_steps(without: str = "") -> list[HeldOutStep]:
         for point in family.points if family.fitted else ():
             if isinstance(point, PublishedStep) and split[point.point] == HELD_OUT and point.machine != without:
                 runs.setdefault(plan_of(point), []).append((predicted_ms(point, family), point.published_ms))
-    found = [(tables, np.median(times, axis=0)) for (tables, _), times in runs.items()]
-    return [HeldOutStep(tables=tables, predicted_ms=float(p), measured_ms=float(m)) for tables, (p, m) in found]
+    medians = [(tables, np.median(times, axis=0)) for (tables, _), times in runs.items()]
+    return [HeldOutStep(tables=tables, predicted_ms=float(p), measured_ms=float(m)) for tables, (p, m) in medians]
 
 
 @cache

@@ -125,12 +125,12 @@ def kernels(run: CachedRun, machine: Machine) -> Kernels:
     """Return the seconds of a run's forward and backward lookups, and of a prefetch."""
     distinct = run.distinct if run.distinct is not None else distinct_rows(run.rows, run.lookups, run.alpha)
     tier = Tier.HBM if run.in_hbm else Tier.UVM if run.cache_ratio is None else Tier.CACHED
-    met = run.tables * _met(run, distinct) if tier is Tier.CACHED else np.zeros(4)
+    counts = run.tables * _cache_counts(run, distinct) if tier is Tier.CACHED else np.zeros(4)
     alone = segment_load(
         lookups=float(run.lookups), distinct=distinct, bags=float(run.bags), rows=float(run.rows), columns=run.dim,
         longest_bag=float(run.lookups / run.bags), tier=tier, precision=Precision.FP32,
         state=Optimizer(run.optimizer).state_bytes(run.dim),
-        missed=met[1] / run.tables, missed_lookups=met[2] / run.tables,
+        missed=counts[1] / run.tables, missed_lookups=counts[2] / run.tables,
     )  # fmt: skip
     load = Load.zeros(1)
     for _ in range(run.tables):
@@ -140,25 +140,25 @@ def kernels(run: CachedRun, machine: Machine) -> Kernels:
     if tier is not Tier.CACHED:
         return Kernels(lookup_s, 0.0)
     width = Precision.FP32.bytes * run.dim
-    inserted, evicted = met[0], met[3]
-    asked = float(run.tables * run.lookups)
-    work = (asked, inserted, inserted * width, evicted, evicted * width)
+    inserted, evicted = counts[0], counts[3]
+    lookup_count = float(run.tables * run.lookups)
+    work = (lookup_count, inserted, inserted * width, evicted, evicted * width)
     fill = float(caching_s(CacheWork(*(np.array([n]) for n in work)), constants, shared()["cache_directory_s"])[0])
     return Kernels(lookup_s, fill) if run.prefetched else Kernels(lookup_s + fill, 0.0)
 
 
-def _met(run: CachedRun, distinct: float) -> Floats:
+def _cache_counts(run: CachedRun, distinct: float) -> Floats:
     """Return the rows of one table that a batch inserts, that find no slot, their lookups, and those evicted."""
     if run.fills_all:
         return np.array([distinct, 0.0, 0.0, distinct])
     if run.cache_ratio is None:
         raise TypeError(f"{run.point} has no cache")
     steady = SteadyCache(
-        distinct=(partial(_distinct, run),), asked=(float(run.lookups),), slots=slots_of(run.cache_ratio * run.rows),
+        distinct=(partial(_distinct, run),), lookups=(float(run.lookups),), slots=slots_of(run.cache_ratio * run.rows),
         # The power law has no end of new rows: long enough to fill every cache here.
         longest=1e5, locked=2 if run.prefetched else 1,
     )  # fmt: skip
-    return np.asarray(steady.met()[0])
+    return np.asarray(steady.batch_counts()[0])
 
 
 def _distinct(run: CachedRun, batches: float) -> float:

@@ -128,9 +128,9 @@ def committed(name: str) -> Machine:
 
 def with_shares(name: str, shares: Mapping[str, float]) -> Machine:
     """Return a GPU's machine as it would be with these shares."""
-    machine, found = committed(name), rates(known_gpus().gpus[name], shares)
-    constants = replace(machine.constants, **{field: found[key] for key, field in _FIELDS.items()})
+    machine, gpu_rates = committed(name), rates(known_gpus().gpus[name], shares)
+    constants = replace(machine.constants, **{field: gpu_rates[key] for key, field in _FIELDS.items()})
     matrix = MatrixConstants(
-        dense_tf32_flop_per_s=found["dense_tf32_rate"], dense_half_flop_per_s=found["dense_half_rate"]
+        dense_tf32_flop_per_s=gpu_rates["dense_tf32_rate"], dense_half_flop_per_s=gpu_rates["dense_half_rate"]
     )
     return replace(machine, constants=constants, matrix=matrix)

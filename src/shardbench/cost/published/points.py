@@ -261,12 +261,12 @@ def power_law_distinct(rows: int, lookups: float, alpha: float) -> float:
     whole = 1.0 - (rows + 1.0) ** power
     ends = np.arange(1.0, min(rows, DISCRETE) + 2.0)
     shares = np.minimum(-np.diff(ends**power) / whole, 1.0 - 1e-12)
-    met = float(-np.expm1(lookups * np.log1p(-shares)).sum())
+    distinct = float(-np.expm1(lookups * np.log1p(-shares)).sum())
     if rows > DISCRETE:
         x = np.geomspace(DISCRETE + 1.0, rows + 1.0, GRID)
         density = (alpha - 1.0) * x**-alpha / whole
-        met += float(np.trapezoid(-np.expm1(-lookups * density), x))
-    return met
+        distinct += float(np.trapezoid(-np.expm1(-lookups * density), x))
+    return distinct
 
 
 def kernel_load(point: PublishedKernel) -> Load:

@@ -168,18 +168,18 @@ def place(step: PublishedStep) -> Placed:
             if table.rows <= FREQUENT_ROWS:
                 replicated += copied(table)
             else:
-                met = distinct_rows(table.rows, batch / gpus * sum(table.hotness), model.alpha)
+                distinct = distinct_rows(table.rows, batch / gpus * sum(table.hotness), model.alpha)
                 part = table_load(table, model, batch, gpus)
                 placed.load.add_at(np.arange(gpus), part)
                 placed.tables[:] += 1
-                rows += met * table.dim
+                rows += distinct * table.dim
     return replace(placed, replicated=replicated, rows=rows)
 
 
 def _dealt(plan: PublishedPlan) -> list[tuple[int, list[int]]]:
     """Return each table that is not replicated with the buckets that hold equal parts of it."""
     tables = sorted({t for bucket in plan.buckets for t in bucket})
-    return [(t, [b for b, bucket in enumerate(plan.buckets) for held in bucket if held == t]) for t in tables]
+    return [(t, [b for b, bucket in enumerate(plan.buckets) for table in bucket if table == t]) for t in tables]
 
 
 def _greedy(loads: Load, ranks: int) -> list[int]:
@@ -217,10 +217,10 @@ def step_parts(step: PublishedStep, machine: Machine, host_s: float) -> StepPart
     backward += software.materialised_passes * load.gradient_bytes * copy_s
     if step.weight_gradient and placed.weighted.lookups.any():
         backward += forward_work_s(placed.weighted, constants)
-    held = sent.max() + placed.node_columns.max() * step.batch_size * step.nodes / step.gpus * width
-    passed = (held + rows_bytes) * copy_s * (step.gpus > 1)
-    output = exchange + reduced + software.vector_passes_forward * passed
-    output_backward = exchange + reduced + software.vector_passes_backward * passed
+    held_bytes = sent.max() + placed.node_columns.max() * step.batch_size * step.nodes / step.gpus * width
+    passed_s = (held_bytes + rows_bytes) * copy_s * (step.gpus > 1)
+    output = exchange + reduced + software.vector_passes_forward * passed_s
+    output_backward = exchange + reduced + software.vector_passes_backward * passed_s
 
     own_columns = sum(t.dim * len(t.hotness) for t in tables_of(model))
     assembled = own_columns * samples * Format(step.dense).bytes
@@ -306,20 +306,20 @@ def layers(model: PublishedModel, samples: float, bottom_samples: float | None =
     """
     columns = sum(t.dim * len(t.hotness) for t in tables_of(model))
     dims = (model.numerical, *model.bottom)
-    found = [Product(m=bottom_samples or samples, k=i, n=o) for i, o in zip(dims[:-1], dims[1:])]
+    products = [Product(m=bottom_samples or samples, k=i, n=o) for i, o in zip(dims[:-1], dims[1:])]
     last = model.bottom[-1] if model.bottom else model.numerical
     vectors = sum(len(t.hotness) for t in tables_of(model)) + 1
     if model.interaction == "dot":
-        found.append(Product(m=samples * vectors, k=last, n=vectors))
-        joined = last + vectors * (vectors - 1) // 2
+        products.append(Product(m=samples * vectors, k=last, n=vectors))
+        width = last + vectors * (vectors - 1) // 2
     elif model.interaction == "pool":
-        joined = last + round(columns / model.stride)
+        width = last + round(columns / model.stride)
     else:
-        joined = last + columns
+        width = last + columns
     for _ in range(model.cross_layers):
-        found += [Product(m=samples, k=joined, n=model.cross_rank), Product(m=samples, k=model.cross_rank, n=joined)]
-    dims = (joined, *model.top)
-    return found + [Product(m=samples, k=i, n=o) for i, o in zip(dims[:-1], dims[1:])]
+        products += [Product(m=samples, k=width, n=model.cross_rank), Product(m=samples, k=model.cross_rank, n=width)]
+    dims = (width, *model.top)
+    return products + [Product(m=samples, k=i, n=o) for i, o in zip(dims[:-1], dims[1:])]
 
 
 def model_dense_s(step: PublishedStep, machine: Machine) -> float:
@@ -330,7 +330,9 @@ def model_dense_s(step: PublishedStep, machine: Machine) -> float:
     constants = machine.constants
     results = sum(p.m * p.n for p in products) * software.elementwise_passes
     columns = sum(t.dim * len(t.hotness) for t in tables_of(model)) + (model.bottom[-1] if model.bottom else 0)
-    met = samples * columns * software.interaction_passes * max(model.cross_layers, int(model.interaction == "dot"))
-    moved = (results + met) * format_.bytes / constants.vector_copy_bytes_per_s
+    interaction_numbers = (
+        samples * columns * software.interaction_passes * max(model.cross_layers, int(model.interaction == "dot"))
+    )
+    moving_s = (results + interaction_numbers) * format_.bytes / constants.vector_copy_bytes_per_s
     fixed = constants.dense_step_s + len(products) * constants.dense_layer_s
-    return fixed + PRODUCTS * products_s(products, machine, format_) + moved
+    return fixed + PRODUCTS * products_s(products, machine, format_) + moving_s

@@ -105,9 +105,10 @@ def _pairs(hot: HotStep, cold: TrainingStep) -> list[tuple[int, LogicalTable, Lo
 def _pair(replica: LogicalTable, cold: Lowered) -> tuple[int, LogicalTable, LogicalTable]:
     own = replica.segment
     for master in cold.logical:
-        held = master.segment
-        home = home_rank(held, cold.topology)
-        same = master.table == replica.table and (held.column_start, held.columns) == (own.column_start, own.columns)
-        if same and home is not None and held.row_start <= own.row_start and own.row_stop <= held.row_stop:
+        segment = master.segment
+        home = home_rank(segment, cold.topology)
+        same_columns = (segment.column_start, segment.columns) == (own.column_start, own.columns)
+        same = master.table == replica.table and same_columns
+        if same and home is not None and segment.row_start <= own.row_start and own.row_stop <= segment.row_stop:
             return home, replica, master
     raise Unsupported(f"rows {own.row_start}..{own.row_stop} of table '{own.table}' have no master copy")

@@ -59,14 +59,14 @@ class _Lookup(torch.autograd.Function):
     """Pooled rows of a store [bags, columns], or single ones; backward leaves touched rows and their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, store: RowStore, lookups: FlatLookups, found: list[Touched]) -> Any:
-        ctx.lookups, ctx.found = lookups, found
+    def forward(ctx: Any, anchor: torch.Tensor, store: RowStore, lookups: FlatLookups, touched: list[Touched]) -> Any:
+        ctx.lookups, ctx.touched = lookups, touched
         return store.pooled(lookups)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         lookups = ctx.lookups
-        ctx.found.append(coalesce(lookups.rows, gradients[0][lookups.bag_of]))
+        ctx.touched.append(coalesce(lookups.rows, gradients[0][lookups.bag_of]))
         return None, None, None, None
 
 
@@ -90,8 +90,8 @@ class HotTables(TableModule):
 
     def compute(self, received: Any) -> list[torch.Tensor]:
         """Look up pooled or single rows of the replicas."""
-        asked, width = received.length_per_key(), self.key.columns
-        starts = torch.repeat_interleave(self._starts, torch.tensor(asked)).to(received.values().device)
+        key_lengths, width = received.length_per_key(), self.key.columns
+        starts = torch.repeat_interleave(self._starts, torch.tensor(key_lengths)).to(received.values().device)
         ids = received.values() + starts
         # A single row is a bag of its own.
         lengths = received.lengths() if self.key.pooled else torch.ones_like(ids, dtype=torch.int32)
@@ -111,11 +111,11 @@ class HotTables(TableModule):
 
     def shards(self) -> Shards:
         """Return the tables' rows in the store of their width."""
-        found: Shards = {}
+        by_table: Shards = {}
         for table in self._tables:
             store, start, stop = self._rows.place(table)
-            found[table.name] = [(0, store.weights[start:stop])]
-        return found
+            by_table[table.name] = [(0, store.weights[start:stop])]
+        return by_table
 
 
 class HotStep(TrainingStep):
@@ -163,8 +163,8 @@ class _Gather:
         counts = [[n * numbers(w) for n, w in zip(sizes, self._widths)] for sizes in self._sizes]
         mine = torch.cat(own)
         world = len(counts)
-        came = _everyones(mine.repeat(world), [len(mine)] * world, [sum(c) for c in counts], self._groups.world)
-        pieces = came.split([n for c in counts for n in c])
+        received = _everyones(mine.repeat(world), [len(mine)] * world, [sum(c) for c in counts], self._groups.world)
+        pieces = received.split([n for c in counts for n in c])
         stores = len(self._widths)
         return [torch.cat(pieces[i::stores]) for i in range(stores)]
 

@@ -78,9 +78,9 @@ class RowStore:
             return weights
         return torch.cat([weights, self.moments.index_select(0, rows)[:, None]], dim=1)
 
-    def copy(self, rows: torch.Tensor, taken: torch.Tensor) -> None:
+    def copy(self, rows: torch.Tensor, source: torch.Tensor) -> None:
         """Overwrite some rows by what another store's ``select`` gave, bit by bit."""
         dim = self.weights.shape[1]
-        self.weights.index_copy_(0, rows, taken[:, :dim])
+        self.weights.index_copy_(0, rows, source[:, :dim])
         if self.moments is not None:
-            self.moments.index_copy_(0, rows, taken[:, dim])
+            self.moments.index_copy_(0, rows, source[:, dim])

@@ -36,13 +36,13 @@ class CopyStamps:
 
     def read(self, clock: Clock) -> dict[str, float]:
         """Return the milliseconds of the copies."""
-        took = clock.ms(self.start, self.stop)
-        return {StepPhase.SYNCHRONISE: took, "step": took}
+        copy_ms = clock.ms(self.start, self.stop)
+        return {StepPhase.SYNCHRONISE: copy_ms, "step": copy_ms}
 
     def read_cpu(self, clock: Clock) -> dict[str, float] | None:
         """Return the CPU milliseconds of the copies."""
-        took = clock.process_ms(self.start, self.stop)
-        return None if took is None else {StepPhase.SYNCHRONISE: took, "step": took}
+        copy_ms = clock.process_ms(self.start, self.stop)
+        return None if copy_ms is None else {StepPhase.SYNCHRONISE: copy_ms, "step": copy_ms}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class WeightedStamps:
     def read_cpu(self, clock: Clock) -> dict[str, float] | None:
         """Return the parts' CPU milliseconds, weighted and added up, where they have some."""
         read = [(weight, part.read_cpu(clock)) for weight, part in self.parts]
-        found = [(weight, times) for weight, times in read if times is not None]
-        return _weighted(found) if found else None
+        timed_parts = [(weight, times) for weight, times in read if times is not None]
+        return _weighted(timed_parts) if timed_parts else None
 
 
 def _weighted(read: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float]:

@@ -130,8 +130,8 @@ class PhasedTrainer:
             return self._logits(batch, self.master.pooled(flat_lookups(batch.tables, self._starts)))
 
     def _logits(self, batch: GlobalBatch, vectors: torch.Tensor) -> torch.Tensor:
-        given = list(vectors.view(len(self.model.tables), -1, self.model.dim))
-        logits: torch.Tensor = self.dense(torch.from_numpy(batch.dense), given)
+        table_vectors = list(vectors.view(len(self.model.tables), -1, self.model.dim))
+        logits: torch.Tensor = self.dense(torch.from_numpy(batch.dense), table_vectors)
         return logits
 
     def _check(self, batch: GlobalBatch) -> None:

@@ -82,9 +82,9 @@ def died(exit_code: int | None, phase: str, rank: int | None, kills: int | None,
         how += "" if full else " (not by the kernel for want of memory)"
     elif starved := [words for words in _STARVED.get(exit_code or 0, ()) if words.encode() in _end(log)]:
         how, outcome = f"{how} for want of memory ({starved[0]})", Outcome.OOM
-    elif exit_code in _STARVED and (said := too_little_memory()):
+    elif exit_code in _STARVED and (limited := too_little_memory()):
         # Runtimes end a process without these words, too, where a thread gets no memory.
-        return Failure(outcome=Outcome.OOM, cause=f"{who} {how} in phase {phase}; {said}", phase=phase, rank=rank)
+        return Failure(outcome=Outcome.OOM, cause=f"{who} {how} in phase {phase}; {limited}", phase=phase, rank=rank)
     return Failure(outcome=outcome, cause=f"{who} {how} in phase {phase}", phase=phase, rank=rank)
 
 
@@ -100,15 +100,15 @@ def _end(log: Path | None) -> bytes:
 def without_result(folder: Path, rank: int) -> Failure | None:
     """Return the failure of a rank that ended as if all were well; None where it left a result that can be read."""
     path, phase = folder / f"rank{rank}.json", phase_of(folder, rank)
-    left = "no result"
+    remains = "no result"
     if path.is_file():
         try:
             if read_result(path).rank == rank:
                 return None
-            left = "the result of another rank"
+            remains = "the result of another rank"
         except BadInput as error:
-            left = f"a broken result: {error}"
-    cause = f"rank {rank} exited with 0 in phase {phase} and left {left}"
+            remains = f"a broken result: {error}"
+    cause = f"rank {rank} exited with 0 in phase {phase} and left {remains}"
     return Failure(outcome=Outcome.ERROR, cause=cause, phase=phase, rank=rank)
 
 
@@ -125,25 +125,27 @@ def fault(folder: Path, codes: Mapping[int, int | None], kills: int | None) -> t
     was killed by a signal; then who ended as if all were well and left no result, or a broken one; then who ended
     without a report; else the earliest report, of which it is not sure that no other rank has more to say.
     """
-    ended = {rank: code for rank, code in codes.items() if code not in (None, 0)}
-    killed = [rank for rank, code in ended.items() if code is not None and code < 0]
+    exit_codes = {rank: code for rank, code in codes.items() if code not in (None, 0)}
+    killed = [rank for rank, code in exit_codes.items() if code is not None and code < 0]
     reports = sorted(
-        (path.stat().st_mtime_ns, rank, path) for rank in ended if (path := _report(folder, rank)).is_file()
+        (path.stat().st_mtime_ns, rank, path) for rank in exit_codes if (path := _report(folder, rank)).is_file()
     )
     failures = [_read(path, rank) for _, rank, path in reports]
-    telling = [failure for failure in failures if not lost_peer(failure)]
-    if telling:
-        return telling[0], True
+    causes = [failure for failure in failures if not lost_peer(failure)]
+    if causes:
+        return causes[0], True
     if killed:
-        return _died(folder, killed[0], ended, kills), True
+        return _died(folder, killed[0], exit_codes, kills), True
     broken = [failure for rank, code in codes.items() if code == 0 and (failure := without_result(folder, rank))]
     if broken:
         return broken[0], True
-    told = {rank for _, rank, _ in reports}
+    reporters = {rank for _, rank, _ in reports}
     # Who found what a peer had left before it began has nothing to say.
-    silent = sorted(rank for rank, code in ended.items() if rank not in told and not (told and code == REFUSED))
+    silent = sorted(
+        rank for rank, code in exit_codes.items() if rank not in reporters and not (reporters and code == REFUSED)
+    )
     if silent:
-        return _died(folder, silent[0], ended, kills), True
+        return _died(folder, silent[0], exit_codes, kills), True
     return failures[0], False
 
 
@@ -171,13 +173,13 @@ def stalled(folder: Path, running: Mapping[int, int | None], timeout_s: float) -
     """
     before = {rank: progress_of(folder, rank) for rank in running}
     time.sleep(LOOK_S)
-    came = {rank: progress_of(folder, rank) for rank in running}
+    after = {rank: progress_of(folder, rank) for rank in running}
     where = {rank: phase_of(folder, rank) for rank in running}
-    stand = [rank for rank in running if came[rank] == before[rank]]
+    stand = [rank for rank in running if after[rank] == before[rank]]
     stopped = [rank for rank, pid in running.items() if pid is not None and _is_stopped(pid)]
-    least = [rank for rank in stand if came[rank] == min(came[one] for one in stand)]
+    least = [rank for rank in stand if after[rank] == min(after[one] for one in stand)]
     rank = stopped[0] if stopped else least[0] if len(least) == 1 else None
-    places = ", ".join(f"rank {one} {phase} (stamp {came[one]})" for one, phase in sorted(where.items()))
+    places = ", ".join(f"rank {one} {phase} (stamp {after[one]})" for one, phase in sorted(where.items()))
     cause = f"no result after {timeout_s:g} s; ranks still in: {places}"
     if stopped:
         cause += f"; rank {rank} is stopped"

@@ -95,22 +95,22 @@ def _tree_ticks(proc: Path, of: int) -> int:
     """Sum the CPU time of a process and all below it, in ticks."""
     last: dict[int, int] = {}
     for _ in range(_TRIES):
-        found = _tree(proc, of)
+        ticks = _tree(proc, of)
         # What ends between two of the files is in both or in none of them.
-        if found.keys() == last.keys():
+        if ticks.keys() == last.keys():
             break
-        last = found
-    return sum(found.values())
+        last = ticks
+    return sum(ticks.values())
 
 
 def _tree(proc: Path, of: int) -> dict[int, int]:
     processes = {int(path.name): facts for path in proc.glob("[0-9]*") if (facts := _process(path)) is not None}
-    found: dict[int, int] = {}
+    ticks: dict[int, int] = {}
     below = {of} & processes.keys()
     while below:
-        found |= {pid: processes[pid][1] for pid in below}
+        ticks |= {pid: processes[pid][1] for pid in below}
         below = {pid for pid, (parent, _) in processes.items() if parent in below}
-    return found
+    return ticks
 
 
 def _process(folder: Path) -> tuple[int, int] | None:

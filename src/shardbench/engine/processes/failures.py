@@ -101,7 +101,7 @@ def failure_of(error: BaseException, phase: str, package: str = "") -> Failure:
     """
     if isinstance(error, TrialFailed):
         return error.failure
-    outcome = next((found for kind, found in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
+    outcome = next((mapped for kind, mapped in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
     if out_of_memory(error):
         outcome = Outcome.OOM
     text = one_line(text_of(error), LONGEST_CAUSE)

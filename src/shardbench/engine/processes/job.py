@@ -68,7 +68,7 @@ class Ran(StrictModel):
         host = content_hash(boot.read_text() if boot.is_file() else "")
         return cls(environment=Environment.here(), provenance=Provenance.begin(None), host=host)
 
-    def ended(self) -> "Ran":
+    def with_load_at_end(self) -> "Ran":
         """Return the description with the load at the end, which is now."""
         return self.model_copy(update={"provenance": self.provenance.ended()})
 

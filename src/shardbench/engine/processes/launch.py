@@ -127,9 +127,9 @@ class Worker:
         self._answers, answers = context.Pipe(duplex=False)
         # The files that a wall shows are to be there when it is built.
         command = None if self._wall is None else self._wall.around([sys.executable, "-P", "-c"])
-        given = (requests, answers, self._log, self._file_bytes, command)
+        arguments = (requests, answers, self._log, self._file_bytes, command)
         # No daemon: a strategy may start processes of its own.
-        process = context.Process(target=_work, args=given)
+        process = context.Process(target=_work, args=arguments)
         try:
             with FORK_SERVER.starting:
                 FORK_SERVER.start(process)
@@ -325,7 +325,7 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
     context, kills = FORK_SERVER.context(), oom_kills()
     processes = [context.Process(target=_rank, args=(body, folder, rank, world_size)) for rank in range(world_size)]
     # The open folder is the same one as long as it is not removed, or made again.
-    opened = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         for process in processes:
             try:
@@ -333,13 +333,13 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
             except (OSError, EOFError) as error:
                 raise not_started(error, "start") from error
         # The first one waits for the fork server's imports, which are no rank's.
-        _watch(folder, opened, processes, timeout_s, kills)
+        _watch(folder, descriptor, processes, timeout_s, kills)
     except TrialFailed as error:
-        if _is_there(folder, opened):
+        if _is_there(folder, descriptor):
             raise
         raise TrialFailed(removed(folder)) from error
     finally:
-        os.close(opened)
+        os.close(descriptor)
         started = [process for process in processes if process.pid is not None]
         for process in started:
             kill_group(process)
@@ -347,22 +347,22 @@ def run_ranks(body: Callable[[Path], int], folder: Path, world_size: int, timeou
             FORK_SERVER.end(process)
 
 
-def _is_there(folder: Path, opened: int) -> bool:
+def _is_there(folder: Path, descriptor: int) -> bool:
     try:
-        return os.path.samestat(os.fstat(opened), folder.stat())
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
     except FileNotFoundError:
         return False
 
 
-def _watch(folder: Path, opened: int, processes: list[Any], timeout_s: float, kills: int | None) -> None:
+def _watch(folder: Path, descriptor: int, processes: list[Any], timeout_s: float, kills: int | None) -> None:
     running, deadline = dict(enumerate(processes)), time.monotonic() + timeout_s
     while running:
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
             pids = {rank: process.pid for rank, process in running.items()}
             raise TrialFailed(stalled(folder, pids, timeout_s))
-        wait([process.sentinel for process in running.values()], timeout=min(left, 1.0))
-        if not _is_there(folder, opened):
+        wait([process.sentinel for process in running.values()], timeout=min(remaining_s, 1.0))
+        if not _is_there(folder, descriptor):
             raise TrialFailed(removed(folder))
         for rank, process in list(running.items()):
             if process.exitcode is None:
@@ -370,9 +370,9 @@ def _watch(folder: Path, opened: int, processes: list[Any], timeout_s: float, ki
             del running[rank]
             if process.exitcode != 0:
                 raise TrialFailed(_fault(folder, processes, kills))
-            left_nothing = without_result(folder, rank)
-            if left_nothing is not None:
-                raise TrialFailed(left_nothing)
+            failure = without_result(folder, rank)
+            if failure is not None:
+                raise TrialFailed(failure)
 
 
 def _fault(folder: Path, processes: list[Any], kills: int | None) -> Failure:
@@ -382,7 +382,7 @@ def _fault(folder: Path, processes: list[Any], kills: int | None) -> Failure:
     while True:
         # They are read once: whoever ends between two looks would be counted as ended, and not be asked.
         codes = {rank: process.exitcode for rank, process in enumerate(processes)}
-        found, sure = fault(folder, codes, kills)
+        failure, sure = fault(folder, codes, kills)
         if sure or time.monotonic() > until or None not in codes.values():
-            return found
+            return failure
         time.sleep(0.1)

@@ -177,14 +177,14 @@ def _silent_descriptors() -> Iterator[None]:
     """Close this process's output to what starts meanwhile: a reader of a pipe waits for everyone's end."""
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
+    copies = [os.dup(1), os.dup(2)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         yield
     finally:
-        for descriptor, copy in enumerate(kept, 1):
+        for descriptor, copy in enumerate(copies, 1):
             os.dup2(copy, descriptor)
             os.close(copy)
         os.close(nowhere)

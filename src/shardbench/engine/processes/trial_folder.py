@@ -38,12 +38,12 @@ def attempt_number(folder: Path) -> int:
 
 def next_attempt(folder: Path) -> Path:
     """Return the folder for ranks to be started: the last attempt's, or a new one where ranks began there."""
-    made = attempts(folder)
-    if not made:
+    attempt_folders = attempts(folder)
+    if not attempt_folders:
         return folder
-    if not ranks_began(made[-1]):
-        return made[-1]
-    return folder.with_name(f"{folder.name}.{attempt_number(made[-1]) + 1}")
+    if not ranks_began(attempt_folders[-1]):
+        return attempt_folders[-1]
+    return folder.with_name(f"{folder.name}.{attempt_number(attempt_folders[-1]) + 1}")
 
 
 def result_text(result: RankResult) -> str:
@@ -74,8 +74,8 @@ def read_job(folder: Path) -> tuple[RankJob, str]:
 
 def left_hash(folder: Path) -> str:
     """Return the hash of what ranks left in a folder, how far they came, and of the folder's name."""
-    left = [*folder.glob("rank*.json"), *folder.glob("rank*.phase")]
-    return content_hash(folder.name, *(part for path in sorted(left) for part in (path.name, path.read_bytes())))
+    paths = [*folder.glob("rank*.json"), *folder.glob("rank*.phase")]
+    return content_hash(folder.name, *(part for path in sorted(paths) for part in (path.name, path.read_bytes())))
 
 
 def phase_of(folder: Path, rank: int) -> str:
@@ -89,8 +89,8 @@ def phase_of(folder: Path, rank: int) -> str:
 
 def extra_ranks(folder: Path, world_size: int) -> Iterator[str]:
     """Yield the names of results that are of no rank of the job."""
-    known = {f"rank{rank}{kind}" for rank in range(world_size) for kind in (".json", ".error.json")}
-    return (path.name for path in sorted(folder.glob("rank*.json")) if path.name not in known)
+    result_names = {f"rank{rank}{kind}" for rank in range(world_size) for kind in (".json", ".error.json")}
+    return (path.name for path in sorted(folder.glob("rank*.json")) if path.name not in result_names)
 
 
 def _is_of(path: Path, folder: Path) -> bool:

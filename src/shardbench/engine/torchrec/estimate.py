@@ -40,10 +40,10 @@ def torchrec_estimate_ms(plan: Plan, problem: Problem) -> float | None:
         exported = export(plan, devices_per_node=problem.topology.devices_per_node)
     except Unsupported:
         return None
-    given = {table.name: (table, profile) for table, profile in zip(problem.tables, problem.profiles, strict=True)}
+    by_name = {table.name: (table, profile) for table, profile in zip(problem.tables, problem.profiles, strict=True)}
     options = []
     for table in exported.tables:
-        own, profile = given[table.name]
+        own, profile = by_name[table.name]
         if own.pooling is Pooling.NONE and not _is_sequence(table.pieces, own):
             return None
         options += [_option(piece, own, profile, problem) for piece in table.pieces]
@@ -87,18 +87,18 @@ def _option(piece: TorchRecTable, table: Table, profile: AccessProfile, problem:
 def _estimate(options: list[ShardingOption], estimator: EmbeddingPerfEstimator, exchange: Precision) -> None:
     """Fill in what every shard takes; of shards of one size, which take as long, the estimator is asked for one."""
     sharder = EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs_registry(exchange))
-    sharders = {f"{type(_OWNER).__module__}.{type(_OWNER).__name__}": told_of(sharder, estimator)}
+    sharders = {f"{type(_OWNER).__module__}.{type(_OWNER).__name__}": sharder_data(sharder, estimator)}
     for option in options:
         every = option.shards
         option.shards = list({tuple(shard.size): shard for shard in every}.values())
         estimator.estimate([option], sharders)
-        found = {tuple(shard.size): shard.perf for shard in option.shards}
+        perf_by_size = {tuple(shard.size): shard.perf for shard in option.shards}
         for shard in every:
-            shard.perf = found[tuple(shard.size)]
+            shard.perf = perf_by_size[tuple(shard.size)]
         option.shards = every
 
 
-def told_of(sharder: EmbeddingBagCollectionSharder, estimator: EmbeddingPerfEstimator) -> object:
+def sharder_data(sharder: EmbeddingBagCollectionSharder, estimator: EmbeddingPerfEstimator) -> object:
     """Return what the estimator asks for of a sharder: data of it, or the sharder itself in older releases."""
     by_data = "sharder_data_map" in inspect.signature(estimator.estimate).parameters
     return build_sharder_data(sharder) if by_data else sharder

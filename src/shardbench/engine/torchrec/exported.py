@@ -125,16 +125,16 @@ class Exported:
 def _segments(piece: TorchRecTable, table: ExportedTable, exported: Exported) -> list[Segment]:
     tier = {kernel: tier for tier, kernel in KERNELS.items()}.get(piece.compute_kernel, Tier.HBM)
     ratio, everyone = piece.cache_load_factor, tuple(range(exported.world_size))
-    found: list[tuple[Placement, int, int]] = []
+    placements: list[tuple[Placement, int, int]] = []
     if piece.sharding_type == "data_parallel":
-        found.append((Replicated(ranks=everyone), piece.column_start, piece.column_stop))
+        placements.append((Replicated(ranks=everyone), piece.column_start, piece.column_stop))
     elif piece.sharding_type in ("row_wise", "table_row_wise"):
         dealt = RowWise(ranks=piece.ranks, tier=tier, cache_ratio=ratio)
-        found.append((dealt, piece.column_start, piece.column_stop))
+        placements.append((dealt, piece.column_start, piece.column_stop))
     else:
         for shard in piece.shards:
             start = piece.column_start + shard.column
-            found.append((OnRank(rank=shard.rank, tier=tier, cache_ratio=ratio), start, start + shard.columns))
+            placements.append((OnRank(rank=shard.rank, tier=tier, cache_ratio=ratio), start, start + shard.columns))
     return [
         Segment(
             table=table.name,
@@ -144,7 +144,7 @@ def _segments(piece: TorchRecTable, table: ExportedTable, exported: Exported) ->
             column_stop=stop,
             placement=placement,
         )
-        for placement, start, stop in found
+        for placement, start, stop in placements
     ]
 
 
@@ -171,26 +171,26 @@ def export(plan: Plan, *, devices_per_node: int | None = None, in_blocks: bool =
 
 def inexpressible(plan: Plan, *, devices_per_node: int) -> list[str]:
     """Say what TorchRec cannot express: a sentence a segment, or one about the whole plan; nothing where it can all."""
-    found = ["batches of hot and of cold samples (a batch schedule) are no part of a sharding plan"]
-    found = found if plan.schedule is not None else []
-    found += _faults_of_groups(plan)
+    faults = ["batches of hot and of cold samples (a batch schedule) are no part of a sharding plan"]
+    faults = faults if plan.schedule is not None else []
+    faults += _faults_of_groups(plan)
     for segment in plan.segments:
         why = _fault(segment, plan.world_size, devices_per_node, grouped=plan.groups is not None)
         if why:
             columns = f" columns {segment.column_start}..{segment.column_stop}"
-            found.append(f"table '{segment.table}' rows {segment.row_start}..{segment.row_stop}{columns}: {why}")
-    return found
+            faults.append(f"table '{segment.table}' rows {segment.row_start}..{segment.row_stop}{columns}: {why}")
+    return faults
 
 
 def _faults_of_groups(plan: Plan) -> list[str]:
     """Say what TorchRec's own 2D parallelism would be asked for in the place of a plan with sharding groups."""
     if plan.groups is None or not any(isinstance(s.placement, GroupSharded | OnLocalRank) for s in plan.segments):
         return []
-    asked = (
+    arguments = (
         f"sharding_group_size={plan.groups.size}, use_inter_host_allreduce={not plan.groups.interleaved}, "
         f"and sync() every {plan.sync_every} step{'s' if plan.sync_every > 1 else ''}"
     )
-    return [f"sharding groups are no part of a sharding plan: DMPCollection shards a group's plan by {asked}"]
+    return [f"sharding groups are no part of a sharding plan: DMPCollection shards a group's plan by {arguments}"]
 
 
 def _fault(segment: Segment, world_size: int, local: int, *, grouped: bool) -> str:
@@ -223,17 +223,17 @@ def _pieces(segments: list[Segment], world_size: int, *, in_blocks: bool) -> lis
     # Groups of replicas partition the world: together they are one replica on every rank.
     one = [s for s in segments if not isinstance(s.placement, Replicated) or s.placement.ranks[0] == 0]
     rows = sorted({(s.row_start, s.row_stop) for s in one})
-    found: list[TorchRecTable] = []
+    pieces: list[TorchRecTable] = []
     for start, stop in rows:
         level = [s for s in one if (s.row_start, s.row_stop) == (start, stop)]
         tiers = {(p.tier, p.cache_ratio) for s in level if isinstance(p := s.placement, OnRank | OnLocalRank)}
         on_ranks = all(isinstance(s.placement, OnRank | OnLocalRank) for s in level)
         tiled = level[0].column_start == 0 and all(a.column_stop == b.column_start for a, b in zip(level, level[1:]))
         side_by_side = on_ranks and tiled and len(tiers) == 1
-        found += [_piece(some, world_size) for some in ([level] if side_by_side else [[s] for s in level])]
-    if len(found) != 1:
-        return [replace(piece, name=f"{piece.table}_s{number}") for number, piece in enumerate(found)]
-    return [_in_blocks(found[0])] if in_blocks and found[0].ways > 1 else found
+        pieces += [_piece(group, world_size) for group in ([level] if side_by_side else [[s] for s in level])]
+    if len(pieces) != 1:
+        return [replace(piece, name=f"{piece.table}_s{number}") for number, piece in enumerate(pieces)]
+    return [_in_blocks(pieces[0])] if in_blocks and pieces[0].ways > 1 else pieces
 
 
 def _piece(level: list[Segment], world_size: int) -> TorchRecTable:

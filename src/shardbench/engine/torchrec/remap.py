@@ -32,15 +32,15 @@ def ranks_of(order: Ints, rows: int) -> torch.Tensor:
 
     Ids never seen follow by number. Raises BadInput where ``order`` names an id twice, or one that there is not.
     """
-    seen = torch.from_numpy(np.asarray(order, dtype=np.int64).copy())
-    if len(seen) and not 0 <= int(seen.min()) <= int(seen.max()) < rows:
-        raise BadInput(f"an order of ids {int(seen.min())} to {int(seen.max())} is not of a table of {rows} rows")
+    ids = torch.from_numpy(np.asarray(order, dtype=np.int64).copy())
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
+        raise BadInput(f"an order of ids {int(ids.min())} to {int(ids.max())} is not of a table of {rows} rows")
     ranks = torch.full((rows,), -1, dtype=torch.int64)
-    ranks[seen] = torch.arange(len(seen))
+    ranks[ids] = torch.arange(len(ids))
     never = ranks < 0
-    if int(never.sum()) != rows - len(seen):
+    if int(never.sum()) != rows - len(ids):
         raise BadInput("an order of ids names one twice: state each id once")
-    ranks[never] = torch.arange(len(seen), rows)
+    ranks[never] = torch.arange(len(ids), rows)
     return ranks
 
 
@@ -95,14 +95,14 @@ class IdRemap(torch.nn.Module):
         positions: dict[str, torch.Tensor | None] = {}
         for key in lookups.keys():  # noqa: SIM118 - not a dict
             own = lookups[key]
-            given = own.weights_or_none()
-            for made, part, counts, places in self._of(key, own.values(), own.lengths()):
-                keys.append(made)
+            own_weights = own.weights_or_none()
+            for piece_key, part, counts, places in self._of(key, own.values(), own.lengths()):
+                keys.append(piece_key)
                 ids.append(part)
                 lengths.append(counts)
-                positions[made] = places
-                if given is not None:
-                    weights.append(given if places is None else given[places])
+                positions[piece_key] = places
+                if own_weights is not None:
+                    weights.append(own_weights if places is None else own_weights[places])
         remapped = KeyedJaggedTensor(
             keys=keys,
             values=torch.cat(ids),
@@ -122,11 +122,11 @@ class IdRemap(torch.nn.Module):
         places = ids.to(torch.int64) if order is None else order[ids]
         ranges = sorted({(piece.row_start, piece.row_stop) for piece in table.pieces})
         cuts = cut_ids(places, lengths.to(torch.int32), ranges, table.rows)
-        found = []
+        remapped_pieces = []
         for piece in table.pieces:
             cut = cuts[piece.row_start, piece.row_stop]
             rows = self._logical[piece.name].local_ids(cut.ids)
-            found.append(
+            remapped_pieces.append(
                 (self._keys[feature][piece.name], rows.to(ids.dtype), cut.lengths.to(lengths.dtype), cut.positions)
             )
-        return found
+        return remapped_pieces

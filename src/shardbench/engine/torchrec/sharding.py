@@ -62,28 +62,28 @@ def shardables(model: torch.nn.Module, kinds: Container[type] | None = None) -> 
     would then give one id different rows; Unsupported for other classes that TorchRec shards or for which
     there is no sharder.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting = [("", model)]
     while waiting:
         path, module = waiting.pop(0)
-        if id(module) in seen:
+        if id(module) in visited:
             continue
-        seen.add(id(module))
-        said = f"{path or 'the module'}, a {type(module).__name__}"
+        visited.add(id(module))
+        description = f"{path or 'the module'}, a {type(module).__name__}"
         inside = [part for part in module.modules() if isinstance(part, _COLLECTIONS)]
-        known = isinstance(module, (*_COLLECTIONS, *_WRAPPERS))
-        if type(module) in kinds if kinds is not None else known:
-            if not known or len(inside) != 1:
-                raise Unsupported(f"{said}, is sharded in a way of its own")
+        is_shardable = isinstance(module, (*_COLLECTIONS, *_WRAPPERS))
+        if type(module) in kinds if kinds is not None else is_shardable:
+            if not is_shardable or len(inside) != 1:
+                raise Unsupported(f"{description}, is sharded in a way of its own")
             if inside[0] not in (module, *module.children()):
-                raise Unsupported(f"{said}, has no collection any more: TorchRec shards none that was split")
+                raise Unsupported(f"{description}, has no collection any more: TorchRec shards none that was split")
             yield Shardable(path, module, inside[0])
             continue
-        if known and inside == [module]:
-            raise Unsupported(f"no sharder is given for {said}")
-        if inside and (known or _is_wrapper(module)):
+        if is_shardable and inside == [module]:
+            raise Unsupported(f"no sharder is given for {description}")
+        if inside and (is_shardable or _is_wrapper(module)):
             raise Unsharded(
-                f"no sharder is given for {said}: give one, since its collection cannot be sharded without it"
+                f"no sharder is given for {description}: give one, since its collection cannot be sharded without it"
             )
         waiting += [(f"{path}.{name}" if path else name, child) for name, child in module.named_children()]
 
@@ -93,9 +93,9 @@ def _is_wrapper(module: torch.nn.Module) -> bool:
     return own and not isinstance(module, _TRANSPARENT)
 
 
-def names_of(found: Sequence[Shardable]) -> dict[tuple[str, str], str]:
+def names_of(parts: Sequence[Shardable]) -> dict[tuple[str, str], str]:
     """Return a name for each path and table: the table's own, with the path in front where several have it."""
-    pairs = [(one.path, config.name) for one in found for config in configs_of(one.collection)]
+    pairs = [(one.path, config.name) for one in parts for config in configs_of(one.collection)]
     times = Counter(name for _, name in pairs)
     return {(path, name): name if times[name] == 1 else f"{path}.{name}" for path, name in pairs}
 
@@ -107,36 +107,36 @@ def sharding_plan(exported: Exported, model: torch.nn.Module, device: str = "cud
     ``split`` made of it. Raises BadInput where its tables are others or two have one name, Unsupported for a
     module or a sequence that TorchRec cannot shard so.
     """
-    found = list(shardables(model))
-    names = names_of(found)
-    twice = sorted({name for (_, name), known in names.items() if name != known})
+    parts = list(shardables(model))
+    names = names_of(parts)
+    twice = sorted({name for (_, name), full_name in names.items() if name != full_name})
     if twice:
         raise BadInput(f"two collections have a table '{twice[0]}', and a plan knows tables by name: rename one")
-    return plan_of(exported, found, names, device)
+    return plan_of(exported, parts, names, device)
 
 
 def plan_of(
-    exported: Exported, found: Sequence[Shardable], names: Mapping[tuple[str, str], str], device: str
+    exported: Exported, parts: Sequence[Shardable], names: Mapping[tuple[str, str], str], device: str
 ) -> ShardingPlan:
     """Make the plan of modules whose tables are known to the exported plan by ``names`` of path and table."""
-    pieces, made = exported.pieces, {}
-    for one in found:
+    pieces, plans = exported.pieces, {}
+    for one in parts:
         tables = {}
         for config in configs_of(one.collection):
-            known = names[one.path, config.name]
-            _check(known, (config.num_embeddings, config.embedding_dim), pieces)
-            if one.types is not None and pieces[known].sharding_type not in one.types:
-                kind = pieces[known].sharding_type
-                raise Unsupported(f"table '{known}': TorchRec shards no {type(one.module).__name__} by {kind}")
-            tables[config.name] = _parameter(pieces[known], exported.devices_per_node, device)
-        fault = fault_of(one.collection, {name: how.sharding_type for name, how in tables.items()}, device)
+            table_name = names[one.path, config.name]
+            _check(table_name, (config.num_embeddings, config.embedding_dim), pieces)
+            if one.types is not None and pieces[table_name].sharding_type not in one.types:
+                kind = pieces[table_name].sharding_type
+                raise Unsupported(f"table '{table_name}': TorchRec shards no {type(one.module).__name__} by {kind}")
+            tables[config.name] = _parameter(pieces[table_name], exported.devices_per_node, device)
+        fault = fault_of(one.collection, {name: parameter.sharding_type for name, parameter in tables.items()}, device)
         if fault:
             raise Unsupported(fault)
-        made[one.path] = EmbeddingModuleShardingPlan(tables)
+        plans[one.path] = EmbeddingModuleShardingPlan(tables)
     missing = sorted(pieces.keys() - set(names.values()))
     if missing:
         raise BadInput(f"the plan places table '{missing[0]}', which no collection of the model has")
-    return ShardingPlan(plan=made)
+    return ShardingPlan(plan=plans)
 
 
 def fault_of(collection: Collection, types: Mapping[str, str], device: str) -> str:

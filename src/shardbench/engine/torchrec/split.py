@@ -38,27 +38,27 @@ def split(exported: Exported, module: Collection, ranks: Ranks | None = None) ->
         return same
     own = {name: order for name, order in (ranks or {}).items() if name in tables}
     if isinstance(module, EmbeddingBagCollection):
-        made: SplitBags | SplitSequences = SplitBags(module, tables, own)
+        replacement: SplitBags | SplitSequences = SplitBags(module, tables, own)
     else:
-        made = SplitSequences(module, tables, own)
+        replacement = SplitSequences(module, tables, own)
     weights = {name.split(".")[-2]: weight.detach() for name, weight in module.named_parameters()}
     if not any(weight.is_meta for weight in weights.values()):
-        load_tables(made, exported, weights)
-    return made
+        load_tables(replacement, exported, weights)
+    return replacement
 
 
 def _tables(exported: Exported, configs: Sequence[Any]) -> dict[str, ExportedTable]:
-    known = {table.name: table for table in exported.tables}
+    by_name = {table.name: table for table in exported.tables}
     for config in configs:
-        if config.name not in known:
+        if config.name not in by_name:
             raise BadInput(f"table '{config.name}' of the model is not in the plan")
-        table = known[config.name]
+        table = by_name[config.name]
         if (config.num_embeddings, config.embedding_dim) != (table.rows, table.dim):
             raise BadInput(
                 f"table '{config.name}' is {config.num_embeddings} x {config.embedding_dim}, "
                 f"the plan's is {table.rows} x {table.dim}: give the model's table, and one name to one table"
             )
-    tables = {config.name: known[config.name] for config in configs}
+    tables = {config.name: by_name[config.name] for config in configs}
     features = [feature for config in configs for feature in config.feature_names]
     twice = sorted({feature for feature in features if features.count(feature) > 1})
     if twice and any(table.is_remapped for table in tables.values()):
@@ -103,10 +103,10 @@ class _JoinBags(torch.nn.Module):
 
     def forward(self, features: KeyedJaggedTensor, vectors_of_pieces: KeyedTensor) -> KeyedTensor:
         """Return vectors [batch, sum of widths]; of ``features`` it needs lengths alone."""
-        found = vectors_of_pieces.to_dict()
+        by_key = vectors_of_pieces.to_dict()
         vectors = []
         for feature, dim in self._dims.items():
-            parts = [_widened(found[key], piece, dim) for key, piece in self._parts[feature]]
+            parts = [_widened(by_key[key], piece, dim) for key, piece in self._parts[feature]]
             total = torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0]
             if feature in self._means:
                 total = total / features[feature].lengths().clamp(min=1).unsqueeze(1)
@@ -140,8 +140,8 @@ class SplitSequences(torch.nn.Module):
     def forward(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
         """Turn lookups into vectors of each by feature, as the collection it stands for does."""
         remapped = self.remap(features)
-        joined: dict[str, JaggedTensor] = self.join(features, remapped.positions, self.collection(remapped.lookups))
-        return joined
+        vectors: dict[str, JaggedTensor] = self.join(features, remapped.positions, self.collection(remapped.lookups))
+        return vectors
 
 
 class _JoinSequences(torch.nn.Module):
@@ -155,26 +155,26 @@ class _JoinSequences(torch.nn.Module):
         self,
         features: KeyedJaggedTensor,
         positions: dict[str, torch.Tensor | None],
-        found: dict[str, JaggedTensor],
+        by_key: dict[str, JaggedTensor],
     ) -> dict[str, JaggedTensor]:
         """Return vectors of each lookup by feature."""
-        made = {}
+        outputs = {}
         for feature, parts in self._parts.items():
             own = features[feature]
-            first = found[parts[0][0]].values()
+            first = by_key[parts[0][0]].values()
             vectors = first.new_zeros((own.values().numel(), first.shape[1]))
             for key, _ in parts:
                 at = positions[key]
-                vectors = found[key].values() if at is None else vectors.index_add(0, at, found[key].values())
-            made[feature] = JaggedTensor(values=vectors, lengths=own.lengths())
-        return made
+                vectors = by_key[key].values() if at is None else vectors.index_add(0, at, by_key[key].values())
+            outputs[feature] = JaggedTensor(values=vectors, lengths=own.lengths())
+        return outputs
 
 
 def _remap(configs: Sequence[Any], tables: dict[str, ExportedTable], ranks: Ranks) -> IdRemap:
     remapped = [table for table in tables.values() if table.is_remapped]
     # Without a remap a table's rows are where its ids say: the order of frequency changes nothing.
-    used = {name: order for name, order in ranks.items() if tables[name].is_remapped}
-    return IdRemap(remapped, {config.name: config.feature_names for config in configs}, used)
+    orders = {name: order for name, order in ranks.items() if tables[name].is_remapped}
+    return IdRemap(remapped, {config.name: config.feature_names for config in configs}, orders)
 
 
 def _pieces(config: Any, tables: dict[str, ExportedTable]) -> list[tuple[TorchRecTable, list[str]]]:
@@ -224,16 +224,16 @@ def load_tables(model: torch.nn.Module, exported: Exported, weights: Mapping[str
     remaps = [module for module in model.modules() if isinstance(module, IdRemap)]
     pieces = exported.pieces
     with torch.no_grad():
-        for name, held in model.state_dict().items():
+        for name, parameter in model.state_dict().items():
             parts = name.split(".")
             piece = pieces.get(parts[-2]) if len(parts) > 1 and parts[-1] == "weight" else None
             if piece is None or piece.table not in weights:
                 continue
             whole = _logical(piece, weights[piece.table], remaps)
-            if not hasattr(held, "local_shards"):
-                held.copy_(whole)
+            if not hasattr(parameter, "local_shards"):
+                parameter.copy_(whole)
                 continue
-            for shard in held.local_shards():
+            for shard in parameter.local_shards():
                 (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
                 shard.tensor.copy_(whole[row : row + rows, column : column + columns])
 
@@ -247,32 +247,32 @@ def read_tables(model: torch.nn.Module, exported: Exported) -> dict[str, torch.T
     """
     remaps = [module for module in model.modules() if isinstance(module, IdRemap)]
     pieces, tables = exported.pieces, {table.name: table for table in exported.tables}
-    found: dict[str, torch.Tensor] = {}
-    for name, held in model.state_dict().items():
+    tables_by_name: dict[str, torch.Tensor] = {}
+    for name, parameter in model.state_dict().items():
         parts = name.split(".")
         piece = pieces.get(parts[-2]) if len(parts) > 1 and parts[-1] == "weight" else None
         if piece is None:
             continue
-        table, weights = tables[piece.table], _gathered(held)
+        table, weights = tables[piece.table], _gathered(parameter)
         order = _order(piece, remaps)
         places = torch.arange(table.rows) if order is None else order.cpu()
         own = ((places >= piece.row_start) & (places < piece.row_stop)).nonzero().squeeze(1)
-        if piece.table not in found:
-            found[piece.table] = weights.new_empty((table.rows, table.dim))
+        if piece.table not in tables_by_name:
+            tables_by_name[piece.table] = weights.new_empty((table.rows, table.dim))
         rows = piece.logical().local_ids(places[own] - piece.row_start)
-        found[piece.table][own, piece.column_start : piece.column_stop] = weights[rows]
-    return found
+        tables_by_name[piece.table][own, piece.column_start : piece.column_stop] = weights[rows]
+    return tables_by_name
 
 
-def _gathered(held: Any) -> torch.Tensor:
+def _gathered(parameter: Any) -> torch.Tensor:
     """Return a parameter whole, on the CPU, from whichever ranks hold parts of it."""
-    if not hasattr(held, "local_shards"):
-        return held.detach().cpu()  # type: ignore[no-any-return]
-    own = [(shard.metadata.shard_offsets, shard.tensor.detach().cpu()) for shard in held.local_shards()]
+    if not hasattr(parameter, "local_shards"):
+        return parameter.detach().cpu()  # type: ignore[no-any-return]
+    own = [(shard.metadata.shard_offsets, shard.tensor.detach().cpu()) for shard in parameter.local_shards()]
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, own)
     parts = [part for rank in every for part in rank]
-    whole = torch.empty(tuple(held.size()), dtype=parts[0][1].dtype)
+    whole = torch.empty(tuple(parameter.size()), dtype=parts[0][1].dtype)
     for (row, column), part in parts:
         whole[row : row + part.shape[0], column : column + part.shape[1]] = part
     return whole

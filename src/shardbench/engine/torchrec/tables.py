@@ -47,10 +47,10 @@ class PlannedTables:
     ) -> None:
         by_kind = {sharder.module_type: sharder for sharder in sharders}
         try:
-            self.found = list(shardables(module, by_kind.keys()))
+            self.parts = list(shardables(module, by_kind.keys()))
         except Unsupported as error:
             raise PlannerError(str(error)) from error
-        self.names = names_of(self.found)
+        self.names = names_of(self.parts)
         self.constraints: dict[str, ParameterConstraints] = {}
         self.pooling: dict[str, float] = {}
         tables: list[Table] = []
@@ -59,7 +59,7 @@ class PlannedTables:
         formats = set()
         optimizers: set[Optimizer] = set()
         exchanges: set[Precision] = set()
-        for one in self.found:
+        for one in self.parts:
             sharder = by_kind[type(one.module)]
             for config in configs_of(one.collection):
                 name, constraint = self.names[one.path, config.name], constraints.get(config.name)
@@ -69,19 +69,19 @@ class PlannedTables:
                 tables.append(_table(name, config, one.collection))
                 formats.add(config.data_type)
                 self.pooling[name] = _pooling(constraint, len(config.feature_names), name, topology.compute_device)
-                types[name], tiers[name] = _offered(config, one, sharder, constraint, topology)
+                types[name], tiers[name] = _possible_types(config, one, sharder, constraint, topology)
             exchanges.add(_exchange(sharder))
             optimizers |= {_optimizer(sharder, parameter) for parameter in one.collection.parameters()}
         self.tables = tuple(tables)
         ratios = {name: load_factor(constraint) for name, constraint in self.constraints.items()}
         in_node = tuple((name,) for name, one in self.constraints.items() if only(one, "table_column_wise"))
-        self.kept = Constraints(sharding_types=types, tiers=tiers, cache_ratios=ratios, same_node=in_node)
+        self.own_constraints = Constraints(sharding_types=types, tiers=tiers, cache_ratios=ratios, same_node=in_node)
         """What the constraints of TorchRec's are in ours."""
-        known = {data_type: precision for precision, data_type in DATA_TYPES.items()}
-        if not formats <= set(known):
+        by_type = {data_type: precision for precision, data_type in DATA_TYPES.items()}
+        if not formats <= set(by_type):
             raise PlannerError("a table's numbers are neither fp32, fp16 nor bf16: give tables of one of these")
         # Where tables differ the wider format, so that memory suffices for all.
-        self.precision = max((known[kind] for kind in formats), key=lambda kind: kind.bytes, default=Precision.FP32)
+        self.precision = max((by_type[kind] for kind in formats), key=lambda kind: kind.bytes, default=Precision.FP32)
         if len(exchanges) > 1:
             raise PlannerError(
                 f"the sharders exchange vectors as {' and '.join(sorted(exchanges))}: give them one format"
@@ -98,7 +98,7 @@ class PlannedTables:
     @property
     def paths(self) -> dict[str, set[str]]:
         """Return the names that tables have in their module, by its path."""
-        return {one.path: {config.name for config in configs_of(one.collection)} for one in self.found}
+        return {one.path: {config.name for config in configs_of(one.collection)} for one in self.parts}
 
 
 def only(constraint: ParameterConstraints, kind: str) -> bool:
@@ -110,14 +110,14 @@ def only(constraint: ParameterConstraints, kind: str) -> bool:
 def names_without_tables(names: Iterable[str], module: torch.nn.Module, sharders: Sharders) -> tuple[str, ...]:
     """Return those of some names that no table has which a sharder could shard, alone or with its module's path."""
     by_kind = {sharder.module_type: sharder for sharder in sharders}
-    known = {
-        known
+    table_names = {
+        table_name
         for path, part in module.named_modules()
         if type(part) in by_kind
         for name in by_kind[type(part)].shardable_parameters(part)
-        for known in (name, f"{path}.{name}")
+        for table_name in (name, f"{path}.{name}")
     }
-    return tuple(sorted(set(names) - known))
+    return tuple(sorted(set(names) - table_names))
 
 
 def with_safe_types(
@@ -130,26 +130,28 @@ def with_safe_types(
 
     Raises PlannerError where a table has no other types.
     """
-    made, device = dict(constraints), topology.compute_device
+    safe, device = dict(constraints), topology.compute_device
     by_kind = {sharder.module_type: sharder for sharder in sharders}
     for one in shardables(module, by_kind.keys()):
-        known = by_kind[type(one.module)].sharding_types(device)
-        asked = {config.name: _asked(constraints.get(config.name), known) for config in configs_of(one.collection)}
-        by_rows = all(types and set(types) <= set(BY_ROWS) for types in asked.values())
-        others = dict.fromkeys(asked, "row_wise" if by_rows else "table_wise")
-        for name, types in asked.items():
+        possible = by_kind[type(one.module)].sharding_types(device)
+        types_by_table = {
+            config.name: _types_within(constraints.get(config.name), possible) for config in configs_of(one.collection)
+        }
+        by_rows = all(types and set(types) <= set(BY_ROWS) for types in types_by_table.values())
+        others = dict.fromkeys(types_by_table, "row_wise" if by_rows else "table_wise")
+        for name, types in types_by_table.items():
             faults = {kind: fault_of(one.collection, {**others, name: kind}, device) for kind in types}
-            left = [kind for kind, fault in faults.items() if not fault]
-            if types and not left:
+            safe_types = [kind for kind, fault in faults.items() if not fault]
+            if types and not safe_types:
                 raise PlannerError(faults[types[0]])
-            if len(left) < len(types):
-                made[name] = replace(made.get(name, ParameterConstraints()), sharding_types=left)
-    return made
+            if len(safe_types) < len(types):
+                safe[name] = replace(safe.get(name, ParameterConstraints()), sharding_types=safe_types)
+    return safe
 
 
-def _asked(constraint: ParameterConstraints | None, known: Sequence[str]) -> list[str]:
-    asked = constraint.sharding_types if constraint is not None else None
-    return [kind for kind in known if asked is None or kind in asked]
+def _types_within(constraint: ParameterConstraints | None, possible: Sequence[str]) -> list[str]:
+    constrained = constraint.sharding_types if constraint is not None else None
+    return [kind for kind in possible if constrained is None or kind in constrained]
 
 
 def _table(name: str, config: Any, collection: Collection) -> Table:
@@ -177,7 +179,7 @@ def _pooling(constraint: ParameterConstraints, features: int, name: str, device:
     return total * features if len(each) == 1 else total
 
 
-def _offered(
+def _possible_types(
     config: Any,
     one: Shardable,
     sharder: ModuleSharder[torch.nn.Module],
@@ -186,24 +188,24 @@ def _offered(
 ) -> tuple[tuple[str, ...], tuple[Tier, ...]]:
     """Return the sharding types that a table may have, and the tiers that its rows may be in."""
     device, local, rows = topology.compute_device, topology.local_world_size, config.num_embeddings
-    offered = set(sharder.sharding_types(device)) & set(NATIVE_TYPES)
+    kinds = set(sharder.sharding_types(device)) & set(NATIVE_TYPES)
     if one.types is not None:
-        offered &= set(one.types)
+        kinds &= set(one.types)
     # The ranks of the only node are all ranks; the plan is called by the type that was asked for.
     alike = {"table_row_wise": "row_wise"} if local == topology.world_size else {}
     # Blocks that leave a rank empty crash it.
     for kind, ways in (("row_wise", topology.world_size), ("table_row_wise", local)):
         if (ways - 1) * -(-rows // ways) >= rows:
-            offered.discard(kind)
+            kinds.discard(kind)
     if constraint.sharding_types:
-        offered &= {alike.get(kind, kind) for kind in types_of(tuple(constraint.sharding_types))}
+        kinds &= {alike.get(kind, kind) for kind in types_of(tuple(constraint.sharding_types))}
     least = constraint.min_partition
     if least is not None and config.embedding_dim < 2 * least:
-        offered.discard("column_wise")
-    if not offered:
-        asked = constraint.sharding_types or "those of its sharder"
-        raise PlannerError(f"table '{config.name}': no sharding type is left of {asked}")
-    kernels = {kind: _kernels(sharder, constraint, kind, device) for kind in sorted(offered)}
+        kinds.discard("column_wise")
+    if not kinds:
+        constrained = constraint.sharding_types or "those of its sharder"
+        raise PlannerError(f"table '{config.name}': no sharding type is left of {constrained}")
+    kernels = {kind: _kernels(sharder, constraint, kind, device) for kind in sorted(kinds)}
     types = tuple(kind for kind, run in kernels.items() if (DENSE in run if kind == "data_parallel" else run))
     if not types:
         raise PlannerError(f"table '{config.name}': no compute kernel is left of {constraint.compute_kernels}")
@@ -235,11 +237,11 @@ def _optimizer(sharder: ModuleSharder[torch.nn.Module], parameter: torch.nn.Para
     else:
         stated = (getattr(sharder, "fused_params", None) or {}).get("optimizer")
         name = "SGD" if stated is None else str(getattr(stated, "value", stated))
-    known = {
+    optimizers = {
         "SGD": Optimizer.SGD,
         "sgd": Optimizer.SGD,
         "exact_sgd": Optimizer.SGD,
         "RowWiseAdagrad": Optimizer.ROWWISE_ADAGRAD,
         "exact_row_wise_adagrad": Optimizer.ROWWISE_ADAGRAD,
     }
-    return known.get(name, Optimizer.ADAM)
+    return optimizers.get(name, Optimizer.ADAM)
