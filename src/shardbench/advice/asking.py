@@ -40,7 +40,7 @@ YOURS = "yours"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class Attempt:
     """What asking a strategy came to; ``step_ms`` is None where it has no plan, and ``cause`` says why."""
 
     strategy: str
@@ -81,7 +81,7 @@ class Asking:
     constraints: Constraints | None
     budget_s: float
     seed: int
-    on_tried: Callable[[Tried], None] | None
+    on_tried: Callable[[Attempt], None] | None
     stop_at: float = math.inf
     """The moment on ``time.perf_counter`` from which on nobody plans or is judged any more, once there is a plan."""
     hurried: bool = False
@@ -89,7 +89,7 @@ class Asking:
     judging_s: float = 0.0
     """What judging the last plan took, where it counts."""
     begun: float = field(default_factory=time.perf_counter)
-    tried: list[Tried] = field(default_factory=list)
+    tried: list[Attempt] = field(default_factory=list)
     answers: dict[str, Answer[Simulation]] = field(default_factory=dict)
 
     def given(self, plan: Plan, kept: Constraints) -> Answer[Simulation]:
@@ -105,7 +105,7 @@ class Asking:
             kept.check(plan, problem)
         except InvalidPlan as error:
             raise BadInput(f"your plan cannot be compared: {error}") from error
-        self._told(Tried(strategy=YOURS, plan_s=0.0, step_ms=answer.judged.step_ms))
+        self._told(Attempt(strategy=YOURS, plan_s=0.0, step_ms=answer.judged.step_ms))
         return answer
 
     def ask(self, asked: Sequence[Strategy]) -> None:
@@ -116,7 +116,7 @@ class Asking:
         if here and self.budget_s < STARTS_S:
             cause = f"{Outcome.TIMEOUT.value}: not asked with less than {STARTS_S:g} s"
             for strategy in apart:
-                self._told(Tried(strategy=strategy.name, plan_s=0.0, cause=cause))
+                self._told(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause))
             apart = []
         with Apart(self._constrained(apart), self.question.problem, self.budget_s, self.seed) as beside:
             self._ask_here(here)
@@ -136,7 +136,7 @@ class Asking:
         for number, strategy in enumerate(cheap):
             if self.hurried and self.answers and left_s <= of_all_s:
                 cause = f"{Outcome.TIMEOUT.value}: not asked: what is left is for those with all device moves"
-                self._told(Tried(strategy=strategy.name, plan_s=0.0, cause=cause))
+                self._told(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause))
                 continue
             left_s -= self._ask(strategy, max((left_s - of_all_s) / (len(cheap) - number), FLOOR_S))
         left_s = max(left_s, of_all_s)
@@ -168,7 +168,7 @@ class Asking:
         answer = self._in_time(answered)
         if isinstance(answer, Failure):
             took_s = time.perf_counter() - begun
-            self._told(Tried(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}"))
+            self._told(Attempt(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}"))
             return took_s
         took_s = answer.spent.plan_s + answer.spent.fit_s
         late = took_s > SLACK * share_s
@@ -176,7 +176,7 @@ class Asking:
             self.judging_s = time.perf_counter() - begun - took_s
             took_s += self.judging_s
         self.answers[strategy.name] = answer
-        self._told(Tried(strategy=strategy.name, plan_s=took_s, step_ms=answer.judged.step_ms, late=late))
+        self._told(Attempt(strategy=strategy.name, plan_s=took_s, step_ms=answer.judged.step_ms, late=late))
         return took_s
 
     def _in_time(self, answered: Callable[[], Answer[Simulation] | Failure]) -> Answer[Simulation] | Failure:
@@ -194,7 +194,7 @@ class Asking:
             return over
         return over if isinstance(answer, Failure) and time.perf_counter() >= self.stop_at else answer
 
-    def _told(self, one: Tried) -> None:
+    def _told(self, one: Attempt) -> None:
         self.tried.append(one)
         if self.on_tried is not None:
             self.on_tried(one)

@@ -14,7 +14,7 @@ from functools import cached_property
 from threading import current_thread, main_thread
 from typing import Any
 
-from shardbench.advice.asking import FLOOR_S, YOURS, Asking, Tried
+from shardbench.advice.asking import FLOOR_S, YOURS, Asking, Attempt
 from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash, to_json
@@ -113,7 +113,7 @@ class PlanSearch:
 
     problem: Problem
     best: Best | None
-    tried: tuple[Tried, ...]
+    tried: tuple[Attempt, ...]
     took_s: float
     answers: Mapping[str, Answer[Simulation]] = field(default_factory=dict, repr=False)
     """The plans by strategy, and what they come to."""
@@ -160,7 +160,7 @@ def best_plan(
     optimizer: Optimizer = Optimizer.SGD,
     exchange: Precision = Precision.FP32,
     schedule: StepSchedule = StepSchedule.SEQUENTIAL,
-    on_tried: Callable[[Tried], None] | None = None,
+    on_tried: Callable[[Attempt], None] | None = None,
     against: Plan | None = None,
 ) -> PlanSearch:
     """Ask all strategies within ``budget_s`` seconds of planning and judge their plans on a test batch.

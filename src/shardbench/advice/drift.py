@@ -43,7 +43,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drifted:
+class PlanDrift:
     """What has become of a plan; times are predicted steps on a test batch of each log."""
 
     problem: Problem
@@ -58,7 +58,7 @@ class Drifted:
         return 100.0 * (self.now_ms / self.made_for_ms - 1.0)
 
 
-def drifted(
+def judge_drift(
     plan: Plan,
     older: RecordedWorkload,
     newer: RecordedWorkload,
@@ -69,7 +69,7 @@ def drifted(
     budget_s: float = 30.0,
     seed: int = 0,
     **training: Any,
-) -> Drifted:
+) -> PlanDrift:
     """Judge a plan, made on the profile of ``older``, on the lookups of ``newer``, and beside the best new plan.
 
     Both have the same tables and number their rows alike. ``training`` are fields of the problem, such as the
@@ -83,7 +83,7 @@ def drifted(
     change = None
     if found.best is not None:
         change = _change(plan, found.best, now, _problem(newer, machine, training), (older, newer))
-    return Drifted(problem=problem, made_for_ms=made_for.step_ms, now_ms=now.step_ms, change=change)
+    return PlanDrift(problem=problem, made_for_ms=made_for.step_ms, now_ms=now.step_ms, change=change)
 
 
 def _problem(workload: RecordedWorkload, machine: Machine, training: dict[str, Any]) -> Problem:

@@ -47,7 +47,7 @@ REPEATED = 2
 """Rounds after which noise is known."""
 
 
-class Ended(StrEnum):
+class Ending(StrEnum):
     """Why a race ended, in words that follow "ended as"."""
 
     ONE_LEFT = "one is left"
@@ -60,7 +60,7 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raced:
+class Standing:
     """A candidate and what its trials came to."""
 
     name: str
@@ -82,7 +82,7 @@ class Raced:
     cause: str
     """Why its last trial failed; empty where none did."""
 
-    def slower_than(self, other: "Raced") -> float:
+    def slower_than(self, other: "Standing") -> float:
         """Return the ratio of its steps to the other's, each over the control's; NaN where one has no trial."""
         if self.ratio is None or other.ratio is None:
             return math.nan
@@ -93,12 +93,12 @@ class Raced:
 class RaceResult:
     """The standings of a race, best first: who stayed, who dropped out, who failed or never ran."""
 
-    standings: tuple[Raced, ...]
+    standings: tuple[Standing, ...]
     rounds: int
     """Rounds that all candidates in them ran."""
     seconds: float
     """Wall seconds, without those of earlier runs of the command."""
-    ended_by: Ended
+    ended_by: Ending
     noise: Noise | None
     """How much logarithms of ratios of one plan differ; None before a second round, when nobody knows who ties."""
     known: int
@@ -107,7 +107,7 @@ class RaceResult:
     """Trials of the round whose ranks are still to run elsewhere."""
 
     @property
-    def best(self) -> Raced | None:
+    def best(self) -> Standing | None:
         """Return the measured best; None where nothing was measured."""
         return next((one for one in self.standings[:1] if one.n), None)
 
@@ -200,7 +200,7 @@ class _Race:
         self._rounds = self._known = self._waiting = 0
         self._noise: Noise | None = None
 
-    def run(self, context: JobContext, listener: Listener) -> Ended:
+    def run(self, context: JobContext, listener: Listener) -> Ending:
         """Run round after round; say why it ended."""
         time = RaceTime(self._ends_at)
         for number in count():
@@ -212,12 +212,12 @@ class _Race:
             try:
                 run_session(work, self._options.results, listener)
             except TimeIsOver:
-                stopped = Ended.TIME
+                stopped = Ending.TIME
             except KeyboardInterrupt:
-                stopped = Ended.INTERRUPTED
+                stopped = Ending.INTERRUPTED
             self._known += self._take(turns, number) - work.ran
             if stopped is not None or self._waiting:
-                return stopped or Ended.WAITING
+                return stopped or Ending.WAITING
             self._rounds += 1
             if self._options.drops:
                 self._drop()
@@ -297,20 +297,20 @@ class _Race:
     def _leader(self) -> _Racer | None:
         return min((racer for racer in self._still_in if racer.records), key=lambda racer: racer.log, default=None)
 
-    def _ended(self) -> Ended | None:
+    def _ended(self) -> Ending | None:
         leader = self._leader()
         if leader is None:
-            return Ended.NONE_LEFT
+            return Ending.NONE_LEFT
         # One that is left alone after one round runs once more: a single trial has no interval.
         if self._options.drops and self._rounds >= REPEATED:
             rest = [racer for racer in self._still_in if racer is not leader]
             if not rest:
-                return Ended.ONE_LEFT
+                return Ending.ONE_LEFT
             if max(self._told_apart(racer, leader) for racer in rest) < math.log1p(self._options.tie_share):
-                return Ended.TIE
-        return Ended.ROUNDS if self._rounds >= self._options.most_rounds else None
+                return Ending.TIE
+        return Ending.ROUNDS if self._rounds >= self._options.most_rounds else None
 
-    def result(self, ended: Ended, seconds: float) -> RaceResult:
+    def result(self, ended: Ending, seconds: float) -> RaceResult:
         """Return how the candidates stand."""
         steps = pooled_noise([_step_ms(record) for record in racer.records] for racer in self._racers)
         leader = self._leader()
@@ -325,10 +325,10 @@ class _Race:
             waiting=self._waiting,
         )
 
-    def _raced(self, racer: _Racer, leader: _Racer | None, steps: Noise | None) -> Raced:
+    def _raced(self, racer: _Racer, leader: _Racer | None, steps: Noise | None) -> Standing:
         noise, records = self._noise, racer.records
         stays = racer.dropped_in is None and racer is not leader and bool(records)
-        return Raced(
+        return Standing(
             name=racer.candidate.name,
             plan=racer.plan.handed,
             predicted_ms=racer.candidate.step_ms,
