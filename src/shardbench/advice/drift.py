@@ -37,7 +37,7 @@ class Change:
     None where the machine states no errors."""
 
     @property
-    def known(self) -> bool | None:
+    def is_sure(self) -> bool | None:
         """Say whether the cost model can tell that the new plan is the faster one; None where no error is stated."""
         return None if self.p_saves is None else sure(self.p_saves)
 
@@ -63,7 +63,7 @@ def judge_drift(
     older: RecordedWorkload,
     newer: RecordedWorkload,
     machine: Machine,
-    asked: Sequence[Strategy],
+    strategies: Sequence[Strategy],
     *,
     constraints: Constraints | None = None,
     budget_s: float = 30.0,
@@ -79,10 +79,10 @@ def judge_drift(
     check_drifting(plan, problem)
     made_for = simulate(plan, problem, LaterBatches(older, older), older.dense, 1)
     now = simulate(plan, problem, LaterBatches(newer, older), newer.dense, 1)
-    found = best_plan(newer, machine, asked, constraints=constraints, budget_s=budget_s, seed=seed, **training)
+    search = best_plan(newer, machine, strategies, constraints=constraints, budget_s=budget_s, seed=seed, **training)
     change = None
-    if found.best is not None:
-        change = _change(plan, found.best, now, _problem(newer, machine, training), (older, newer))
+    if search.best is not None:
+        change = _change(plan, search.best, now, _problem(newer, machine, training), (older, newer))
     return PlanDrift(problem=problem, made_for_ms=made_for.step_ms, now_ms=now.step_ms, change=change)
 
 
@@ -108,13 +108,13 @@ def _change(
 ) -> Change:
     older, newer = logs
     batches: BatchSource = LaterBatches(newer, newer)
-    then = simulate(best.plan, problem, batches, newer.dense, 1)
-    moved = resharding(plan, best.plan, problem, older.ranking, newer.ranking)
-    seconds, saved_ms = moved.seconds(problem.machine), now.step_ms - then.step_ms
-    draws = now.draws(problem, newer.dense), then.draws(problem, newer.dense)
+    renewed = simulate(best.plan, problem, batches, newer.dense, 1)
+    transfer = resharding(plan, best.plan, problem, older.ranking, newer.ranking)
+    seconds, saved_ms = transfer.seconds(problem.machine), now.step_ms - renewed.step_ms
+    draws = now.draws(problem, newer.dense), renewed.draws(problem, newer.dense)
     return Change(
         best=best,
-        resharding=moved,
+        resharding=transfer,
         reshard_s=seconds,
         saved_ms=saved_ms,
         pays_after_steps=math.ceil(1e3 * seconds / saved_ms) if saved_ms > 0.0 else None,

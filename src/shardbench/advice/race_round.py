@@ -57,11 +57,11 @@ def ratio_to_control(record: Record) -> float:
     return float(np.median(np.divide(record.timing.step_ms, record.control.step_ms)))
 
 
-def waits(record: Record) -> bool:
+def is_waiting(record: Record) -> bool:
     """Tell whether the record is of a trial whose folder was made and whose ranks have not run."""
     failure = record.failure
-    left = failure is not None and failure.outcome is Outcome.SKIPPED and failure.phase == "start"
-    return left and record.predicted is not None
+    is_skipped = failure is not None and failure.outcome is Outcome.SKIPPED and failure.phase == "start"
+    return is_skipped and record.predicted is not None
 
 
 class TimeIsOver(Exception):
@@ -98,7 +98,7 @@ class Round(Work[TrialSpec, Record]):
         self.pieces = list(turns)
         self.title = f"race {options.name}, round {self.pieces[0].repeat + 1}"
         self.store = trial_store(options.results, options.name)
-        self.ran = 0
+        self.new_trials = 0
         """Trials that this round ran, and did not find on record."""
         self._plans = {spec.key: plan for spec, plan in turns.items()}
         self._context, self._time, self._limited, self._retry = context, time, limited, options.retry
@@ -118,7 +118,7 @@ class Round(Work[TrialSpec, Record]):
 
     def again(self, record: Record) -> bool:
         """Tell whether it is to be retried, or its ranks, to run elsewhere, may now run here or lost their folder."""
-        if waits(record):
+        if is_waiting(record):
             return self._here or not attempts(self._context.folder / record.key)
         return record.outcome in self._retry
 
@@ -135,9 +135,9 @@ class Round(Work[TrialSpec, Record]):
             if self._limited and self._time.is_over:
                 raise TimeIsOver
             started(spec.text)
-            plan, begun = self._plans[spec.key], monotonic()
+            plan, start = self._plans[spec.key], monotonic()
             provenance = Provenance.begin(plan.plan_hash)
-            made = run_trial(spec, plan, self._context, environment, provenance)
-            self._time.longest_s = max(self._time.longest_s, monotonic() - begun)
-            self.ran += 1
-            yield made.model_copy(update={"provenance": provenance.ended()})
+            record = run_trial(spec, plan, self._context, environment, provenance)
+            self._time.longest_s = max(self._time.longest_s, monotonic() - start)
+            self.new_trials += 1
+            yield record.model_copy(update={"provenance": provenance.ended()})

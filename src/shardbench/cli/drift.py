@@ -150,7 +150,7 @@ def _verdict(change: "Change | None") -> str:
     if change.pays_after_steps is None:
         return "a new one never pays"
     after = f"after {change.pays_after_steps:,} steps"
-    if change.known is False:
+    if change.is_sure is False:
         return f"whether a new one pays is not sure: {after}, if what it saves is more than the model's error"
     return f"a new one pays {after}"
 
@@ -191,7 +191,7 @@ def _data(answer: "PlanDrift", out: Path | None) -> dict[str, Any]:
             "best": to_data(change.best),
             "saved_ms": change.saved_ms,
             "p_saves": change.p_saves,
-            "sure": change.known,
+            "sure": change.is_sure,
             "moved_bytes": change.resharding.moved_bytes,
             "intra_bytes": change.resharding.intra_bytes,
             "inter_bytes": change.resharding.inter_bytes,

@@ -71,11 +71,11 @@ class RaceRequest:
     ) -> int:
         """Race the plans of a search and their runners-up, tell the answer and give the exit code."""
         from shardbench.advice.race import Ending, race  # noqa: PLC0415
-        from shardbench.advice.race_entry import entered  # noqa: PLC0415
+        from shardbench.advice.race_entry import gather_candidates  # noqa: PLC0415
         from shardbench.cli.progress import PlainProgress, progress  # noqa: PLC0415
 
         options = self._options(search)
-        candidates = entered(
+        candidates = gather_candidates(
             search, workload, strategies, constraints=constraints, budget_s=budget_s, seed=seed
         )  # fmt: skip
         # With --json stdout has the answer alone.
@@ -147,7 +147,7 @@ def lines(race: "RaceResult", search: "PlanSearch", options: "RaceOptions", out:
     planless = ", ".join(one.strategy for one in search.tried if one.step_ms is None)
     planning_text = f"planned {search.took_s:.1f} s: {distinct} distinct plans of {strategies} strategies"
     answer += _wrapped(planning_text + (f"; without a plan: {planless}" if planless else ""))
-    before = f", {race.known} trials were on record" if race.known else ""
+    before = f", {race.on_record} trials were on record" if race.on_record else ""
     race_text = f"raced {race.seconds:.0f} s: {race.rounds} whole rounds{before}; ended as {race.ended_by.value}"
     answer += _wrapped(race_text)
     answer.append(f"records: {options.results / 'records' / options.name}.jsonl")
@@ -297,7 +297,7 @@ def _data(race: "RaceResult", search: "PlanSearch", options: "RaceOptions", out:
         "rounds": race.rounds,
         "ended_by": race.ended_by.name.lower(),
         "waiting": race.waiting,
-        "known": race.known,
+        "known": race.on_record,
         "planned_s": search.took_s,
         "raced_s": race.seconds,
         "records": str(options.results / "records" / f"{options.name}.jsonl"),
