@@ -141,7 +141,7 @@ def test_a_long_test_bag_is_no_room_under_the_profile() -> None:
     workload, machine = described(), load_machine("a100-40gb-2x8")
     found = best_plan(workload, machine, [get_strategy("joint")], budget_s=2.0).best
     assert found is not None and found.over_bound_pct is not None
-    question = CountedQuestion.drawn(workload, machine, LongBag(workload))
+    question = CountedQuestion.of_batches(workload, machine, LongBag(workload))
     bound = question.bounds().of_step(found.plan)
     assert bound is not None
     assert 100 * (question.judge(found.plan).step_ms / bound.ms - 1) > found.over_bound_pct + 5

@@ -120,7 +120,7 @@ class Patches(Honest):
 
 class PatchesTheWriter(Patches):
     def patch(self, seconds: float) -> None:
-        planning_process.written = slow(planning_process.written, seconds)
+        planning_process.plan_json = slow(planning_process.plan_json, seconds)
 
 
 class AnswersBeforeItPlanned(Honest):

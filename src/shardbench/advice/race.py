@@ -151,7 +151,7 @@ def race(  # noqa: PLR0917 - what is raced, where and how
     racing = _Race(workload, job, candidates, options, ends_at=start + options.race_s)
     quiet = Quiet(None if options.busy_ok else BUSY_SHARE, listener.noted)
     run_options = RunOptions(results=options.results, data=options.data, work=options.work, launch=options.launch)
-    with job_context(job, workload, run_options, quiet=quiet, handed=True) as context:
+    with job_context(job, workload, run_options, quiet=quiet, hands_on=True) as context:
         ending = racing.run(context, listener)
     return racing.result(ending, monotonic() - start)
 

@@ -112,17 +112,17 @@ class Round(Work[TrialSpec, Record]):
         """Return the hash of the candidate's plan: whoever made it, a trial of another plan is not its trial."""
         return self._plans[piece.key].plan_hash
 
-    def timed(self, piece: TrialSpec) -> bool:
+    def is_timed(self, piece: TrialSpec) -> bool:
         """Tell whether ranks run here; what ran elsewhere holds here."""
         return self._here
 
-    def again(self, record: Record) -> bool:
+    def wants_rerun(self, record: Record) -> bool:
         """Tell whether it is to be retried, or its ranks, to run elsewhere, may now run here or lost their folder."""
         if is_waiting(record):
             return self._here or not attempts(self._context.folder / record.key)
         return record.outcome in self._retry
 
-    def recorded(self, record: Record) -> None:
+    def keep_extras(self, record: Record) -> None:
         """Keep the trial's files for which there was no room before."""
         keep_rest(self._context.later)
 

@@ -127,7 +127,7 @@ def profile_command(
         with show:
             profile_log(
                 log, out, targets, cells=cells, cut=split, count_values=True, progress=show.read_rows,
-                counted=show.counted,
+                counted=show.count_tables,
             )  # fmt: skip
     note = read_note(out)
     log_tables = read_seen(out)

@@ -232,15 +232,15 @@ class PlainReading:
         """Note the rows that were read so far."""
         self._rows = rows
 
-    def counted(self, tables: int) -> None:
+    def count_tables(self, tables: int) -> None:
         """Note that the lookups of so many tables are counted, after all rows were read."""
         self.show(self._total, self._total, f"{self._rows:,} rows, {tables} tables counted")
 
-    def show(self, done: int, total: int, what: str) -> None:
+    def show(self, done: int, total: int, detail: str) -> None:
         """Say it, where nothing was said for a while."""
         if self._clock() - self._last_line_s >= EVERY_S:
             self._last_line_s = self._clock()
-            say(f"read {100 * done // total} % of the log, {what}")
+            say(f"read {100 * done // total} % of the log, {detail}")
 
 
 class BarReading(PlainReading):
@@ -249,8 +249,8 @@ class BarReading(PlainReading):
     def __init__(self, total: int, console: Console) -> None:
         super().__init__(total)
         columns = (BarColumn(bar_width=None), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
-        what = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, *what, console=console, transient=True, expand=True)
+        labels = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, *labels, console=console, transient=True, expand=True)
         self._task = self._progress.add_task("0 rows", total=self._total)
 
     def __enter__(self) -> "BarReading":
@@ -261,15 +261,15 @@ class BarReading(PlainReading):
         """Take the bar away; also after an interrupt."""
         self._progress.stop()
 
-    def show(self, done: int, total: int, what: str) -> None:
+    def show(self, done: int, total: int, detail: str) -> None:
         """Move the bar on."""
-        self._progress.update(self._task, completed=done, total=total, description=what)
+        self._progress.update(self._task, completed=done, total=total, description=detail)
 
 
 class NoReading(PlainReading):
     """Says nothing: stdout is for JSON."""
 
-    def show(self, done: int, total: int, what: str) -> None:
+    def show(self, done: int, total: int, detail: str) -> None:
         """Say nothing of how far it is."""
 
 

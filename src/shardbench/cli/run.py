@@ -121,7 +121,7 @@ def run_suite_command(
 
         files.append(write_suite_page(results, loaded_suite.name))
     counts = outcome_counts(records)
-    names, beside = options.strategies, _beside(loaded_suite.name, options, records)
+    names, beside = options.strategies, _find_on_record(loaded_suite.name, options, records)
     if isinstance(listener, JsonProgress):
         others = beside.records if beside else ()
         replies = answers(suite_records(results, loaded_suite.name), results, of=records, placed=names, beside=others)
@@ -139,7 +139,7 @@ def run_suite_command(
     return shared.EXIT_FAILED if counts.get(Outcome.ERROR) else shared.EXIT_OK
 
 
-def _beside(suite: str, options: "RunOptions", records: "Sequence[Record]") -> "OnRecord | None":
+def _find_on_record(suite: str, options: "RunOptions", records: "Sequence[Record]") -> "OnRecord | None":
     """Find the committed trials that chosen strategies are held beside; None where none are, or where all ran."""
     from shardbench.report.compare.on_record import on_record  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415

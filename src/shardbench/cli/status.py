@@ -59,7 +59,7 @@ def outcome_counts(records: "Iterable[Record]") -> dict[str, int]:
 def _add_suite(name: str, work: "SuiteWork", state: dict[str, Any], lines: list[str]) -> None:
     from shardbench.report.compare.versions import other_versions  # noqa: PLC0415
 
-    latest, settled_trials = work.store.latest(), _settled(work)
+    latest, settled_trials = work.store.latest(), _settled_pieces(work)
     counts = outcome_counts(latest[trial.key] for trial in settled_trials)
     others = len(latest.keys() - {trial.key for trial in work.pieces})
     code = other_versions(latest[trial.key] for trial in work.pieces if trial.key in latest)
@@ -80,19 +80,19 @@ def _add_studies(reproduction: "Reproduction", results: Path, state: dict[str, A
     state["studies"], state["studies_other_versions"] = {}, asdict(code)
     for study in reproduction.studies:
         work = StudyWork(reproduction.owner, study, SessionOptions(results=results))
-        settled = len(_settled(work))
+        settled = len(_settled_pieces(work))
         state["studies"][study.name] = {"cells": len(work.pieces), "settled": settled}
         lines.append(_count_line(work.title, work, settled))
     lines += [f"  {line}" for line in code.lines()]
 
 
-def _settled(work: "Work[Any, Any]") -> list[Any]:
+def _settled_pieces(work: "Work[Any, Any]") -> list[Any]:
     from shardbench.base.host import Environment  # noqa: PLC0415
     from shardbench.engine.processes.server import set_rank_variables  # noqa: PLC0415
 
     # They are part of the environment in which a run would be.
     set_rank_variables()
-    return work.settled(work.store.latest(), Environment.here().hash)
+    return work.settled_pieces(work.store.latest(), Environment.here().hash)
 
 
 def _count_line(title: str, work: "Work[Any, Any]", settled: int) -> str:
