@@ -62,13 +62,13 @@ def outcome(context, kind, backend=Backend.SIMULATED, **changes):
     ],
 )
 def test_what_is_too_good_to_be_true_is_invalid(context, monkeypatch, field, what):
-    honest = run_trial_module._judged_plan
+    honest = run_trial_module._predict
 
     def too_good(*arguments):
         judged = honest(*arguments)
         return replace(judged, predictions=replace(judged.predictions, **{field: 99.0}))
 
-    monkeypatch.setattr(run_trial_module, "_judged_plan", too_good)
+    monkeypatch.setattr(run_trial_module, "_predict", too_good)
     record = outcome(context, misbehaving.Honest)
     assert record.outcome is Outcome.INVALID
     assert record.timing is None

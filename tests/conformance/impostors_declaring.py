@@ -53,7 +53,7 @@ def _claiming() -> Strategy:
 
 class PatchesWhoeverImportsIt(OverfullDevice):
     def __init_subclass__(cls) -> None:
-        evaluate._planned = lambda *_: None  # type: ignore[assignment]
+        evaluate._check_plan = lambda *_: None  # type: ignore[assignment]
 
 
 class ForgesItsDescription(Honest):
