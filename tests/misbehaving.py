@@ -290,8 +290,8 @@ class WrittenLate(Honest):
     name = "written-late"
 
     def plan(self, problem, budget, seed):
-        written = planning_process.written
-        planning_process.written = lambda *given: (time.sleep(budget.plan_s + 0.2), written(*given))[1]
+        written = planning_process.plan_json
+        planning_process.plan_json = lambda *given: (time.sleep(budget.plan_s + 0.2), written(*given))[1]
         return super().plan(problem, budget, seed)
 
 

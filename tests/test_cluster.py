@@ -14,7 +14,7 @@ from test_parallel import Order, facts, tiny  # noqa: F401 - a fixture
 from shardbench.base.errors import BadInput
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
-from shardbench.trials.cluster import Cluster, Done, Engine, submitted
+from shardbench.trials.cluster import CallOutcome, Cluster, Engine, submit_all
 from shardbench.trials.runner import run_suite
 
 
@@ -28,7 +28,7 @@ def local(tmp_path, monkeypatch):
 def test_a_job_that_dies_is_a_failure_and_the_next_runs(local, monkeypatch):
     # submitit waits so many seconds for the result of a job that ended, should the file system be slow.
     monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 1)
-    done = {one.number: one.value for one in submitted(fails_at_two, [(3,), (2,), (1,)], local)}
+    done = {one.number: one.value for one in submit_all(fails_at_two, [(3,), (2,), (1,)], local)}
     assert done[2] != os.getpid()
     assert isinstance(done[1], Failure)
     assert done[1].cause.startswith("ZeroDivisionError: two is not to be had (cluster_jobs.py:")
@@ -39,7 +39,7 @@ def test_a_job_that_dies_is_a_failure_and_the_next_runs(local, monkeypatch):
 
 
 def test_who_reads_no_further_cancels_what_runs(local, tmp_path):
-    going = submitted(hangs_or_ends, [("",), (str(tmp_path),)], local)
+    going = submit_all(hangs_or_ends, [("",), (str(tmp_path),)], local)
     next(going)
     assert within(60, lambda: list(tmp_path.glob("*.pid")))
     going.close()
@@ -69,12 +69,12 @@ def test_what_a_job_gives_is_the_record_the_fault_of_a_file_or_the_failure(tiny,
     dies = Failure(outcome=Outcome.OOM, cause="its job ended without a result", phase="harness")
 
     def in_this_process(call, arguments, cluster):
-        yield Done(number=1, value=dies)
+        yield CallOutcome(number=1, value=dies)
         if broken:
             (tmp_path / "trace.txt").write_text("no number\n")
-        yield Done(number=0, value=call(*arguments[0]))
+        yield CallOutcome(number=0, value=call(*arguments[0]))
 
-    monkeypatch.setattr("shardbench.trials.runner.submitted", in_this_process)
+    monkeypatch.setattr("shardbench.trials.runner.submit_all", in_this_process)
     broken = False
     there = run_suite(one, replace(options, results=tmp_path / "there", work=None, cluster=local), Silent())
     assert facts(there[:1]) == facts(here[:1])
@@ -87,10 +87,10 @@ def test_what_a_job_gives_is_the_record_the_fault_of_a_file_or_the_failure(tiny,
 
 def test_what_cannot_be_submitted_is_one_clear_line(tiny, local, tmp_path, monkeypatch, command):  # noqa: F811
     with pytest.raises(BadInput, match=r"--cluster local: .*nonsense"):
-        list(submitted(fails_at_two, [(1,)], replace(local, parameters={"nonsense": 1})))
+        list(submit_all(fails_at_two, [(1,)], replace(local, parameters={"nonsense": 1})))
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(BadInput, match=r"needs submitit: install shardbench\[cluster\]"):
-        list(submitted(fails_at_two, [(1,)], local))
+        list(submit_all(fails_at_two, [(1,)], local))
     said = command("run", "quick", "--cluster", "local", "--cluster-option", "mem_gb", code=2)
     assert "--cluster-option mem_gb: write NAME=VALUE" in said
     said = command("run", "quick", "--cluster-option", "mem_gb=4", code=2)

@@ -97,7 +97,7 @@ def test_a_strategys_version_is_a_number_and_for_other_people_their_files_count_
     mine = importlib.import_module("pack_of_a_test.mine").Mine()
     typed = type("Typed", (type(shuffle),), {"__module__": "typed_at_a_prompt"})()
     brought = {"mine": Brought(mine, "pack_of_a_test"), "typed": Brought(typed, "typed_at_a_prompt")}
-    monkeypatch.setattr(discovery, "_found", lambda: (brought, ()))
+    monkeypatch.setattr(discovery, "_collect_strategies", lambda: (brought, ()))
     version = strategy_version.__wrapped__
     code.files_hash.cache_clear()
     assert version("mine") == f"{shuffle.version} {hashed('pack_of_a_test')}"

@@ -255,7 +255,7 @@ def test_a_retry_takes_a_new_folder_and_the_old_one_stays(prepared, tmp_path):
     assert [one.state for one in collect(work, again.results)] == [FolderState.LEFT, FolderState.KNOWN]
     # On record from elsewhere, it is not made again where nothing is measured.
     work_here = SuiteWork(suite, replace(again, force=False))
-    assert len(work_here.settled(work_here.store.latest(), "another place")) == 1
+    assert len(work_here.settled_pieces(work_here.store.latest(), "another place")) == 1
     assert next_attempt(first) == first.with_name(f"{first.name}.3")
 
 

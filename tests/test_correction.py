@@ -41,7 +41,7 @@ def own_file(machine: str = "cpu-1x2") -> Machine:
 def question_of(machine: Machine, seed: int = 0, shapes=SHAPES, pooling: int = 20, unpooled=frozenset({1})):
     """Tables of lookups at random, judged on two batches."""
     workload = RandomWorkload(shapes, 512, pooling=pooling, seed=seed, unpooled=unpooled)
-    return CountedQuestion.drawn(workload, machine, DrawnBatches(workload, 2))
+    return CountedQuestion.of_batches(workload, machine, DrawnBatches(workload, 2))
 
 
 def plans_of(question: CountedQuestion) -> list[Plan]:

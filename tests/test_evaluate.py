@@ -144,13 +144,13 @@ def test_a_planner_that_was_killed_is_not_asked_again_with_less(monkeypatch) -> 
     monkeypatch.setattr(planning_process, "LATE_S", 0.5)
     asked = question()
     begun = []
-    made = planning_process.PlanningProcess.made
+    made = planning_process.PlanningProcess.make_plan
 
     def counted(process, budget, *arguments, **options):
         begun.append(budget.plan_s)
         return made(process, budget, *arguments, **options)
 
-    monkeypatch.setattr(planning_process.PlanningProcess, "made", counted)
+    monkeypatch.setattr(planning_process.PlanningProcess, "make_plan", counted)
 
     def cause(kind, plan_s, seed=0):
         answer = evaluate(asked, kind(), Budget(plan_s=plan_s, fit_s=0.1), seed)

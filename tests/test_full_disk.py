@@ -41,10 +41,10 @@ def test_what_is_done_stays_and_the_rest_runs_once_there_is_room(work, tmp_path,
 
 
 def test_a_file_that_does_not_fit_is_said_after_the_record(work, tmp_path):  # noqa: F811
-    def recorded(record):
+    def keep_extras(record):
         raise OSError(errno.ENOSPC, "No space left on device", "logs/1.log")
 
-    work.recorded = recorded
+    work.keep_extras = keep_extras
     with pytest.raises(BadInput, match=r"logs/1.log: No space left.*the cell just done is recorded, this file of it"):
         run_session(work, tmp_path, Told())
     assert len(work.store.read()) == 1

@@ -377,7 +377,7 @@ def test_what_all_devices_have_finds_room_where_memory_is_short() -> None:
     rng = np.random.default_rng(3)
     shapes = [(int(rows), 32) for rows in 10 ** rng.uniform(3.5, 5.5, 80)] + [(50, 16)] * 40
     workload = RandomWorkload(shapes, 16_384, pooling=1, seed=3)
-    problem = CountedQuestion.drawn(workload, load_machine("a100-40gb-2x8"), DrawnBatches(workload)).problem
+    problem = CountedQuestion.of_batches(workload, load_machine("a100-40gb-2x8"), DrawnBatches(workload)).problem
     sizes = {table.rows: problem.weight_bytes(table) for table in problem.tables}
     needed = sum(problem.weight_bytes(table) for table in problem.tables if table.rows > 50)
     hbm_bytes = int(1.1 * needed / problem.world_size) + 40 * sizes[50]

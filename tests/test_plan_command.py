@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardbench.advice.asking import FIRST_SHARE, FLOOR_S
-from shardbench.advice.best_plan import _complexity, _near, best_plan, default_strategies
+from shardbench.advice.best_plan import _complexity, _is_near, best_plan, default_strategies
 from shardbench.base.errors import BadInput
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
@@ -141,7 +141,7 @@ def test_a_long_test_bag_is_no_room_under_the_profile() -> None:
     workload, machine = described(), load_machine("a100-40gb-2x8")
     found = best_plan(workload, machine, [get_strategy("joint")], budget_s=2.0).best
     assert found is not None and found.over_bound_pct is not None
-    question = CountedQuestion.drawn(workload, machine, LongBag(workload))
+    question = CountedQuestion.of_batches(workload, machine, LongBag(workload))
     bound = question.bounds().of_step(found.plan)
     assert bound is not None
     assert 100 * (question.judge(found.plan).step_ms / bound.ms - 1) > found.over_bound_pct + 5
@@ -354,7 +354,7 @@ def test_a_longer_plan_is_the_answer_only_within_the_error_of_pairs() -> None:
 
     def near(step_ms: float, pair_error: float | None) -> bool:
         trust = Trust(step_error=1.2, pair_error=pair_error, plans=2, source="of a test")
-        return _near("long", "short", {"short": 1.0, "long": step_ms}, draws, replace(machine, trust=trust))
+        return _is_near("long", "short", {"short": 1.0, "long": step_ms}, draws, replace(machine, trust=trust))
 
     assert [near(1.004, error) for error in (None, 1.2, 1.003, 1.005)] == [True, True, False, True]
     assert not near(1.011, 1.2)

@@ -139,14 +139,14 @@ def test_how_far_a_log_is_read_is_said_every_half_minute(capsys: pytest.CaptureF
             clock.now += 0.6 * EVERY_S
         show.read_bytes(500)
         clock.now += EVERY_S
-        show.counted(2)
+        show.count_tables(2)
     assert capsys.readouterr().out.splitlines() == [
         "read 75 % of the log, 20 rows",
         "read 100 % of the log, 30 rows, 2 tables counted",
     ]
     with reading(10, as_json=True) as silent:
         silent.read_bytes(10)
-        silent.counted(1)
+        silent.count_tables(1)
     assert capsys.readouterr().out == ""
 
 

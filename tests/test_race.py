@@ -19,8 +19,8 @@ from shardbench.advice import race as race_module
 from shardbench.advice import race_round
 from shardbench.advice.asking import HandedPlan
 from shardbench.advice.best_plan import Candidate, best_plan
-from shardbench.advice.race import WIDE, Ended, RaceResult, race
-from shardbench.advice.race_entry import entered, entrants
+from shardbench.advice.race import WIDE, Ending, RaceResult, race
+from shardbench.advice.race_entry import entrants, gather_candidates
 from shardbench.advice.race_round import RaceOptions
 from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.serialise import content_hash
@@ -144,7 +144,7 @@ def test_slower_ones_drop_out(
         "best": (4, None, False), "near": (4, None, True), "slow": (2, 2, False), "wide": (1, 1, False)
     }  # fmt: skip
     assert [one.name for one in found.standings] == ["best", "near", "slow", "wide"]
-    assert (found.rounds, found.ended_by, found.known) == (4, Ended.ROUNDS, 0)
+    assert (found.rounds, found.ended_by, found.on_record) == (4, Ending.ROUNDS, 0)
     assert found.noise is not None
     assert found.noise.freedom == 3 + 3 + 1
     # The sum of squares of +-0.02 about their mean, 0: four, four and two of them.
@@ -166,13 +166,13 @@ def test_one_that_is_left_runs_twice(
     fake = ranks(steady(a=1.0, b=2.0))
     found = race(workload, "cpu-1x2", named(plans, "a", "b"), {}, options, Silent())
     assert fake.ran == [(0, "a"), (0, "b"), (1, "a")]
-    assert found.ended_by is Ended.ONE_LEFT
+    assert found.ended_by is Ending.ONE_LEFT
 
 
 def test_the_rest_tie(workload: Workload, plans: list[Plan], options: RaceOptions, ranks: Callable[..., Ranks]) -> None:
     ranks(steady(a=1.0, b=1.0, c=1.1))
     found = race(workload, "cpu-1x2", named(plans, "a", "b", "c"), {}, options, Silent())
-    assert (found.ended_by, found.rounds) == (Ended.TIE, 2)
+    assert (found.ended_by, found.rounds) == (Ending.TIE, 2)
     assert told(found) == {"a": (2, None, False), "b": (2, None, True), "c": (2, 2, False)}
 
 
@@ -185,7 +185,7 @@ def test_all_run_where_nobody_drops_and_turns_rotate(
     turns = ["".join(name for number, name in fake.ran if number == one) for one in range(4)]
     assert turns == ["abc", "cba", "bca", "acb"]
     assert told(found) == {"a": (4, None, False), "c": (4, None, True), "b": (4, None, False)}
-    assert found.ended_by is Ended.ROUNDS
+    assert found.ended_by is Ending.ROUNDS
 
 
 def test_interrupted_and_resumed(
@@ -197,13 +197,13 @@ def test_interrupted_and_resumed(
     fake = ranks(ratios)
     fake.interrupted_at = 5
     found = race(workload, "cpu-1x2", candidates, {}, most, Silent())
-    assert (found.ended_by, found.rounds) == (Ended.INTERRUPTED, 1)
+    assert (found.ended_by, found.rounds) == (Ending.INTERRUPTED, 1)
     # Round 2 went c, b, and then a was interrupted.
     assert {one.name: one.n for one in found.standings} == {"a": 1, "b": 2, "c": 2}
     again = ranks(ratios)
     found = race(workload, "cpu-1x2", candidates, {}, most, Silent())
     assert again.ran == [(1, "a"), (2, "b"), (2, "a")]
-    assert (found.ended_by, found.known) == (Ended.ROUNDS, 5)
+    assert (found.ended_by, found.on_record) == (Ending.ROUNDS, 5)
     last = ranks(ratios)
     assert told(race(workload, "cpu-1x2", candidates, {}, most, Silent())) == told(found)
     assert last.ran == []
@@ -239,11 +239,11 @@ def test_a_failure_drops_with_its_cause(
     retried = replace(options, retry=frozenset({Outcome.OOM}))
     found = race(workload, "cpu-1x2", named(plans, "a", "b"), {}, retried, Silent())
     assert again.ran == [(0, "b"), (1, "b")]
-    assert found.ended_by is Ended.TIE
+    assert found.ended_by is Ending.TIE
     fake = ranks(steady(a=1.0))
     fake.failing["a"] = Outcome.TIMEOUT
     found = race(workload, "cpu-1x2", named(plans, "a"), {}, replace(options, name="other"), Silent())
-    assert (found.ended_by, found.best) == (Ended.NONE_LEFT, None)
+    assert (found.ended_by, found.best) == (Ending.NONE_LEFT, None)
 
 
 def test_the_first_round_runs_whole_and_no_trial_begins_too_late(
@@ -252,32 +252,32 @@ def test_the_first_round_runs_whole_and_no_trial_begins_too_late(
     fake = ranks(steady(a=1.0, b=1.1), trial_s=10.0)
     found = race(workload, "cpu-1x2", named(plans, "a", "b"), {}, replace(options, race_s=5.0), Silent())
     assert fake.ran == [(0, "a"), (0, "b")]
-    assert (found.ended_by, found.rounds, found.noise, found.seconds) == (Ended.TIME, 1, None, 20.0)
+    assert (found.ended_by, found.rounds, found.noise, found.seconds) == (Ending.TIME, 1, None, 20.0)
     assert not any(one.ties for one in found.standings)
     # A resumed race knows no trial's length until one ran; the next would end at 20 s.
     fake = ranks(steady(a=1.0, b=1.1), trial_s=10.0)
     found = race(workload, "cpu-1x2", named(plans, "a", "b"), {}, replace(options, race_s=19.0), Silent())
-    assert (fake.ran, found.ended_by) == ([(1, "b")], Ended.TIME)
+    assert (fake.ran, found.ended_by) == ([(1, "b")], Ending.TIME)
 
 
 def test_ranks_elsewhere(workload: Workload, plans: list[Plan], options: RaceOptions, tmp_path: Path) -> None:
     away = replace(options, work=tmp_path / "work", launch=False, most_rounds=2, iterations=1)
     candidates = named(plans[1:], "a", "b")
     found = race(workload, "cpu-1x2", candidates, {}, away, Silent())
-    assert (found.ended_by, found.waiting, found.rounds) == (Ended.WAITING, 2, 0)
+    assert (found.ended_by, found.waiting, found.rounds) == (Ending.WAITING, 2, 0)
     first = open_folders(tmp_path / "work")
     assert len(first) == 2
     leave(first[0], results_of(first[0]))
     assert [one.state.value for one in collect(tmp_path / "work", options.results)].count("recorded") == 1
     found = race(workload, "cpu-1x2", candidates, {}, away, Silent())
-    assert (found.ended_by, found.waiting) == (Ended.WAITING, 1)
+    assert (found.ended_by, found.waiting) == (Ending.WAITING, 1)
     # Both have the times of the made-up ranks, a millisecond each, and their round is followed by the next.
     for _ in range(2):
         for folder in open_folders(tmp_path / "work"):
             leave(folder, results_of(folder))
         list(collect(tmp_path / "work", options.results))
         found = race(workload, "cpu-1x2", candidates, {}, away, Silent())
-    assert found.ended_by is Ended.TIE
+    assert found.ended_by is Ending.TIE
     assert told(found) == {"a": (2, None, False), "b": (2, None, True)}
     records = trial_store(options.results, "race-ours").read()
     assert [record.outcome for record in records].count(Outcome.SKIPPED) == 4
@@ -327,7 +327,7 @@ def test_runners_up_enter(workload: Workload, caplog: pytest.LogCaptureFixture) 
     asked = [Several(), get_strategy("row-wise")]
     for seed, names in ((0, {"several", "several-4", "row-wise"}), (1, {"several", "row-wise"})):
         search = best_plan(workload, load_machine("cpu-1x2"), asked, budget_s=5.0, seed=seed)
-        found = entered(search, workload, asked, budget_s=5.0, seed=seed)
+        found = gather_candidates(search, workload, asked, budget_s=5.0, seed=seed)
         assert {one.name for one in found} == names
         assert [one.step_ms for one in found] == sorted(one.step_ms for one in found)
     assert caplog.messages == ["several gives no runners-up: Infeasible: no more"]
@@ -348,7 +348,7 @@ def test_one_screen(
     names = [f"strategy-{i:02}" for i in range(22)]
     fake = ranks({name: lambda n, i=i: 1.0 + 0.03 * i + 0.01 * (n + i) % 2 for i, name in enumerate(names)})  # type: ignore[misc]
     fake.failing["strategy-03"] = Outcome.OOM
-    monkeypatch.setattr("shardbench.advice.race_entry.entered", lambda *_, **__: tuple(named(plans, *names)))
+    monkeypatch.setattr("shardbench.advice.race_entry.gather_candidates", lambda *_, **__: tuple(named(plans, *names)))
     monkeypatch.setattr(race_round.RaceOptions, "most_rounds", 3)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ours.toml").write_text(TABLES)

@@ -62,13 +62,13 @@ def outcome(context, kind, backend=Backend.SIMULATED, **changes):
     ],
 )
 def test_what_is_too_good_to_be_true_is_invalid(context, monkeypatch, field, what):
-    honest = run_trial_module._judged_plan
+    honest = run_trial_module._predict
 
     def too_good(*arguments):
         judged = honest(*arguments)
         return replace(judged, predictions=replace(judged.predictions, **{field: 99.0}))
 
-    monkeypatch.setattr(run_trial_module, "_judged_plan", too_good)
+    monkeypatch.setattr(run_trial_module, "_predict", too_good)
     record = outcome(context, misbehaving.Honest)
     assert record.outcome is Outcome.INVALID
     assert record.timing is None
@@ -111,7 +111,7 @@ def test_draws_are_on_record_once_for_the_repeats_of_a_measured_plan(context, ba
     simulated = backend is Backend.SIMULATED
     assert [one.predictions.draws is not None for one in made] == [True, simulated, simulated]
     assert len({content_hash(one.plan) for one in made}) == 1
-    context.handed = True
+    context.hands_on = True
     given = context.planning(spec_of(context, strategy, backend, seed=1), strategy).judged
     assert given.predictions.draws is None, "a race reads none"
 

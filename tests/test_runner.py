@@ -101,7 +101,7 @@ def test_a_measurement_counts_only_where_it_was_taken(tiny, monkeypatch):
     run_suite(suite, options, Log())
     elsewhere = Environment.here().model_copy(update={"cpu": "another one"})
     work = SuiteWork(suite, options)
-    assert [trial.backend for trial in work.settled(work.store.latest(), elsewhere.hash)] == ["simulated"] * 2
+    assert [trial.backend for trial in work.settled_pieces(work.store.latest(), elsewhere.hash)] == ["simulated"] * 2
     monkeypatch.setattr("shardbench.trials.session.Environment.here", lambda: elsewhere)
     again = Log()
     run_suite(suite, options, again)

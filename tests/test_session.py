@@ -34,10 +34,10 @@ class Squares(Work):
     def version(self, piece):
         return self.now
 
-    def timed(self, piece):
+    def is_timed(self, piece):
         return self.measures
 
-    def again(self, record):
+    def wants_rerun(self, record):
         return self.wanted
 
     def run(self, pieces, environment, started):
@@ -76,7 +76,7 @@ def work(tmp_path):
 
 
 def settled(work) -> list[int]:
-    return work.settled(work.store.latest(), Environment.here().hash)
+    return work.settled_pieces(work.store.latest(), Environment.here().hash)
 
 
 def test_what_is_open_is_run_recorded_and_told(work, tmp_path):
@@ -135,9 +135,9 @@ def test_version_place_and_wish_unsettle(work, tmp_path):
     work.wanted = True
     assert settled(work) == []
     work.wanted = False
-    assert work.settled(work.store.latest(), "another environment") == [1, 2, 3], "counted: the same everywhere"
+    assert work.settled_pieces(work.store.latest(), "another environment") == [1, 2, 3], "counted: the same everywhere"
     work.measures = True
-    assert work.settled(work.store.latest(), "another environment") == []
+    assert work.settled_pieces(work.store.latest(), "another environment") == []
     assert settled(work) == [1, 2, 3]
 
 

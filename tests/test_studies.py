@@ -26,7 +26,7 @@ from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
 from shardbench.studies.study import Plot, Row, Study, grid
 from shardbench.trials import discovery
-from shardbench.trials.cluster import Cluster, Done, Engine
+from shardbench.trials.cluster import CallOutcome, Cluster, Engine
 
 CLAIMS = """
 [[claims]]
@@ -433,10 +433,10 @@ def test_cells_as_jobs_give_the_same_rows_and_one_that_fails_is_its_own_failure(
 
     def in_this_process(call, arguments, cluster):
         for number, given in enumerate(arguments):
-            yield Done(number=number, value=dies if number == 1 else call(*given))
+            yield CallOutcome(number=number, value=dies if number == 1 else call(*given))
 
     here = run_studies(made, SessionOptions(results=tmp_path / "here", workers=1), Heard())
-    monkeypatch.setattr(session, "submitted", in_this_process)
+    monkeypatch.setattr(session, "submit_all", in_this_process)
     local = Cluster(engine=Engine.LOCAL, folder=tmp_path / "jobs", at_once=2)
     there = run_studies(made, SessionOptions(results=tmp_path / "there", cluster=local), Heard())
     told = {record.key: record for record in there}

@@ -53,7 +53,7 @@ def _claiming() -> Strategy:
 
 class PatchesWhoeverImportsIt(OverfullDevice):
     def __init_subclass__(cls) -> None:
-        evaluate._planned = lambda *_: None  # type: ignore[assignment]
+        evaluate._check_plan = lambda *_: None  # type: ignore[assignment]
 
 
 class ForgesItsDescription(Honest):
@@ -120,7 +120,7 @@ class Patches(Honest):
 
 class PatchesTheWriter(Patches):
     def patch(self, seconds: float) -> None:
-        planning_process.written = slow(planning_process.written, seconds)
+        planning_process.plan_json = slow(planning_process.plan_json, seconds)
 
 
 class AnswersBeforeItPlanned(Honest):

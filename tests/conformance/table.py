@@ -17,7 +17,7 @@ from shardbench.conformance.problems import cases
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
 from shardbench.trials import described, planning_process
-from shardbench.trials.described import described_apart, strategies_of
+from shardbench.trials.described import describe_apart, strategies_of
 from shardbench.trials.evaluate import RulesOnly, evaluate
 
 TABLE = Path(__file__).parents[2] / "results" / "tables" / "faults" / "impostors.csv"
@@ -30,7 +30,7 @@ HEADER = ("strategy", "rule", "caught_by", "reason")
 def caught(impostor: Impostor) -> tuple[str, str]:
     """The check that rejects an impostor and what it says, on its problems and the one whose lookups are drawn."""
     module, name = impostor.kind.__module__, impostor.kind.__name__
-    provider = "impostors", module, partial(described_apart, "impostors", module, f"{module}:{name}")
+    provider = "impostors", module, partial(describe_apart, "impostors", module, f"{module}:{name}")
     found, broken = collect("strategy name", [provider], strategies_of)
     if broken:
         # As a package of which nothing is listed.

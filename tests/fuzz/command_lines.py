@@ -72,7 +72,7 @@ STARTING = (
     "conformance.checks.check",
     "trials.runner.run_suite",
     "studies.session.run_studies",
-    "cli.race.RaceAsked.run",
+    "cli.race.RaceRequest.run",
 )
 """What starts trials, and takes minutes: it finds nothing here."""
 KEPT_OUT = ("define", "again", "calibrate")

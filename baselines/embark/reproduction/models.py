@@ -92,4 +92,4 @@ def question(name: str, draw: int) -> CountedQuestion:
     """Return the question of one test batch of a draw of a model on the cluster."""
     machine = cluster()
     drawn = workload(name, draw, LOCAL_BATCH * machine.topology.world_size)
-    return CountedQuestion.drawn(drawn, machine, DrawnBatches(drawn))
+    return CountedQuestion.of_batches(drawn, machine, DrawnBatches(drawn))

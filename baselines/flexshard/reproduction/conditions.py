@@ -62,7 +62,7 @@ def cluster(nodes: int, bandwidth_ratio: float | None = None) -> Machine:
 def condition(form: str, machine: Machine, local_batch: int, **parameters: float) -> CountedQuestion:
     """Return the question of one test batch of a sequence workload, with these ``parameters``, on a machine."""
     drawn = workload(form, local_batch * machine.topology.world_size, **parameters)
-    return CountedQuestion.drawn(drawn, machine, DrawnBatches(drawn))
+    return CountedQuestion.of_batches(drawn, machine, DrawnBatches(drawn))
 
 
 def workload(form: str, batch_size: int, **parameters: float) -> Workload:

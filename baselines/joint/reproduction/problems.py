@@ -111,7 +111,7 @@ def pose(name: str, samples_share: float = 1.0) -> CountedQuestion:
         data["profile_samples"] = int(int(data.get("profile_samples", 65_536)) * samples_share)
     workload = workload_config(data, f"problem {name}").build(Path())
     batches = DrawnBatches(workload, int(data.get("test_batches", 1)))
-    return CountedQuestion.drawn(workload, posed.load_machine(), batches)
+    return CountedQuestion.of_batches(workload, posed.load_machine(), batches)
 
 
 class Misled(CountedQuestion):

@@ -81,7 +81,7 @@ class RmCondition:
         """Return the problem and its test lookups."""
         workload, batches = _lookups(self._config().model_dump_json())
         machine = self._machine(sum(table.rows for table in workload.tables) * WIDTH * WEIGHT_BYTES)
-        return CountedQuestion.drawn(workload, machine, batches)
+        return CountedQuestion.of_batches(workload, machine, batches)
 
     def _config(self) -> RmConfig:
         batch = round(BATCH * self.row_scale / self.parts)

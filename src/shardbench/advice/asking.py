@@ -40,7 +40,7 @@ YOURS = "yours"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class Attempt:
     """What asking a strategy came to; ``step_ms`` is None where it has no plan, and ``cause`` says why."""
 
     strategy: str
@@ -61,16 +61,16 @@ class HandedPlan(Strategy):
     moves = frozenset(Move) - {Move.LOCAL_STEPS}
 
     def __init__(self, name: str, plan: Plan) -> None:
-        self.name, self.handed = name, plan
+        self.name, self.fixed_plan = name, plan
 
     @cached_property
     def plan_hash(self) -> str:
         """Return the hash by which records know the plan."""
-        return content_hash(self.handed)
+        return content_hash(self.fixed_plan)
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the plan that was handed in."""
-        return self.handed
+        return self.fixed_plan
 
 
 @dataclass
@@ -81,18 +81,18 @@ class Asking:
     constraints: Constraints | None
     budget_s: float
     seed: int
-    on_tried: Callable[[Tried], None] | None
+    on_tried: Callable[[Attempt], None] | None
     stop_at: float = math.inf
     """The moment on ``time.perf_counter`` from which on nobody plans or is judged any more, once there is a plan."""
     hurried: bool = False
     """Whether judging plans takes its part of the budget too, as it does with thousands of tables."""
     judging_s: float = 0.0
     """What judging the last plan took, where it counts."""
-    begun: float = field(default_factory=time.perf_counter)
-    tried: list[Tried] = field(default_factory=list)
+    start: float = field(default_factory=time.perf_counter)
+    tried: list[Attempt] = field(default_factory=list)
     answers: dict[str, Answer[Simulation]] = field(default_factory=dict)
 
-    def given(self, plan: Plan, kept: Constraints) -> Answer[Simulation]:
+    def judge_yours(self, plan: Plan, limits: Constraints) -> Answer[Simulation]:
         """Judge the user's own plan; raises BadInput where it is none, or breaks a constraint."""
         problem = self.question.problem
         if plan.sync_every > 1:
@@ -102,41 +102,41 @@ class Asking:
         if isinstance(answer, Failure):
             raise BadInput(f"your plan cannot be compared: {answer.cause}")
         try:
-            kept.check(plan, problem)
+            limits.check(plan, problem)
         except InvalidPlan as error:
             raise BadInput(f"your plan cannot be compared: {error}") from error
-        self._told(Tried(strategy=YOURS, plan_s=0.0, step_ms=answer.judged.step_ms))
+        self._note(Attempt(strategy=YOURS, plan_s=0.0, step_ms=answer.judged.step_ms))
         return answer
 
-    def ask(self, asked: Sequence[Strategy]) -> None:
+    def ask(self, strategies: Sequence[Strategy]) -> None:
         """Ask all; those that require modules, and other people's, beside the others."""
-        here = [strategy for strategy in asked if ours(strategy) and not strategy.requires]
+        local = [strategy for strategy in strategies if ours(strategy) and not strategy.requires]
         # Fewer moves are fewer plans to look at: what is quick comes first, and is there whatever follows.
-        apart = sorted((s for s in asked if s not in here), key=lambda strategy: len(strategy.moves))
-        if here and self.budget_s < STARTS_S:
+        separate = sorted((s for s in strategies if s not in local), key=lambda strategy: len(strategy.moves))
+        if local and self.budget_s < STARTS_S:
             cause = f"{Outcome.TIMEOUT.value}: not asked with less than {STARTS_S:g} s"
-            for strategy in apart:
-                self._told(Tried(strategy=strategy.name, plan_s=0.0, cause=cause))
-            apart = []
-        with Apart(self._constrained(apart), self.question.problem, self.budget_s, self.seed) as beside:
-            self._ask_here(here)
-            for strategy in apart:
-                self._ask(strategy, self.budget_s, planner=beside.planner)
+            for strategy in separate:
+                self._note(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause))
+            separate = []
+        with Apart(self._under_constraints(separate), self.question.problem, self.budget_s, self.seed) as processes:
+            self._ask_here(local)
+            for strategy in separate:
+                self._ask(strategy, self.budget_s, planner=processes.planner)
 
-    def _ask_here(self, here: Sequence[Strategy]) -> None:
-        general = [strategy for strategy in here if strategy.moves >= DEVICE_MOVES]
+    def _ask_here(self, strategies: Sequence[Strategy]) -> None:
+        general = [strategy for strategy in strategies if strategy.moves >= DEVICE_MOVES]
 
         def cost(strategy: Strategy) -> tuple[bool, int]:
             # Parts of tables are many where tables are.
             return self.hurried and not strategy.moves <= WHOLE_TABLE_MOVES, len(strategy.moves)
 
-        cheap = sorted((s for s in here if s not in general), key=cost)
+        cheap = sorted((s for s in strategies if s not in general), key=cost)
         left_s = self.budget_s
         of_all_s = FIRST_SHARE * self.budget_s if general else 0.0
         for number, strategy in enumerate(cheap):
             if self.hurried and self.answers and left_s <= of_all_s:
                 cause = f"{Outcome.TIMEOUT.value}: not asked: what is left is for those with all device moves"
-                self._told(Tried(strategy=strategy.name, plan_s=0.0, cause=cause))
+                self._note(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause))
                 continue
             left_s -= self._ask(strategy, max((left_s - of_all_s) / (len(cheap) - number), FLOOR_S))
         left_s = max(left_s, of_all_s)
@@ -146,16 +146,16 @@ class Asking:
             share_s = HURRIED_SHARE * share_s - self.judging_s if self.hurried else share_s
             left_s -= self._ask(strategy, max(share_s, FLOOR_S))
 
-    def _constrained(self, asked: Sequence[Strategy]) -> list[Strategy]:
+    def _under_constraints(self, strategies: Sequence[Strategy]) -> list[Strategy]:
         if self.constraints is None:
-            return list(asked)
-        return [Constrained(strategy, self.constraints) for strategy in asked]
+            return list(strategies)
+        return [Constrained(strategy, self.constraints) for strategy in strategies]
 
     def _ask(self, strategy: Strategy, share_s: float, planner: Planner | None = None) -> float:
         """Ask one; return the seconds that it took."""
-        begun, budget = time.perf_counter(), Budget(plan_s=share_s, fit_s=share_s)
+        start, budget = time.perf_counter(), Budget(plan_s=share_s, fit_s=share_s)
 
-        def answered() -> Answer[Simulation] | Failure:
+        def evaluation() -> Answer[Simulation] | Failure:
             # However late it comes, a plan is a plan.
             if self.constraints is None:
                 return evaluate(
@@ -165,36 +165,36 @@ class Asking:
                 self.constraints, self.question, strategy, budget, self.seed, slack=math.inf, planner=planner
             )
 
-        answer = self._in_time(answered)
+        answer = self._in_time(evaluation)
         if isinstance(answer, Failure):
-            took_s = time.perf_counter() - begun
-            self._told(Tried(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}"))
+            took_s = time.perf_counter() - start
+            self._note(Attempt(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}"))
             return took_s
         took_s = answer.spent.plan_s + answer.spent.fit_s
         late = took_s > SLACK * share_s
         if self.hurried:
-            self.judging_s = time.perf_counter() - begun - took_s
+            self.judging_s = time.perf_counter() - start - took_s
             took_s += self.judging_s
         self.answers[strategy.name] = answer
-        self._told(Tried(strategy=strategy.name, plan_s=took_s, step_ms=answer.judged.step_ms, late=late))
+        self._note(Attempt(strategy=strategy.name, plan_s=took_s, step_ms=answer.judged.step_ms, late=late))
         return took_s
 
-    def _in_time(self, answered: Callable[[], Answer[Simulation] | Failure]) -> Answer[Simulation] | Failure:
+    def _in_time(self, evaluation: Callable[[], Answer[Simulation] | Failure]) -> Answer[Simulation] | Failure:
         """Return the answer, or that there was no time for it; the first plan is waited for."""
         over = Failure(outcome=Outcome.TIMEOUT, cause="stopped: the time for all is over", phase="plan")
         # Nobody can interrupt another thread.
         if not self.answers or self.stop_at == math.inf or current_thread() is not main_thread():
-            return answered()
+            return evaluation()
         left_s = self.stop_at - time.perf_counter()
         if left_s <= 0.0:
             return over
         try:
-            answer = within(left_s, answered)
+            answer = within(left_s, evaluation)
         except TimeoutError:
             return over
         return over if isinstance(answer, Failure) and time.perf_counter() >= self.stop_at else answer
 
-    def _told(self, one: Tried) -> None:
-        self.tried.append(one)
+    def _note(self, attempt: Attempt) -> None:
+        self.tried.append(attempt)
         if self.on_tried is not None:
-            self.on_tried(one)
+            self.on_tried(attempt)

@@ -14,7 +14,7 @@ from functools import cached_property
 from threading import current_thread, main_thread
 from typing import Any
 
-from shardbench.advice.asking import FLOOR_S, YOURS, Asking, Tried
+from shardbench.advice.asking import FLOOR_S, YOURS, Asking, Attempt
 from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash, to_json
@@ -113,7 +113,7 @@ class PlanSearch:
 
     problem: Problem
     best: Best | None
-    tried: tuple[Tried, ...]
+    tried: tuple[Attempt, ...]
     took_s: float
     answers: Mapping[str, Answer[Simulation]] = field(default_factory=dict, repr=False)
     """The plans by strategy, and what they come to."""
@@ -140,18 +140,18 @@ def default_strategies() -> list[Strategy]:
     What they require can be imported here.
     """
     return [
-        found
-        for found in strategies().values()
-        if found.role is Role.COMPETITOR
-        and found.moves <= DEVICE_MOVES | {Move.CACHE}
-        and not (learns(found) or Sees.INPUTS in found.sees or missing_modules(found))
+        strategy
+        for strategy in strategies().values()
+        if strategy.role is Role.COMPETITOR
+        and strategy.moves <= DEVICE_MOVES | {Move.CACHE}
+        and not (learns(strategy) or Sees.INPUTS in strategy.sees or missing_modules(strategy))
     ]
 
 
 def best_plan(
     workload: Workload,
     machine: Machine,
-    asked: Sequence[Strategy],
+    strategies: Sequence[Strategy],
     *,
     constraints: Constraints | None = None,
     budget_s: float = 30.0,
@@ -160,7 +160,7 @@ def best_plan(
     optimizer: Optimizer = Optimizer.SGD,
     exchange: Precision = Precision.FP32,
     schedule: StepSchedule = StepSchedule.SEQUENTIAL,
-    on_tried: Callable[[Tried], None] | None = None,
+    on_tried: Callable[[Attempt], None] | None = None,
     against: Plan | None = None,
 ) -> PlanSearch:
     """Ask all strategies within ``budget_s`` seconds of planning and judge their plans on a test batch.
@@ -173,36 +173,36 @@ def best_plan(
     a plan of the user's that is none of these tables on this machine, or breaks a constraint, and where the budget is
     too short for any profiles of so many tables.
     """
-    kept = constraints or Constraints()
-    kept.check_names(workload.tables)
+    limits = constraints or Constraints()
+    limits.check_names(workload.tables)
     start = time.perf_counter()
     training = {"precision": precision, "optimizer": optimizer, "exchange": exchange, "schedule": schedule}
     phases_s: dict[str, float] = {}
-    with _timed(phases_s, "profiles"):
+    with _phase(phases_s, "profiles"):
         began_cpu_s = time.process_time()
-        profiled = _profiled(workload, budget_s)
-        hurried = time.process_time() - began_cpu_s > UNHURRIED_S or profiled is not workload
-        problem = _problem(workload, profiled, machine, asked, training)
-    kind = ExpectedQuestion if profiled is not workload else CountedQuestion
-    question = kind(kept.applied(problem), DrawnBatches(workload), workload.dense)
+        profiled_workload = _with_profiles(workload, budget_s)
+        hurried = time.process_time() - began_cpu_s > UNHURRIED_S or profiled_workload is not workload
+        problem = _problem(workload, profiled_workload, machine, strategies, training)
+    kind = ExpectedQuestion if profiled_workload is not workload else CountedQuestion
+    question = kind(limits.applied(problem), DrawnBatches(workload), workload.dense)
     stop_at = start + (budget_s + STOP_S if hurried else (1.0 + SPILL) * budget_s + SPILL_S)
     later_stop_at = stop_at if hurried else math.inf
     left_s = max(round((1.0 - RESERVED) * budget_s - phases_s["profiles"], 1), FLOOR_S) if hurried else budget_s
     # Some of it is for comparing plans and for the bound.
     asked_until = stop_at - RESERVED * budget_s if hurried else stop_at
     asking = Asking(question, constraints, left_s, seed, on_tried, stop_at=asked_until, hurried=hurried)
-    yours = asking.given(against, kept) if against is not None else None
-    asking.ask(asked)
-    asked_s, answers = time.perf_counter() - asking.begun, asking.answers
+    yours = asking.judge_yours(against, limits) if against is not None else None
+    asking.ask(strategies)
+    asked_s, answers = time.perf_counter() - asking.start, asking.answers
     phases_s["asking"] = asked_s
     steps = {name: answer.judged.step_ms for name, answer in answers.items()}
-    ranked = sorted(answers, key=lambda name: steps[name])
-    compared = [*ranked[:COMPARED], *([YOURS] if yours is not None else [])]
+    ranking = sorted(answers, key=lambda name: steps[name])
+    rivals = [*ranking[:COMPARED], *([YOURS] if yours is not None else [])]
     if yours is not None:
         answers, steps = {YOURS: yours, **answers}, {YOURS: yours.judged.step_ms, **steps}
-    with _timed(phases_s, "comparing"):
-        draws = _draws({name: answers[name] for name in compared}, question, later_stop_at)
-    found = PlanSearch(
+    with _phase(phases_s, "comparing"):
+        draws = _draws({name: answers[name] for name in rivals}, question, later_stop_at)
+    search = PlanSearch(
         problem=problem,
         best=None,
         tried=tuple(asking.tried),
@@ -212,31 +212,31 @@ def best_plan(
         asked_s=asked_s,
         memory=memory_text(question.problem),
         phases_s=phases_s,
-        hurried=_hurried_words(workload, profiled),
+        hurried=_hurried_words(workload, profiled_workload),
     )
-    if not ranked:
-        return found
-    near = [name for name in ranked[:COMPARED] if _near(name, ranked[0], steps, draws, machine)]
-    first = min(near, key=lambda name: (*_complexity(answers[name]), steps[name]))
-    told = [replace(one, ties=_ties(one.strategy, first, steps, draws)) for one in asking.tried]
-    told.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
+    if not ranking:
+        return search
+    contenders = [name for name in ranking[:COMPARED] if _is_near(name, ranking[0], steps, draws, machine)]
+    first = min(contenders, key=lambda name: (*_complexity(answers[name]), steps[name]))
+    attempts = [replace(one, ties=_ties(one.strategy, first, steps, draws)) for one in asking.tried]
+    attempts.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[first]]) if first in draws else None
-    with _timed(phases_s, "bound"):
+    with _phase(phases_s, "bound"):
         bounds = _bounds(answers[first], question, later_stop_at)
-    best = replace(_best(answers[first], first, kept, problem, band_ms=band_ms), **bounds)
-    if first != ranked[0]:
-        best = replace(best, simpler_than=_simpler(answers[first], answers[ranked[0]], ranked[0]))
-    beside = _beside(first, steps, draws) if yours is not None else None
-    return replace(found, best=best, tried=tuple(told), yours=beside, took_s=time.perf_counter() - start)
+    best = replace(_best(answers[first], first, limits, problem, band_ms=band_ms), **bounds)
+    if first != ranking[0]:
+        best = replace(best, simpler_than=_simpler(answers[first], answers[ranking[0]], ranking[0]))
+    comparison = _compare_yours(first, steps, draws) if yours is not None else None
+    return replace(search, best=best, tried=tuple(attempts), yours=comparison, took_s=time.perf_counter() - start)
 
 
 def _candidates(answers: Mapping[str, Answer[Simulation]]) -> tuple[Candidate, ...]:
     """Return one candidate a distinct plan, whatever is noted of it: of strategies with the same plan the first."""
-    found: dict[str, Candidate] = {}
+    by_hash: dict[str, Candidate] = {}
     for name, answer in answers.items():
-        one = Candidate(name=name, plan=answer.plan, step_ms=answer.judged.step_ms)
-        found.setdefault(contents_hash(answer.plan), one)
-    return tuple(sorted(found.values(), key=lambda one: one.step_ms))
+        candidate = Candidate(name=name, plan=answer.plan, step_ms=answer.judged.step_ms)
+        by_hash.setdefault(contents_hash(answer.plan), candidate)
+    return tuple(sorted(by_hash.values(), key=lambda candidate: candidate.step_ms))
 
 
 def contents_hash(plan: Plan) -> str:
@@ -244,7 +244,7 @@ def contents_hash(plan: Plan) -> str:
     return content_hash(replace(plan, segments=tuple(sorted(plan.segments, key=to_json)), notes={}))
 
 
-def _near(
+def _is_near(
     name: str, best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]], machine: Machine
 ) -> bool:
     """Tell whether a plan may take the place of the shortest: it is a little longer, and not told apart from it."""
@@ -269,21 +269,21 @@ def _simpler(answer: Answer[Simulation], shorter: Answer[Simulation], name: str)
     )
 
 
-def _beside(best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]]) -> Yours:
-    known = None
+def _compare_yours(best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]]) -> Yours:
+    is_sure = None
     if YOURS in draws and best in draws:
-        known = sure(p_larger([draws[YOURS]], [draws[best]]))
-    return Yours(step_ms=steps[YOURS], less_pct=100.0 * (1.0 - steps[best] / steps[YOURS]), sure=known)
+        is_sure = sure(p_larger([draws[YOURS]], [draws[best]]))
+    return Yours(step_ms=steps[YOURS], less_pct=100.0 * (1.0 - steps[best] / steps[YOURS]), sure=is_sure)
 
 
 @contextmanager
-def _timed(phases_s: dict[str, float], name: str) -> Iterator[None]:
-    begun = time.perf_counter()
+def _phase(phases_s: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
     yield
-    phases_s[name] = time.perf_counter() - begun
+    phases_s[name] = time.perf_counter() - start
 
 
-def _profiled(workload: Workload, budget_s: float) -> Workload:
+def _with_profiles(workload: Workload, budget_s: float) -> Workload:
     """Return the workload with all tables profiled; with profiles of fewer samples where theirs take too long.
 
     Raises BadInput where the budget is too short for any profiles of so many tables.
@@ -299,9 +299,9 @@ def _profiled(workload: Workload, budget_s: float) -> Workload:
         needs_s = _survey(quicker, most_s)
         if not needs_s:
             return quicker
-    would_do = math.ceil(1.5 * needs_s / PROFILES_SHARE)
+    enough_s = math.ceil(1.5 * needs_s / PROFILES_SHARE)
     raise BadInput(
-        f"a budget of {budget_s:g} s is too short for {len(workload.tables)} tables: about {would_do} s would do"
+        f"a budget of {budget_s:g} s is too short for {len(workload.tables)} tables: about {enough_s} s would do"
     )
 
 
@@ -309,47 +309,47 @@ def _survey(workload: Workload, limit_s: float) -> float:
     """Profile the tables one by one; return the seconds that all would take where they are too many, else 0."""
     tables = len(workload.tables)
     first = range(0, tables, max(tables // SURVEYED, 1))
-    begun, begun_cpu = time.perf_counter(), time.process_time()
-    for done, table in enumerate([*first, *(table for table in range(tables) if table not in first)]):
+    start, start_cpu = time.perf_counter(), time.process_time()
+    for number, table in enumerate([*first, *(table for table in range(tables) if table not in first)]):
         workload.profile(table)
-        took_s, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
-        if done == 0:
+        took_s, cpu_s = time.perf_counter() - start, time.process_time() - start_cpu
+        if number == 0:
             # The first one also pays for what is made once.
-            begun, begun_cpu = time.perf_counter(), time.process_time()
+            start, start_cpu = time.perf_counter(), time.process_time()
             continue
-        needs_s, needs_cpu_s = took_s * tables / done, cpu_s * tables / done
-        known = took_s > limit_s or (done >= SURVEYED and took_s > SURE_SHARE * limit_s)
-        if known and needs_s > limit_s and needs_cpu_s > UNHURRIED_S:
+        needs_s, needs_cpu_s = took_s * tables / number, cpu_s * tables / number
+        is_sure = took_s > limit_s or (number >= SURVEYED and took_s > SURE_SHARE * limit_s)
+        if is_sure and needs_s > limit_s and needs_cpu_s > UNHURRIED_S:
             return needs_s
     return 0.0
 
 
-def _hurried_words(workload: Workload, profiled: Workload) -> str:
-    if profiled is workload:
+def _hurried_words(workload: Workload, quicker: Workload) -> str:
+    if quicker is workload:
         return ""
     return (
-        f"in so short a time profiles are of {profiled.profile_samples} samples, not of {workload.profile_samples}, "
+        f"in so short a time profiles are of {quicker.profile_samples} samples, not of {workload.profile_samples}, "
         "and plans are judged by what these let expect, not on a test batch"
     )
 
 
 def _draws(
-    compared: Mapping[str, Answer[Simulation]], question: CountedQuestion, stop_at: float
+    answers: Mapping[str, Answer[Simulation]], question: CountedQuestion, stop_at: float
 ) -> dict[str, tuple[float, ...]]:
     """Return the steps of plans under draws, of as many plans as there is time for."""
-    found = {}
-    for name, answer in compared.items():
+    steps = {}
+    for name, answer in answers.items():
         if time.perf_counter() < stop_at:
-            drawn = answer.judged.draws(question.problem, question.dense)
-            if drawn is not None:
-                found[name] = drawn.step_ms
-    return found
+            draws = answer.judged.draws(question.problem, question.dense)
+            if draws is not None:
+                steps[name] = draws.step_ms
+    return steps
 
 
 def _bounds(answer: Answer[Simulation], question: CountedQuestion, stop_at: float) -> dict[str, Any]:
     """Return the bound and the distances to it, or why there is none, as fields of ``Best``."""
 
-    def proven() -> dict[str, Any]:
+    def prove() -> dict[str, Any]:
         bound = answer.bounds.of_step(answer.plan)
         if bound is None:
             return {"unbounded": "no bound is proven for plans with hosts, batch schedules or caches"}
@@ -364,19 +364,23 @@ def _bounds(answer: Answer[Simulation], question: CountedQuestion, stop_at: floa
     if left_s <= 0.0:
         return late
     if left_s == math.inf or current_thread() is not main_thread():
-        return proven()
+        return prove()
     try:
-        return within(left_s, proven)
+        return within(left_s, prove)
     except TimeoutError:
         return late
 
 
 def _problem(
-    workload: Workload, profiled: Workload, machine: Machine, asked: Sequence[Strategy], training: Mapping[str, Any]
+    workload: Workload,
+    profiled_workload: Workload,
+    machine: Machine,
+    strategies: Sequence[Strategy],
+    training: Mapping[str, Any],
 ) -> Problem:
-    if not asked:
+    if not strategies:
         raise BadInput("no strategy is asked")
-    for strategy in asked:
+    for strategy in strategies:
         if strategy.role is Role.OTHER_MODEL:
             raise BadInput(f"strategy {strategy.name} trains another model, so that its step is compared with no other")
         missing = missing_modules(strategy)
@@ -385,11 +389,11 @@ def _problem(
     return Problem.of(
         workload.name,
         workload.tables,
-        profiled.profiles,
+        profiled_workload.profiles,
         machine,
         batch_size=workload.batch_size,
         **training,
-        inputs=workload.input_sample if any(Sees.INPUTS in strategy.sees for strategy in asked) else None,
+        inputs=workload.input_sample if any(Sees.INPUTS in strategy.sees for strategy in strategies) else None,
     )
 
 

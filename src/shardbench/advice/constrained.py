@@ -60,23 +60,23 @@ class Constrained(StandIn):
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Plan, and place anew what breaks a constraint; raises Infeasible where a table has no place to keep them."""
-        fixed = _everywhere(problem, self.constraints)
-        rest = _without(fixed, problem, self.sees)
+        segments = _everywhere(problem, self.constraints)
+        rest = _without(segments, problem, self.sees)
         if rest is None:
-            return _kept(
+            return _mend(
                 self.inner.plan(problem.restricted_to(self.inner.sees), budget, seed), problem, self.constraints
             )
         try:
-            made = self.inner.plan(rest.restricted_to(self.inner.sees), budget, seed)
+            rest_plan = self.inner.plan(rest.restricted_to(self.inner.sees), budget, seed)
         except Infeasible:
             return _all_by_size(problem, self.constraints)
-        return _kept(replace(made, segments=(*made.segments, *fixed)), problem, self.constraints)
+        return _mend(replace(rest_plan, segments=(*rest_plan.segments, *segments)), problem, self.constraints)
 
 
 def _tier_moves(constraints: Constraints) -> frozenset[Move]:
     tiers = {tier for tiers in constraints.tiers.values() for tier in tiers}
-    cached = {Move.CACHE} if Tier.CACHED in tiers else set()
-    return frozenset(cached | ({Move.UVM} if tiers - {Tier.HBM} else set()))
+    cache_moves = {Move.CACHE} if Tier.CACHED in tiers else set()
+    return frozenset(cache_moves | ({Move.UVM} if tiers - {Tier.HBM} else set()))
 
 
 def evaluate_under(
@@ -107,35 +107,35 @@ def evaluate_under(
 def _everywhere(problem: Problem, constraints: Constraints) -> list[Segment]:
     """Place the tables that may have one type alone, of which every device has a part."""
     everyone = tuple(range(problem.world_size))
-    grouped = {name for group in (*constraints.same_device, *constraints.same_node) for name in group}
-    found = []
+    members = {name for group in (*constraints.same_device, *constraints.same_node) for name in group}
+    segments = []
     for table in problem.tables:
         types = constraints.sharding_types.get(table.name, ())
-        if table.name in grouped or len(types) != 1 or Tier.HBM not in constraints.tiers.get(table.name, Tier):
+        if table.name in members or len(types) != 1 or Tier.HBM not in constraints.tiers.get(table.name, Tier):
             continue
         if types[0] == "data_parallel":
-            found.append(whole_table(table, Replicated(ranks=everyone)))
+            segments.append(whole_table(table, Replicated(ranks=everyone)))
         elif types[0] == "row_wise" and 1 < len(everyone) <= table.rows:
-            found.append(whole_table(table, RowWise(ranks=everyone)))
-    return found
+            segments.append(whole_table(table, RowWise(ranks=everyone)))
+    return segments
 
 
-def _without(fixed: list[Segment], problem: Problem, sees: frozenset[Sees]) -> Problem | None:
+def _without(segments: list[Segment], problem: Problem, sees: frozenset[Sees]) -> Problem | None:
     """Return the problem of the other tables, in the memory that these leave; None where there are or is none."""
-    names = {segment.table for segment in fixed}
+    names = {segment.table for segment in segments}
     pairs = [(t, p) for t, p in zip(problem.tables, problem.profiles) if t.name not in names]
-    if not fixed or not pairs or Sees.INPUTS in sees:
+    if not segments or not pairs or Sees.INPUTS in sees:
         return None
-    taken = int(memory_bytes(Plan(world_size=problem.world_size, segments=tuple(fixed)), problem).hbm.max())
-    if taken >= problem.topology.hbm_bytes:
+    taken_bytes = int(memory_bytes(Plan(world_size=problem.world_size, segments=tuple(segments)), problem).hbm.max())
+    if taken_bytes >= problem.topology.hbm_bytes:
         return None
-    topology = replace(problem.topology, hbm_bytes=problem.topology.hbm_bytes - taken)
+    topology = replace(problem.topology, hbm_bytes=problem.topology.hbm_bytes - taken_bytes)
     machine = replace(problem.machine, topology=topology) if Sees.MACHINE in sees else problem.machine
     tables, profiles = zip(*pairs)
     return replace(problem, tables=tables, profiles=profiles, topology=topology, machine=machine)
 
 
-def _kept(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:
+def _mend(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:
     """Return the plan with those tables placed anew that break a constraint."""
     by_table = plan.by_table()
     tables = {table.name: table for table in problem.tables}
@@ -143,11 +143,11 @@ def _kept(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:
     if not groups:
         return plan
     try:
-        return _placed_anew(plan, groups, problem, constraints)
+        return _place_anew(plan, groups, problem, constraints)
     except Infeasible:
         # What the strategy placed leaves them no room: memory first, all tables are placed anew.
-        grouped = {name for group, _ in groups for name in group}
-        alone = [((name,), "anywhere") for name in tables if name not in grouped]
+        members = {name for group, _ in groups for name in group}
+        alone = [((name,), "anywhere") for name in tables if name not in members]
         return _all_anew(plan, [*groups, *alone], problem, constraints)
 
 
@@ -155,8 +155,8 @@ def _all_by_size(problem: Problem, constraints: Constraints) -> Plan:
     """Place all tables, the largest first; raises Infeasible where one has no room."""
     groups = [(group, "device") for group in constraints.same_device]
     groups += [(group, "node") for group in constraints.same_node]
-    grouped = {name for group, _ in groups for name in group}
-    groups += [((table.name,), "anywhere") for table in problem.tables if table.name not in grouped]
+    members = {name for group, _ in groups for name in group}
+    groups += [((table.name,), "anywhere") for table in problem.tables if table.name not in members]
     nothing = Plan(world_size=problem.world_size, segments=(whole_table(problem.tables[0], OnRank(rank=0)),))
     return _all_anew(nothing, groups, problem, constraints)
 
@@ -166,12 +166,12 @@ def _all_anew(
 ) -> Plan:
     """Place all tables, the largest first, each where least is looked up or, if that fails, where most room is left."""
     try:
-        return _placed_anew(plan, groups, problem, constraints, by_size=True)
+        return _place_anew(plan, groups, problem, constraints, by_size=True)
     except Infeasible:
-        return _placed_anew(plan, groups, problem, constraints, by_size=True, by_room=True)
+        return _place_anew(plan, groups, problem, constraints, by_size=True, by_room=True)
 
 
-def _placed_anew(
+def _place_anew(
     plan: Plan,
     groups: list[tuple[tuple[str, ...], str]],
     problem: Problem,
@@ -182,9 +182,9 @@ def _placed_anew(
 ) -> Plan:
     """Place some tables of a plan anew, the dearest first or the largest; raises Infeasible without room."""
     tables = {table.name: table for table in problem.tables}
-    moved = {name for group, _ in groups for name in group}
+    names = {name for group, _ in groups for name in group}
     placing = _Placing(
-        [s for s in plan.segments if s.table not in moved],
+        [s for s in plan.segments if s.table not in names],
         problem,
         constraints,
         sharding_groups=plan.groups,
@@ -195,34 +195,34 @@ def _placed_anew(
         name for name, types in constraints.sharding_types.items() if by_size and EVERYWHERE.issuperset(types_of(types))
     }
     # What every device must have a part of comes first: it cannot go where room is left.
-    ordered = sorted(groups, key=lambda found: (spread.isdisjoint(found[0]), -sum(weight[name] for name in found[0])))
-    for group, choose in ordered:
-        placing.place([tables[name] for name in group], choose)
-    return replace(plan, segments=tuple(placing.segments), notes={**plan.notes, "placed_anew": len(moved)})
+    order = sorted(groups, key=lambda entry: (spread.isdisjoint(entry[0]), -sum(weight[name] for name in entry[0])))
+    for group, where in order:
+        placing.place([tables[name] for name in group], where)
+    return replace(plan, segments=tuple(placing.segments), notes={**plan.notes, "placed_anew": len(names)})
 
 
 def _groups(
     by_table: dict[str, list[Segment]], tables: dict[str, Table], problem: Problem, constraints: Constraints
 ) -> list[tuple[tuple[str, ...], str]]:
     """List the tables that are to be placed anew, together, and where: on one device, on one node, or anywhere."""
-    topology, found = problem.topology, []
-    wrong = {
+    topology, groups = problem.topology, []
+    misplaced = {
         name: sharding_type(by_table[name], tables[name], topology) not in types_of(types)
         for name, types in constraints.sharding_types.items()
     }
     for name, tiers in constraints.tiers.items():
-        wrong[name] = wrong.get(name, False) or not memories(by_table[name]) <= set(tiers)
+        misplaced[name] = misplaced.get(name, False) or not memories(by_table[name]) <= set(tiers)
     for group in constraints.same_device:
         if not on_one_device([by_table[name] for name in group]):
-            found.append((group, "device"))
+            groups.append((group, "device"))
     for group in constraints.same_node:
         # One that is placed anew for its type would leave the others.
         several = len(nodes_of([by_table[name] for name in group], topology)) > 1
-        if several or any(wrong.get(name) for name in group):
-            found.append((group, "node"))
-    grouped = {name for group, _ in found for name in group}
-    found += [((name,), "anywhere") for name in wrong if wrong[name] and name not in grouped]
-    return found
+        if several or any(misplaced.get(name) for name in group):
+            groups.append((group, "node"))
+    members = {name for group, _ in groups for name in group}
+    groups += [((name,), "anywhere") for name in misplaced if misplaced[name] and name not in members]
+    return groups
 
 
 class _Placing:
@@ -266,16 +266,17 @@ class _Placing:
                 return
             self.segments, self.room, self.work = before
         names = ", ".join(table.name for table in tables)
-        needed = sum(self.problem.weight_bytes(table) for table in tables)
+        needed_bytes = sum(self.problem.weight_bytes(table) for table in tables)
         raise Infeasible(
-            f"constraints: no {where.replace('anywhere', 'device')} has room or a type for {names}, {needed} bytes; "
-            f"a device has up to {self.room[0].max():.0f} left, all have {self.room[0].clip(min=0.0).sum():.0f}"
+            f"constraints: no {where.replace('anywhere', 'device')} has room or a type for {names}, "
+            f"{needed_bytes} bytes; a device has up to {self.room[0].max():.0f} left, "
+            f"all have {self.room[0].clip(min=0.0).sum():.0f}"
         )
 
     def _table(self, table: Table, ranks: tuple[int, ...]) -> bool:
         for segments in self._forms(table, ranks):
-            used = self._bytes(segments)
-            if (used <= self.room).all():
+            used_bytes = self._bytes(segments)
+            if (used_bytes <= self.room).all():
                 self._hold(segments)
                 self.segments += segments
                 return True
@@ -284,7 +285,7 @@ class _Placing:
     def _forms(self, table: Table, ranks: tuple[int, ...]) -> list[list[Segment]]:
         """Forms within some ranks that the table may have, the simplest first."""
         topology, types = self.problem.topology, self.constraints.sharding_types.get(table.name)
-        can = set(TYPES if types is None else types_of(types))
+        choices = set(TYPES if types is None else types_of(types))
         everyone = tuple(range(topology.world_size))
         nodes = [topology.node_ranks(node) for node in range(topology.nodes)]
         inside = [node for node in nodes if set(node) <= set(ranks) and 1 < len(node) < len(everyone)]
@@ -292,19 +293,19 @@ class _Placing:
         for tier in self.constraints.tiers.get(table.name, (Tier.HBM,)):
             ratio = self.constraints.cache_ratios.get(table.name, CACHE_RATIO) if tier is Tier.CACHED else None
             room = self.room[0 if tier is Tier.HBM else 1]
-            ordered = sorted(ranks, key=lambda rank: -room[rank] if self.by_room else self.work[rank])
-            if "table_wise" in can:
-                forms += [[whole_table(table, OnRank(rank=rank, tier=tier, cache_ratio=ratio))] for rank in ordered]
-            if "data_parallel" in can and ranks == everyone and tier is Tier.HBM:
+            order = sorted(ranks, key=lambda rank: -room[rank] if self.by_room else self.work[rank])
+            if "table_wise" in choices:
+                forms += [[whole_table(table, OnRank(rank=rank, tier=tier, cache_ratio=ratio))] for rank in order]
+            if "data_parallel" in choices and ranks == everyone and tier is Tier.HBM:
                 forms.append([whole_table(table, Replicated(ranks=everyone))])
             shards = (n for n in (2, 4, 8, 16) if n <= len(ranks) and table.dim % (n * COLUMN_MULTIPLE) == 0)
-            if "column_wise" in can:
-                forms += [_columns(table, ordered[:n], tier, ratio) for n in shards]
-            dealt = inside if "table_row_wise" in can else []
-            dealt = [*dealt, everyone] if "row_wise" in can and ranks == everyone and len(ranks) > 1 else dealt
+            if "column_wise" in choices:
+                forms += [_columns(table, order[:n], tier, ratio) for n in shards]
+            groups = inside if "table_row_wise" in choices else []
+            groups = [*groups, everyone] if "row_wise" in choices and ranks == everyone and len(ranks) > 1 else groups
             forms += [
                 [whole_table(table, RowWise(ranks=ways, tier=tier, cache_ratio=ratio))]
-                for ways in dealt
+                for ways in groups
                 if table.rows >= len(ways)
             ]
         return forms

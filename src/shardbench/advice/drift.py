@@ -37,13 +37,13 @@ class Change:
     None where the machine states no errors."""
 
     @property
-    def known(self) -> bool | None:
+    def is_sure(self) -> bool | None:
         """Say whether the cost model can tell that the new plan is the faster one; None where no error is stated."""
         return None if self.p_saves is None else sure(self.p_saves)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drifted:
+class PlanDrift:
     """What has become of a plan; times are predicted steps on a test batch of each log."""
 
     problem: Problem
@@ -58,18 +58,18 @@ class Drifted:
         return 100.0 * (self.now_ms / self.made_for_ms - 1.0)
 
 
-def drifted(
+def judge_drift(
     plan: Plan,
     older: RecordedWorkload,
     newer: RecordedWorkload,
     machine: Machine,
-    asked: Sequence[Strategy],
+    strategies: Sequence[Strategy],
     *,
     constraints: Constraints | None = None,
     budget_s: float = 30.0,
     seed: int = 0,
     **training: Any,
-) -> Drifted:
+) -> PlanDrift:
     """Judge a plan, made on the profile of ``older``, on the lookups of ``newer``, and beside the best new plan.
 
     Both have the same tables and number their rows alike. ``training`` are fields of the problem, such as the
@@ -79,11 +79,11 @@ def drifted(
     check_drifting(plan, problem)
     made_for = simulate(plan, problem, LaterBatches(older, older), older.dense, 1)
     now = simulate(plan, problem, LaterBatches(newer, older), newer.dense, 1)
-    found = best_plan(newer, machine, asked, constraints=constraints, budget_s=budget_s, seed=seed, **training)
+    search = best_plan(newer, machine, strategies, constraints=constraints, budget_s=budget_s, seed=seed, **training)
     change = None
-    if found.best is not None:
-        change = _change(plan, found.best, now, _problem(newer, machine, training), (older, newer))
-    return Drifted(problem=problem, made_for_ms=made_for.step_ms, now_ms=now.step_ms, change=change)
+    if search.best is not None:
+        change = _change(plan, search.best, now, _problem(newer, machine, training), (older, newer))
+    return PlanDrift(problem=problem, made_for_ms=made_for.step_ms, now_ms=now.step_ms, change=change)
 
 
 def _problem(workload: RecordedWorkload, machine: Machine, training: dict[str, Any]) -> Problem:
@@ -108,13 +108,13 @@ def _change(
 ) -> Change:
     older, newer = logs
     batches: BatchSource = LaterBatches(newer, newer)
-    then = simulate(best.plan, problem, batches, newer.dense, 1)
-    moved = resharding(plan, best.plan, problem, older.ranking, newer.ranking)
-    seconds, saved_ms = moved.seconds(problem.machine), now.step_ms - then.step_ms
-    draws = now.draws(problem, newer.dense), then.draws(problem, newer.dense)
+    renewed = simulate(best.plan, problem, batches, newer.dense, 1)
+    transfer = resharding(plan, best.plan, problem, older.ranking, newer.ranking)
+    seconds, saved_ms = transfer.seconds(problem.machine), now.step_ms - renewed.step_ms
+    draws = now.draws(problem, newer.dense), renewed.draws(problem, newer.dense)
     return Change(
         best=best,
-        resharding=moved,
+        resharding=transfer,
         reshard_s=seconds,
         saved_ms=saved_ms,
         pays_after_steps=math.ceil(1e3 * seconds / saved_ms) if saved_ms > 0.0 else None,

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardbench.advice.asking import HandedPlan
 from shardbench.advice.best_plan import Candidate
-from shardbench.advice.race_round import RaceOptions, RaceTime, Round, TimeIsOver, ratio_to_control, waits
+from shardbench.advice.race_round import RaceOptions, RaceTime, Round, TimeIsOver, is_waiting, ratio_to_control
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.base.statistics import Average, Noise, log_mean, pooled_noise
@@ -47,7 +47,7 @@ REPEATED = 2
 """Rounds after which noise is known."""
 
 
-class Ended(StrEnum):
+class Ending(StrEnum):
     """Why a race ended, in words that follow "ended as"."""
 
     ONE_LEFT = "one is left"
@@ -60,7 +60,7 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raced:
+class Standing:
     """A candidate and what its trials came to."""
 
     name: str
@@ -82,7 +82,7 @@ class Raced:
     cause: str
     """Why its last trial failed; empty where none did."""
 
-    def slower_than(self, other: "Raced") -> float:
+    def slower_than(self, other: "Standing") -> float:
         """Return the ratio of its steps to the other's, each over the control's; NaN where one has no trial."""
         if self.ratio is None or other.ratio is None:
             return math.nan
@@ -93,33 +93,33 @@ class Raced:
 class RaceResult:
     """The standings of a race, best first: who stayed, who dropped out, who failed or never ran."""
 
-    standings: tuple[Raced, ...]
+    standings: tuple[Standing, ...]
     rounds: int
     """Rounds that all candidates in them ran."""
     seconds: float
     """Wall seconds, without those of earlier runs of the command."""
-    ended_by: Ended
+    ended_by: Ending
     noise: Noise | None
     """How much logarithms of ratios of one plan differ; None before a second round, when nobody knows who ties."""
-    known: int
+    on_record: int
     """Trials that were on record before."""
     waiting: int
     """Trials of the round whose ranks are still to run elsewhere."""
 
     @property
-    def best(self) -> Raced | None:
+    def best(self) -> Standing | None:
         """Return the measured best; None where nothing was measured."""
         return next((one for one in self.standings[:1] if one.n), None)
 
     def model_order(self) -> tuple[int, int]:
         """Count the pairs of candidates that trials tell apart: those in the predicted order, and all."""
-        right = told = 0
+        in_order = pairs = 0
         for one, other in combinations([one for one in self.standings if one.n], 2):
             log = math.log(one.slower_than(other))
             if self.noise is not None and abs(log) > self.noise.least_log(one.n, other.n):
-                told += 1
-                right += (log > 0) == (one.predicted_ms > other.predicted_ms)
-        return right, told
+                pairs += 1
+                in_order += (log > 0) == (one.predicted_ms > other.predicted_ms)
+        return in_order, pairs
 
 
 def race(  # noqa: PLR0917 - what is raced, where and how
@@ -136,7 +136,7 @@ def race(  # noqa: PLR0917 - what is raced, where and how
     Raises BadInput where there is nothing to race, where the machine's devices are not here and no folder is named in
     which ranks elsewhere find their trials, and where the workload can run on no ranks of the machine.
     """
-    begun = monotonic()
+    start = monotonic()
     job = Job(
         workload=workload.name, machine=machine, backend=Backend.MEASURED, strategies=(),
         iterations=options.iterations, warmup=options.warmup, timeout_s=options.timeout_s, **training,
@@ -148,20 +148,21 @@ def race(  # noqa: PLR0917 - what is raced, where and how
     if cause:
         raise BadInput(cause)
     refuse_elsewhere(on, options.work)
-    racing = _Race(workload, job, candidates, options, ends_at=begun + options.race_s)
+    racing = _Race(workload, job, candidates, options, ends_at=start + options.race_s)
     quiet = Quiet(None if options.busy_ok else BUSY_SHARE, listener.noted)
-    where = RunOptions(results=options.results, data=options.data, work=options.work, launch=options.launch)
-    with job_context(job, workload, where, quiet=quiet, handed=True) as context:
-        ended = racing.run(context, listener)
-    return racing.result(ended, monotonic() - begun)
+    run_options = RunOptions(results=options.results, data=options.data, work=options.work, launch=options.launch)
+    with job_context(job, workload, run_options, quiet=quiet, hands_on=True) as context:
+        ending = racing.run(context, listener)
+    return racing.result(ending, monotonic() - start)
 
 
 def refuse_elsewhere(machine: Machine, work: Path | None) -> None:
     """Raise BadInput where ranks of the machine cannot run here and no folder is named for ranks elsewhere."""
-    lacking = lacking_devices(machine, Backend.MEASURED)
-    if lacking and work is None:
+    shortfall = lacking_devices(machine, Backend.MEASURED)
+    if shortfall and work is None:
         raise BadInput(
-            f"{machine.name} cannot be raced on here: {lacking}; make folders for its ranks with --work DIR --no-launch"
+            f"{machine.name} cannot be raced on here: {shortfall}; make folders for its ranks with --work DIR "
+            "--no-launch"
         )
 
 
@@ -197,10 +198,10 @@ class _Race:
         self._machine = job.load_machine()
         self._ends_at = ends_at
         self._store = trial_store(options.results, options.name)
-        self._rounds = self._known = self._waiting = 0
+        self._rounds = self._on_record = self._waiting = 0
         self._noise: Noise | None = None
 
-    def run(self, context: JobContext, listener: Listener) -> Ended:
+    def run(self, context: JobContext, listener: Listener) -> Ending:
         """Run round after round; say why it ended."""
         time = RaceTime(self._ends_at)
         for number in count():
@@ -208,22 +209,22 @@ class _Race:
             # The first round says most: it always runs whole.
             limited = number > 0 and self._options.drops
             work = Round(self._options, {spec: racer.plan for spec, racer in turns}, context, time, limited=limited)
-            stopped = None
+            stop = None
             try:
                 run_session(work, self._options.results, listener)
             except TimeIsOver:
-                stopped = Ended.TIME
+                stop = Ending.TIME
             except KeyboardInterrupt:
-                stopped = Ended.INTERRUPTED
-            self._known += self._take(turns, number) - work.ran
-            if stopped is not None or self._waiting:
-                return stopped or Ended.WAITING
+                stop = Ending.INTERRUPTED
+            self._on_record += self._take(turns, number) - work.new_trials
+            if stop is not None or self._waiting:
+                return stop or Ending.WAITING
             self._rounds += 1
             if self._options.drops:
                 self._drop()
-            ended = self._ended()
-            if ended is not None:
-                return ended
+            ending = self._ending()
+            if ending is not None:
+                return ending
         raise AssertionError
 
     @property
@@ -265,19 +266,19 @@ class _Race:
 
     def _take(self, turns: Sequence[tuple[TrialSpec, _Racer]], number: int) -> int:
         """Take a round's trials from the records, as far as they are there, and count them; who failed is out."""
-        known = self._store.latest()
-        found = [(racer, known[spec.key]) for spec, racer in turns if spec.key in known]
-        found = [(racer, record) for racer, record in found if record.is_of(racer.plan.plan_hash)]
+        latest = self._store.latest()
+        entries = [(racer, latest[spec.key]) for spec, racer in turns if spec.key in latest]
+        entries = [(racer, record) for racer, record in entries if record.is_of(racer.plan.plan_hash)]
         self._waiting = 0
-        for racer, record in found:
-            if waits(record):
+        for racer, record in entries:
+            if is_waiting(record):
                 self._waiting += 1
             elif record.outcome is Outcome.OK and record.control is not None:
                 racer.records.append(record)
             else:
                 racer.dropped_in, racer.cause = number + 1, f"{record.outcome.value} in {record.cause}"
         self._noise = pooled_noise([ratio_to_control(r) for r in racer.records] for racer in self._racers)
-        return len(found)
+        return len(entries)
 
     def _drop(self) -> None:
         """Drop who is slower than the leader by more than the noise explains, or, before that is known, by WIDE."""
@@ -285,10 +286,10 @@ class _Race:
         if leader is None:
             return
         for racer in self._still_in:
-            if racer.log - leader.log > self._told_apart(racer, leader):
+            if racer.log - leader.log > self._least_difference(racer, leader):
                 racer.dropped_in = self._rounds
 
-    def _told_apart(self, racer: _Racer, leader: _Racer) -> float:
+    def _least_difference(self, racer: _Racer, leader: _Racer) -> float:
         """Return the least difference of mean logarithms that tells two racers apart."""
         if self._rounds < REPEATED or self._noise is None:
             return math.log(WIDE)
@@ -297,47 +298,47 @@ class _Race:
     def _leader(self) -> _Racer | None:
         return min((racer for racer in self._still_in if racer.records), key=lambda racer: racer.log, default=None)
 
-    def _ended(self) -> Ended | None:
+    def _ending(self) -> Ending | None:
         leader = self._leader()
         if leader is None:
-            return Ended.NONE_LEFT
+            return Ending.NONE_LEFT
         # One that is left alone after one round runs once more: a single trial has no interval.
         if self._options.drops and self._rounds >= REPEATED:
             rest = [racer for racer in self._still_in if racer is not leader]
             if not rest:
-                return Ended.ONE_LEFT
-            if max(self._told_apart(racer, leader) for racer in rest) < math.log1p(self._options.tie_share):
-                return Ended.TIE
-        return Ended.ROUNDS if self._rounds >= self._options.most_rounds else None
+                return Ending.ONE_LEFT
+            if max(self._least_difference(racer, leader) for racer in rest) < math.log1p(self._options.tie_share):
+                return Ending.TIE
+        return Ending.ROUNDS if self._rounds >= self._options.most_rounds else None
 
-    def result(self, ended: Ended, seconds: float) -> RaceResult:
+    def result(self, ending: Ending, seconds: float) -> RaceResult:
         """Return how the candidates stand."""
         steps = pooled_noise([_step_ms(record) for record in racer.records] for racer in self._racers)
         leader = self._leader()
-        ranked = sorted(self._racers, key=_rank)
+        ranking = sorted(self._racers, key=_rank)
         return RaceResult(
-            standings=tuple(self._raced(racer, leader, steps) for racer in ranked),
+            standings=tuple(self._standing(racer, leader, steps) for racer in ranking),
             rounds=self._rounds,
             seconds=seconds,
-            ended_by=ended,
+            ended_by=ending,
             noise=self._noise,
-            known=self._known,
+            on_record=self._on_record,
             waiting=self._waiting,
         )
 
-    def _raced(self, racer: _Racer, leader: _Racer | None, steps: Noise | None) -> Raced:
+    def _standing(self, racer: _Racer, leader: _Racer | None, steps: Noise | None) -> Standing:
         noise, records = self._noise, racer.records
-        stays = racer.dropped_in is None and racer is not leader and bool(records)
-        return Raced(
+        may_tie = racer.dropped_in is None and racer is not leader and bool(records)
+        return Standing(
             name=racer.candidate.name,
-            plan=racer.plan.handed,
+            plan=racer.plan.fixed_plan,
             predicted_ms=racer.candidate.step_ms,
             records=tuple(records),
             ratio=log_mean([ratio_to_control(record) for record in records], noise) if records else None,
             step=log_mean([_step_ms(record) for record in records], steps) if records else None,
             n=len(records),
             dropped_in=racer.dropped_in,
-            ties=stays and leader is not None and noise is not None and self._close(racer, leader, noise),
+            ties=may_tie and leader is not None and noise is not None and self._close(racer, leader, noise),
             cause=racer.cause,
         )
 

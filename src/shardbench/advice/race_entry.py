@@ -26,13 +26,13 @@ RUNNERS_UP = 3
 
 def entrants() -> list[Strategy]:
     """List the installed strategies that run without being named and miss nothing here, learned ones among them."""
-    return [found for found in strategies().values() if not (found.role.named_only or missing_modules(found))]
+    return [each for each in strategies().values() if not (each.role.named_only or missing_modules(each))]
 
 
-def entered(
+def gather_candidates(
     search: PlanSearch,
     workload: Workload,
-    asked: Sequence[Strategy],
+    strategies: Sequence[Strategy],
     *,
     constraints: Constraints | None = None,
     budget_s: float = 30.0,
@@ -43,27 +43,27 @@ def entered(
     Runners-up are planned within ``budget_s`` seconds, take the names ``joint-2``, ``joint-3`` and so on, and are left
     out where they break a rule or a constraint. Of equal plans, whatever their notes, the first one counts.
     """
-    answered = {one.name for one in search.candidates}
-    several = [one for one in asked if gives_several(one) and one.name in answered]
-    kept = constraints or Constraints()
-    problem = kept.applied(search.problem)
-    found = {contents_hash(one.plan): one for one in reversed(search.candidates)}
+    names = {one.name for one in search.candidates}
+    several = [one for one in strategies if gives_several(one) and one.name in names]
+    limits = constraints or Constraints()
+    problem = limits.applied(search.problem)
+    by_hash = {contents_hash(one.plan): one for one in reversed(search.candidates)}
     question = CountedQuestion(problem, DrawnBatches(workload), workload.dense)
     for strategy in several:
         budget = Budget(plan_s=budget_s / len(several))
-        for number, plan in enumerate(_others(strategy, problem, budget, seed), 2):
-            handed = HandedPlan(f"{strategy.name}-{number}", plan)
+        for number, plan in enumerate(_runners_up(strategy, problem, budget, seed), 2):
+            runner_up = HandedPlan(f"{strategy.name}-{number}", plan)
             if constraints is None:
-                answer = evaluate(question, handed, budget, seed, sealed=False)
+                answer = evaluate(question, runner_up, budget, seed, sealed=False)
             else:
-                answer = evaluate_under(constraints, question, handed, budget, seed, slack=1.0)
-            if not isinstance(answer, Failure) and handed.name not in answered:
-                one = Candidate(name=handed.name, plan=answer.plan, step_ms=answer.judged.step_ms)
-                found.setdefault(contents_hash(one.plan), one)
-    return tuple(sorted(found.values(), key=lambda one: one.step_ms))
+                answer = evaluate_under(constraints, question, runner_up, budget, seed, slack=1.0)
+            if not isinstance(answer, Failure) and runner_up.name not in names:
+                one = Candidate(name=runner_up.name, plan=answer.plan, step_ms=answer.judged.step_ms)
+                by_hash.setdefault(contents_hash(one.plan), one)
+    return tuple(sorted(by_hash.values(), key=lambda one: one.step_ms))
 
 
-def _others(strategy: Strategy, problem: Problem, budget: Budget, seed: int) -> tuple[Plan, ...]:
+def _runners_up(strategy: Strategy, problem: Problem, budget: Budget, seed: int) -> tuple[Plan, ...]:
     """Return the runners-up; a strategy that fails to give them is said to, as its best plan is there already."""
     with closed_test_split():
         try:

@@ -57,11 +57,11 @@ def ratio_to_control(record: Record) -> float:
     return float(np.median(np.divide(record.timing.step_ms, record.control.step_ms)))
 
 
-def waits(record: Record) -> bool:
+def is_waiting(record: Record) -> bool:
     """Tell whether the record is of a trial whose folder was made and whose ranks have not run."""
     failure = record.failure
-    left = failure is not None and failure.outcome is Outcome.SKIPPED and failure.phase == "start"
-    return left and record.predicted is not None
+    is_skipped = failure is not None and failure.outcome is Outcome.SKIPPED and failure.phase == "start"
+    return is_skipped and record.predicted is not None
 
 
 class TimeIsOver(Exception):
@@ -98,7 +98,7 @@ class Round(Work[TrialSpec, Record]):
         self.pieces = list(turns)
         self.title = f"race {options.name}, round {self.pieces[0].repeat + 1}"
         self.store = trial_store(options.results, options.name)
-        self.ran = 0
+        self.new_trials = 0
         """Trials that this round ran, and did not find on record."""
         self._plans = {spec.key: plan for spec, plan in turns.items()}
         self._context, self._time, self._limited, self._retry = context, time, limited, options.retry
@@ -112,17 +112,17 @@ class Round(Work[TrialSpec, Record]):
         """Return the hash of the candidate's plan: whoever made it, a trial of another plan is not its trial."""
         return self._plans[piece.key].plan_hash
 
-    def timed(self, piece: TrialSpec) -> bool:
+    def is_timed(self, piece: TrialSpec) -> bool:
         """Tell whether ranks run here; what ran elsewhere holds here."""
         return self._here
 
-    def again(self, record: Record) -> bool:
+    def wants_rerun(self, record: Record) -> bool:
         """Tell whether it is to be retried, or its ranks, to run elsewhere, may now run here or lost their folder."""
-        if waits(record):
+        if is_waiting(record):
             return self._here or not attempts(self._context.folder / record.key)
         return record.outcome in self._retry
 
-    def recorded(self, record: Record) -> None:
+    def keep_extras(self, record: Record) -> None:
         """Keep the trial's files for which there was no room before."""
         keep_rest(self._context.later)
 
@@ -135,9 +135,9 @@ class Round(Work[TrialSpec, Record]):
             if self._limited and self._time.is_over:
                 raise TimeIsOver
             started(spec.text)
-            plan, begun = self._plans[spec.key], monotonic()
+            plan, start = self._plans[spec.key], monotonic()
             provenance = Provenance.begin(plan.plan_hash)
-            made = run_trial(spec, plan, self._context, environment, provenance)
-            self._time.longest_s = max(self._time.longest_s, monotonic() - begun)
-            self.ran += 1
-            yield made.model_copy(update={"provenance": provenance.ended()})
+            record = run_trial(spec, plan, self._context, environment, provenance)
+            self._time.longest_s = max(self._time.longest_s, monotonic() - start)
+            self.new_trials += 1
+            yield record.model_copy(update={"provenance": provenance.ended()})

@@ -39,11 +39,11 @@ def read_plan(path: Path) -> PlanOf:
 
     def plan_for(tables: Sequence["Table"], world_size: int) -> Plan:
         try:
-            made = plan if plan is not None else plan_of(modules, tables, world_size)
-            check_sizes(made, tables, world_size)
+            users_plan = plan if plan is not None else plan_of(modules, tables, world_size)
+            check_sizes(users_plan, tables, world_size)
         except BadInput as error:
             raise BadInput(f"{what}: {error}") from error
-        return made
+        return users_plan
 
     return plan_for
 
@@ -54,7 +54,7 @@ def yours_line(yours: "Yours", best: "Best | None") -> str:
         return f"yours: {yours.step_ms:.4g} ms a step"
     from shardbench.report.tables.text import significant  # noqa: PLC0415
 
-    more = "less" if yours.less_pct >= 0.0 else "more"
+    direction = "less" if yours.less_pct >= 0.0 else "more"
     trust = {True: "sure", False: "not told apart", None: "the machine states no errors"}[yours.sure]
-    size = f"{significant(abs(yours.less_pct), digits=2)} % {more}"
+    size = f"{significant(abs(yours.less_pct), digits=2)} % {direction}"
     return f"yours: {yours.step_ms:.4g} ms, best {best.step_ms:.4g} ms ({size}; {trust})"

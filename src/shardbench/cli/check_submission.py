@@ -29,21 +29,23 @@ def check_submission_command(
     """
     from shardbench.conformance.submission import check_submission  # noqa: PLC0415
 
-    def told(line: str) -> None:
+    def say_unless_json(line: str) -> None:
         if not as_json:
             say(line)
 
-    found = check_submission(folder, again=again, seed=seed, committed=others_folder(folder), told=told)
-    asked = found.made_again + found.not_made_again
-    repeat = f", drawn with seed {found.seed} (again: --again {again} --seed {found.seed})" if found.made_again else ""
+    verdict = check_submission(folder, again=again, seed=seed, committed=others_folder(folder), told=say_unless_json)
+    cells = verdict.made_again + verdict.not_made_again
+    repeat = (
+        f", drawn with seed {verdict.seed} (again: --again {again} --seed {verdict.seed})" if verdict.made_again else ""
+    )
     lines = [
-        f"checked: {found.bounds_on_record} bounds by those on record here, {found.bounds_proven} by proving them, "
-        f"{found.plans} plans that give the submitted rows",
-        f"made again: {found.made_again} of {asked} cells{repeat}",
-        f"not made again: {found.not_made_again} of {asked} cells; that the strategy made their plans, and in the "
+        f"checked: {verdict.bounds_on_record} bounds by those on record here, {verdict.bounds_proven} by proving them, "
+        f"{verdict.plans} plans that give the submitted rows",
+        f"made again: {verdict.made_again} of {cells} cells{repeat}",
+        f"not made again: {verdict.not_made_again} of {cells} cells; that the strategy made their plans, and in the "
         "stated time, is as submitted",
-        *(found.faults or ["nothing to object to"]),
-        f"{found.cells} records of {', '.join(found.strategies)}: {len(found.faults)} faults",
+        *(verdict.faults or ["nothing to object to"]),
+        f"{verdict.cells} records of {', '.join(verdict.strategies)}: {len(verdict.faults)} faults",
     ]
-    tell(vars(found), lines, as_json=as_json)
-    return EXIT_FAILED if found.faults else EXIT_OK
+    tell(vars(verdict), lines, as_json=as_json)
+    return EXIT_FAILED if verdict.faults else EXIT_OK

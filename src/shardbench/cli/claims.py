@@ -41,16 +41,16 @@ def claims_command(
         return shared.EXIT_OK
     if check:
         return shared.tell_differences("claims", check_ledger(results), as_json=as_json)
-    found = ledger(results, only)
-    if not len(found.claims):
+    papers_ledger = ledger(results, only)
+    if not len(papers_ledger.claims):
         raise BadInput(f"{results} has no records of any paper; run: shardbench reproduce NAME --results {results}")
-    written = write_ledger(results)
+    files = write_ledger(results)
     if as_json:
-        told = {"claims": json_rows(found.claims), "readings": json_rows(found.readings)}
-        shared.print_json({**told, "files": list(map(str, written))})
+        tables = {"claims": json_rows(papers_ledger.claims), "readings": json_rows(papers_ledger.readings)}
+        shared.print_json({**tables, "files": list(map(str, files))})
         return shared.EXIT_OK
-    print_claims(found.rows)
-    for path in written:
+    print_claims(papers_ledger.rows)
+    for path in files:
         say(f"written: {path}")
     return shared.EXIT_OK
 
@@ -65,8 +65,8 @@ def print_claims(frame: "pd.DataFrame") -> None:
     say("Claims: direction and magnitude of what each paper states, our number, and the evidence")
     for paper, rows in frame.groupby("paper", sort=False):
         say(f"{paper}:")
-        told = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
-        for row, below in below_statements(told):
+        claims = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
+        for row, below in below_statements(claims):
             text = ascii_text(claim_text(row).replace("**", ""))
             at = "    " if below else "  "
             say(textwrap.fill(text, width, initial_indent=at, subsequent_indent=f"{at}  ", break_on_hyphens=False))
@@ -87,9 +87,9 @@ def _define(names: list[str], *, as_json: bool) -> None:
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
     from shardbench.trials.discovery import reproduction_home  # noqa: PLC0415
 
-    defined = {name: list(define(reproduction_home(name), find_reproduction(name).claims)) for name in names}
+    definitions = {name: list(define(reproduction_home(name), find_reproduction(name).claims)) for name in names}
     lines = [
         f"{name}: {', '.join(changed)} defined anew" if changed else f"{name}: nothing new"
-        for name, changed in defined.items()
+        for name, changed in definitions.items()
     ]
-    shared.tell({"defined": defined}, lines, as_json=as_json)
+    shared.tell({"defined": definitions}, lines, as_json=as_json)

@@ -35,8 +35,8 @@ def collect_command(
         tell({"open": folders}, folders, as_json=as_json)
         return EXIT_OK
 
-    found: dict[str, list[Record]] = {}
-    told: list[dict[str, Any]] = []
+    records_by_suite: dict[str, list[Record]] = {}
+    entries: list[dict[str, Any]] = []
     bad = False
     counts = dict.fromkeys(FolderState, 0)
     for one in collect(work, results):
@@ -44,18 +44,20 @@ def collect_command(
         outcome = one.record.outcome if one.record is not None else None
         bad |= one.state in (FolderState.BAD, FolderState.UNFINISHED) or outcome is Outcome.ERROR
         if one.record is not None:
-            found.setdefault(one.record.spec.suite, []).append(one.record)
-        told.append({"folder": str(one.folder), "state": one.state.value, "text": one.text, "outcome": outcome})
+            records_by_suite.setdefault(one.record.spec.suite, []).append(one.record)
+        entries.append({"folder": str(one.folder), "state": one.state.value, "text": one.text, "outcome": outcome})
         if not as_json:
             say(f"{one.state.value}: {one.folder}: {one.text}")
 
     from shardbench.report.tables.files import write_tables  # noqa: PLC0415
 
-    written = [str(path) for suite in sorted(found) for path in write_tables(results, suite)]
+    table_files = [str(path) for suite in sorted(records_by_suite) for path in write_tables(results, suite)]
     if as_json:
-        print_json({"folders": told, "states": {state.value: n for state, n in counts.items() if n}, "tables": written})
+        print_json(
+            {"folders": entries, "states": {state.value: n for state, n in counts.items() if n}, "tables": table_files}
+        )
     else:
-        for suite, records in sorted(found.items()):
+        for suite, records in sorted(records_by_suite.items()):
             say()
             print_report(results, suite, tables=False, of=records)
         say(f"{sum(counts.values())} folders: " + ", ".join(f"{n} {state.value}" for state, n in counts.items() if n))

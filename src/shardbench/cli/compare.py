@@ -37,17 +37,17 @@ def compare_command(
 
     if not results.is_dir():
         raise BadInput(f"no folder {results}: name the results of a run, such as runs (shardbench run NAME)")
-    other = committed_results() if committed is None else committed
+    reference = committed_results() if committed is None else committed
     if order is not None:
-        return _order(order, results, other, check=check, as_json=as_json)
+        return _order(order, results, reference, check=check, as_json=as_json)
     if check:
         raise BadInput("--check is of the table that --order SUITE writes: name the suite, or leave it out")
-    found = compare_results(results, other)
-    data = {name: json_rows(getattr(found, name)) for name in ("simulated", "measured", "cells", "claims")}
-    orders = {suite: [vars(one) for one in agreements] for suite, agreements in found.order.items()}
+    comparison = compare_results(results, reference)
+    data = {name: json_rows(getattr(comparison, name)) for name in ("simulated", "measured", "cells", "claims")}
+    orders = {suite: [vars(one) for one in agreements] for suite, agreements in comparison.order.items()}
     tell(
-        {"results": str(found.folder), "committed": str(found.committed), **data, "order": orders},
-        text_lines(found),
+        {"results": str(comparison.folder), "committed": str(comparison.committed), **data, "order": orders},
+        text_lines(comparison),
         as_json=as_json,
     )
     return EXIT_OK
@@ -58,26 +58,26 @@ def _order(suite: str, results: Path, again: Path, *, check: bool, as_json: bool
     from shardbench.report.compare.order import agreement, expected_file, text_line  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
 
-    found = agreement(suite_records(results, suite), suite_records(again, suite))
-    files = expected_file(results, suite, found)
+    pairs = agreement(suite_records(results, suite), suite_records(again, suite))
+    files = expected_file(results, suite, pairs)
     if check:
         differences = check_files(files, f"shardbench compare {results} --with {again} --order {suite}")
         return tell_differences(suite, differences, as_json=as_json, suite=suite)
     (path,) = write_files(files)
-    data = {"suite": suite, "file": str(path), "agreement": [vars(one) for one in found]}
-    tell(data, [*map(text_line, found), f"table: {path}"], as_json=as_json)
+    data = {"suite": suite, "file": str(path), "agreement": [vars(one) for one in pairs]}
+    tell(data, [*map(text_line, pairs), f"table: {path}"], as_json=as_json)
     return EXIT_OK
 
 
 def committed_results() -> Path:
     """Find the committed results, as ``committed_folder`` does; raises BadInput where there are none."""
-    found = committed_folder()
-    if found is None:
+    folder = committed_folder()
+    if folder is None:
         raise BadInput(
             f"{Path.cwd()} is in no clone of ShardBench, and the committed results are not in the package: "
             "name the folder to compare with by --with"
         )
-    return found
+    return folder
 
 
 def committed_folder() -> Path | None:
@@ -91,8 +91,8 @@ def committed_folder() -> Path | None:
 
 def others_folder(results: Path) -> Path | None:
     """Find committed results to hold a strategy beside; None where there are none, or where they are ``results``."""
-    found = committed_folder()
-    return None if found is None or found.resolve() == results.resolve() else found
+    folder = committed_folder()
+    return None if folder is None or folder.resolve() == results.resolve() else folder
 
 
 NOTHING_COMMITTED = (

@@ -83,13 +83,13 @@ def diagnose(data: Path) -> Diagnosis:
 def _engine(environment: Environment) -> dict[str, str]:
     """Return the version of each part of the engine that is here, by distribution, without the build behind ``+``."""
     parts = ("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu")
-    found = {name: environment.versions[name] for name in parts}
-    return {name: version.partition("+")[0] for name, version in found.items() if version is not None}
+    versions = {name: environment.versions[name] for name in parts}
+    return {name: version.partition("+")[0] for name, version in versions.items() if version is not None}
 
 
 def _engine_problems() -> tuple[str, ...]:
-    how = "measured trials need it: `nox -s reproduce` installs the engine, requirements/ lists it"
-    missing = [f"{distribution} is not installed; {how}" for distribution in missing_engine()]
+    remedy = "measured trials need it: `nox -s reproduce` installs the engine, requirements/ lists it"
+    missing = [f"{distribution} is not installed; {remedy}" for distribution in missing_engine()]
     return (*missing, *filter(None, [missing_driver()]))
 
 
@@ -127,9 +127,9 @@ def _runs(machine: Machine, need: int, environment: Environment, free: int, *, e
     topology = machine.topology
     if not engine:
         return False, "the engine cannot be loaded"
-    lacking = lacking_devices(machine, Backend.MEASURED)
-    if lacking:
-        return False, lacking
+    shortfall = lacking_devices(machine, Backend.MEASURED)
+    if shortfall:
+        return False, shortfall
     notes = [f"about {need / 1e9:.1f} GB of memory"]
     if machine.device == "cpu":
         if need > free:
@@ -144,7 +144,7 @@ def _runs(machine: Machine, need: int, environment: Environment, free: int, *, e
 
 def _datasets(data: Path) -> dict[str, str]:
     """Say of each of our data sets that the user must bring where it is, or what to do; by kind."""
-    found = {}
+    states = {}
     for kind in kinds():
         # A card without a small instance is of data that cannot be made.
         if load_card(kind).instance is not None:
@@ -152,10 +152,10 @@ def _datasets(data: Path) -> dict[str, str]:
         try:
             workload_config({"dataset": kind, "name": kind}, "doctor").build(data)
         except BadInput as error:
-            found[kind] = f"not here: {error}"
+            states[kind] = f"not here: {error}"
         else:
-            found[kind] = f"found in {data}"
-    return found
+            states[kind] = f"found in {data}"
+    return states
 
 
 def ranks_here(ranks: int | None) -> tuple[str, int]:
@@ -177,26 +177,26 @@ def ranks_here(ranks: int | None) -> tuple[str, int]:
 def lines(diagnosis: Diagnosis) -> list[str]:
     """Give the diagnosis for people, one line an item."""
     here = diagnosis.environment
-    found = [
+    report = [
         f"machine: {here.cpu}, {here.cores} cores, {here.memory_gib} GiB of memory "
         f"({diagnosis.free_memory_bytes / 2**30:.1f} free), {here.platform}",
         f"GPUs: {', '.join(here.gpus.names) or 'none'}",
         "software: python " + here.python,
     ]
     # FBGEMM comes as one of two distributions.
-    found += [f"  {name} {version}" for name, version in here.versions.items() if version is not None]
+    report += [f"  {name} {version}" for name, version in here.versions.items() if version is not None]
     if diagnosis.engine_was_tried:
-        found.append("engine: tried with this release")
+        report.append("engine: tried with this release")
     else:
-        found.append(f"engine: {'not tried with this release' if _engine(here) else 'not here'}; tried on CPUs were")
-        found += ["  " + ", ".join(map(" ".join, tried.items())) for tried in diagnosis.engines_tried]
-    found.append("jobs:")
+        report.append(f"engine: {'not tried with this release' if _engine(here) else 'not here'}; tried on CPUs were")
+        report += ["  " + ", ".join(map(" ".join, versions.items())) for versions in diagnosis.engines_tried]
+    report.append("jobs:")
     for job in diagnosis.jobs:
         verdict = "fits" if job.fits else "does not fit"
         reason = f": {job.reason}" if job.reason else ""
-        found.append(f"  {job.suite}: {job.workload} on {job.machine}, {job.backend}: {verdict}{reason}")
-    found.append("data sets to bring:")
-    found += [f"  {name}: {state}" for name, state in diagnosis.datasets.items()]
-    found += [f"problem: {problem}" for problem in diagnosis.problems]
+        report.append(f"  {job.suite}: {job.workload} on {job.machine}, {job.backend}: {verdict}{reason}")
+    report.append("data sets to bring:")
+    report += [f"  {name}: {state}" for name, state in diagnosis.datasets.items()]
+    report += [f"problem: {problem}" for problem in diagnosis.problems]
     verdict = "can run" if diagnosis.ok else "cannot run"
-    return [*found, f"suite {DEFAULT_SUITE} {verdict} here"]
+    return [*report, f"suite {DEFAULT_SUITE} {verdict} here"]

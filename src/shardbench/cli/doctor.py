@@ -52,8 +52,8 @@ def doctor_command(
 
     diagnosis = diagnose(data)
     say_left_out()
-    said = {"engine_was_tried": diagnosis.engine_was_tried, "ok": diagnosis.ok}
-    tell({**to_data(diagnosis), **said}, lines(diagnosis), as_json=as_json)
+    verdicts = {"engine_was_tried": diagnosis.engine_was_tried, "ok": diagnosis.ok}
+    tell({**to_data(diagnosis), **verdicts}, lines(diagnosis), as_json=as_json)
     return EXIT_OK if diagnosis.ok else EXIT_FAILED
 
 
@@ -68,9 +68,9 @@ def _calibrate(ranks: int | None, nodes: int, out: Path | None, *, quick: bool, 
     from shardbench.calibrate.calibration import calibrate  # noqa: PLC0415
     from shardbench.calibrate.summary import data, lines  # noqa: PLC0415
 
-    def noted(line: str) -> None:
+    def say_aside(line: str) -> None:
         # Not among the results, which may go to a file or be JSON.
         say(line, sys.stderr)
 
-    done = calibrate(device, ranks, path, quick=quick, force=force, nodes=nodes, noted=noted)
-    tell(data(done), lines(done), as_json=as_json)
+    calibration = calibrate(device, ranks, path, quick=quick, force=force, nodes=nodes, noted=say_aside)
+    tell(data(calibration), lines(calibration), as_json=as_json)

@@ -15,7 +15,7 @@ from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, unusual
 
 if TYPE_CHECKING:
-    from shardbench.advice.drift import Change, Drifted
+    from shardbench.advice.drift import Change, PlanDrift
     from shardbench.datasets.access_log import AccessLog
 
 
@@ -54,88 +54,90 @@ def drift_command(
     where no strategy has a plan.
     """
     from shardbench.advice.best_plan import default_strategies  # noqa: PLC0415
-    from shardbench.advice.drift import drifted  # noqa: PLC0415
+    from shardbench.advice.drift import judge_drift  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.model.plan import Plan  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.
-    read, on = Plan.from_json(plan.read_bytes(), f"plan {plan}"), load_machine(machine)
-    if read.world_size != on.topology.world_size:
-        raise BadInput(f"plan {plan} is for {read.world_size} devices, {on.name} has {on.topology.world_size}")
-    asked = [get_strategy(name) for name in strategy] if strategy else default_strategies()
+    old_plan, on = Plan.from_json(plan.read_bytes(), f"plan {plan}"), load_machine(machine)
+    if old_plan.world_size != on.topology.world_size:
+        raise BadInput(f"plan {plan} is for {old_plan.world_size} devices, {on.name} has {on.topology.world_size}")
+    strategies = [get_strategy(name) for name in strategy] if strategy else default_strategies()
     if not strategy:
         say_left_out()
-    kept = read_constraints(constraints) if constraints is not None else None
+    limits = read_constraints(constraints) if constraints is not None else None
     _check_alike(profile, newer)
-    found = drifted(
-        read, _log(profile, batch_size), _log(newer, batch_size), on, asked, constraints=kept, budget_s=budget,
-        seed=seed, precision=precision, optimizer=optimizer, exchange=exchange, schedule=schedule,
+    answer = judge_drift(
+        old_plan, _log(profile, batch_size), _log(newer, batch_size), on, strategies, constraints=limits,
+        budget_s=budget, seed=seed, precision=precision, optimizer=optimizer, exchange=exchange, schedule=schedule,
     )  # fmt: skip
-    if found.change is not None and out is not None:
-        write_atomically(out, found.change.best.plan.to_json() + "\n")
-    shared.tell(_data(found, out), _lines(found, plan, profile, newer, out), as_json=as_json)
-    return shared.EXIT_OK if found.change is not None else shared.EXIT_FAILED
+    if answer.change is not None and out is not None:
+        write_atomically(out, answer.change.best.plan.to_json() + "\n")
+    shared.tell(_data(answer, out), _lines(answer, plan, profile, newer, out), as_json=as_json)
+    return shared.EXIT_OK if answer.change is not None else shared.EXIT_FAILED
 
 
 def _check_alike(older: Path, newer: Path) -> None:
     """Raise BadInput where two logs have other tables, or may number a table's rows otherwise."""
     from shardbench.datasets.access_log import read_note  # noqa: PLC0415
 
-    was, now = read_note(older), read_note(newer)
-    for folder, note in ((older, was), (newer, now)):
+    old_note, new_note = read_note(older), read_note(newer)
+    for folder, note in ((older, old_note), (newer, new_note)):
         if note.mode == "vocabulary":
             raise BadInput(
                 f"{folder} numbers its rows by its own vocabulary, so that rows of two logs cannot be told to be the "
                 "same: profile both with --mode hash or --mode ids"
             )
-    names = [[table.name for table in note.tables] for note in (was, now)]
+    names = [[table.name for table in note.tables] for note in (old_note, new_note)]
     if names[0] != names[1]:
         raise BadInput(f"{newer} is of other tables ({', '.join(names[1])}) than {older} ({', '.join(names[0])})")
-    for table, same in zip(was.tables, now.tables):
+    for table, same in zip(old_note.tables, new_note.tables):
         for field in ("rows", "dim", "pooled", "features"):
-            one, other = getattr(table, field), getattr(same, field)
-            if one != other:
+            old_value, new_value = getattr(table, field), getattr(same, field)
+            if old_value != new_value:
                 raise BadInput(
-                    f"table {table.name} has {field} {one} in {older} and {other} in {newer}: "
+                    f"table {table.name} has {field} {old_value} in {older} and {new_value} in {newer}: "
                     f"profile the newer log with --tables {older}"
                 )
     for field in ("mode", "seed", "missing"):
-        one, other = getattr(was, field), getattr(now, field)
-        if one != other:
-            raise BadInput(f"{older} was profiled with {field} {one}, {newer} with {other}: values are other rows")
+        old_value, new_value = getattr(old_note, field), getattr(new_note, field)
+        if old_value != new_value:
+            raise BadInput(
+                f"{older} was profiled with {field} {old_value}, {newer} with {new_value}: values are other rows"
+            )
 
 
 def _log(folder: Path, batch_size: int) -> "AccessLog":
     from shardbench.datasets.access_log import AccessLogConfig  # noqa: PLC0415
 
-    stated = AccessLogConfig(
+    config = AccessLogConfig(
         name=folder.resolve().name, prepared=str(folder.resolve()), batch_size=batch_size, test_batches=1
     )
-    return stated.build(Path())
+    return config.build(Path())
 
 
-def _lines(found: "Drifted", plan: Path, older: Path, newer: Path, out: Path | None) -> list[str]:
+def _lines(answer: "PlanDrift", plan: Path, older: Path, newer: Path, out: Path | None) -> list[str]:
     """Give the answer in lines as wide as the terminal."""
-    problem = found.problem
-    said = [
+    problem = answer.problem
+    lines = [
         f"{plan}, {len(problem.tables)} tables, batch {problem.batch_size}",
         f"on {problem.machine.name}: {problem.world_size} devices (predicted, not measured)",
         *unusual(problem.exchange, problem.schedule),
         "",
-        f"{_loss(found)}; {_verdict(found.change)}",
+        f"{_loss(answer)}; {_verdict(answer.change)}",
         "",
-        f"  {found.made_for_ms:.4g} ms a step on {older}, {found.now_ms:.4g} ms on {newer}",
-        *(_change_lines(found.change) if found.change is not None else []),
+        f"  {answer.made_for_ms:.4g} ms a step on {older}, {answer.now_ms:.4g} ms on {newer}",
+        *(_change_lines(answer.change) if answer.change is not None else []),
     ]
-    if out is not None and found.change is not None:
-        said += ["", f"new plan: {out}"]
+    if out is not None and answer.change is not None:
+        lines += ["", f"new plan: {out}"]
     width = shared.line_width(COLUMNS)
-    return [part for line in said for part in textwrap.wrap(line, width, subsequent_indent="    ") or [""]]
+    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ") or [""]]
 
 
-def _loss(found: "Drifted") -> str:
-    pct = found.lost_pct
+def _loss(answer: "PlanDrift") -> str:
+    pct = answer.lost_pct
     if abs(pct) < 0.05:
         return "this plan has lost nothing"
     size = f"{abs(pct):.0f} %" if abs(pct) >= 10 else f"{abs(pct):.2g} %"
@@ -148,48 +150,48 @@ def _verdict(change: "Change | None") -> str:
     if change.pays_after_steps is None:
         return "a new one never pays"
     after = f"after {change.pays_after_steps:,} steps"
-    if change.known is False:
+    if change.is_sure is False:
         return f"whether a new one pays is not sure: {after}, if what it saves is more than the model's error"
     return f"a new one pays {after}"
 
 
 def _change_lines(change: "Change") -> list[str]:
-    moved, best = change.resharding, change.best
+    transfer, best = change.resharding, change.best
     trust = (
         "the machine does not say how well its constants are known"
         if change.p_saves is None
         else f"the old plan is slower in {100 * change.p_saves:.0f} % of draws of what is known of the machine"
     )
     links = (
-        ("inside nodes", moved.intra_bytes), ("between nodes", moved.inter_bytes),
-        ("to or from host memory", moved.host_bytes),
+        ("inside nodes", transfer.intra_bytes), ("between nodes", transfer.inter_bytes),
+        ("to or from host memory", transfer.host_bytes),
     )  # fmt: skip
-    parts = ", ".join(f"{size / GIB:.3g} GiB {where}" for where, size in links if size)
+    parts = ", ".join(f"{size / GIB:.3g} GiB {way}" for way, size in links if size)
     return [
         f"  new plan: {best.strategy}, {best.step_ms:.4g} ms a step, {change.saved_ms:.3g} ms less; {trust}",
-        f"  to move: {moved.moved_bytes / GIB:.3g} GiB{f' ({parts})' if parts else ''}, {change.reshard_s:.3g} s",
+        f"  to move: {transfer.moved_bytes / GIB:.3g} GiB{f' ({parts})' if parts else ''}, {change.reshard_s:.3g} s",
     ]
 
 
-def _data(found: "Drifted", out: Path | None) -> dict[str, Any]:
+def _data(answer: "PlanDrift", out: Path | None) -> dict[str, Any]:
     from shardbench.base.serialise import to_data  # noqa: PLC0415
 
-    change = found.change
+    change = answer.change
     return {
-        "machine": found.problem.machine.name,
-        "batch_size": found.problem.batch_size,
+        "machine": answer.problem.machine.name,
+        "batch_size": answer.problem.batch_size,
         "backend": "simulated",
-        **{name: getattr(found.problem, name).value for name in TRAINING},
-        "made_for_ms": found.made_for_ms,
-        "now_ms": found.now_ms,
-        "lost_pct": found.lost_pct,
+        **{name: getattr(answer.problem, name).value for name in TRAINING},
+        "made_for_ms": answer.made_for_ms,
+        "now_ms": answer.now_ms,
+        "lost_pct": answer.lost_pct,
         "new": None
         if change is None
         else {
             "best": to_data(change.best),
             "saved_ms": change.saved_ms,
             "p_saves": change.p_saves,
-            "sure": change.known,
+            "sure": change.is_sure,
             "moved_bytes": change.resharding.moved_bytes,
             "intra_bytes": change.resharding.intra_bytes,
             "inter_bytes": change.resharding.inter_bytes,

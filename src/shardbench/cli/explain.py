@@ -28,5 +28,5 @@ def explain_command(
 
     records = read_all(results)
     explanation = explain(find(a, records), find(b, records), records)
-    said = sentences(explanation)
-    tell({**to_data(explanation), "sentences": said}, said, as_json=as_json)
+    lines = sentences(explanation)
+    tell({**to_data(explanation), "sentences": lines}, lines, as_json=as_json)

@@ -39,10 +39,10 @@ def export_command(
 
     text = plan.read_bytes() if plan.is_file() else b""
     if not text.lstrip().startswith(b"{"):
-        given = f"{plan} is no plan" if plan.exists() else f"no file {plan}"
-        raise BadInput(f"{given}: make one with: shardbench plan TABLES MACHINE --out plan.json")
-    read = Plan.from_json(text, f"plan {plan}")
-    cannot = inexpressible(read, devices_per_node=devices_per_node or read.world_size)
+        fault = f"{plan} is no plan" if plan.exists() else f"no file {plan}"
+        raise BadInput(f"{fault}: make one with: shardbench plan TABLES MACHINE --out plan.json")
+    source_plan = Plan.from_json(text, f"plan {plan}")
+    cannot = inexpressible(source_plan, devices_per_node=devices_per_node or source_plan.world_size)
     if cannot:
         if as_json:
             print_json({"plan": str(plan), "file": None, "cannot": cannot})
@@ -50,13 +50,13 @@ def export_command(
             for line in cannot:
                 say(f"cannot: {line}", sys.stderr)
         return EXIT_FAILED
-    made = export(read, devices_per_node=devices_per_node, in_blocks=in_blocks)
+    exported = export(source_plan, devices_per_node=devices_per_node, in_blocks=in_blocks)
     path = out if out is not None else plan.with_name(f"{plan.name.removesuffix('.json')}.torchrec.json")
-    write_atomically(path, made.to_json() + "\n")
-    lines = [
-        f"{path}: {len(made.tables)} tables on {made.world_size} ranks, for shardbench.torchrec.Exported.from_json"
-    ]
-    if made.remapped:
-        lines.append(f"{len(made.remapped)} of {len(made.tables)} tables need the id remap: shardbench.torchrec.split")
-    tell({"plan": str(plan), "file": str(path), "cannot": [], "remapped": list(made.remapped)}, lines, as_json=as_json)
+    write_atomically(path, exported.to_json() + "\n")
+    tables, ranks = len(exported.tables), exported.world_size
+    lines = [f"{path}: {tables} tables on {ranks} ranks, for shardbench.torchrec.Exported.from_json"]
+    if exported.remapped:
+        lines.append(f"{len(exported.remapped)} of {tables} tables need the id remap: shardbench.torchrec.split")
+    data = {"plan": str(plan), "file": str(path), "cannot": [], "remapped": list(exported.remapped)}
+    tell(data, lines, as_json=as_json)
     return EXIT_OK

@@ -27,12 +27,12 @@ def list_command(
     """List strategies, workloads, machines, suites and papers."""
     from shardbench.cli.listing import LISTS  # noqa: PLC0415
 
-    found = {kind.value: LISTS[kind.value]() for kind in ([what] if what else ListedKind)}
+    entries_by_kind = {kind.value: LISTS[kind.value]() for kind in ([what] if what else ListedKind)}
     say_left_out()
     lines: list[str] = []
     indent = "  " if what is None else ""
-    for kind, entries in found.items():
+    for kind, entries in entries_by_kind.items():
         lines += [f"{kind}:"] if what is None else []
         width = max((len(entry["name"]) for entry in entries), default=0)
         lines += [f"{indent}{entry['name'].ljust(width)}  {entry['description']}" for entry in entries]
-    tell(found, lines, as_json=as_json)
+    tell(entries_by_kind, lines, as_json=as_json)

@@ -18,13 +18,13 @@ def list_strategies() -> list[Entry]:
     entries = []
     for name, strategy in strategies().items():
         missing = missing_modules(strategy)
-        described = about(strategy)
+        first_line = about(strategy)
         role = "" if strategy.role.value == "competitor" else f" [{strategy.role.value}]"
-        lacks = f" (not here: needs {', '.join(missing)})" if missing else ""
+        lack = f" (not here: needs {', '.join(missing)})" if missing else ""
         entries.append(
             {
                 "name": name,
-                "description": described + role + lacks,
+                "description": first_line + role + lack,
                 "role": strategy.role.value,
                 "sees": sorted(strategy.sees),
                 "moves": sorted(strategy.moves),
@@ -67,8 +67,8 @@ def list_machines() -> list[Entry]:
 
 def list_suites() -> list[Entry]:
     """List name, description and size of every suite that comes with the project."""
-    loaded = [read_suite(name) for name in suite_names()]
-    return [{"name": s.name, "description": s.description, "jobs": len(s.jobs)} for s in loaded]
+    suites = [read_suite(name) for name in suite_names()]
+    return [{"name": s.name, "description": s.description, "jobs": len(s.jobs)} for s in suites]
 
 
 def list_papers() -> list[Entry]:

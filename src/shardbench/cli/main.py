@@ -54,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; SIGTERM, SIGHUP and SIGQUIT interrupt like ctrl-C."""
     # A shell has its background jobs ignore ctrl-C.
     ctrl_c = (signal.SIGINT,) if signal.getsignal(signal.SIGINT) is signal.default_int_handler else ()
-    for ending in (*ctrl_c, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(ending, interrupt)
+    for stop_signal in (*ctrl_c, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(stop_signal, interrupt)
     code = run_command(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
@@ -78,8 +78,8 @@ def run_command(arguments: Sequence[str]) -> int:
     0 done, 1 a check failed or a trial ended in ``error``, 2 bad input or usage, 130 interrupted;
     every error is one line on stderr.
     """
-    limited = memory_limit_bytes()
-    if limited is not None and limited < LEAST_BYTES:
+    limit_bytes = memory_limit_bytes()
+    if limit_bytes is not None and limit_bytes < LEAST_BYTES:
         return _fail(_out_of_memory())
     try:
         result = app(list(arguments) or ["--help"], prog_name="shardbench", standalone_mode=False)
@@ -171,19 +171,19 @@ app.command("doctor")(doctor_command)
 
 
 def _out_of_memory() -> str:
-    limited = memory_limit_bytes()
-    what = "free some" if limited is None else f"{limited >> 20} MiB are the limit: raise it (ulimit -v, ulimit -d)"
-    return f"out of memory: {what}, or lower batch_size, profile_samples, rows or dim"
+    limit = memory_limit_bytes()
+    remedy = "free some" if limit is None else f"{limit >> 20} MiB are the limit: raise it (ulimit -v, ulimit -d)"
+    return f"out of memory: {remedy}, or lower batch_size, profile_samples, rows or dim"
 
 
 def _not_written(error: OSError) -> str:
     """Say that the system took no more of what has no name here: the output, or a file that a library writes."""
-    where = (
+    hint = (
         "what reads the output has ended"
         if isinstance(error, BrokenPipeError)
         else ("make room where the output, results, data and temporary files (TMPDIR) go; what is recorded stays")
     )
-    return f"{error.strerror}: {where}"
+    return f"{error.strerror}: {hint}"
 
 
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:

@@ -67,7 +67,7 @@ def say_left_out() -> None:
         say(f"left out: {cause}", sys.stderr)
 
 
-def retried() -> list[str]:
+def retry_words() -> list[str]:
     """List the words that ``--retry`` takes."""
     return [FAILED, *(outcome.value for outcome in Outcome)]
 
@@ -83,15 +83,15 @@ def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]
 
 def outcomes(text: str) -> frozenset[Outcome]:
     """Return the outcomes that ``--retry`` names, separated by commas; raises BadInput for a word that is none."""
-    found: set[Outcome] = set()
+    chosen_outcomes: set[Outcome] = set()
     for name in filter(None, (part.strip() for part in text.split(","))):
-        if name not in retried():
-            raise BadInput(f"--retry: {unknown('outcome', name, retried())}")
-        found |= set(Outcome) - {Outcome.OK} if name == FAILED else {Outcome(name)}
-    return frozenset(found)
+        if name not in retry_words():
+            raise BadInput(f"--retry: {unknown('outcome', name, retry_words())}")
+        chosen_outcomes |= set(Outcome) - {Outcome.OK} if name == FAILED else {Outcome(name)}
+    return frozenset(chosen_outcomes)
 
 
-def named(name: str) -> "tuple[Suite | None, Reproduction | None]":
+def find_named(name: str) -> "tuple[Suite | None, Reproduction | None]":
     """Find the suite and the reproduction of a name; raises BadInput where there is neither."""
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
     from shardbench.trials.suite import load_suite  # noqa: PLC0415
@@ -122,8 +122,8 @@ def refuse_no_paper(name: str) -> None:
     _refuse_other(name, "paper")
 
 
-def _refuse_other(name: str, what: str) -> None:
+def _refuse_other(name: str, kind: str) -> None:
     if name in papers():
-        raise BadInput(f"'{name}' is a paper's reproduction, not a {what}; run: shardbench reproduce {name}")
+        raise BadInput(f"'{name}' is a paper's reproduction, not a {kind}; run: shardbench reproduce {name}")
     if name in strategy_names():
-        raise BadInput(f"'{name}' is a strategy, not a {what}; run: shardbench run quick --strategy {name}")
+        raise BadInput(f"'{name}' is a strategy, not a {kind}; run: shardbench run quick --strategy {name}")

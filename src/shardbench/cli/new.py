@@ -13,7 +13,7 @@ from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
 from shardbench.cli.options import JsonOption, tell
 
-HERE = Path(__file__).parent
+TEMPLATES = Path(__file__).parent
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([_.+-][A-Za-z0-9]+)*")
 _LONGEST = 60
 
@@ -69,9 +69,9 @@ def baselines_folder() -> Path:
 def write_baseline(name: str, folder: Path) -> Path:
     """Write the baseline's folder, which must not exist, and give it back."""
     fields = _fields(name)
-    with whole_folder(folder) as made:
-        _write(made / "__init__.py", "new_strategy.py.j2", fields)
-        _write(made / "README.md", "new_readme.md.j2", fields)
+    with whole_folder(folder) as new_folder:
+        _write(new_folder / "__init__.py", "new_strategy.py.j2", fields)
+        _write(new_folder / "README.md", "new_readme.md.j2", fields)
     return folder
 
 
@@ -81,12 +81,12 @@ def write_package(name: str, folder: Path) -> Path:
     module = fields["module"]
     if importlib.util.find_spec(module) is not None:
         raise BadInput(f"a module '{module}' is installed here already: take another name for the strategy")
-    with whole_folder(folder) as made:
-        _write(made / module / "__init__.py", "new_strategy.py.j2", fields)
-        _write(made / "tests" / f"test_{module}.py", "new_test.py.j2", fields)
-        _write(made / "pyproject.toml", "new_pyproject.toml.j2", fields)
-        _write(made / "README.md", "new_readme.md.j2", fields)
-        (made / module / "py.typed").touch()
+    with whole_folder(folder) as new_folder:
+        _write(new_folder / module / "__init__.py", "new_strategy.py.j2", fields)
+        _write(new_folder / "tests" / f"test_{module}.py", "new_test.py.j2", fields)
+        _write(new_folder / "pyproject.toml", "new_pyproject.toml.j2", fields)
+        _write(new_folder / "README.md", "new_readme.md.j2", fields)
+        (new_folder / module / "py.typed").touch()
     return folder
 
 
@@ -105,7 +105,7 @@ def _write(path: Path, template: str, fields: dict[str, str]) -> None:
     import jinja2  # noqa: PLC0415
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - Python, not HTML
-    text = environment.from_string((HERE / template).read_text(encoding="ascii")).render(fields)
+    text = environment.from_string((TEMPLATES / template).read_text(encoding="ascii")).render(fields)
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="ascii")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardbench.base.generated import say
-from shardbench.cli.names import completing, papers, retried, strategy_names, suites, suites_and_papers
+from shardbench.cli.names import completing, papers, retry_words, strategy_names, suites, suites_and_papers
 from shardbench.model.table import MAX_SEED, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import Backend
 from shardbench.trials.cluster import Engine
@@ -23,11 +23,11 @@ MOST_S = 604_800.0
 MAX_WORKERS = 1024
 
 
-def seconds(given: float | None) -> float | None:
+def seconds(duration_s: float | None) -> float | None:
     """Return seconds as given; raises a usage error for what is no number, or longer than a week."""
-    if given is not None and not given <= MOST_S:
-        raise typer.BadParameter(f"{given} is no number of seconds up to {MOST_S:g}, a week")
-    return given
+    if duration_s is not None and not duration_s <= MOST_S:
+        raise typer.BadParameter(f"{duration_s} is no number of seconds up to {MOST_S:g}, a week")
+    return duration_s
 
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -82,7 +82,7 @@ RetryOption = Annotated[
     typer.Option(
         "--retry",
         help="Run again what ended so, such as oom,timeout; failed: all but ok.",
-        autocompletion=completing(retried),
+        autocompletion=completing(retry_words),
     ),
 ]
 BusyOption = Annotated[
@@ -152,6 +152,6 @@ def failure_lines(records: "Iterable[BaseRecord]", results: Path) -> list[str]:
     for record in records:
         if record.cause:
             log = results / "logs" / f"{record.key}.log"
-            where = f" (log: {log})" if log.is_file() else ""
-            lines.append(f"failed: {record.summary}{where}")
+            place = f" (log: {log})" if log.is_file() else ""
+            lines.append(f"failed: {record.summary}{place}")
     return lines

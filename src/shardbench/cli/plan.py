@@ -17,7 +17,7 @@ from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, Outcome, unusual
 
 if TYPE_CHECKING:
-    from shardbench.advice.asking import Tried
+    from shardbench.advice.asking import Attempt
     from shardbench.advice.best_plan import Best, PlanSearch
     from shardbench.model.constraints import Constraints
     from shardbench.model.problem import Problem
@@ -100,39 +100,41 @@ def plan_command(
     """
     from shardbench.advice.best_plan import best_plan, default_strategies  # noqa: PLC0415
     from shardbench.advice.race_entry import entrants  # noqa: PLC0415
-    from shardbench.cli.race import RaceAsked, check_options  # noqa: PLC0415
+    from shardbench.cli.race import RaceRequest, check_options  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.
     on = load_machine(machine)
     check_options(race=race, work=work, launch=not no_launch, update=update)
-    racing = RaceAsked(
+    racing = RaceRequest(
         machine=machine, race_s=race_s, results=results, data=data, work=work, launch=not no_launch,
         retry=outcomes(retry), update=update, out=out, as_json=as_json,
     ) if race else None  # fmt: skip
     if racing is not None:
         racing.check(on)
-    asked = [get_strategy(name) for name in strategy or ()] or (entrants() if race else default_strategies())
+    strategies = [get_strategy(name) for name in strategy or ()] or (entrants() if race else default_strategies())
     if not strategy:
         say_left_out()
-    kept = read_constraints(constraints) if constraints is not None else None
-    theirs = read_plan(against) if against is not None else None
-    built = _workload(tables, workload, batch_size, data)
+    limits = read_constraints(constraints) if constraints is not None else None
+    plan_for = read_plan(against) if against is not None else None
+    built_workload = _workload(tables, workload, batch_size, data)
     training: dict[str, Any] = {
         "precision": precision,
         "optimizer": optimizer,
         "exchange": exchange,
         "schedule": schedule,
     }
-    yours = theirs(built.tables, on.topology.world_size) if theirs is not None else None
-    found = best_plan(built, on, asked, constraints=kept, budget_s=budget, seed=seed, against=yours, **training)
-    if racing is not None and found.candidates:
-        return racing.run(found, built, asked, training, constraints=kept, budget_s=budget, seed=seed)
-    if found.best is not None and out is not None:
-        write_atomically(out, found.best.plan.to_json() + "\n")
-    shared.tell(_data(found, out), lines(found, kept, budget, out), as_json=as_json)
-    return shared.EXIT_OK if found.best is not None else shared.EXIT_FAILED
+    yours = plan_for(built_workload.tables, on.topology.world_size) if plan_for is not None else None
+    search = best_plan(
+        built_workload, on, strategies, constraints=limits, budget_s=budget, seed=seed, against=yours, **training
+    )
+    if racing is not None and search.candidates:
+        return racing.run(search, built_workload, strategies, training, constraints=limits, budget_s=budget, seed=seed)
+    if search.best is not None and out is not None:
+        write_atomically(out, search.best.plan.to_json() + "\n")
+    shared.tell(_data(search, out), lines(search, limits, budget, out), as_json=as_json)
+    return shared.EXIT_OK if search.best is not None else shared.EXIT_FAILED
 
 
 def read_constraints(path: Path) -> "Constraints":
@@ -152,9 +154,9 @@ def _workload(tables: str, name: str | None, batch_size: int | None, data: Path)
         raise BadInput(f"{tables} has {len(configs)} workloads: say which by --workload: {', '.join(names)}")
     if name is not None and name not in names:
         raise BadInput(unknown(f"workload of {tables}", name, names))
-    chosen = configs[names.index(name)] if name is not None else configs[0]
+    config = configs[names.index(name)] if name is not None else configs[0]
     size = {"batch_size": batch_size} if batch_size is not None else {}
-    return workload_config({**chosen, **size}, tables).build(data)
+    return workload_config({**config, **size}, tables).build(data)
 
 
 def _configs(tables: str) -> list[dict[str, Any]]:
@@ -164,65 +166,65 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     from shardbench.base.serialise import from_data  # noqa: PLC0415
 
     path = Path(tables)
-    described = {"dataset": "described", "name": path.stem}
+    config = {"dataset": "described", "name": path.stem}
     if path.suffix in (".csv", ".parquet"):
-        return [{**described, "table_list": str(path.resolve())}]
+        return [{**config, "table_list": str(path.resolve())}]
     if path.is_dir():
         return [{"dataset": "access_log", "name": path.name, "prepared": str(path.resolve()), "test_batches": 1}]
     if path.suffix == ".toml":
-        read = toml_file(path)
-        if "workloads" in read:
-            listed = dict[str, Annotated[list[dict[str, Any]], Field(min_length=1)]]
-            return from_data(listed, {"workloads": read["workloads"]}, str(path))["workloads"]
-        if "tables" not in read:
+        document = toml_file(path)
+        if "workloads" in document:
+            list_type = dict[str, Annotated[list[dict[str, Any]], Field(min_length=1)]]
+            return from_data(list_type, {"workloads": document["workloads"]}, str(path))["workloads"]
+        if "tables" not in document:
             raise BadInput(f"{path} has neither [[workloads]] nor [[tables]]")
-        return [{**described, **read}]
+        return [{**config, **document}]
 
     from shardbench.trials.suite import read_suite  # noqa: PLC0415
 
     return list(read_suite(tables).workloads)
 
 
-def lines(found: "PlanSearch", kept: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
+def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
     """Give the answer in lines as wide as the terminal."""
-    problem = found.problem
+    problem = search.problem
     size = sum(problem.weight_bytes(table) for table in problem.tables) / GIB
     head = f"{problem.name}: {len(problem.tables)} tables, {size:.3g} GiB, batch {problem.batch_size}"
-    said = [head, f"on {problem.machine.name}: {problem.world_size} devices (predicted, not measured)"]
-    said += [*unusual(problem.exchange, problem.schedule), ""]
-    if found.yours is not None:
-        said.append(yours_line(found.yours, found.best))
-    if found.best is not None:
-        said += [*_best_lines(found.best, problem, kept), ""]
+    answer = [head, f"on {problem.machine.name}: {problem.world_size} devices (predicted, not measured)"]
+    answer += [*unusual(problem.exchange, problem.schedule), ""]
+    if search.yours is not None:
+        answer.append(yours_line(search.yours, search.best))
+    if search.best is not None:
+        answer += [*_best_lines(search.best, problem, limits), ""]
     else:
-        said += ["no strategy has a plan", ""]
-    if found.hurried:
-        said += [*_wrapped(found.hurried), ""]
-    said.append(f"asked for {found.asked_s:.1f} s, with {budget_s:g} s to plan:")
-    width = max(len(one.strategy) for one in found.tried)
-    said += [part for one in found.tried for part in _row(one, width)]
-    if found.took_s > SHORT_S:
-        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in found.phases_s.items())
-        said += ["", *_wrapped(f"all took {found.took_s:.1f} s: {parts}")]
-    if found.best is None or any(one.cause.startswith(Outcome.INFEASIBLE.value) for one in found.tried):
-        said += ["", *_wrapped(found.memory)]
+        answer += ["no strategy has a plan", ""]
+    if search.hurried:
+        answer += [*_wrapped(search.hurried), ""]
+    answer.append(f"asked for {search.asked_s:.1f} s, with {budget_s:g} s to plan:")
+    width = max(len(attempt.strategy) for attempt in search.tried)
+    answer += [part for attempt in search.tried for part in _row(attempt, width)]
+    if search.took_s > SHORT_S:
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in search.phases_s.items())
+        answer += ["", *_wrapped(f"all took {search.took_s:.1f} s: {parts}")]
+    if search.best is None or any(attempt.cause.startswith(Outcome.INFEASIBLE.value) for attempt in search.tried):
+        answer += ["", *_wrapped(search.memory)]
     topology = problem.topology
     per_node = f" --devices-per-node {topology.devices_per_node}" if topology.nodes > 1 else ""
-    if out is not None and found.best is not None:
-        said += ["", f"plan: {out} (shardbench export {out}{per_node})"]
-    elif found.best is not None:
-        said += ["", "keep the plan with --out PLAN.json, for your trainer:"]
-        said.append(f"  shardbench export PLAN.json{per_node}")
+    if out is not None and search.best is not None:
+        answer += ["", f"plan: {out} (shardbench export {out}{per_node})"]
+    elif search.best is not None:
+        answer += ["", "keep the plan with --out PLAN.json, for your trainer:"]
+        answer.append(f"  shardbench export PLAN.json{per_node}")
     if problem.exchange is not Precision.FP32:
         registry = f'shardbench.torchrec.codecs_registry("{problem.exchange.value}")'
-        said += [
+        answer += [
             f"vectors are sent as {problem.exchange.value}: give your sharders qcomm_codecs_registry =",
             f"  {registry}",
         ]
-    return said
+    return answer
 
 
-def _best_lines(best: "Best", problem: "Problem", kept: "Constraints | None") -> list[str]:
+def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") -> list[str]:
     if best.band_ms is not None:
         sure = f"{best.band_ms[0]:.4g} to {best.band_ms[1]:.4g} ms by what is known of the machine (95 %)"
     elif problem.machine.errors:
@@ -230,67 +232,69 @@ def _best_lines(best: "Best", problem: "Problem", kept: "Constraints | None") ->
     else:
         sure = "the machine does not say how well its constants are known"
     rate = 1e3 * problem.batch_size / best.step_ms
-    used, room = best.hbm_used_bytes, best.hbm_room_bytes
-    fullest = min(range(len(room)), key=lambda rank: room[rank] - used[rank])
-    left = (room[fullest] - used[fullest]) / GIB
-    said = [
+    used_bytes, room_bytes = best.hbm_used_bytes, best.hbm_room_bytes
+    fullest = min(range(len(room_bytes)), key=lambda rank: room_bytes[rank] - used_bytes[rank])
+    left_gib = (room_bytes[fullest] - used_bytes[fullest]) / GIB
+    sentences = [
         f"best: {best.strategy}, {best.step_ms:.4g} ms a step, {rate:,.0f} samples/s",
         f"  {sure}",
-        _bound_line(best, kept),
-        f"  least room: device {fullest}, {left:.3g} of {room[fullest] / GIB:.3g} GiB are left",
+        _bound_line(best, limits),
+        f"  least room: device {fullest}, {left_gib:.3g} of {room_bytes[fullest] / GIB:.3g} GiB are left",
         "  tables: " + ", ".join(f"{number} {kind}" for kind, number in best.sharding_types.items()),
         "  phases: " + ", ".join(f"{name} {ms:.3g}" for name, ms in best.phases_ms.items() if ms >= 5e-4) + " ms",
     ]
     if best.placed_anew:
-        said.append(f"  {best.placed_anew} tables were placed anew to keep the constraints")
+        sentences.append(f"  {best.placed_anew} tables were placed anew to keep the constraints")
     if best.simpler_than:
-        said.append(f"  taken as the simplest: {best.simpler_than}")
-    return [part for line in said for part in _wrapped(line)]
+        sentences.append(f"  taken as the simplest: {best.simpler_than}")
+    return [part for line in sentences for part in _wrapped(line)]
 
 
 def _wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, shared.line_width(COLUMNS), subsequent_indent="    ")
 
 
-def _row(one: "Tried", width: int) -> list[str]:
+def _row(attempt: "Attempt", width: int) -> list[str]:
     """Give what asking a strategy came to, in lines; what went wrong may take two."""
     from shardbench.advice.asking import YOURS  # noqa: PLC0415
 
-    name = f"  {one.strategy.ljust(width)} "
-    if one.step_ms is None:
+    name = f"  {attempt.strategy.ljust(width)} "
+    if attempt.step_ms is None:
         columns = max(shared.line_width(COLUMNS), 2 * len(name))
-        room = textwrap.shorten(one.cause, 2 * (columns - len(name) - 2), placeholder=" ...")
+        room = textwrap.shorten(attempt.cause, 2 * (columns - len(name) - 2), placeholder=" ...")
         return textwrap.wrap(f"{name}  {room}", columns, subsequent_indent=" " * (len(name) + 2), drop_whitespace=True)
-    words = [word for word, holds in (("late", one.late), ("~ not told apart from the best", one.ties)) if holds]
-    took = " " * 9 if one.strategy == YOURS else f"{one.plan_s:7.2f} s"
-    return [f"{name}{one.step_ms:9.4g} ms {took}  {', '.join(words)}".rstrip()]
+    words = [
+        word for word, holds in (("late", attempt.late), ("~ not told apart from the best", attempt.ties)) if holds
+    ]
+    time_text = " " * 9 if attempt.strategy == YOURS else f"{attempt.plan_s:7.2f} s"
+    return [f"{name}{attempt.step_ms:9.4g} ms {time_text}  {', '.join(words)}".rstrip()]
 
 
-def _bound_line(best: "Best", kept: "Constraints | None") -> str:
+def _bound_line(best: "Best", limits: "Constraints | None") -> str:
     if best.bound_ms is None:
         return f"  {best.unbounded}"
-    memory = ", of plans that fit the smallest device" if kept is not None and kept.device_hbm_bytes else ""
+    memory = ", of plans that fit the smallest device" if limits is not None and limits.device_hbm_bytes else ""
     over = f"  {best.over_bound_pct:.3g} % over the proven bound of {best.bound_ms:.4g} ms (any device moves{memory})"
     return f"{over}; {best.over_profile_bound_pct:.3g} % under the profile that plans are made by"
 
 
-def _data(found: "PlanSearch", out: Path | None) -> dict[str, Any]:
+def _data(search: "PlanSearch", out: Path | None) -> dict[str, Any]:
     from shardbench.base.serialise import to_data  # noqa: PLC0415
 
-    best = found.best
+    best = search.best
     return {
-        "workload": found.problem.name,
-        "machine": found.problem.machine.name,
-        "batch_size": found.problem.batch_size,
+        "workload": search.problem.name,
+        "machine": search.problem.machine.name,
+        "batch_size": search.problem.batch_size,
         "backend": "simulated",
-        **{name: getattr(found.problem, name).value for name in TRAINING},
+        **{name: getattr(search.problem, name).value for name in TRAINING},
         "best": None if best is None else to_data(best),
-        "yours": None if found.yours is None else to_data(found.yours),
-        "tried": [to_data(one) for one in found.tried],
-        "memory": found.memory,
-        "asked_s": found.asked_s,
-        "phases_s": found.phases_s,
-        "hurried": found.hurried,
-        "took_s": found.took_s,
+        "yours": None if search.yours is None else to_data(search.yours),
+        "tried": [to_data(attempt) for attempt in search.tried],
+        "memory": search.memory,
+        "asked_s": search.asked_s,
+        "phases_s": search.phases_s,
+        "hurried": search.hurried,
+        "took_s": search.took_s,
         "file": str(out) if out is not None and best is not None else None,
     }

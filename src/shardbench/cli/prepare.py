@@ -71,9 +71,9 @@ def prepare_command(
         if dataset is Preparable.CRITEO_KAGGLE:
             raise BadInput(f"{dataset.value} is split when it is read: state train_share in the suite")
         options["train_share"] = train_share
-    done = _preparation(dataset, sources)(target, mode, options)
-    data = {"dataset": dataset.value, "target": str(target), "prepared": to_data(done)}
-    tell(data, [f"{dataset.value}: {done.samples} samples in {target}"], as_json=as_json)
+    note = _preparation(dataset, sources)(target, mode, options)
+    data = {"dataset": dataset.value, "target": str(target), "prepared": to_data(note)}
+    tell(data, [f"{dataset.value}: {note.samples} samples in {target}"], as_json=as_json)
 
 
 def _preparation(dataset: Preparable, sources: list[Path]) -> Callable[[Path, RowMode | None, dict[str, Any]], Any]:

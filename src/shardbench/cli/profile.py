@@ -122,26 +122,27 @@ def profile_command(
             raise BadInput(
                 f"--rows is of --mode hash: --mode {mode.value} counts the rows, or a list of --tables states them"
             )
-        cut = SampleSplit(time=time, train_share=train_share, rate=rate, seed=seed)
-        listed = _tables(log, tables, _names(columns), time, {"rows": rows, "dim": dim})
+        split = SampleSplit(time=time, train_share=train_share, rate=rate, seed=seed)
+        targets = _tables(log, tables, _names(columns), time, {"rows": rows, "dim": dim})
         with show:
             profile_log(
-                log, out, listed, cells=cells, cut=cut, count_values=True, progress=show.read_rows, counted=show.counted
+                log, out, targets, cells=cells, cut=split, count_values=True, progress=show.read_rows,
+                counted=show.count_tables,
             )  # fmt: skip
-    done = read_note(out)
-    seen = read_seen(out)
-    seen = {table.name: seen[table.name] for table in done.tables if table.name in seen}
+    note = read_note(out)
+    log_tables = read_seen(out)
+    log_tables = {table.name: log_tables[table.name] for table in note.tables if table.name in log_tables}
     if torchrec is not None:
         write_atomically(torchrec, json.dumps(constraints(out), indent=2, sort_keys=True) + "\n")
     data = {
         "target": str(out),
-        "profiled": to_data(done),
-        "seen": {name: to_data(table) for name, table in seen.items()},
+        "profiled": to_data(note),
+        "seen": {name: to_data(table) for name, table in log_tables.items()},
         "torchrec": str(torchrec) if torchrec else None,
     }
     lines = [
-        f"{out}: {done.samples} of {done.read_rows} rows, {done.train_samples} train; {len(done.tables)} tables",
-        *(seen_lines(seen) if seen else []),
+        f"{out}: {note.samples} of {note.read_rows} rows, {note.train_samples} train; {len(note.tables)} tables",
+        *(table_lines(log_tables) if log_tables else []),
         *([f"constraints of TorchRec: {torchrec}"] if torchrec is not None else []),
         f"in a suite (with --data {out.parent}):",
         "  [[workloads]]",
@@ -153,44 +154,45 @@ def profile_command(
 
 
 def _tables(
-    log: "LogFiles", path: Path | None, columns: tuple[str, ...] | None, time: str | None, one: dict[str, int | None]
+    log: "LogFiles", path: Path | None, columns: tuple[str, ...] | None, time: str | None, sizes: dict[str, int | None]
 ) -> "tuple[ListedTable, ...]":
-    """Return the tables to fill: those of the list, or one a column, with the rows (and width) of ``one``."""
+    """Return the tables to fill: those of the list, or one a column, with the rows (and width) of ``sizes``."""
     from shardbench.workloads.table_list import ListedTable, checked, read_table_list  # noqa: PLC0415
 
     if path is not None:
         if columns is not None:
             raise BadInput("the list of tables states their columns: leave --columns or --tables out")
-        listed = _profiled_before(path) if path.is_dir() else read_table_list(path)
-        return tuple(table if table.rows else table.model_copy(update={"rows": one["rows"]}) for table in listed)
-    chosen = columns if columns is not None else tuple(name for name in log.columns() if name != time)
-    wrong = next((name for name in chosen if not re.match(NAME_PATTERN, name)), None)
-    if wrong is not None:
+        listed = _tables_of_folder(path) if path.is_dir() else read_table_list(path)
+        return tuple(table if table.rows else table.model_copy(update={"rows": sizes["rows"]}) for table in listed)
+    names = columns if columns is not None else tuple(name for name in log.columns() if name != time)
+    bad_name = next((name for name in names if not re.match(NAME_PATTERN, name)), None)
+    if bad_name is not None:
         raise BadInput(
-            f"'{wrong}' of {log.files[0].name} cannot be the name of a table (letters, digits and _.+-): give --header "
-            "where the first line names no columns, or --tables; cells of .csv end in commas, of .tsv and .txt in tabs"
+            f"'{bad_name}' of {log.files[0].name} cannot be the name of a table (letters, digits and _.+-): give "
+            "--header where the first line names no columns, or --tables; cells of .csv end in commas, of .tsv and "
+            ".txt in tabs"
         )
-    made = (from_data(ListedTable, {"name": name, **one}, f"column '{name}' as a table") for name in chosen)
-    return checked(made, "--columns" if columns is not None else "the log")
+    column_tables = (from_data(ListedTable, {"name": name, **sizes}, f"column '{name}' as a table") for name in names)
+    return checked(column_tables, "--columns" if columns is not None else "the log")
 
 
-def _profiled_before(folder: Path) -> "tuple[ListedTable, ...]":
+def _tables_of_folder(folder: Path) -> "tuple[ListedTable, ...]":
     """Return the tables of a folder that was profiled, so that the rows of another log are the same ones."""
     from shardbench.datasets.access_log import read_note  # noqa: PLC0415
     from shardbench.workloads.table_list import ListedTable  # noqa: PLC0415
 
     return tuple(
-        ListedTable(name=one.name, rows=one.rows, dim=one.dim, pooled=one.pooled, features=one.features)
-        for one in read_note(folder).tables
+        ListedTable(name=table.name, rows=table.rows, dim=table.dim, pooled=table.pooled, features=table.features)
+        for table in read_note(folder).tables
     )
 
 
-def seen_lines(seen: "dict[str, SeenTable]") -> list[str]:
+def table_lines(log_tables: "dict[str, SeenTable]") -> list[str]:
     """Say what a log showed of its tables, in a table as wide as the terminal."""
     from shardbench.report.tables.layout import laid  # noqa: PLC0415
     from shardbench.report.tables.text import ALWAYS, Columns  # noqa: PLC0415
 
-    shown: dict[str, tuple[int, Callable[[SeenTable], str]]] = {
+    columns: dict[str, tuple[int, Callable[[SeenTable], str]]] = {
         "distinct ids": (ALWAYS, lambda one: f"{one.values:,}"),
         "rows": (ALWAYS, lambda one: f"{one.rows:,}"),
         "suggested rows": (7, lambda one: f"{one.suggested_rows:,}"),
@@ -204,20 +206,20 @@ def seen_lines(seen: "dict[str, SeenTable]") -> list[str]:
     width = line_width(WIDTH)
     table = laid(
         Columns(
-            headers=("table", *shown),
-            rows=tuple((name, *(text(one) for _, text in shown.values())) for name, one in seen.items()),
-            numeric=(False, *(True for _ in shown)),
-            keep=(ALWAYS, *(keep for keep, _ in shown.values())),
+            headers=("table", *columns),
+            rows=tuple((name, *(text(one) for _, text in columns.values())) for name, one in log_tables.items()),
+            numeric=(False, *(True for _ in columns)),
+            keep=(ALWAYS, *(keep for keep, _ in columns.values())),
         ),
         width,
     )
-    size = sum(4 * one.rows * one.dim for one in seen.values())
-    fits = sum(4 * one.suggested_rows * one.dim for one in seen.values())
-    said = [f"size in fp32: {_size(size)}" + (f"; with the suggested rows {_size(fits)}" if fits != size else "")]
-    said.append(MEANINGS)
+    size = sum(4 * one.rows * one.dim for one in log_tables.values())
+    fits = sum(4 * one.suggested_rows * one.dim for one in log_tables.values())
+    notes = [f"size in fp32: {_size(size)}" + (f"; with the suggested rows {_size(fits)}" if fits != size else "")]
+    notes.append(MEANINGS)
     if table.left_out:
-        said.append(f"no room for {', '.join(table.left_out)}: they are in --json")
-    return [*table.heads, *table.rows, *(part for line in said for part in textwrap.wrap(line, width))]
+        notes.append(f"no room for {', '.join(table.left_out)}: they are in --json")
+    return [*table.heads, *table.rows, *(part for line in notes for part in textwrap.wrap(line, width))]
 
 
 def _size(number: float) -> str:

@@ -61,11 +61,11 @@ class TimeLeft:
 
     def left_s(self) -> tuple[float, float] | None:
         """Estimate the least and the most seconds left; None before enough is known, and where nothing is left."""
-        done, left = len(self._gaps), self.open
-        if done < LEAST or left <= 0:
+        count, left = len(self._gaps), self.open
+        if count < LEAST or left <= 0:
             return None
         middle = left * statistics.fmean(self._gaps)
-        off = _SPREAD * statistics.stdev(self._gaps) * math.sqrt(left + left**2 / done)
+        off = _SPREAD * statistics.stdev(self._gaps) * math.sqrt(left + left**2 / count)
         return max(0.0, middle - off), middle + off
 
     def text(self) -> str:
@@ -88,7 +88,7 @@ class PlainProgress:
     def __init__(self, out: TextIO, clock: Callable[[], float] = monotonic) -> None:
         self._out = out
         self._clock = clock
-        self._said = clock()
+        self._last_line_s = clock()
         self.left = TimeLeft(clock)
         self.open = 0
 
@@ -113,8 +113,8 @@ class PlainProgress:
 
     def say_left(self, number: int) -> None:
         """Say how long the rest takes, where it is not the last piece and nothing was said for a while."""
-        if self.left.open and self._clock() - self._said >= EVERY_S:
-            self._said = self._clock()
+        if self.left.open and self._clock() - self._last_line_s >= EVERY_S:
+            self._last_line_s = self._clock()
             self.say(f"{number} of {self.open} done, {self.left.text()}")
 
     def say(self, line: str) -> None:
@@ -213,9 +213,9 @@ class PlainReading:
 
     def __init__(self, total: int, clock: Callable[[], float] = monotonic) -> None:
         """``total`` are the bytes to read, of files that are read twice two times."""
-        self._total, self._done, self._rows = max(total, 1), 0, 0
+        self._total, self._bytes, self._rows = max(total, 1), 0, 0
         self._clock = clock
-        self._said = clock()
+        self._last_line_s = clock()
 
     def __enter__(self) -> "PlainReading":
         return self
@@ -225,22 +225,22 @@ class PlainReading:
 
     def read_bytes(self, more: int) -> None:
         """Count more bytes of the files as read."""
-        self._done += more
-        self.show(self._done, self._total, f"{self._rows:,} rows")
+        self._bytes += more
+        self.show(self._bytes, self._total, f"{self._rows:,} rows")
 
     def read_rows(self, rows: int) -> None:
         """Note the rows that were read so far."""
         self._rows = rows
 
-    def counted(self, tables: int) -> None:
+    def count_tables(self, tables: int) -> None:
         """Note that the lookups of so many tables are counted, after all rows were read."""
         self.show(self._total, self._total, f"{self._rows:,} rows, {tables} tables counted")
 
-    def show(self, done: int, total: int, what: str) -> None:
+    def show(self, done: int, total: int, detail: str) -> None:
         """Say it, where nothing was said for a while."""
-        if self._clock() - self._said >= EVERY_S:
-            self._said = self._clock()
-            say(f"read {100 * done // total} % of the log, {what}")
+        if self._clock() - self._last_line_s >= EVERY_S:
+            self._last_line_s = self._clock()
+            say(f"read {100 * done // total} % of the log, {detail}")
 
 
 class BarReading(PlainReading):
@@ -249,8 +249,8 @@ class BarReading(PlainReading):
     def __init__(self, total: int, console: Console) -> None:
         super().__init__(total)
         columns = (BarColumn(bar_width=None), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
-        what = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, *what, console=console, transient=True, expand=True)
+        labels = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, *labels, console=console, transient=True, expand=True)
         self._task = self._progress.add_task("0 rows", total=self._total)
 
     def __enter__(self) -> "BarReading":
@@ -261,15 +261,15 @@ class BarReading(PlainReading):
         """Take the bar away; also after an interrupt."""
         self._progress.stop()
 
-    def show(self, done: int, total: int, what: str) -> None:
+    def show(self, done: int, total: int, detail: str) -> None:
         """Move the bar on."""
-        self._progress.update(self._task, completed=done, total=total, description=what)
+        self._progress.update(self._task, completed=done, total=total, description=detail)
 
 
 class NoReading(PlainReading):
     """Says nothing: stdout is for JSON."""
 
-    def show(self, done: int, total: int, what: str) -> None:
+    def show(self, done: int, total: int, detail: str) -> None:
         """Say nothing of how far it is."""
 
 

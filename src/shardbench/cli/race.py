@@ -16,7 +16,7 @@ from shardbench.records.trial import Outcome, unusual
 
 if TYPE_CHECKING:
     from shardbench.advice.best_plan import PlanSearch
-    from shardbench.advice.race import Raced, RaceResult
+    from shardbench.advice.race import RaceResult, Standing
     from shardbench.advice.race_round import RaceOptions
     from shardbench.base.statistics import Average
     from shardbench.model.constraints import Constraints
@@ -35,7 +35,7 @@ BUSY = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaceAsked:
+class RaceRequest:
     """What the command line asks of a race."""
 
     machine: str
@@ -62,7 +62,7 @@ class RaceAsked:
         self,
         search: "PlanSearch",
         workload: "Workload",
-        asked: "Sequence[Strategy]",
+        strategies: "Sequence[Strategy]",
         training: Mapping[str, Any],
         *,
         constraints: "Constraints | None",
@@ -70,28 +70,27 @@ class RaceAsked:
         seed: int,
     ) -> int:
         """Race the plans of a search and their runners-up, tell the answer and give the exit code."""
-        from shardbench.advice.race import Ended, race  # noqa: PLC0415
-        from shardbench.advice.race_entry import entered  # noqa: PLC0415
+        from shardbench.advice.race import Ending, race  # noqa: PLC0415
+        from shardbench.advice.race_entry import gather_candidates  # noqa: PLC0415
         from shardbench.cli.progress import PlainProgress, progress  # noqa: PLC0415
 
         options = self._options(search)
-        candidates = entered(
-            search, workload, asked, constraints=constraints, budget_s=budget_s, seed=seed
+        candidates = gather_candidates(
+            search, workload, strategies, constraints=constraints, budget_s=budget_s, seed=seed
         )  # fmt: skip
         # With --json stdout has the answer alone.
         with nullcontext(PlainProgress(sys.stderr)) if self.as_json else progress() as listener:
-            found = race(workload, self.machine, candidates, training, options, listener)
-        best = found.best
+            race_result = race(workload, self.machine, candidates, training, options, listener)
+        best = race_result.best
         if best is not None and self.out is not None:
             write_atomically(self.out, best.plan.to_json() + "\n")
-        said = ["", *lines(found, search, options, self.out)]
-        updated = self._updated(found, search, workload, options) if self.update is not None else []
-        shared.tell(
-            {**_data(found, search, options, self.out), "updated": updated}, said + updated, as_json=self.as_json
-        )
-        if found.ended_by is Ended.INTERRUPTED:
+        answer = ["", *lines(race_result, search, options, self.out)]
+        update_lines = self._update_machine(race_result, search, workload, options) if self.update is not None else []
+        data = {**_data(race_result, search, options, self.out), "updated": update_lines}
+        shared.tell(data, answer + update_lines, as_json=self.as_json)
+        if race_result.ended_by is Ending.INTERRUPTED:
             return shared.EXIT_INTERRUPTED
-        return shared.EXIT_OK if best is not None or found.waiting else shared.EXIT_FAILED
+        return shared.EXIT_OK if best is not None or race_result.waiting else shared.EXIT_FAILED
 
     def _options(self, search: "PlanSearch") -> "RaceOptions":
         from shardbench.advice.race_round import RaceOptions  # noqa: PLC0415
@@ -106,20 +105,20 @@ class RaceAsked:
             retry=self.retry,
         )
 
-    def _updated(
-        self, found: "RaceResult", search: "PlanSearch", workload: "Workload", options: "RaceOptions"
+    def _update_machine(
+        self, race_result: "RaceResult", search: "PlanSearch", workload: "Workload", options: "RaceOptions"
     ) -> list[str]:
         """Correct the machine file by all trials that ended well; say what changed."""
         from shardbench.calibrate.correction import update_file  # noqa: PLC0415
         from shardbench.trials.simulate import CountedQuestion  # noqa: PLC0415
         from shardbench.workloads.materialise import DrawnBatches  # noqa: PLC0415
 
-        raced = [(one.plan, record) for one in found.standings for record in one.records]
-        if self.update is None or not raced:
+        trials = [(standing.plan, record) for standing in race_result.standings for record in standing.records]
+        if self.update is None or not trials:
             return []
         batches = DrawnBatches(workload, min(options.iterations, workload.test_batches))
         question = CountedQuestion(search.problem, batches, workload.dense, options.iterations)
-        return ["", *update_file(self.machine, self.update, question, raced)]
+        return ["", *update_file(self.machine, self.update, question, trials)]
 
 
 def check_options(*, race: bool, work: Path | None, launch: bool, update: Path | None) -> None:
@@ -131,117 +130,117 @@ def check_options(*, race: bool, work: Path | None, launch: bool, update: Path |
         raise BadInput("--no-launch leaves folders for ranks that you start: say where by --work DIR")
 
 
-def lines(found: "RaceResult", search: "PlanSearch", options: "RaceOptions", out: Path | None) -> list[str]:
+def lines(race: "RaceResult", search: "PlanSearch", options: "RaceOptions", out: Path | None) -> list[str]:
     """Give the answer in lines of at most 80 columns."""
     problem = search.problem
     size = sum(problem.weight_bytes(table) for table in problem.tables) / GIB
-    said = [f"{problem.name}: {len(problem.tables)} tables, {size:.3g} GiB, batch {problem.batch_size}"]
-    said += [f"on {problem.machine.name}: {problem.world_size} devices, raced on its ranks (measured)"]
-    said += unusual(problem.exchange, problem.schedule)
-    best = found.best
+    answer = [f"{problem.name}: {len(problem.tables)} tables, {size:.3g} GiB, batch {problem.batch_size}"]
+    answer += [f"on {problem.machine.name}: {problem.world_size} devices, raced on its ranks (measured)"]
+    answer += unusual(problem.exchange, problem.schedule)
+    best = race.best
     if best is not None:
-        said += ["", *_best_lines(best, found, problem.batch_size, options), "", *_table(found, best)]
-    said += [*_out_lines(found), ""]
-    if found.noise is not None and best is not None:
-        said += _wrapped(f"the model {_model(found, best)}")
-    asked, plans = len(search.tried), len(found.standings)
-    none = ", ".join(one.strategy for one in search.tried if one.step_ms is None)
-    planned = f"planned {search.took_s:.1f} s: {plans} distinct plans of {asked} strategies"
-    said += _wrapped(planned + (f"; without a plan: {none}" if none else ""))
-    before = f", {found.known} trials were on record" if found.known else ""
-    raced = f"raced {found.seconds:.0f} s: {found.rounds} whole rounds{before}; ended as {found.ended_by.value}"
-    said += _wrapped(raced)
-    said.append(f"records: {options.results / 'records' / options.name}.jsonl")
-    if found.waiting:
-        said += ["", *_start_lines(found, search, options)]
+        answer += ["", *_best_lines(best, race, problem.batch_size, options), "", *_table(race, best)]
+    answer += [*_out_lines(race), ""]
+    if race.noise is not None and best is not None:
+        answer += _wrapped(f"the model {_model(race, best)}")
+    strategies, distinct = len(search.tried), len(race.standings)
+    planless = ", ".join(one.strategy for one in search.tried if one.step_ms is None)
+    planning_text = f"planned {search.took_s:.1f} s: {distinct} distinct plans of {strategies} strategies"
+    answer += _wrapped(planning_text + (f"; without a plan: {planless}" if planless else ""))
+    before = f", {race.on_record} trials were on record" if race.on_record else ""
+    race_text = f"raced {race.seconds:.0f} s: {race.rounds} whole rounds{before}; ended as {race.ended_by.value}"
+    answer += _wrapped(race_text)
+    answer.append(f"records: {options.results / 'records' / options.name}.jsonl")
+    if race.waiting:
+        answer += ["", *_start_lines(race, search, options)]
     elif best is not None:
-        said.append(f"plan: {out} (shardbench export {out})" if out else "keep the plan with --out PLAN.json")
-    return said
+        answer.append(f"plan: {out} (shardbench export {out})" if out else "keep the plan with --out PLAN.json")
+    return answer
 
 
-def _best_lines(best: "Raced", found: "RaceResult", batch_size: int, options: "RaceOptions") -> list[str]:
-    ties = [one.name for one in found.standings if one.ties]
-    if found.noise is None:
+def _best_lines(best: "Standing", race: "RaceResult", batch_size: int, options: "RaceOptions") -> list[str]:
+    ties = [one.name for one in race.standings if one.ties]
+    if race.noise is None:
         tie = "one trial each: who ties is not known; the same command goes on"
     else:
-        noise = 100.0 * found.noise.deviation
+        noise = 100.0 * race.noise.deviation
         tie = f"{len(ties)} tie (=)" if ties else "nobody ties with it"
         tie += f"; one trial's noise is {noise:.2g} %, by all repeats"
     trials = f"{best.n} trial{'s' if best.n > 1 else ''}"
     per_s = 1e3 * batch_size / best.step.value if best.step is not None else 0.0
-    said = [
+    sentences = [
         f"best: {best.name}, {_interval(best.step)} ms a step, {per_s:,.0f} samples/s",
         f"  95 % intervals; n = {trials} of {options.iterations} steps, each in processes of its own; {tie}",
     ]
-    records = [record for one in found.standings for record in one.records]
+    records = [record for one in race.standings for record in one.records]
     if any(record.shares_cores for record in records):
-        said.append("  more ranks than cores ran: these times are of how the cores are shared")
-    others = statistics.median([record.others_share or 0.0 for record in records])
-    if others > BUSY:
-        said.append(f"  others used {100 * others:.0f} % of the cores meanwhile")
-    return [part for line in said for part in _wrapped(line)]
+        sentences.append("  more ranks than cores ran: these times are of how the cores are shared")
+    others_share = statistics.median([record.others_share or 0.0 for record in records])
+    if others_share > BUSY:
+        sentences.append(f"  others used {100 * others_share:.0f} % of the cores meanwhile")
+    return [part for line in sentences for part in _wrapped(line)]
 
 
-def _table(found: "RaceResult", best: "Raced") -> list[str]:
+def _table(race: "RaceResult", best: "Standing") -> list[str]:
     """Give a line each to those that tie and the next few, and one to all slower ones."""
-    ran = [one for one in found.standings if one.n]
-    shown = ran[: min(SHOWN, 1 + sum(one.ties for one in ran) + NEXT)]
-    width = max(len(one.name) for one in shown)
-    said = [f"  {'':{width}}  ms a step  over the control's     n  to best  predicted"]
-    for one in shown:
+    racers = [one for one in race.standings if one.n]
+    top = racers[: min(SHOWN, 1 + sum(one.ties for one in racers) + NEXT)]
+    width = max(len(one.name) for one in top)
+    rows = [f"  {'':{width}}  ms a step  over the control's     n  to best  predicted"]
+    for one in top:
         against = "" if one is best else "=" if one.ties else f"+{_slower_pct(one, best):.1f} %"
         ratio, ms = _interval(one.ratio, 3), f"{one.predicted_ms:.4g} ms"
-        said.append(f"  {one.name:{width}}  {_middle(one.step):>9}  {ratio:22} {one.n:>2}  {against:>7}  {ms:>9}")
-    rest = ran[len(shown) :]
+        rows.append(f"  {one.name:{width}}  {_middle(one.step):>9}  {ratio:22} {one.n:>2}  {against:>7}  {ms:>9}")
+    rest = racers[len(top) :]
     ties, slower = [one for one in rest if one.ties], [_slower_pct(one, best) for one in rest if not one.ties]
     more = [f"{len(ties)} more tie"] if ties else []
     more += [f"{len(slower)} slower, by {min(slower):.0f} to {max(slower):.0f} %"] if slower else []
-    return [*said, f"  and {', '.join(more)}"] if more else said
+    return [*rows, f"  and {', '.join(more)}"] if more else rows
 
 
 def _middle(step: "Average | None") -> str:
     return f"{step.value:.4g}" if step is not None else ""
 
 
-def _interval(found: "Average | None", digits: int = 4) -> str:
-    if found is None or found.low is None:
-        return f"{found.value:.{digits}g}" if found is not None else ""
-    return f"{found.value:.{digits}g} ({found.low:.{digits}g} to {found.high:.{digits}g})"
+def _interval(average: "Average | None", digits: int = 4) -> str:
+    if average is None or average.low is None:
+        return f"{average.value:.{digits}g}" if average is not None else ""
+    return f"{average.value:.{digits}g} ({average.low:.{digits}g} to {average.high:.{digits}g})"
 
 
-def _out_lines(found: "RaceResult") -> list[str]:
+def _out_lines(race: "RaceResult") -> list[str]:
     """Say who failed and who has not run."""
-    failed = [one for one in found.standings if one.cause]
-    never = [one.name for one in found.standings if not (one.n or one.cause)]
-    said = [f"failed: {one.name}, {one.cause}" for one in failed[:NEXT]]
+    failed = [one for one in race.standings if one.cause]
+    never = [one.name for one in race.standings if not (one.n or one.cause)]
+    notes = [f"failed: {one.name}, {one.cause}" for one in failed[:NEXT]]
     if failed[NEXT:]:
-        said.append(f"and {len(failed[NEXT:])} more failed: " + ", ".join(one.name for one in failed[NEXT:]))
+        notes.append(f"and {len(failed[NEXT:])} more failed: " + ", ".join(one.name for one in failed[NEXT:]))
     if never:
-        said.append(f"not run yet: {', '.join(never)}")
+        notes.append(f"not run yet: {', '.join(never)}")
     return [
-        part for line in said for part in _wrapped(textwrap.shorten(line, 2 * shared.line_width(COLUMNS)), first="  ")
+        part for line in notes for part in _wrapped(textwrap.shorten(line, 2 * shared.line_width(COLUMNS)), first="  ")
     ]
 
 
-def _slower_pct(one: "Raced", best: "Raced") -> float:
+def _slower_pct(one: "Standing", best: "Standing") -> float:
     return 100.0 * (one.slower_than(best) - 1.0)
 
 
-def _model(found: "RaceResult", best: "Raced") -> str:
+def _model(race: "RaceResult", best: "Standing") -> str:
     """Say what the cost model had said of the order: its first, and of the pairs told apart those in its order."""
-    first = min(found.standings, key=lambda one: one.predicted_ms)
+    first = min(race.standings, key=lambda one: one.predicted_ms)
     if first is best:
-        chose = f"had put {first.name} first, too"
+        verdict = f"had put {first.name} first, too"
     elif not first.n:
-        chose = f"had put {first.name} first, which has no time"
+        verdict = f"had put {first.name} first, which has no time"
     else:
         how = "ties" if first.ties else f"is {_slower_pct(first, best):.1f} % slower"
-        chose = f"had put {first.name} first, which {how}"
-    right, told = found.model_order()
-    return f"{chose}; it has {right} of the {told} pairs in order that are told apart"
+        verdict = f"had put {first.name} first, which {how}"
+    in_order, pairs = race.model_order()
+    return f"{verdict}; it has {in_order} of the {pairs} pairs in order that are told apart"
 
 
-def _start_lines(found: "RaceResult", search: "PlanSearch", options: "RaceOptions") -> list[str]:
+def _start_lines(race: "RaceResult", search: "PlanSearch", options: "RaceOptions") -> list[str]:
     """Say how to start the ranks of a round, and how to go on."""
     topology = search.problem.topology
     rendezvous = (
@@ -250,7 +249,7 @@ def _start_lines(found: "RaceResult", search: "PlanSearch", options: "RaceOption
         else "--standalone"
     )
     return [
-        f"round {found.rounds + 1}: {found.waiting} trials wait for their ranks. Start them by torchrun on every",
+        f"round {race.rounds + 1}: {race.waiting} trials wait for their ranks. Start them by torchrun on every",
         "machine, or by SLURM (examples/slurm/trials.sbatch), and collect:",
         f"  for folder in $(shardbench collect {options.work} --open); do",
         f"    torchrun {rendezvous} \\",
@@ -265,12 +264,12 @@ def _wrapped(line: str, first: str = "") -> list[str]:
     return textwrap.wrap(line, shared.line_width(COLUMNS), initial_indent=first, subsequent_indent="    ")
 
 
-def _data(found: "RaceResult", search: "PlanSearch", options: "RaceOptions", out: Path | None) -> dict[str, Any]:
+def _data(race: "RaceResult", search: "PlanSearch", options: "RaceOptions", out: Path | None) -> dict[str, Any]:
     from shardbench.base.serialise import to_data  # noqa: PLC0415
     from shardbench.records.trial import TRAINING  # noqa: PLC0415
 
-    right, told = found.model_order()
-    best = found.best
+    in_order, pairs = race.model_order()
+    best = race.best
     return {
         "workload": search.problem.name,
         "machine": search.problem.machine.name,
@@ -286,21 +285,21 @@ def _data(found: "RaceResult", search: "PlanSearch", options: "RaceOptions", out
                 "step_ms": to_data(one.step) if one.step is not None else None,
                 "n": one.n,
                 "dropped_in": one.dropped_in,
-                "ties": one.ties if found.noise is not None else None,
+                "ties": one.ties if race.noise is not None else None,
                 "cause": one.cause,
                 "trials": [record.key for record in one.records],
                 "plan_hash": one.records[0].planned.plan_hash if one.records and one.records[0].planned else None,
             }
-            for one in found.standings
+            for one in race.standings
         ],
-        "noise": to_data(found.noise) if found.noise is not None else None,
-        "model_order": {"pairs_told_apart": told, "in_order": right},
-        "rounds": found.rounds,
-        "ended_by": found.ended_by.name.lower(),
-        "waiting": found.waiting,
-        "known": found.known,
+        "noise": to_data(race.noise) if race.noise is not None else None,
+        "model_order": {"pairs_told_apart": pairs, "in_order": in_order},
+        "rounds": race.rounds,
+        "ended_by": race.ended_by.name.lower(),
+        "waiting": race.waiting,
+        "known": race.on_record,
         "planned_s": search.took_s,
-        "raced_s": found.seconds,
+        "raced_s": race.seconds,
         "records": str(options.results / "records" / f"{options.name}.jsonl"),
         "tried": [to_data(one) for one in search.tried],
         "file": str(out) if out is not None and best is not None else None,

@@ -13,7 +13,7 @@ from shardbench.base.generated import check_files, say, write_files
 from shardbench.base.serialise import to_data
 from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
-from shardbench.cli.names import named
+from shardbench.cli.names import find_named
 
 if TYPE_CHECKING:
     from shardbench.records.record import Record
@@ -55,29 +55,29 @@ def report_command(
         write_suite_page,
     )
 
-    suite, reproduction = named(name)
+    suite, reproduction = find_named(name)
     title = suite.name if suite else name
     if check:
         differences = check_tables(results, title) if suite else []
         differences += check_study_files(reproduction, results) if reproduction else []
         return shared.tell_differences(title, differences, as_json=as_json, suite=title)
-    written = write_tables(results, title) if suite else []
-    written += write_study_files(reproduction, results) if reproduction else []
+    files = write_tables(results, title) if suite else []
+    files += write_study_files(reproduction, results) if reproduction else []
     if page and reproduction:
-        written.append(write_reproduction_page(reproduction, results))
+        files.append(write_reproduction_page(reproduction, results))
     elif page:
-        written.append(write_suite_page(results, title))
+        files.append(write_suite_page(results, title))
     paper = _write_paper(latex, suite, reproduction, results) if latex is not None else []
-    written += paper
+    files += paper
     if as_json:
-        shared.print_json({"suite": title, "files": list(map(str, written)), **_as_data(suite, reproduction, results)})
+        shared.print_json({"suite": title, "files": list(map(str, files)), **_as_data(suite, reproduction, results)})
         return shared.EXIT_OK
     if suite:
         print_report(results, title, tables=True)
     if reproduction:
         print_claims_of(reproduction, results)
     if page:
-        say(f"page: {written[-len(paper) - 1]}")
+        say(f"page: {files[-len(paper) - 1]}")
     if paper:
         say(f"for a paper: {len(paper)} files in {latex}; {paper[-1].name} shows all")
     return shared.EXIT_OK
@@ -174,7 +174,7 @@ def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
         differences = check_files(files, "shardbench report prediction")
         return shared.tell_differences(PREDICTION, differences, as_json=as_json)
     paths = [str(path) for path in write_files(files)]
-    found = summaries(rows)
-    lines = [*text_lines(found), *judges_lines(rows), *trust_lines(rows), f"tables: {', '.join(paths)}"]
-    shared.tell({"files": paths, "summaries": [to_data(summary) for summary in found]}, lines, as_json=as_json)
+    summary_list = summaries(rows)
+    lines = [*text_lines(summary_list), *judges_lines(rows), *trust_lines(rows), f"tables: {', '.join(paths)}"]
+    shared.tell({"files": paths, "summaries": [to_data(summary) for summary in summary_list]}, lines, as_json=as_json)
     return shared.EXIT_OK

@@ -89,101 +89,103 @@ def reproduce_command(
 
     if name not in papers():
         refuse_no_paper(name)
-    found = find_reproduction(name)
-    for wanted in study or ():
-        found.study(wanted)
-    for wanted in strategy or ():
-        get_strategy(wanted)
-    again = outcomes(retry)
+    reproduction = find_reproduction(name)
+    for study_name in study or ():
+        reproduction.study(study_name)
+    for strategy_name in strategy or ():
+        get_strategy(strategy_name)
+    retry_outcomes = outcomes(retry)
     if fresh or outdated:
         if quick or study or strategy:
             raise BadInput(
                 "--fresh and --outdated are about all of a paper: leave out --quick, --study and --strategy, or use "
                 "--force"
             )
-        _delete_records(found, results, outdated_only=not fresh)
-    spread = cluster_of(cluster, parallel, cluster_option or [], results)
-    if spread is not None:  # jobs begin in other folders
+        _delete_records(reproduction, results, outdated_only=not fresh)
+    job_cluster = cluster_of(cluster, parallel, cluster_option or [], results)
+    if job_cluster is not None:  # jobs begin in other folders
         results, data = results.resolve(), data.resolve()
-    chosen = SessionOptions(
+    study_options = SessionOptions(
         results=results,
         quick=quick,
         studies=tuple(study or ()),
         strategies=tuple(strategy or ()),
         force=force,
-        retry=again,
+        retry=retry_outcomes,
         cell_s=cell_timeout,
         workers=parallel,
-        cluster=spread,
+        cluster=job_cluster,
     )
-    if strategy and not any(chosen.cells(each) for each in chosen.chosen(found)):
+    if strategy and not any(study_options.cells(each) for each in study_options.chosen(reproduction)):
         _refuse_no_cell(name, strategy)
     committed = others_folder(results) if strategy else None
     with progress(as_json) as listener:
         if committed is not None and not force:
-            _note_reused(reuse(found, chosen, committed), committed, listener)
+            _note_reused(reuse(reproduction, study_options, committed), committed, listener)
         trials: list[Record] = []
-        written: list[Path] = []
+        files: list[Path] = []
         if not study and not strategy and name in suites():
             options = RunOptions(
-                results=results, data=data, quick=quick, force=force, retry=again, second_judge=second_judge(),
-                parallel=parallel, cluster=spread,
+                results=results, data=data, quick=quick, force=force, retry=retry_outcomes, second_judge=second_judge(),
+                parallel=parallel, cluster=job_cluster,
             )  # fmt: skip
             trials = run_suite(load_suite(name), options, listener)
-            written = write_tables(results, name) if trials else []
-        cells = run_studies(found, chosen, listener)
-    written += write_study_files(found, results)
+            files = write_tables(results, name) if trials else []
+        cells = run_studies(reproduction, study_options, listener)
+    files += write_study_files(reproduction, results)
     if page:
-        written.append(write_reproduction_page(found, results))
-    _say(found, chosen, written, [*trials, *cells], listener, committed=committed)
+        files.append(write_reproduction_page(reproduction, results))
+    _say(reproduction, study_options, files, [*trials, *cells], listener, committed=committed)
     errors = any(record.outcome is Outcome.ERROR for record in trials)
     return shared.EXIT_FAILED if errors or any(record.cause for record in cells) else shared.EXIT_OK
 
 
-def _delete_records(found: "Reproduction", results: Path, *, outdated_only: bool) -> None:
+def _delete_records(reproduction: "Reproduction", results: Path, *, outdated_only: bool) -> None:
     """Delete the records of the paper's suite and of all its studies, also of those that it no longer has."""
     from shardbench.records.store import cell_store, trial_store  # noqa: PLC0415
     from shardbench.report.compare.versions import trial_version  # noqa: PLC0415
     from shardbench.studies.session import cell_version  # noqa: PLC0415
 
-    studies = {study.name: study for study in found.studies}
+    studies = {study.name: study for study in reproduction.studies}
 
     def is_old(record: "CellRecord") -> bool:
         study = studies.get(record.study)
         return study is None or study.version != record.version or not record.is_of(cell_version(study, record.cell))
 
     with sole_writer(results):
-        trial_store(results, found.owner).remove(
+        trial_store(results, reproduction.owner).remove(
             lambda record: not outdated_only or not record.is_of(trial_version(record))
         )
-        for path in sorted((results / "studies" / found.owner).glob("*.jsonl")):
-            cell_store(results, found.owner, path.stem).remove(lambda record: not outdated_only or is_old(record))
+        for path in sorted((results / "studies" / reproduction.owner).glob("*.jsonl")):
+            cell_store(results, reproduction.owner, path.stem).remove(
+                lambda record: not outdated_only or is_old(record)
+            )
 
 
 def _refuse_no_cell(name: str, strategies: list[str]) -> None:
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
 
-    what = f"no study of {name} that is chosen poses its tasks to {', '.join(strategies)}"
+    fault = f"no study of {name} that is chosen poses its tasks to {', '.join(strategies)}"
     if name not in suites():
         open_to_all = [each for each in papers() if any(study.strategies for study in find_reproduction(each).studies)]
-        raise BadInput(f"{what}; these have tasks for every strategy: {', '.join([*open_to_all, SUBMITTED])}")
+        raise BadInput(f"{fault}; these have tasks for every strategy: {', '.join([*open_to_all, SUBMITTED])}")
     raise BadInput(
-        f"{what}; its suite compares those that it names: add yours to a copy of benchmarks/suites/{name}.toml"
+        f"{fault}; its suite compares those that it names: add yours to a copy of benchmarks/suites/{name}.toml"
     )
 
 
-def _note_reused(found: tuple[int, int], committed: Path, listener: "PlainProgress") -> None:
-    copied, others = found
-    if copied:
-        listener.noted(f"{copied} bounds are reused from {committed}, where this version proved them")
-    if others:
-        listener.noted(f"{others} bounds in {committed} are of another version than this: they are proven again")
+def _note_reused(counts: tuple[int, int], committed: Path, listener: "PlainProgress") -> None:
+    reused, outdated = counts
+    if reused:
+        listener.noted(f"{reused} bounds are reused from {committed}, where this version proved them")
+    if outdated:
+        listener.noted(f"{outdated} bounds in {committed} are of another version than this: they are proven again")
 
 
 def _say(
-    found: "Reproduction",
-    chosen: "SessionOptions",
-    written: list[Path],
+    reproduction: "Reproduction",
+    options: "SessionOptions",
+    files: list[Path],
     records: "list[BaseRecord]",
     listener: "PlainProgress",
     *,
@@ -194,49 +196,49 @@ def _say(
     from shardbench.studies.beside import placed  # noqa: PLC0415
     from shardbench.studies.ledger import ledger  # noqa: PLC0415
 
-    results = chosen.results
-    places = list(placed(found, chosen, committed)) if chosen.strategies else []
+    results = options.results
+    places = list(placed(reproduction, options, committed)) if options.strategies else []
     if isinstance(listener, JsonProgress):
         listener.write(
             {
                 "event": "done",
-                "claims": json_rows(ledger(results, found).claims),
+                "claims": json_rows(ledger(results, reproduction).claims),
                 "failed": [record.key for record in records if record.cause],
-                "files": [str(path) for path in written],
+                "files": [str(path) for path in files],
                 "places": [vars(each) for each in places],
             }
         )
         return
-    for path in written:
+    for path in files:
         say(f"written: {path}")
-    if not chosen.strategies:
-        print_claims_of(found, results)
+    if not options.strategies:
+        print_claims_of(reproduction, results)
     for line in shared.failure_lines(records, results):
         say(line)
-    if chosen.strategies and committed_folder() is None:
+    if options.strategies and committed_folder() is None:
         say(NOTHING_COMMITTED)
     for each in places:
         say()
         for line in _place_lines(each, committed):
             say(line)
-    if found.owner == SUBMITTED and chosen.strategies:
-        say(_to_submit(chosen))
+    if reproduction.owner == SUBMITTED and options.strategies:
+        say(_to_submit(options))
 
 
-def _place_lines(found: "Placed", committed: Path | None) -> Iterator[str]:
+def _place_lines(place: "Placed", committed: Path | None) -> Iterator[str]:
     """Say beside whose cells a study's are held, of which commits those are, and what came of it."""
-    if found.others:
-        left = f"; {found.left_out} are of other versions and left out" if found.left_out else ""
-        commits = ", ".join(found.commits) or "not stated"
-        yield f"{found.study}, beside {found.others} others in {committed} (commit {commits}{left}):"
+    if place.others:
+        left_out = f"; {place.left_out} are of other versions and left out" if place.left_out else ""
+        commits = ", ".join(place.commits) or "not stated"
+        yield f"{place.study}, beside {place.others} others in {committed} (commit {commits}{left_out}):"
     else:
-        yield f"{found.study}:"
-    yield from (f"  {line}" for line in found.lines)
+        yield f"{place.study}:"
+    yield from (f"  {line}" for line in place.lines)
 
 
-def _to_submit(chosen: "SessionOptions") -> str:
-    results = chosen.results
-    if chosen.quick:
+def _to_submit(options: "SessionOptions") -> str:
+    results = options.results
+    if options.quick:
         return "to submit: a run of all problems, without --quick"
     return (
         f"to submit: {results / 'studies' / SUBMITTED}, {results / 'environments'} and {results / 'plans'}, with the "

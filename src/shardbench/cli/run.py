@@ -83,7 +83,7 @@ def run_suite_command(
 
     if no_launch and work is None:
         raise BadInput("--no-launch leaves folders for ranks that you start: say where by --work DIR")
-    loaded = suite_called(suite) if machine is None else suite_called(suite).on(_anywhere(machine))
+    loaded_suite = suite_called(suite) if machine is None else suite_called(suite).on(_anywhere(machine))
     say_left_out()
     # Jobs elsewhere begin in other folders.
     options = RunOptions(
@@ -103,51 +103,51 @@ def run_suite_command(
         busy_ok=busy_ok,
     )
     if fresh or outdated:
-        _delete_records(loaded.name, options, outdated_only=not fresh)
+        _delete_records(loaded_suite.name, options, outdated_only=not fresh)
     with progress(as_json) as listener:
-        records = run_suite(loaded, options, listener)
+        records = run_suite(loaded_suite, options, listener)
     if not records:
         raise BadInput(
-            f"suite {loaded.name} has no trial for this selection of backend, strategies and seeds; all it has: "
+            f"suite {loaded_suite.name} has no trial for this selection of backend, strategies and seeds; all it has: "
             f"shardbench status {suite}"
         )
 
     from shardbench.report.tables.answer import answers  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records, write_tables  # noqa: PLC0415
 
-    written = write_tables(results, loaded.name)
+    files = write_tables(results, loaded_suite.name)
     if page:
         from shardbench.studies.files import write_suite_page  # noqa: PLC0415
 
-        written.append(write_suite_page(results, loaded.name))
+        files.append(write_suite_page(results, loaded_suite.name))
     counts = outcome_counts(records)
-    names, beside = options.strategies, _beside(loaded.name, options, records)
+    names, beside = options.strategies, _find_on_record(loaded_suite.name, options, records)
     if isinstance(listener, JsonProgress):
-        known = beside.records if beside else ()
-        found = answers(suite_records(results, loaded.name), results, of=records, placed=names, beside=known)
-        told = {"answers": [answer.data() for answer in found], "tables": [str(path) for path in written]}
-        told["compared_with"] = beside.lines if beside else []
-        listener.write({"event": "done", "outcomes": counts, **told})
+        others = beside.records if beside else ()
+        replies = answers(suite_records(results, loaded_suite.name), results, of=records, placed=names, beside=others)
+        fields = {"answers": [answer.data() for answer in replies], "tables": [str(path) for path in files]}
+        fields["compared_with"] = beside.lines if beside else []
+        listener.write({"event": "done", "outcomes": counts, **fields})
     else:
         say()
-        print_report(results, loaded.name, tables=tables, of=records, placed=names, beside=beside)
+        print_report(results, loaded_suite.name, tables=tables, of=records, placed=names, beside=beside)
         if names and committed_folder() is None:
             say(NOTHING_COMMITTED)
         if page:
-            say(f"page: {written[-1]}")
+            say(f"page: {files[-1]}")
         say(_summary(len(records), counts))
     return shared.EXIT_FAILED if counts.get(Outcome.ERROR) else shared.EXIT_OK
 
 
-def _beside(suite: str, options: "RunOptions", ran: "Sequence[Record]") -> "OnRecord | None":
+def _find_on_record(suite: str, options: "RunOptions", records: "Sequence[Record]") -> "OnRecord | None":
     """Find the committed trials that chosen strategies are held beside; None where none are, or where all ran."""
     from shardbench.report.compare.on_record import on_record  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
 
     folder = others_folder(options.results) if options.strategies else None
-    if folder is None or not any(record.spec.backend is Backend.SIMULATED for record in ran):
+    if folder is None or not any(record.spec.backend is Backend.SIMULATED for record in records):
         return None
-    return on_record(folder, suite, ran, suite_records(options.results, suite))
+    return on_record(folder, suite, records, suite_records(options.results, suite))
 
 
 def _anywhere(machine: str) -> str:
@@ -177,25 +177,25 @@ def _delete_records(suite: str, options: "RunOptions", *, outdated_only: bool) -
     for name in options.strategies:
         get_strategy(name)
 
-    def chosen(record: "Record") -> bool:
+    def is_chosen(record: "Record") -> bool:
         of_backend = options.backend in (None, record.spec.backend)
         of_strategy = not options.strategies or record.spec.strategy in options.strategies
         return of_backend and of_strategy and (not options.seeds or record.spec.seed in options.seeds)
 
     with sole_writer(options.results):
         trial_store(options.results, suite).remove(
-            lambda record: chosen(record) and (not outdated_only or not record.is_of(trial_version(record)))
+            lambda record: is_chosen(record) and (not outdated_only or not record.is_of(trial_version(record)))
         )
 
 
-def cluster_of(engine: Engine | None, at_once: int, given: list[str], results: Path) -> Cluster | None:
+def cluster_of(engine: Engine | None, at_once: int, assignments: list[str], results: Path) -> Cluster | None:
     """Make the cluster that the options name, whose files lie under the results; raises BadInput for other options."""
     if engine is None:
-        if given:
+        if assignments:
             raise BadInput("--cluster-option is for --cluster: say which cluster, or leave it out")
         return None
     parameters: dict[str, str | int] = {}
-    for text in given:
+    for text in assignments:
         name, is_one, value = text.partition("=")
         if not is_one or not name.isidentifier():
             raise BadInput(f"--cluster-option {text}: write NAME=VALUE")
@@ -205,8 +205,8 @@ def cluster_of(engine: Engine | None, at_once: int, given: list[str], results: P
 
 def _summary(total: int, counts: dict[str, int]) -> str:
     failed = {name: number for name, number in counts.items() if name != Outcome.OK}
-    said = f"{total} trials: {counts.get(Outcome.OK, 0)} ok"
+    line = f"{total} trials: {counts.get(Outcome.OK, 0)} ok"
     if not failed:
-        return said
-    counted = ", ".join(f"{number} {name}" for name, number in failed.items())
-    return f"{said}; not ok: {counted} (again: --retry {','.join(failed)})"
+        return line
+    causes = ", ".join(f"{number} {name}" for name, number in failed.items())
+    return f"{line}; not ok: {causes} (again: --retry {','.join(failed)})"

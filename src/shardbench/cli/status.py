@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardbench.cli import options as shared
-from shardbench.cli.names import named
+from shardbench.cli.names import find_named
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def status_command(
     from shardbench.trials.calibrating import as_calibrated  # noqa: PLC0415
     from shardbench.trials.runner import RunOptions, SuiteWork  # noqa: PLC0415
 
-    suite, reproduction = named(name)
+    suite, reproduction = find_named(name)
     state: dict[str, Any] = {}
     lines: list[str] = []
     if suite is not None:
@@ -59,14 +59,14 @@ def outcome_counts(records: "Iterable[Record]") -> dict[str, int]:
 def _add_suite(name: str, work: "SuiteWork", state: dict[str, Any], lines: list[str]) -> None:
     from shardbench.report.compare.versions import other_versions  # noqa: PLC0415
 
-    known, settled = work.store.latest(), _settled(work)
-    counts = outcome_counts(known[trial.key] for trial in settled)
-    others = len(known.keys() - {trial.key for trial in work.pieces})
-    code = other_versions(known[trial.key] for trial in work.pieces if trial.key in known)
-    state |= {"suite": name, "trials": len(work.pieces), "settled": len(settled)}
-    state |= {"open": len(work.pieces) - len(settled), "outcomes": counts, "other_records": others}
+    latest, settled_trials = work.store.latest(), _settled_pieces(work)
+    counts = outcome_counts(latest[trial.key] for trial in settled_trials)
+    others = len(latest.keys() - {trial.key for trial in work.pieces})
+    code = other_versions(latest[trial.key] for trial in work.pieces if trial.key in latest)
+    state |= {"suite": name, "trials": len(work.pieces), "settled": len(settled_trials)}
+    state |= {"open": len(work.pieces) - len(settled_trials), "outcomes": counts, "other_records": others}
     state["other_versions"] = asdict(code)
-    lines += [_count_line(name, work, len(settled)), *(f"  {outcome:<10} {n}" for outcome, n in counts.items())]
+    lines += [_count_line(name, work, len(settled_trials)), *(f"  {outcome:<10} {n}" for outcome, n in counts.items())]
     if others:
         lines.append(f"  {others} more records are of other selections or of earlier versions of the suite")
     lines += [f"  {line}" for line in code.lines()]
@@ -80,19 +80,19 @@ def _add_studies(reproduction: "Reproduction", results: Path, state: dict[str, A
     state["studies"], state["studies_other_versions"] = {}, asdict(code)
     for study in reproduction.studies:
         work = StudyWork(reproduction.owner, study, SessionOptions(results=results))
-        settled = len(_settled(work))
+        settled = len(_settled_pieces(work))
         state["studies"][study.name] = {"cells": len(work.pieces), "settled": settled}
         lines.append(_count_line(work.title, work, settled))
     lines += [f"  {line}" for line in code.lines()]
 
 
-def _settled(work: "Work[Any, Any]") -> list[Any]:
+def _settled_pieces(work: "Work[Any, Any]") -> list[Any]:
     from shardbench.base.host import Environment  # noqa: PLC0415
     from shardbench.engine.processes.server import set_rank_variables  # noqa: PLC0415
 
     # They are part of the environment in which a run would be.
     set_rank_variables()
-    return work.settled(work.store.latest(), Environment.here().hash)
+    return work.settled_pieces(work.store.latest(), Environment.here().hash)
 
 
 def _count_line(title: str, work: "Work[Any, Any]", settled: int) -> str:

@@ -18,15 +18,15 @@ def test_command(
     from shardbench.conformance.checks import CHECKS, ConformanceError, check  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
 
-    found = get_strategy(strategy)
+    loaded_strategy = get_strategy(strategy)
     try:
-        check(found)
+        check(loaded_strategy)
     except ConformanceError as error:
         if as_json:
             print_json({"strategy": strategy, "passed": False, "check": error.check, "cause": str(error)})
         else:
             say(f"failed: {error}", sys.stderr)
         return EXIT_FAILED
-    passed = {"strategy": strategy, "passed": True, "checks": list(CHECKS)}
-    tell(passed, [f"{strategy}: passes all {len(CHECKS)} checks"], as_json=as_json)
+    report = {"strategy": strategy, "passed": True, "checks": list(CHECKS)}
+    tell(report, [f"{strategy}: passes all {len(CHECKS)} checks"], as_json=as_json)
     return EXIT_OK

@@ -41,10 +41,10 @@ def _no_option(error: Any) -> str:
         for verb, command in commands.items()
         if any(name in (*option.opts, *option.secondary_opts) for option in command.params)
     ]
-    said = f"No such option: {name}"
+    message = f"No such option: {name}"
     if owners:
-        return f"{said}; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it"
-    return said + _perhaps(next(iter(error.possibilities or ()), None))
+        return f"{message}; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it"
+    return message + _perhaps(next(iter(error.possibilities or ()), None))
 
 
 def _perhaps(near: str | None) -> str:

@@ -127,7 +127,7 @@ def _planning(
     before = _content(closed)
     try:
         with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
-            copy, kind = process.received(), kind_of(strategy)
+            copy, kind = process.hand_over(), kind_of(strategy)
             if copy != kind:
                 raise _Breach("picklable", f"a pickled copy is a {copy}")
             if process.received_s > SLACK * budget.plan_s:
@@ -249,7 +249,7 @@ class _CaseProcess:
         self, strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool
     ) -> tuple[str, Spent]:
         self.process.take(problem.restricted_to(strategy.sees))
-        return self.process.made(budget, seed, fitted=fitted, slack=SLACK)
+        return self.process.make_plan(budget, seed, fitted=fitted, slack=SLACK)
 
     def _judge(self, case: Case, failure: Failure) -> None:
         if failure.outcome is Outcome.INFEASIBLE:

@@ -18,11 +18,11 @@ from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.study import Study
-from shardbench.trials.cluster import Cluster, submitted
+from shardbench.trials.cluster import Cluster, submit_all
 from shardbench.trials.discovery import strategies, strategy_version
 from shardbench.trials.planning import wall_kind
 from shardbench.trials.run_trial import keep_log
-from shardbench.trials.session import Answered, Listener, Work, run_session, side_by_side
+from shardbench.trials.session import Listener, Work, WorkerOutcome, run_session, side_by_side
 
 Draft = dict[str, object]
 """What of a cell's record is known before it runs."""
@@ -90,11 +90,11 @@ class StudyWork(Work[Cell, CellRecord]):
         """Return the versions of the strategies that the cell asks; the study's own is in its key."""
         return cell_version(self._study, piece)
 
-    def timed(self, piece: Cell) -> bool:
+    def is_timed(self, piece: Cell) -> bool:
         """Follow the study: some measure time."""
         return self._study.exclusive
 
-    def again(self, record: CellRecord) -> bool:
+    def wants_rerun(self, record: CellRecord) -> bool:
         """Follow the options to run it again."""
         is_retried = record.failure is not None and (record.outcome or Outcome.ERROR) in self._options.retry
         return self._options.force or is_retried
@@ -114,11 +114,11 @@ class StudyWork(Work[Cell, CellRecord]):
         study = partial(_study, find_reproduction, self._owner, self._study.name, plans)
         arguments = [(study, cell, folder, environment) for cell in pieces]
         if self._options.cluster is not None and not self._study.exclusive:
-            for job in submitted(_cell_elsewhere, arguments, self._options.cluster):
-                answer = job.value
-                if isinstance(answer, Failure):
-                    answer = Answered(number=job.number, value=answer, log=Path(), wall_s=0.0, cpu_s=0.0)
-                yield self._record(pieces[job.number], answer, environment)
+            for made in submit_all(_cell_elsewhere, arguments, self._options.cluster):
+                answered = made.value
+                if isinstance(answered, Failure):
+                    answered = WorkerOutcome(number=made.number, value=answered, log=Path(), wall_s=0.0, cpu_s=0.0)
+                yield self._record(pieces[made.number], answered, environment)
             return
         with temporary_folder() as logs:
             for answer in side_by_side(_begin, _run_draft, arguments, workers, timeout_s=timeout_s, logs=logs):
@@ -126,13 +126,13 @@ class StudyWork(Work[Cell, CellRecord]):
                 self._printed = answer.log
                 yield record
 
-    def recorded(self, record: CellRecord) -> None:
+    def keep_extras(self, record: CellRecord) -> None:
         """Keep what a cell that failed printed."""
         printed = self._printed.is_file() and self._printed.stat().st_size > 0
         parts = [self._printed] if record.failure is not None and printed else []
         keep_log(self._options.results, record.key, parts)
 
-    def _record(self, cell: Cell, answer: Answered[CellRecord], environment: str) -> CellRecord:
+    def _record(self, cell: Cell, done: WorkerOutcome[CellRecord], environment: str) -> CellRecord:
         """Record what a worker gave, or why it gave nothing, with the time that it took."""
         record = answer.value
         if isinstance(record, Failure):
@@ -185,12 +185,14 @@ def _run_draft(draft: Draft, load: Callable[[], Study], cell: Cell, folder: Path
         return _failure_record(draft, failure_of(error, "run"))
 
 
-def _cell_elsewhere(study: Callable[[], Study], cell: Cell, folder: Path, environment: str) -> Answered[CellRecord]:
+def _cell_elsewhere(
+    study: Callable[[], Study], cell: Cell, folder: Path, environment: str
+) -> WorkerOutcome[CellRecord]:
     """Run one cell in a job of its own, whose time is measured there; what it prints stays with the job."""
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     record = run_cell(study, cell, folder, environment)
-    times = {"wall_s": time.perf_counter() - start_s, "cpu_s": time.process_time() - start_cpu_s}
-    return Answered(number=0, value=record, log=Path(), **times)
+    spent = {"wall_s": time.perf_counter() - start_s, "cpu_s": time.process_time() - start_cpu_s}
+    return WorkerOutcome(number=0, value=record, log=Path(), **spent)
 
 
 def _study(find: Callable[[str], Reproduction], owner: str, name: str, plans: Path | None) -> Study:

@@ -29,9 +29,9 @@ GRACE_S = 1.0
 
 
 @dataclass
-class _Asked:
+class _Request:
     strategy: Strategy
-    done: "Future[tuple[str, Spent]]"
+    answer: "Future[tuple[str, Spent]]"
 
 
 class Apart:
@@ -45,15 +45,15 @@ class Apart:
         """Take the strategies in the order in which they are to begin, and the seconds for all of them."""
         self._budget_s, self._seed = budget_s, seed
         self._lanes = min(len(strategies), cores())
-        self._asked: dict[str, _Asked] = {}
-        self._waiting: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
-        self._stopped = threading.Event()
+        self._requests: dict[str, _Request] = {}
+        self._waiting: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        self._stop = threading.Event()
         self._at_work: set[PlanningProcess] = set()
         self._deadline = 0.0
         self._problem = problem
         for strategy in strategies:
-            self._asked[strategy.name] = asked = _Asked(strategy, Future())
-            self._waiting.put(asked)
+            self._requests[strategy.name] = request = _Request(strategy, Future())
+            self._waiting.put(request)
 
     def __enter__(self) -> "Apart":
         self._deadline = time.monotonic() + self._budget_s
@@ -65,7 +65,7 @@ class Apart:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopped.set()
+        self._stop.set()
         for process in tuple(self._at_work):
             # It may have to wait for the fork server.
             threading.Thread(target=process.let_go, daemon=True).start()
@@ -79,7 +79,7 @@ class Apart:
         """
         left_s = self._deadline + GRACE_S - time.monotonic()
         try:
-            return self._asked[strategy.name].done.result(max(left_s, 0.0))
+            return self._requests[strategy.name].answer.result(max(left_s, 0.0))
         except NotDone:
             raise self._too_late() from None
 
@@ -88,11 +88,11 @@ class Apart:
         return failed(Outcome.TIMEOUT, cause, "plan", "finishes")
 
     def _lane(self) -> None:
-        while not self._stopped.is_set():
+        while not self._stop.is_set():
             try:
                 # Those behind this one share what it leaves.
                 waiting = self._waiting.qsize()
-                asked = self._waiting.get_nowait()
+                request = self._waiting.get_nowait()
             except queue.Empty:
                 return
             left_s = self._deadline - time.monotonic()
@@ -100,21 +100,21 @@ class Apart:
             try:
                 if share_s <= 0.0:
                     raise self._too_late()
-                asked.done.set_result(self._plan(asked, share_s))
+                request.answer.set_result(self._plan(request, share_s))
             except TrialFailed as failure:
-                asked.done.set_exception(failure)
+                request.answer.set_exception(failure)
             except Exception as error:
                 # Whoever waits for the answer is told why there is none, and the lane goes on with the next strategy.
-                asked.done.set_exception(failed(Outcome.ERROR, f"{type(error).__name__}: {error}", "plan"))
+                request.answer.set_exception(failed(Outcome.ERROR, f"{type(error).__name__}: {error}", "plan"))
 
-    def _plan(self, asked: _Asked, share_s: float) -> tuple[str, Spent]:
-        strategy, until = asked.strategy, time.monotonic() + share_s
+    def _plan(self, request: _Request, share_s: float) -> tuple[str, Spent]:
+        strategy, until = request.strategy, time.monotonic() + share_s
         with FORK_SERVER.without_engine(), PlanningProcess(strategy) as process:
             self._at_work.add(process)
             try:
                 process.take(self._problem.restricted_to(strategy.sees), timeout_s=share_s)
                 left_s = max(until - time.monotonic(), 1e-3)
-                return process.made(
+                return process.make_plan(
                     Budget(plan_s=left_s / (2 if learns(strategy) else 1), fit_s=left_s / 2), self._seed
                 )
             except TrialFailed as failure:

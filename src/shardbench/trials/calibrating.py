@@ -62,8 +62,8 @@ class Drift(StrictModel):
         """Say it in one line."""
         error = "" if self.error_pct is None else f", their own errors explain {self.error_pct:.1f} %"
         warning = ": the machine changed meanwhile, run it again with --fresh" if self.beyond else ""
-        moved = f"calibrated before and after, the control plan's predicted step differs by {self.drift_pct:+.1f} %"
-        return f"{self.workload} on {self.machine}: {moved}{error}{warning}"
+        change = f"calibrated before and after, the control plan's predicted step differs by {self.drift_pct:+.1f} %"
+        return f"{self.workload} on {self.machine}: {change}{error}{warning}"
 
 
 class Drifts(StrictModel):
@@ -86,20 +86,20 @@ def as_calibrated(suite: Suite, results: Path) -> Suite:
     if not suite.calibrate:
         return suite
 
-    def moved(job: Job) -> Job:
+    def on_calibrated(job: Job) -> Job:
         path = machine_path(results, suite.name, BEFORE, load_machine(job.machine).name)
-        calibrated = job.backend is Backend.MEASURED and path.is_file()
-        return job.model_copy(update={"machine": str(path)}) if calibrated else job
+        is_calibrated = job.backend is Backend.MEASURED and path.is_file()
+        return job.model_copy(update={"machine": str(path)}) if is_calibrated else job
 
-    return suite.model_copy(update={"jobs": tuple(map(moved, suite.jobs))})
+    return suite.model_copy(update={"jobs": tuple(map(on_calibrated, suite.jobs))})
 
 
 def read_drifts(results: Path, suite: str, machine_hashes: Iterable[str]) -> list[Drift]:
     """Return the drifts of the machines of these hashes in a suite's run; raises BadInput where the file is damaged."""
-    path, wanted = _drift_path(results, suite), set(machine_hashes)
+    path, hashes = _drift_path(results, suite), set(machine_hashes)
     if not path.is_file():
         return []
-    return [one for one in from_json(Drifts, file_bytes(path), str(path)).drifts if one.machine_hash in wanted]
+    return [one for one in from_json(Drifts, file_bytes(path), str(path)).drifts if one.machine_hash in hashes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,18 +112,20 @@ class Calibrations:
     results: Path
     calibrate: Calibrate
     quiet: Quiet
-    noted: Callable[[str], None]
+    note: Callable[[str], None]
 
-    def before(self, used: frozenset[str]) -> None:
-        """Calibrate each machine, but for one whose file is there and whose hash is among those ``used`` by records.
+    def before(self, hashes: frozenset[str]) -> None:
+        """Calibrate each machine, but for one whose file is there and whose hash is among those ``hashes`` of records.
 
         So trials of an interrupted run and those that follow have one machine. Raises MachineBusy and TrialFailed.
         """
         for name, source in self._machines.items():
             path = self._path(BEFORE, name)
             # A file that no record needs is not read either: it may be of another version.
-            kept = used and path.is_file() and used & {content_hash(one) for one in self._on(load_machine(str(path)))}
-            if not kept:
+            reuse = (
+                hashes and path.is_file() and hashes & {content_hash(one) for one in self._on(load_machine(str(path)))}
+            )
+            if not reuse:
                 self._measure(source, path, BEFORE)
                 self._path(AFTER, name).unlink(missing_ok=True)
 
@@ -137,9 +139,9 @@ class Calibrations:
             self._measure(source, self._path(AFTER, name), AFTER)
         if not todo:
             return []
-        found = [self._drift(job, workload) for job, workload in self.jobs if _calibrates(job)]
-        write_atomically(_drift_path(self.results, self.suite), to_json(Drifts(drifts=tuple(found))) + "\n")
-        return found
+        drifts = [self._drift(job, workload) for job, workload in self.jobs if _calibrates(job)]
+        write_atomically(_drift_path(self.results, self.suite), to_json(Drifts(drifts=tuple(drifts))) + "\n")
+        return drifts
 
     @property
     def _machines(self) -> dict[str, str]:
@@ -157,16 +159,16 @@ class Calibrations:
     def _measure(self, source: str, path: Path, when: str) -> None:
         machine = load_machine(source)
         workloads = [workload for job, workload in self.jobs if job.machine == source]
-        self.noted(f"calibrating {machine.name} {when} the trials: some four minutes")
+        self.note(f"calibrating {machine.name} {when} the trials: some four minutes")
 
         def measure() -> None:
             # In a folder of its own: the file of an earlier run lends it nothing, and it is there whole or not at all.
             with temporary_folder() as folder:
-                made = folder / path.name
+                new_file = folder / path.name
                 if source.endswith(".toml"):
-                    made.write_bytes(file_bytes(Path(source)))
-                self.calibrate(machine, made, workloads)
-                write_atomically(path, file_text(made), encoding="utf-8")
+                    new_file.write_bytes(file_bytes(Path(source)))
+                self.calibrate(machine, new_file, workloads)
+                write_atomically(path, file_text(new_file), encoding="utf-8")
 
         self.quiet.take(measure, f"the calibration of {machine.name}")
 
@@ -176,8 +178,8 @@ class Calibrations:
         machines = [overridden(load_machine(str(path)), job.override) for path in paths]
         # What whole steps are off is off before and after alike, and explains no difference.
         plain = [replace(machine, trust=None) for machine in machines]
-        (before, before_error), (after, after_error) = (_predicted(job, workload, machine) for machine in plain)
-        known = before_error is not None and after_error is not None
+        (before, before_error), (after, after_error) = (_predict_control(job, workload, machine) for machine in plain)
+        is_known = before_error is not None and after_error is not None
         error = _SIGNIFICANT * math.hypot(before_error or 0.0, after_error or 0.0)
         return Drift(
             workload=workload.name,
@@ -185,7 +187,7 @@ class Calibrations:
             machine_hash=content_hash(machines[0]),
             before_ms=before,
             after_ms=after,
-            error_pct=100.0 * math.expm1(error) if known else None,
+            error_pct=100.0 * math.expm1(error) if is_known else None,
         )
 
 
@@ -196,13 +198,13 @@ def _calibrates(job: Job) -> bool:
     return fits and not lacking_devices(machine, job.backend)
 
 
-def _predicted(job: Job, workload: Workload, machine: Machine) -> tuple[float, float | None]:
+def _predict_control(job: Job, workload: Workload, machine: Machine) -> tuple[float, float | None]:
     """Return the predicted ms of the control plan's step, and the standard deviation of its logarithm."""
     tables, profiles = workload.tables, workload.profiles
     problem = Problem.of(
         workload.name, tables, profiles, machine, batch_size=workload.batch_size, **job.training
     )  # fmt: skip
     batches = DrawnBatches(workload, min(job.iterations, workload.test_batches))
-    found = simulate(control_plan(problem), problem, batches, workload.dense, job.iterations)
-    draws = found.draws(problem, workload.dense)
-    return found.step_ms, None if draws is None else float(np.std(np.log(draws.step_ms)))
+    simulation = simulate(control_plan(problem), problem, batches, workload.dense, job.iterations)
+    draws = simulation.draws(problem, workload.dense)
+    return simulation.step_ms, None if draws is None else float(np.std(np.log(draws.step_ms)))

@@ -45,7 +45,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done(Generic[T]):
+class CallOutcome(Generic[T]):
     """What became of one call."""
 
     number: int
@@ -53,9 +53,9 @@ class Done(Generic[T]):
     value: T | Failure
 
 
-def submitted(
+def submit_all(
     call: Callable[..., T], arguments: Sequence[tuple[object, ...]], cluster: Cluster
-) -> Generator[Done[T], None, None]:
+) -> Generator[CallOutcome[T], None, None]:
     """Yield what ``call`` gives for each of the arguments, as it is done; a job that ends without is a Failure.
 
     Jobs that are not done are cancelled where nobody reads further. Raises BadInput where submitit is
@@ -67,12 +67,12 @@ def submitted(
     try:
         while waiting or running:
             while waiting and (not cluster.at_once or len(running) < cluster.at_once):
-                number, given = waiting.pop()
-                running[number] = executor.submit(_answer, call, given)
-            done = [number for number, job in running.items() if _is_done(job, cluster)]
-            for number in done:
-                yield Done(number=number, value=_value(running.pop(number)))
-            if not done:
+                number, call_arguments = waiting.pop()
+                running[number] = executor.submit(_answer, call, call_arguments)
+            finished = [number for number, job in running.items() if _is_done(job, cluster)]
+            for number in finished:
+                yield CallOutcome(number=number, value=_value(running.pop(number)))
+            if not finished:
                 time.sleep(POLL_S)
     finally:
         for job in running.values():
@@ -105,10 +105,10 @@ _OUTCOMES = {"OUT_OF_MEMORY": Outcome.OOM, "TIMEOUT": Outcome.TIMEOUT}
 """Outcomes of jobs that left nothing, by SLURM's words for their state."""
 
 
-def _answer(call: Callable[..., T], given: tuple[object, ...]) -> T | Failure:
+def _answer(call: Callable[..., T], arguments: tuple[object, ...]) -> T | Failure:
     """Return what the call gives in the job, or how it failed."""
     try:
-        return call(*given)
+        return call(*arguments)
     except Exception as error:
         traceback.print_exc()
         return failure_of(error, "harness")

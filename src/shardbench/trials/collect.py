@@ -44,7 +44,7 @@ class FolderState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collected:
+class FolderReport:
     """A trial's folder and what became of it."""
 
     folder: Path
@@ -55,37 +55,37 @@ class Collected:
     """The record, where the folder is RECORDED or KNOWN."""
 
 
-def collect(work: Path, results: Path) -> Iterator[Collected]:
+def collect(work: Path, results: Path) -> Iterator[FolderReport]:
     """Go through the trial folders under ``work`` and append to the records of ``results`` what is not there yet.
 
     Raises BadInput where there is no such folder.
     """
-    known: dict[str, dict[str, Record]] = {}
+    by_suite: dict[str, dict[str, Record]] = {}
     folders = trial_folders(work)
     attempts: dict[Path, list[Path]] = {}
     for folder in folders:
         attempts.setdefault(folder.with_suffix(""), []).append(folder)
     for folder in folders:
         try:
-            kept, job = read_trial(folder)
+            trial, job = read_trial(folder)
         except BadInput as error:
-            yield Collected(folder=folder, state=FolderState.BAD, text=str(error))
+            yield FolderReport(folder=folder, state=FolderState.BAD, text=str(error))
             continue
-        suite = kept.spec.suite
-        if suite not in known:
-            known[suite] = {r.ranks_hash: r for r in trial_store(results, suite).read() if r.ranks_hash is not None}
-        before = known[suite].get(left_hash(folder))
-        if before is not None:
-            yield Collected(folder=folder, state=FolderState.KNOWN, text=before.summary, record=before)
+        suite = trial.spec.suite
+        if suite not in by_suite:
+            by_suite[suite] = {r.ranks_hash: r for r in trial_store(results, suite).read() if r.ranks_hash is not None}
+        earlier = by_suite[suite].get(left_hash(folder))
+        if earlier is not None:
+            yield FolderReport(folder=folder, state=FolderState.KNOWN, text=earlier.summary, record=earlier)
             continue
         of_trial = attempts[folder.with_suffix("")]
-        left = _left(folder, job, of_trial[of_trial.index(folder) + 1 :], known[suite])
-        if left is not None:
-            yield Collected(folder=folder, state=left[0], text=f"{kept.spec.text}: {left[1]}")
+        fate = _fate(folder, job, of_trial[of_trial.index(folder) + 1 :], by_suite[suite])
+        if fate is not None:
+            yield FolderReport(folder=folder, state=fate[0], text=f"{trial.spec.text}: {fate[1]}")
             continue
-        record = _record(kept, job, folder, results)
-        known[suite][left_hash(folder)] = record
-        yield Collected(folder=folder, state=FolderState.RECORDED, text=record.summary, record=record)
+        record = _record(trial, job, folder, results)
+        by_suite[suite][left_hash(folder)] = record
+        yield FolderReport(folder=folder, state=FolderState.RECORDED, text=record.summary, record=record)
 
 
 def open_folders(work: Path) -> list[Path]:
@@ -94,13 +94,13 @@ def open_folders(work: Path) -> list[Path]:
     They are the last attempts of their trials, those in which ranks were stopped before one ended among them.
     Raises BadInput where a folder is no trial's.
     """
-    found: dict[str, tuple[TrialSpec, Path]] = {}
+    last_attempts: dict[str, tuple[TrialSpec, Path]] = {}
     for folder in trial_folders(work):
         try:
-            found[str(folder.with_suffix(""))] = read_trial(folder)[0].spec, folder
+            last_attempts[str(folder.with_suffix(""))] = read_trial(folder)[0].spec, folder
         except BadInput as error:
             raise BadInput(f"{folder}: {error}") from error
-    todo = [(spec, folder) for spec, folder in found.values() if not holds_results(folder)]
+    todo = [(spec, folder) for spec, folder in last_attempts.values() if not holds_results(folder)]
     return [folder for spec, folder in sorted(todo, key=lambda one: _turn(*one))]
 
 
@@ -110,19 +110,19 @@ def trial_folders(work: Path) -> list[Path]:
         raise BadInput(f"{work} is no folder: name that of shardbench run --work")
     work = work if work.name else work.resolve()
     marks = {JOB, TRIAL}
-    found = {path.parent for depth in ("*", "*/*", "*/*/*") for path in work.glob(depth) if path.name in marks}
-    if not found:
+    folders = {path.parent for depth in ("*", "*/*", "*/*/*") for path in work.glob(depth) if path.name in marks}
+    if not folders:
         raise BadInput(f"{work} holds no trial folders: make them with shardbench run SUITE --work {work}")
-    return sorted(found, key=lambda folder: (folder.with_suffix(""), attempt_number(folder)))
+    return sorted(folders, key=lambda folder: (folder.with_suffix(""), attempt_number(folder)))
 
 
 def _turn(spec: TrialSpec, folder: Path) -> tuple[str, int, int, str]:
     return folder.parent.name, spec.repeat, spec.seed, spec.strategy
 
 
-def _left(folder: Path, job: RankJob, later: list[Path], known: dict[str, Record]) -> tuple[FolderState, str] | None:
+def _fate(folder: Path, job: RankJob, later: list[Path], records: dict[str, Record]) -> tuple[FolderState, str] | None:
     """Say why a folder is left as it is, in one line, or None; ``later`` are the trial's attempts after it."""
-    if any(left_hash(one) in known for one in later):
+    if any(left_hash(attempt) in records for attempt in later):
         return FolderState.LEFT, "a later attempt is on record"
     if not ranks_began(folder):
         return FolderState.OPEN, "not run yet"
@@ -130,39 +130,39 @@ def _left(folder: Path, job: RankJob, later: list[Path], known: dict[str, Record
     idle_s = time.time() - max(path.stat().st_mtime for path in folder.glob("rank*.*"))
     if not silent or (holds_results(folder) and idle_s > SETTLES_S):
         return None
-    where = ", ".join(f"rank {rank} in {phase_of(folder, rank)}" for rank in silent)
-    text = f"no result of {where}, nor a sign of life for {max(idle_s, 0):.0f} s"
+    places = ", ".join(f"rank {rank} in {phase_of(folder, rank)}" for rank in silent)
+    text = f"no result of {places}, nor a sign of life for {max(idle_s, 0):.0f} s"
     return (FolderState.LEFT, f"{text}; a later attempt is there") if later else (FolderState.UNFINISHED, text)
 
 
 def _silent(folder: Path, job: RankJob) -> list[int]:
     """List the ranks that left neither a result nor a reason."""
-    ends = (".json", ".error.json")
+    suffixes = (".json", ".error.json")
     world = range(job.topology.world_size)
-    return [rank for rank in world if not any((folder / f"rank{rank}{end}").exists() for end in ends)]
+    return [rank for rank in world if not any((folder / f"rank{rank}{end}").exists() for end in suffixes)]
 
 
-def _record(kept: Record, job: RankJob, folder: Path, results: Path) -> Record:
+def _record(trial: Record, job: RankJob, folder: Path, results: Path) -> Record:
     """Judge a finished folder and append its record."""
-    measured, failure = Measured(ranks_hash=left_hash(folder)), _reported(folder, job)
+    measured, failure = Measured(ranks_hash=left_hash(folder)), _first_report(folder, job)
     if failure is None:
-        measured, failure = judge(kept, folder)
-    ran = next((ran for rank in range(job.topology.world_size) if (ran := _ran(folder, rank)) is not None), None)
-    if ran is not None:
-        ran.environment.save(results)
-        made_by = kept.provenance.made_by if kept.provenance is not None else None
-        provenance = ran.provenance.model_copy(update={"made_by": made_by})
-        kept = kept.model_copy(update={"environment": ran.environment.hash, "provenance": provenance})
-    record = kept.ended(failure, measured)
+        measured, failure = judge(trial, folder)
+    run = next((run for rank in range(job.topology.world_size) if (run := _run_of(folder, rank)) is not None), None)
+    if run is not None:
+        run.environment.save(results)
+        made_by = trial.provenance.made_by if trial.provenance is not None else None
+        provenance = run.provenance.model_copy(update={"made_by": made_by})
+        trial = trial.model_copy(update={"environment": run.environment.hash, "provenance": provenance})
+    record = trial.ended(failure, measured)
     for plan in (job.plan, job.control):
         if plan is not None:
             keep_plan(results, plan)
     keep_log(results, record.key, sorted(folder.glob("*.log")) if failure is not None else ())
-    trial_store(results, kept.spec.suite).append(record)
+    trial_store(results, trial.spec.suite).append(record)
     return record
 
 
-def _reported(folder: Path, job: RankJob) -> Failure | None:
+def _first_report(folder: Path, job: RankJob) -> Failure | None:
     """Return what the first rank that ended badly says, and which ranks left nothing; None where none ended so."""
     reports = sorted(folder.glob("rank*.error.json"), key=lambda path: (path.stat().st_mtime, path.name))
     if not reports:
@@ -175,7 +175,7 @@ def _reported(folder: Path, job: RankJob) -> Failure | None:
     return failure.model_copy(update={"cause": f"{failure.cause}; no word of {silent}"}) if silent else failure
 
 
-def _ran(folder: Path, rank: int) -> Ran | None:
+def _run_of(folder: Path, rank: int) -> Ran | None:
     """Return where a rank ran, by what it left; None where that is not whole."""
     result, error = folder / f"rank{rank}.json", folder / f"rank{rank}.error.json"
     try:

@@ -27,17 +27,17 @@ def control_plan(problem: Problem) -> Plan:
     read = [p.lookups / p.samples * t.dim for t, p in zip(problem.tables, problem.profiles)]
     sizes = [problem.weight_bytes(table) for table in problem.tables]
     work = np.zeros(problem.world_size)
-    placed: dict[int, list[Segment]] = {}
+    pieces: dict[int, list[Segment]] = {}
     for i in sorted(range(len(sizes)), key=lambda i: (-read[i], -sizes[i], i)):
         table = problem.tables[i]
         home = room.home(sizes[i], work)
         if home is None:
-            placed[i] = list(room.cut(table))
+            pieces[i] = list(room.cut(table))
             work += read[i] / problem.world_size
         else:
-            placed[i] = [whole_table(table, home)]
+            pieces[i] = [whole_table(table, home)]
             work[home.rank] += read[i]
-    segments = tuple(segment for i in range(len(sizes)) for segment in placed[i])
+    segments = tuple(segment for i in range(len(sizes)) for segment in pieces[i])
     return Plan(world_size=problem.world_size, segments=segments)
 
 
@@ -71,9 +71,9 @@ class _Room:
         row_bytes, at = self._problem.weight_bytes(table) // table.rows, 0
         for place, free in self._places():
             # Of a dealt piece all rows that are left, or as many on every rank.
-            ways, left = len(free), table.rows - at
-            all_fit = (dealt(table.name, left, ways) * row_bytes <= free).all()
-            rows = left if all_fit else int(free.min() // row_bytes) * ways
+            ways, rows_left = len(free), table.rows - at
+            all_fit = (dealt(table.name, rows_left, ways) * row_bytes <= free).all()
+            rows = rows_left if all_fit else int(free.min() // row_bytes) * ways
             if rows < ways:
                 continue
             free[:] -= dealt(table.name, rows, ways) * row_bytes
@@ -81,9 +81,9 @@ class _Room:
             at += rows
             if at == table.rows:
                 return
-        left = table.rows - at
+        rows_left = table.rows - at
         raise Infeasible(
-            f"no control plan: {left} rows of table '{table.name}' fit nowhere, {left * row_bytes} bytes; "
+            f"no control plan: {rows_left} rows of table '{table.name}' fit nowhere, {rows_left * row_bytes} bytes; "
             f"{memory_text(self._problem)}"
         )
 

@@ -64,16 +64,21 @@ class Description(FiniteModel):
             sent = within(pickling_s, lambda: pickle.dumps(strategy))
         except BaseException as error:
             unsent = described(error)
-        declared = {name: getattr(strategy, name) for name in ("name", "sees", "moves", "role", "version", "requires")}
+        traits = {name: getattr(strategy, name) for name in ("name", "sees", "moves", "role", "version", "requires")}
         several = gives_several(strategy)
-        told = {"learns": learns(strategy), "about": about(strategy), "modules": classes_of(strategy), "unsent": unsent}
-        return cls(**declared, **told, several=several, kind=kind_of(strategy), sent=base64.b64encode(sent).decode())
+        facts = {
+            "learns": learns(strategy),
+            "about": about(strategy),
+            "modules": classes_of(strategy),
+            "several": several,
+        }
+        return cls(**traits, **facts, kind=kind_of(strategy), sent=base64.b64encode(sent).decode(), unsent=unsent)
 
 
 _DESCRIPTIONS = TypeAdapter(tuple[Description, ...])
 
 
-class Described(StandIn):
+class ForeignStrategy(StandIn):
     """A strategy of somebody else's package: what it declares, here; itself, in processes that plan.
 
     Pickled, it is that strategy, and opens in such a process alone.
@@ -81,40 +86,40 @@ class Described(StandIn):
 
     def __init__(self, description: Description) -> None:
         """Raise BadInput where the description is none."""
-        declared = {name: getattr(description, name) for name in type(description).model_fields}
-        vars(self).update(declared, sent=_decoded(description))
+        traits = {name: getattr(description, name) for name in type(description).model_fields}
+        vars(self).update(traits, sent=_decoded(description))
 
     def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
         unsent: str = vars(self)["unsent"]
         if unsent:
             raise pickle.PicklingError(unsent)
-        return _opened, (vars(self)["sent"],)
+        return _unpickle, (vars(self)["sent"],)
 
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
         """Learn in a process of its own; raises TrialFailed."""
         with PlanningProcess(self) as process:
             process.take(*problems)
             process.fit(budget, seed)
-            vars(self)["sent"] = process.learned()
+            vars(self)["sent"] = process.pickle_strategy()
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Plan in a process of its own; raises Infeasible, or TrialFailed."""
-        return Plan.from_json(self._made(problem, budget, seed, None), "plan")
+        return Plan.from_json(self._plan_text(problem, budget, seed, None), "plan")
 
     def plans(self, problem: Problem, budget: Budget, seed: int, most: int) -> tuple[Plan, ...]:
         """Give several plans, best first, from a process of its own; raises Infeasible, or TrialFailed."""
-        made = self._made(problem, budget, seed, most)
+        reply = self._plan_text(problem, budget, seed, most)
         try:
-            texts = TypeAdapter(tuple[str, ...]).validate_json(made)
+            texts = TypeAdapter(tuple[str, ...]).validate_json(reply)
         except ValidationError as error:
             raise failed(Outcome.INVALID, "plans() gave no list of plans", "plan", "returns-a-plan") from error
         return tuple(Plan.from_json(text, "plan") for text in texts[:most])
 
-    def _made(self, problem: Problem, budget: Budget, seed: int, most: int | None) -> str:
+    def _plan_text(self, problem: Problem, budget: Budget, seed: int, most: int | None) -> str:
         try:
             with PlanningProcess(self) as process:
                 process.take(problem)
-                return process.made(budget, seed, fitted=True, most=most)[0]
+                return process.make_plan(budget, seed, fitted=True, most=most)[0]
         except TrialFailed as error:
             if error.failure.outcome is Outcome.INFEASIBLE:
                 raise Infeasible(error.failure.cause) from error
@@ -128,25 +133,25 @@ def _decoded(description: Description) -> bytes:
         raise BadInput(f"{description.name} cannot be told from what its process said") from error
 
 
-def _opened(sent: bytes) -> object:
+def _unpickle(sent: bytes) -> object:
     if not is_sealed():
         raise TypeError("a strategy of another package is opened in a process that plans, and nowhere else")
     return pickle.loads(sent)  # noqa: S301 - whatever it does, it does here
 
 
-def described_apart(package: str, module: str, value: str) -> list[Strategy]:
+def describe_apart(package: str, module: str, value: str) -> list[Strategy]:
     """Return the strategies that an entry point gives, described in a process of its own; raises BadInput.
 
     ``module`` is that of ``value``, the entry point's ``module:attribute``.
     """
-    found = _described(package, module, value, files_hash(owner_of(module)))
-    if isinstance(found, str):
-        raise BadInput(found)
-    return [Described(one) for one in found]
+    descriptions = _descriptions_of(package, module, value, files_hash(owner_of(module)))
+    if isinstance(descriptions, str):
+        raise BadInput(descriptions)
+    return [ForeignStrategy(one) for one in descriptions]
 
 
 @cache
-def _described(package: str, module: str, value: str, code: str | None) -> tuple[Description, ...] | str:
+def _descriptions_of(package: str, module: str, value: str, code: str | None) -> tuple[Description, ...] | str:
     """Return descriptions, or what is wrong, once for the ``code`` that the package has."""
     # Loading, making what it brings and pickling one of them have LOADS_S each.
     limit_s = 3.0 * LOADS_S + START_S
@@ -157,10 +162,12 @@ def _described(package: str, module: str, value: str, code: str | None) -> tuple
         Worker(folder / "log", wall=wall) as worker,
     ):
         try:
-            said = worker.call(_describe, (package, value, LOADS_S), timeout_s=limit_s, phase="start", text=True)
-            found = _DESCRIPTIONS.validate_json(said)
+            reply = worker.call(_describe, (package, value, LOADS_S), timeout_s=limit_s, phase="start", text=True)
+            descriptions = _DESCRIPTIONS.validate_json(reply)
             # Whatever its classes say of where they are from, it is not of this repository.
-            return tuple(one.model_copy(update={"modules": tuple(sorted({*one.modules, module}))}) for one in found)
+            return tuple(
+                one.model_copy(update={"modules": tuple(sorted({*one.modules, module}))}) for one in descriptions
+            )
         except TrialFailed as error:
             return error.failure.cause
         except ValidationError:
@@ -169,25 +176,25 @@ def _described(package: str, module: str, value: str, code: str | None) -> tuple
 
 def _describe(package: str, value: str, loads_s: float, *, held: dict[str, object]) -> str:
     point = metadata.EntryPoint(name="", value=value, group="")
-    given = strategies_of(loaded(package, point.load, loads_s), package, loads_s)
-    return _DESCRIPTIONS.dump_json(tuple(Description.of(strategy, loads_s) for _, strategy in given)).decode()
+    strategies = strategies_of(loaded(package, point.load, loads_s), package, loads_s)
+    return _DESCRIPTIONS.dump_json(tuple(Description.of(strategy, loads_s) for _, strategy in strategies)).decode()
 
 
-def strategies_of(provided: object, package: str, loads_s: float = LOADS_S) -> list[tuple[str, Strategy]]:
+def strategies_of(source: object, package: str, loads_s: float = LOADS_S) -> list[tuple[str, Strategy]]:
     """Return what a package gives by name; raises BadInput."""
-    if isinstance(provided, Strategy):
-        given: object = [provided]
-    elif callable(provided):
+    if isinstance(source, Strategy):
+        contents: object = [source]
+    elif callable(source):
         try:
-            given = _made(provided, loads_s)
+            contents = _call_source(source, loads_s)
         except BaseException as error:
             raise BadInput(f"package {package} failed to make its strategies: {described(error)}") from error
-        given = [given] if isinstance(given, Strategy) else given
+        contents = [contents] if isinstance(contents, Strategy) else contents
     else:
-        given = provided
-    if not isinstance(given, Iterable):
-        raise BadInput(f"package {package} gives {given!r}, not an iterable of Strategy")
-    members = list(given)
+        contents = source
+    if not isinstance(contents, Iterable):
+        raise BadInput(f"package {package} gives {contents!r}, not an iterable of Strategy")
+    members = list(contents)
     for member in members:
         if not isinstance(member, Strategy):
             raise BadInput(f"package {package} gives {member!r}, which is not a Strategy")
@@ -197,9 +204,9 @@ def strategies_of(provided: object, package: str, loads_s: float = LOADS_S) -> l
     return [(member.name, member) for member in members]
 
 
-def _made(provided: Callable[[], object], loads_s: float) -> object:
+def _call_source(source: Callable[[], object], loads_s: float) -> object:
     """Return what a function of a package gives; a generator runs only when it is read."""
-    return within(loads_s, lambda: list(given) if isinstance(given := provided(), Iterator) else given)
+    return within(loads_s, lambda: list(contents) if isinstance(contents := source(), Iterator) else contents)
 
 
 def declaration_fault(strategy: Strategy) -> str:
@@ -208,8 +215,8 @@ def declaration_fault(strategy: Strategy) -> str:
     if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name) or name.endswith("\n"):
         return f"must state a name of letters, digits and _.+- that begins with a letter or digit, not {name!r}"
     for attribute, kind in (("sees", Sees), ("moves", Move)):
-        declared = getattr(strategy, attribute, None)
-        if not isinstance(declared, frozenset) or not all(isinstance(member, kind) for member in declared):
+        members = getattr(strategy, attribute, None)
+        if not isinstance(members, frozenset) or not all(isinstance(member, kind) for member in members):
             return f"must state {attribute} as a frozenset of {kind.__name__}"
     if not strategy.moves:
         return "declares no moves, so it could make no plan"

@@ -16,7 +16,7 @@ from shardbench.base.code import BASELINES, COMMON, REPRODUCTION, is_here, other
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import Brought, brought, collect, loaded
 from shardbench.model.strategy import Strategy
-from shardbench.trials.described import described_apart, strategies_of
+from shardbench.trials.described import describe_apart, strategies_of
 from shardbench.trials.planning import classes_of
 
 GROUP = BASELINES
@@ -28,7 +28,7 @@ def strategies() -> dict[str, Strategy]:
 
     Packages that cannot be read are left out: ``broken_packages`` says why.
     """
-    return {name: found.value for name, found in _found()[0].items()}
+    return {name: entry.value for name, entry in _collect_strategies()[0].items()}
 
 
 def broken_packages() -> tuple[str, ...]:
@@ -36,15 +36,15 @@ def broken_packages() -> tuple[str, ...]:
 
     One cannot be imported, gives something that is no strategy, or gives a name that is taken.
     """
-    return _found()[1]
+    return _collect_strategies()[1]
 
 
 def get_strategy(name: str) -> Strategy:
     """Return the strategy of that name; raises BadInput that names the closest or all, and packages that are broken."""
-    known, broken = _found()
-    if name not in known:
-        raise BadInput(unknown("strategy", name, known, "shardbench list strategies", broken))
-    return known[name].value
+    by_name, broken = _collect_strategies()
+    if name not in by_name:
+        raise BadInput(unknown("strategy", name, by_name, "shardbench list strategies", broken))
+    return by_name[name].value
 
 
 def reproduction_names() -> list[str]:
@@ -67,15 +67,15 @@ def strategy_version(name: str) -> str | None:
 
     That of other people's strategies has a hash of their packages: nobody here raises it when they edit them.
     """
-    known, _ = _found()
-    if name not in known:
+    by_name, _ = _collect_strategies()
+    if name not in by_name:
         return None
-    strategy = known[name].value
-    theirs = others_code(*classes_of(strategy), known[name].module)
+    strategy = by_name[name].value
+    theirs = others_code(*classes_of(strategy), by_name[name].module)
     return None if theirs is None else f"{strategy.version} {theirs}".strip()
 
 
-def _found() -> tuple[dict[str, Brought[Strategy]], tuple[str, ...]]:
+def _collect_strategies() -> tuple[dict[str, Brought[Strategy]], tuple[str, ...]]:
     return collect("strategy name", _providers(), strategies_of)
 
 
@@ -94,15 +94,15 @@ def _providers() -> Iterator[tuple[str, str, Callable[[], object]]]:
         package = f"{GROUP}.{module.name}"
         if (Path(str(getattr(module.module_finder, "path", ""))) / module.name).is_dir():
             yield package, package, partial(_load, package)
-    for package, gives, value in brought(GROUP):
-        yield package, gives, partial(described_apart, package, gives, value)
+    for package, module_name, value in brought(GROUP):
+        yield package, module_name, partial(describe_apart, package, module_name, value)
 
 
 def _load(package: str) -> object:
-    provided = getattr(loaded(package, partial(importlib.import_module, package)), "strategies", None)
-    if provided is None:
+    source = getattr(loaded(package, partial(importlib.import_module, package)), "strategies", None)
+    if source is None:
         raise BadInput(f"package {package} has no strategies(): add a function that returns its strategies")
-    return provided
+    return source
 
 
 def _refuse(cause: str) -> object:

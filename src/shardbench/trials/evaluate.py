@@ -79,9 +79,9 @@ class Question(ABC, Generic[J]):
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.proven: Bounds | None = None
+        self.proven_bounds: Bounds | None = None
         """The bounds, once they are known."""
-        self.overran: dict[tuple[str, int], tuple[float, str]] = {}
+        self.overruns: dict[tuple[str, int], tuple[float, str]] = {}
         """Planners, by name and seed, that were killed after their budget of so many seconds; what was said."""
 
     @abstractmethod
@@ -102,9 +102,9 @@ class Question(ABC, Generic[J]):
 
     def bounds(self, limits: "JudgeLimits | None" = None) -> Bounds:
         """Return the bounds, proven once; raises TrialFailed where that takes longer than the limits allow."""
-        if self.proven is None:
-            self.proven = _limited(self.prove_bounds, (), limits, "bound")
-        return self.proven
+        if self.proven_bounds is None:
+            self.proven_bounds = _within(self.prove_bounds, (), limits, "bound")
+        return self.proven_bounds
 
 
 class RulesOnly(Question[None]):
@@ -178,18 +178,18 @@ def evaluate(
             text, spent = _plan(
                 question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits, slack=slack
             )
-        for what, took_s, limit_s in (
+        for phase, took_s, limit_s in (
             ("fitting", spent.fit_s, budget.fit_s),
             ("planning", spent.plan_s, budget.plan_s),
         ):
             if took_s > slack * limit_s:
-                cause = f"{what} took {took_s:.1f} s, its budget is {limit_s:g} s"
+                cause = f"{phase} took {took_s:.1f} s, its budget is {limit_s:g} s"
                 raise failed(Outcome.TIMEOUT, cause, "plan", "finishes")
         plan = _read(text)
-        planned = _planned(plan, spent, strategy, question.problem)
+        planned = _check_plan(plan, spent, strategy, question.problem)
         if on_plan is not None:
             on_plan(plan, planned)
-        judged = _limited(question.judge, (plan,), limits, "count")
+        judged = _within(question.judge, (plan,), limits, "count")
     except TrialFailed as failure:
         return failure.failure
     return Answer(
@@ -207,7 +207,7 @@ def answer_of(
     return answer
 
 
-def _limited(function: Callable[..., T], arguments: tuple[object, ...], limits: JudgeLimits | None, phase: str) -> T:
+def _within(function: Callable[..., T], arguments: tuple[object, ...], limits: JudgeLimits | None, phase: str) -> T:
     if limits is not None:
         return call_in_child(function, arguments, timeout_s=limits.timeout_s, phase=phase, log=limits.log)
     try:
@@ -231,20 +231,20 @@ def _plan(
     if not sealed:
         with closed_test_split():
             return plan_here(strategy, question.problem, budget, seed, fitted)
-    asked = (strategy.name, seed)
-    more_s, said = question.overran.get(asked, (0.0, ""))
+    planner_key = (strategy.name, seed)
+    more_s, last_cause = question.overruns.get(planner_key, (0.0, ""))
     # Who learns may have less to do with less time; any other one has shown that it does not mind its budget.
     if budget.plan_s < more_s and (fitted or not learns(strategy)):
-        cause = f"not asked with {budget.plan_s:g} s: {said}"
+        cause = f"not asked with {budget.plan_s:g} s: {last_cause}"
         raise failed(Outcome.TIMEOUT, cause, "plan", "finishes")
     with PlanningProcess(strategy, question.closed, limits.log if limits is not None else None) as process:
         try:
             # What is withheld must not be where the strategy is: it could look through the frames below it.
             process.take(question.problem.restricted_to(strategy.sees))
-            return process.made(budget, seed, fitted=fitted, slack=slack)
+            return process.make_plan(budget, seed, fitted=fitted, slack=slack)
         except TrialFailed as failure:
             if failure.failure.outcome is Outcome.TIMEOUT:
-                question.overran[asked] = (budget.plan_s, failure.failure.cause)
+                question.overruns[planner_key] = (budget.plan_s, failure.failure.cause)
             raise
         finally:
             # Nothing else keeps other people's code from them.
@@ -260,7 +260,7 @@ def _read(text: str) -> Plan:
         raise failed(Outcome.INVALID, str(error), "validate", "round-trip") from error
 
 
-def _planned(plan: Plan, spent: Spent, strategy: Strategy, problem: Problem) -> Planned:
+def _check_plan(plan: Plan, spent: Spent, strategy: Strategy, problem: Problem) -> Planned:
     try:
         memory = validate(plan, problem, strategy.moves)
     except ShardBenchError as error:

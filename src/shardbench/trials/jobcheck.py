@@ -20,20 +20,20 @@ _GIB = 2.0**30
 
 def impossible(workload: Workload, machine: Machine, job: Job) -> str:
     """Why no trial of the job could end well whatever the strategy, and what to do; or an empty string."""
-    what, topology = f"workload {workload.name} on machine {machine.name}", machine.topology
+    subject, topology = f"workload {workload.name} on machine {machine.name}", machine.topology
     world, size = topology.world_size, workload.batch_size
     if size < world or size % world:
-        near = max(world, size - size % world)
-        return f"{what}: batch size {size} is not a multiple of the {world} devices; set batch_size = {near} there"
+        valid = max(world, size - size % world)
+        return f"{subject}: batch size {size} is not a multiple of the {world} devices; set batch_size = {valid} there"
     odd = next((table for table in workload.tables if table.dim % 4), None)
     if odd is not None:
-        return f"{what}: table {odd.name} has dim {odd.dim}; the kernels need a multiple of 4"
-    needed = sum(t.rows * (t.dim * job.precision.bytes + job.optimizer.state_bytes(t.dim)) for t in workload.tables)
-    there = world * (topology.hbm_bytes + topology.uvm_bytes) + topology.nodes * topology.host_bytes
-    if needed > there:
+        return f"{subject}: table {odd.name} has dim {odd.dim}; the kernels need a multiple of 4"
+    need_bytes = sum(t.rows * (t.dim * job.precision.bytes + job.optimizer.state_bytes(t.dim)) for t in workload.tables)
+    room_bytes = world * (topology.hbm_bytes + topology.uvm_bytes) + topology.nodes * topology.host_bytes
+    if need_bytes > room_bytes:
         return (
-            f"{what}: the tables need {needed / _GIB:.1f} GiB with optimizer state, the machine has "
-            f"{there / _GIB:.1f} GiB in all; take a larger machine or smaller tables"
+            f"{subject}: the tables need {need_bytes / _GIB:.1f} GiB with optimizer state, the machine has "
+            f"{room_bytes / _GIB:.1f} GiB in all; take a larger machine or smaller tables"
         )
     return ""
 
@@ -45,15 +45,15 @@ def lacking_devices(machine: Machine, backend: Backend) -> str:
     """
     if backend is Backend.SIMULATED:
         return ""
-    needed, missing = machine.topology.world_size, missing_engine()
+    ranks, missing = machine.topology.world_size, missing_engine()
     if missing:
         return f"needs {', '.join(missing)}, not installed here: requirements/ lists the engine"
     driver = missing_driver()
     if driver or machine.device == "cpu":
         return driver
-    there, nodes = cuda_devices(), machine.topology.nodes
-    elsewhere = f"; or start the ranks on {nodes} machines with torchrun or SLURM" if nodes > 1 else ""
-    return "" if there >= needed else f"needs {needed} CUDA devices, this machine has {there}{elsewhere}"
+    devices, nodes = cuda_devices(), machine.topology.nodes
+    hint = f"; or start the ranks on {nodes} machines with torchrun or SLURM" if nodes > 1 else ""
+    return "" if devices >= ranks else f"needs {ranks} CUDA devices, this machine has {devices}{hint}"
 
 
 def missing_engine() -> tuple[str, ...]:

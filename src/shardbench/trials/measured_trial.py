@@ -45,81 +45,81 @@ def read_trial(folder: Path) -> tuple[Record, RankJob]:
     path = folder / TRIAL
     if not path.is_file():
         raise BadInput(f"no {TRIAL}: not made by this version's run --work")
-    kept = from_json(KeptTrial, path.read_bytes(), TRIAL)
+    trial = from_json(KeptTrial, path.read_bytes(), TRIAL)
     job, digest = read_job(folder)
-    spec, planned = kept.record.spec, kept.record.planned
+    spec, planned = trial.record.spec, trial.record.planned
     if folder.name.partition(".")[0] != spec.key:
         raise BadInput(f"{TRIAL} is of the trial {spec.key}, the folder's name is of another")
-    if kept.job != digest:
-        raise BadInput(f"the job (hash {digest}) is not the one of {TRIAL} ({kept.job})")
+    if trial.job != digest:
+        raise BadInput(f"the job (hash {digest}) is not the one of {TRIAL} ({trial.job})")
     if planned is None or planned.plan_hash != content_hash(job.plan):
         raise BadInput(f"the job's plan is not the one of {TRIAL}")
     for name in ("iterations", "warmup", "seed", "batch_size", *TRAINING, "timeout_s"):
         if getattr(job, name) != getattr(spec, name):
             raise BadInput(f"the job's {name} is {getattr(job, name)}, that of {TRIAL} {getattr(spec, name)}")
-    return kept.record, job
+    return trial.record, job
 
 
-def judge(kept: Record, folder: Path) -> tuple[Measured, Failure | None]:
+def judge(trial: Record, folder: Path) -> tuple[Measured, Failure | None]:
     """Return what the ranks in a folder measured, as far as it holds, and the failure where it does not.
 
-    ``kept`` is the record as of a trial whose ranks never ran.
+    ``trial`` is the record as of a trial whose ranks never ran.
     """
     measured = Measured(ranks_hash=left_hash(folder))
     try:
         measurement = gather(folder)
-        hosts = _hosts(measurement.ranks, kept.provenance)
+        hosts = _hosts(measurement.ranks, trial.provenance)
     except TrialFailed as error:
         return measured, error.failure
     job, _ = read_job(folder)
-    moved = {name: sum(links) for name, links in measurement.sent.items()} | measurement.copied
-    ran = measurement.ranks[0].ran
-    environment = ran.environment if ran is not None else Environment.here()
+    sent_bytes = {name: sum(links) for name, links in measurement.sent.items()} | measurement.copied
+    run = measurement.ranks[0].ran
+    environment = run.environment if run is not None else Environment.here()
     cores = environment.cores * hosts
-    measured = replace(measured, hosts=hosts, cores=cores, timing=measurement.timing, measured_bytes=moved)
+    measured = replace(measured, hosts=hosts, cores=cores, timing=measurement.timing, measured_bytes=sent_bytes)
     if job.control is not None:
         control = Control(plan_hash=content_hash(job.control), step_ms=measurement.control_ms)
         measured = replace(measured, control=control)
     try:
-        _compare_bytes(moved, kept.traffic)
-        if kept.calibrated_on == chip_of(environment, job.device):
-            refuse_too_fast(measurement.timing, kept.least_step_ms)
+        _compare_bytes(sent_bytes, trial.traffic)
+        if trial.calibrated_on == chip_of(environment, job.device):
+            refuse_too_fast(measurement.timing, trial.least_step_ms)
     except TrialFailed as error:
         return measured, error.failure
     return measured, None
 
 
-def _hosts(ranks: Sequence[RankResult], prepared: Provenance | None) -> int:
+def _hosts(ranks: Sequence[RankResult], preparation: Provenance | None) -> int:
     """Count the machines that the ranks ran on; raises TrialFailed where they ran other code or unlike each other."""
-    rans = [result.ran for result in ranks if result.ran is not None]
-    if not rans:
+    runs = [result.ran for result in ranks if result.ran is not None]
+    if not runs:
         return 1
-    if len(rans) < len(ranks):
+    if len(runs) < len(ranks):
         raise failed(Outcome.ERROR, "some ranks were started by a session's launcher and some were not", "start")
-    for rank, ran in enumerate(rans):
-        version = ran.provenance.judge_version
-        if prepared is not None and version != prepared.judge_version:
-            cause = f"rank {rank} ran judge version {version}, and {prepared.judge_version} made the folder"
+    for rank, run in enumerate(runs):
+        version = run.provenance.judge_version
+        if preparation is not None and version != preparation.judge_version:
+            cause = f"rank {rank} ran judge version {version}, and {preparation.judge_version} made the folder"
             raise failed(Outcome.ERROR, f"{cause}: install one version everywhere and run it again", "start")
         # Memory and free cores of like machines may differ.
         facts = sorted(Environment.model_fields.keys() - {"memory_gib", "cores"})
-        different = [fact for fact in facts if getattr(rans[0].environment, fact) != getattr(ran.environment, fact)]
+        different = [fact for fact in facts if getattr(runs[0].environment, fact) != getattr(run.environment, fact)]
         if different:
             raise failed(Outcome.ERROR, f"ranks 0 and {rank} ran with different {', '.join(different)}", "start")
-    return len({ran.host for ran in rans})
+    return len({run.host for run in runs})
 
 
-def _compare_bytes(moved: dict[str, float], traffic: TrafficTotals | None) -> None:
+def _compare_bytes(sent_bytes: dict[str, float], traffic: TrafficTotals | None) -> None:
     """Raise TrialFailed where ranks sent or copied other bytes than counted, under any name of either."""
     if traffic is None:
         raise BadInput(f"{TRIAL} states no traffic: it was not made by this program")
     copies = {TO_DEVICE: traffic.copied_to_device_bytes, TO_HOST: traffic.copied_to_host_bytes}
-    counted = {name: sum(links) for name, links in traffic.collectives.items()}
-    counted |= {name: size or 0.0 for name, size in copies.items()}
-    for name in sorted({*moved, *counted}):
-        found, expected = moved.get(name, 0.0), counted.get(name, 0.0)
-        if abs(found - expected) > 1e-6 * max(1.0, expected):
-            cause = f"{name}: ranks sent {found:.0f} bytes, the counter says {expected:.0f}"
+    counted_bytes = {name: sum(links) for name, links in traffic.collectives.items()}
+    counted_bytes |= {name: size or 0.0 for name, size in copies.items()}
+    for name in sorted({*sent_bytes, *counted_bytes}):
+        actual, expected = sent_bytes.get(name, 0.0), counted_bytes.get(name, 0.0)
+        if abs(actual - expected) > 1e-6 * max(1.0, expected):
+            cause = f"{name}: ranks sent {actual:.0f} bytes, the counter says {expected:.0f}"
             raise failed(Outcome.ERROR, cause, "bytes")
 
 
@@ -132,15 +132,15 @@ def least_step_ms(traffic: TrafficTotals, machine: Machine) -> float | None:
     may beat.
     """
     constants, world = machine.constants, machine.topology.world_size
-    sent = zip(*traffic.collectives.values()) if traffic.collectives else ((), ())
-    inside, across = (sum(numbers) for numbers in sent)
+    link_bytes = zip(*traffic.collectives.values()) if traffic.collectives else ((), ())
+    inside, across = (sum(numbers) for numbers in link_bytes)
     rates = {"intra_bytes_per_s": constants.intra_bytes_per_s, "inter_bytes_per_s": constants.inter_bytes_per_s}
-    taken = [
+    times_ms = [
         1e3 * size / world / (rate * machine.errors.get(name, 1.0))
         for size, (name, rate) in zip((inside, across), rates.items())
         if is_calibrated(machine, name)
     ]
-    return max(taken, default=None)
+    return max(times_ms, default=None)
 
 
 def refuse_too_fast(timing: Timing, least_ms: float | None) -> None:

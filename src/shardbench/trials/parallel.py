@@ -21,24 +21,24 @@ class SharedJob:
             repeats.setdefault(spec.model_copy(update={"repeat": 0}), []).append(spec)
         self.groups = list(repeats.values())
         """Trials that run one after the other: repeats of one plan."""
-        self._made = context
+        self._manager = context
         self._stack = ExitStack()
         self._lock = threading.Lock()
         self._context: JobContext | None = None
-        self._left = len(self.groups)
+        self._groups_left = len(self.groups)
 
     def enter(self) -> JobContext:
         """Return the context, for a group that begins."""
         with self._lock:
             if self._context is None:
-                self._context = self._stack.enter_context(self._made)
+                self._context = self._stack.enter_context(self._manager)
             return self._context
 
     def leave(self) -> None:
         """Note that a group is done with."""
         with self._lock:
-            self._left -= 1
-            if self._left == 0:
+            self._groups_left -= 1
+            if self._groups_left == 0:
                 self.close()
 
     def close(self) -> None:
@@ -50,8 +50,8 @@ def run_beside(jobs: Sequence[SharedJob], run: RunTrial, workers: int) -> Genera
     """Yield records as trials are done, ``workers`` at once; 0 are one a core."""
     arguments = [(job, group, run) for job in jobs for group in job.groups]
     try:
-        with closing(waiting_side_by_side(_run_group, arguments, workers)) as made:
-            for records in made:
+        with closing(waiting_side_by_side(_run_group, arguments, workers)) as groups:
+            for records in groups:
                 yield from records
     finally:
         for job in jobs:

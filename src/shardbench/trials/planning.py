@@ -39,10 +39,10 @@ def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: i
     """Let the strategy learn from what it may see of the problems, with the test split closed; return the seconds."""
     if not learns(strategy):
         return Spent()
-    seen = [problem.restricted_to(strategy.sees) for problem in problems]
+    views = [problem.restricted_to(strategy.sees) for problem in problems]
     with closed_test_split():
         wall, cpu = time.perf_counter(), time.process_time()
-        strategy.fit(seen, budget, seed)
+        strategy.fit(views, budget, seed)
         return Spent(fit_s=time.perf_counter() - wall, fit_cpu_s=time.process_time() - cpu)
 
 
@@ -111,51 +111,51 @@ def classes_of(strategy: Strategy) -> tuple[str, ...]:
     return tuple(sorted({kind.__module__ for kind in type(strategy).__mro__ if issubclass(kind, Strategy)}))
 
 
-def _fields(seen: Problem) -> dict[str, int]:
+def _fields(problem: Problem) -> dict[str, int]:
     """Return the ids of a problem's parts; what these hold is compared where a process of its own plans."""
-    return {name: id(value) for name, value in vars(seen).items() if name != "fingerprint"}
+    return {name: id(value) for name, value in vars(problem).items() if name != "fingerprint"}
 
 
 def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
     """Return the plan as JSON, made in this process, and what it took; raises TrialFailed."""
     try:
         spent = Spent() if fitted else fit(strategy, (problem,), budget, seed)
-        seen = problem.restricted_to(strategy.sees)
-        before = _fields(seen)
+        view = problem.restricted_to(strategy.sees)
+        before = _fields(view)
         wall, cpu = time.perf_counter(), time.process_time()
-        plan: object = strategy.plan(seen, budget, seed)
+        plan: object = strategy.plan(view, budget, seed)
         plan_s, plan_cpu_s = time.perf_counter() - wall, time.process_time() - cpu
-        if _fields(seen) != before:
+        if _fields(view) != before:
             raise InvalidPlan(CHANGED, rule="leaves-input-alone")
-        made = checked(plan)
+        checked_plan = require_plan(plan)
     except BaseException as error:
         if interrupts(error):
             raise
         raise TrialFailed(planning_failure(error, strategy)) from error
-    text = written(made)
-    return written(made, text), replace(spent, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
+    text = plan_json(checked_plan)
+    return plan_json(checked_plan, text), replace(spent, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
 
 
-def checked(made: object) -> Plan:
+def require_plan(plan: object) -> Plan:
     """Return what a strategy made, which must be a plan; raises InvalidPlan."""
-    if not isinstance(made, Plan):
-        raise InvalidPlan(f"plan() returned {type(made).__name__}, not a Plan", rule="returns-a-plan")
-    return made
+    if not isinstance(plan, Plan):
+        raise InvalidPlan(f"plan() returned {type(plan).__name__}, not a Plan", rule="returns-a-plan")
+    return plan
 
 
 def planning_failure(error: BaseException, strategy: Strategy | None, *, walled: bool = False) -> Failure:
     """Return the failure that a strategy's exception is; behind the wall one that reached out breaks a rule."""
     failure = failure_of(error, "plan", owner_of(type(strategy).__module__) if strategy is not None else "")
-    refused = _refused(error) if walled else None
-    if refused is None:
+    refusal = _find_refusal(error) if walled else None
+    if refusal is None:
         return failure
     # No folder of this machine in a record.
-    told = failure.cause.replace(str(refused.filename), Path(str(refused.filename)).name)
-    cause = f"reached for what is closed to planners ({told})"
+    excerpt = failure.cause.replace(str(refusal.filename), Path(str(refusal.filename)).name)
+    cause = f"reached for what is closed to planners ({excerpt})"
     return failure.model_copy(update={"outcome": Outcome.INVALID, "cause": cause, "rule": "out-of-reach"})
 
 
-def _refused(error: BaseException | None) -> OSError | None:
+def _find_refusal(error: BaseException | None) -> OSError | None:
     """Return what the kernel said of something that is not there behind the wall, where that is behind an error."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _OUT_OF_REACH:
@@ -168,7 +168,7 @@ def _refused(error: BaseException | None) -> OSError | None:
     return None
 
 
-def written(plan: Plan, before: str | None = None) -> str:
+def plan_json(plan: Plan, before: str | None = None) -> str:
     """Return a plan's JSON; ``before``: it must be that, and give the same plan again.
 
     What a strategy built past the checks of Plan ends here, in TrialFailed.

@@ -33,7 +33,16 @@ from shardbench.engine.processes.launch import Worker, pickled
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure, Outcome
-from shardbench.trials.planning import CHANGED, Spent, checked, classes_of, learns, ours, planning_failure, written
+from shardbench.trials.planning import (
+    CHANGED,
+    Spent,
+    classes_of,
+    learns,
+    ours,
+    plan_json,
+    planning_failure,
+    require_plan,
+)
 from shardbench.workloads.trace import seal_test_split
 
 START_S = 60.0
@@ -61,13 +70,13 @@ class PlanningProcess:
         self.received_s = 0.0
 
     def __enter__(self) -> "PlanningProcess":
-        self._sent = pickled(self._strategy, "plan")
+        self._pickle = pickled(self._strategy, "plan")
         with ExitStack() as stack:
             folder = stack.enter_context(temporary_folder())
             wall = None
             if not ours(self._strategy):
-                shown = tuple(places_of(*classes_of(self._strategy), *self._strategy.requires))
-                wall = wall_around(shown, (*self._hidden, *shipped_data()))
+                visible = tuple(places_of(*classes_of(self._strategy), *self._strategy.requires))
+                wall = wall_around(visible, (*self._hidden, *shipped_data()))
             self._private = str(PRIVATE if wall is not None else folder)
             self._worker = stack.enter_context(Worker(self._log or folder / "log", wall=wall))
             self._open = stack.pop_all()
@@ -80,20 +89,20 @@ class PlanningProcess:
 
     def take(self, *problems: Problem, timeout_s: float = START_S) -> None:
         """Hand over what the strategy sees of problems, the first to plan; raises TrialFailed."""
-        self._settled(timeout_s)
+        self._set_up(timeout_s)
         self._call(_take, (problems,), timeout_s, "start")
 
-    def received(self) -> str:
+    def hand_over(self) -> str:
         """Hand over the strategy before it is asked for anything; return its class, there; raises TrialFailed.
 
         ``received_s`` is then what that took.
         """
-        self._settled(START_S)
-        self._receipt = self._call(_receive, (self._sent,), START_S, "copy")
+        self._set_up(START_S)
+        self._receipt = self._call(_receive, (self._pickle,), START_S, "copy")
         self.received_s = self._worker.took_s
         return self._receipt
 
-    def _settled(self, timeout_s: float) -> None:
+    def _set_up(self, timeout_s: float) -> None:
         if not self._is_settled:
             self._call(_settle, (self._private, self._elsewhere), timeout_s, "start")
             # What a strategy needs of others, and its own modules, are none of its planning.
@@ -105,7 +114,7 @@ class PlanningProcess:
         """Tell the process to end; from any thread."""
         self._worker.let_go()
 
-    def made(
+    def make_plan(
         self, budget: Budget, seed: int, *, fitted: bool = False, slack: float = 1.0, most: int | None = None
     ) -> tuple[str, Spent]:
         """Fit, unless that is done or nothing is to be learned, and plan; give the plan as JSON and what it took.
@@ -116,10 +125,10 @@ class PlanningProcess:
         spent = Spent()
         if learns(self._strategy) and not fitted:
             spent = self.fit(budget, seed, slack=slack)
-        received = self._receive(slack * budget.plan_s, "plan")
-        left_s = slack * budget.plan_s - received[0]
-        text = self._timed(_plan, (budget, seed, most), left_s, slack * budget.plan_s, "plan")
-        plan_s, plan_cpu_s = received[0] + self._worker.took_s, received[1] + self._worker.took_cpu_s
+        receipt = self._receive(slack * budget.plan_s, "plan")
+        left_s = slack * budget.plan_s - receipt[0]
+        text = self._call_in_time(_plan, (budget, seed, most), left_s, slack * budget.plan_s, "plan")
+        plan_s, plan_cpu_s = receipt[0] + self._worker.took_s, receipt[1] + self._worker.took_cpu_s
         self._call(_check, (), START_S, "plan")
         return text, replace(spent, plan_s=plan_s, plan_cpu_s=plan_cpu_s)
 
@@ -127,28 +136,28 @@ class PlanningProcess:
         """Let the strategy learn from the problems that it was handed; return what it took; raises TrialFailed."""
         allowed_s = slack * budget.fit_s
         wall_s, cpu_s = self._receive(allowed_s, "fit")
-        self._timed(_fit, (budget, seed), allowed_s - wall_s, allowed_s, "fit")
+        self._call_in_time(_fit, (budget, seed), allowed_s - wall_s, allowed_s, "fit")
         return Spent(fit_s=wall_s + self._worker.took_s, fit_cpu_s=cpu_s + self._worker.took_cpu_s)
 
-    def learned(self) -> bytes:
+    def pickle_strategy(self) -> bytes:
         """Return the strategy as it is now, pickled, for other such processes alone; raises TrialFailed."""
-        return base64.b64decode(self._call(_learned, (), START_S, "fit"))
+        return base64.b64decode(self._call(_pickle_strategy, (), START_S, "fit"))
 
-    def _receive(self, allowed_s: float, what: str) -> tuple[float, float]:
+    def _receive(self, allowed_s: float, purpose: str) -> tuple[float, float]:
         """Hand over the strategy, where that is not done; return wall and CPU seconds that it took to be there."""
         if self._receipt:
             return 0.0, 0.0
-        self._receipt = self._timed(_receive, (self._sent,), allowed_s, allowed_s, what)
+        self._receipt = self._call_in_time(_receive, (self._pickle,), allowed_s, allowed_s, purpose)
         return self._worker.took_s, self._worker.took_cpu_s
 
-    def _timed(
-        self, function: Callable[..., str], arguments: tuple[object, ...], left_s: float, allowed_s: float, what: str
+    def _call_in_time(
+        self, function: Callable[..., str], arguments: tuple[object, ...], left_s: float, allowed_s: float, purpose: str
     ) -> str:
         try:
             return self._call(function, arguments, max(left_s, 0.0) + max(LATE * allowed_s, LATE_S), "plan")
         except TrialFailed as failure:
             if failure.failure.outcome is Outcome.TIMEOUT:
-                cause = f"no result from {what} after {allowed_s:g} s, killed"
+                cause = f"no result from {purpose} after {allowed_s:g} s, killed"
                 raise failed(Outcome.TIMEOUT, cause, "plan", "finishes") from failure
             raise
 
@@ -198,9 +207,9 @@ def _settle(private: str, elsewhere: bool, *, held: Held) -> str:
     return ""
 
 
-def _receive(sent: bytes, *, held: Held) -> str:
+def _receive(pickle_bytes: bytes, *, held: Held) -> str:
     try:
-        strategy = held["strategy"] = pickle.loads(sent)  # noqa: S301 - whatever it does, it does here
+        strategy = held["strategy"] = pickle.loads(pickle_bytes)  # noqa: S301 - whatever it does, it does here
     except BaseException as error:
         raise TrialFailed(_failure(error, held)) from error
     return f"{type(strategy).__module__}.{type(strategy).__qualname__}"
@@ -211,11 +220,11 @@ def _fit(budget: Budget, seed: int, *, held: Held) -> str:
     try:
         held["strategy"].fit(held["problems"], budget, seed)
     except BaseException as error:
-        raise _blamed(error, held) from error
+        raise _blame(error, held) from error
     return _check(held=held)
 
 
-def _learned(*, held: Held) -> str:
+def _pickle_strategy(*, held: Held) -> str:
     return base64.b64encode(pickle.dumps(held["strategy"])).decode()
 
 
@@ -223,11 +232,13 @@ def _plan(budget: Budget, seed: int, most: int | None, *, held: Held) -> str:
     _forget_the_dice()
     strategy, problem = held["strategy"], held["problems"][0]
     try:
-        made = (strategy.plan(problem, budget, seed),) if most is None else strategy.plans(problem, budget, seed, most)
-        held["plans"] = plans = [checked(plan) for plan in made]
+        outputs = (
+            (strategy.plan(problem, budget, seed),) if most is None else strategy.plans(problem, budget, seed, most)
+        )
+        held["plans"] = plans = [require_plan(plan) for plan in outputs]
     except BaseException as error:
-        raise _blamed(error, held) from error
-    held["texts"] = [written(plan) for plan in plans]
+        raise _blame(error, held) from error
+    held["texts"] = [plan_json(plan) for plan in plans]
     return json.dumps(held["texts"]) if most is not None else str(held["texts"][0])
 
 
@@ -236,17 +247,17 @@ def _check(*, held: Held) -> str:
     if [_state(problem) for problem in held["problems"]] != held["before"]:
         raise failed(Outcome.INVALID, CHANGED, "plan", "leaves-input-alone")
     for plan, text in zip(held.pop("plans", ()), held.pop("texts", ())):
-        written(plan, text)
+        plan_json(plan, text)
     return ""
 
 
-def _blamed(error: BaseException, held: Held) -> TrialFailed:
+def _blame(error: BaseException, held: Held) -> TrialFailed:
     """Return the failure that an error is, unless the problem was changed: that makes nonsense of most others."""
-    found = _failure(error, held)
-    touched = found.outcome in (Outcome.INFEASIBLE, Outcome.INVALID) and found.rule != "declared-information"
-    if touched and [_state(problem) for problem in held["problems"]] != held["before"]:
+    failure = _failure(error, held)
+    is_suspect = failure.outcome in (Outcome.INFEASIBLE, Outcome.INVALID) and failure.rule != "declared-information"
+    if is_suspect and [_state(problem) for problem in held["problems"]] != held["before"]:
         return failed(Outcome.INVALID, CHANGED, "plan", "leaves-input-alone")
-    return TrialFailed(found)
+    return TrialFailed(failure)
 
 
 def _failure(error: BaseException, held: Held) -> Failure:
@@ -263,6 +274,6 @@ def _forget_the_dice() -> None:
 
 def _state(problem: Problem) -> str:
     """Return what must not change: the problem's content, and what its profiles answer."""
-    seen = (profile for profile in (problem.profiles if isinstance(problem.profiles, tuple) else ()))
-    answers = [(p.cdf(np.linspace(0.0, p.rows, 9)), p.expected_distinct(p.rows**0.5)) for p in seen]
+    profiles = (profile for profile in (problem.profiles if isinstance(problem.profiles, tuple) else ()))
+    answers = [(p.cdf(np.linspace(0.0, p.rows, 9)), p.expected_distinct(p.rows**0.5)) for p in profiles]
     return content_hash(problem.seen_hash(), [(cdf.tolist(), distinct) for cdf, distinct in answers])

@@ -29,16 +29,16 @@ class Quiet:
     def __init__(
         self,
         limit: float | None = None,
-        noted: Callable[[str], None] = lambda _: None,
+        note: Callable[[str], None] = lambda _: None,
         *,
         read: Callable[[], CpuUse | None] = cpu_use,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._limit, self._noted = limit, noted
+        self._limit, self._note = limit, note
         self._read, self._sleep = read, sleep
         self._undisturbed = False
 
-    def take(self, work: Callable[[], T], what: str) -> tuple[T, float | None]:
+    def take(self, work: Callable[[], T], name: str) -> tuple[T, float | None]:
         """Do the work, again where others disturbed it, and return what it gave with the share that others took.
 
         The share is None where the system does not say it. Raises MachineBusy where others go on and on, and what the
@@ -49,22 +49,22 @@ class Quiet:
             if not self._undisturbed:
                 self._wait()
             before = self._read()
-            made = work()
+            outcome = work()
             after = self._read()
             if before is None or after is None:
-                return made, None
+                return outcome, None
             others = taken_by_others(before, after)
             self._undisturbed = self._bears(others)
             if self._undisturbed:
-                return made, others.share
-            self._noted(f"{what} is taken again: meanwhile {others}")
+                return outcome, others.share
+            self._note(f"{name} is taken again: meanwhile {others}")
         raise _busy(others)
 
     def _wait(self) -> None:
         """Wait until nobody else uses the machine."""
         if self._limit is None:
             return
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             before = self._read()
             self._sleep(WINDOW_S)
             after = self._read()
@@ -73,8 +73,8 @@ class Quiet:
             others = taken_by_others(before, after)
             if self._bears(others):
                 return
-            if left:
-                self._noted(f"the machine is busy, looked at again in {WAIT_S:.0f} s: {others}")
+            if tries_left:
+                self._note(f"the machine is busy, looked at again in {WAIT_S:.0f} s: {others}")
                 self._sleep(WAIT_S)
         raise _busy(others)
 

@@ -36,7 +36,7 @@ from shardbench.workloads.workload import Workload
 KEPT_LOG_BYTES = 1 << 20
 """Bytes that are kept of the end of what each process of a failed trial printed."""
 NEVER_RAN = Failure(outcome=Outcome.SKIPPED, cause="no results of its ranks were collected", phase="start")
-LEFT = "its ranks are left to torchrun or a scheduler; shardbench collect records them"
+LEFT_TO_OTHERS = "its ranks are left to torchrun or a scheduler; shardbench collect records them"
 
 
 class MaterialisedQuestion(CountedQuestion):
@@ -44,12 +44,12 @@ class MaterialisedQuestion(CountedQuestion):
 
     def __init__(self, problem: Problem, workload: Workload, folder: Path, iterations: int) -> None:
         numbers = range(min(iterations, workload.test_batches))
-        self.written: Batches = materialise_beside(workload, folder, numbers)
-        super().__init__(problem, self.written, workload.dense, iterations)
+        self.disk_batches: Batches = materialise_beside(workload, folder, numbers)
+        super().__init__(problem, self.disk_batches, workload.dense, iterations)
 
     def untouched(self) -> bool:
         """Tell whether the batches are what was written."""
-        return self.written.intact()
+        return self.disk_batches.intact()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class JudgedPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedOnce:
+class PlanningOutcome:
     """The result of asking a strategy once; ``planned`` is None where it made no valid plan."""
 
     planned: Planned | None
@@ -75,7 +75,7 @@ class JobContext:
     Plans and the logs of failed trials are kept under ``results`` where that is given;
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
     without ``launch`` will. Ranks run here as ``quiet`` lets them. ``second`` judges plans beside the cost model.
-    ``handed`` says that strategies only hand on plans that the caller has: they plan in this process, and no bounds
+    ``hands_on`` says that strategies only hand on plans that the caller has: they plan in this process, and no bounds
     are proven and no draws made. Files that cannot be kept before a record is on disk are put off to ``later``.
     """
 
@@ -91,7 +91,7 @@ class JobContext:
         data: Path | None = None,
         quiet: Quiet | None = None,
         second: SecondJudge | None = None,
-        handed: bool = False,
+        hands_on: bool = False,
         later: list[Callable[[], None]] | None = None,
     ) -> None:
         self.job = job
@@ -104,12 +104,12 @@ class JobContext:
         """Folders that planners behind a wall do not see: of test batches, of the data behind them, and of results."""
         self.quiet = quiet or Quiet()
         self.second = second
-        self.handed = handed
+        self.hands_on = hands_on
         self.later = later if later is not None else []
         """Makes the files of the results for which there was no room, once the record is on disk."""
         self.machine = job.load_machine()
         self._attempts: dict[str, Path] = {}
-        self._plannings: dict[tuple[type[Strategy], str], PlannedOnce] = {}
+        self._plannings: dict[tuple[type[Strategy], str], PlanningOutcome] = {}
         self._making, self._proving = threading.Lock(), threading.Lock()
 
     @cached_property
@@ -124,16 +124,16 @@ class JobContext:
             **self.job.training,
             inputs=self.workload.input_sample if self._shows_inputs() else None,
         )
-        made = MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)
-        made.closed = self.closed
-        return made
+        question = MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)
+        question.closed = self.closed
+        return question
 
     def _shows_inputs(self) -> bool:
         """Tell whether any strategy of the job looks at single inputs: a sample is as large as all else together."""
-        named = self.job.strategies
-        asked = strategies().values() if EVERY in named else [get_strategy(name) for name in named]
+        names = self.job.strategies
+        entrants = strategies().values() if EVERY in names else [get_strategy(name) for name in names]
         # Of one that raises here its own trial says so.
-        return any(given_by(lambda: Sees.INPUTS in strategy.sees, otherwise=False) for strategy in asked)  # noqa: B023
+        return any(given_by(lambda: Sees.INPUTS in strategy.sees, otherwise=False) for strategy in entrants)  # noqa: B023
 
     @cached_property
     def control(self) -> Plan:
@@ -146,12 +146,12 @@ class JobContext:
         self.keep_plan(plan)
         return plan
 
-    def planning(self, spec: TrialSpec, strategy: Strategy) -> PlannedOnce:
+    def planning(self, spec: TrialSpec, strategy: Strategy) -> PlanningOutcome:
         """Return what the strategy gives for the trial and its other repeats, which run one after the other."""
-        key = _asked(spec, strategy)
-        made = self._plannings.get(key) or _plan(spec, strategy, self)
-        self._plannings[key] = _for_repeats(made)
-        return made
+        key = _planning_key(spec, strategy)
+        outcome = self._plannings.get(key) or _plan(spec, strategy, self)
+        self._plannings[key] = _for_repeats(outcome)
+        return outcome
 
     def bounds(self, answer: Answer[Simulation]) -> Bounds:
         """Return the bounds of the job's question, proven once; raises TrialFailed."""
@@ -179,8 +179,8 @@ class JobContext:
     def keep_log(self, key: str, *, ok: bool) -> None:
         """Keep what the processes of a trial printed as ``logs/<key>.log``, unless it ended well."""
         if self.results is not None:
-            ran = sorted(self._attempts[key].glob("rank*.log")) if key in self._attempts else []
-            self._keep(partial(keep_log, self.results, key, () if ok else (self.folder / f"{key}.log", *ran)))
+            rank_logs = sorted(self._attempts[key].glob("rank*.log")) if key in self._attempts else []
+            self._keep(partial(keep_log, self.results, key, () if ok else (self.folder / f"{key}.log", *rank_logs)))
 
     def _keep(self, keep: Callable[[], None]) -> None:
         """Keep a file now, so that no record is without it, or later: none is lost for want of room for the file."""
@@ -198,13 +198,13 @@ def keep_rest(later: list[Callable[[], None]]) -> None:
 
 def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
     """Make ``logs/<key>.log`` of those files that are there; without any there is none."""
-    kept = results / "logs" / f"{key}.log"
-    kept.unlink(missing_ok=True)
-    there = [path for path in parts if path.is_file()]
-    if not there:
+    log = results / "logs" / f"{key}.log"
+    log.unlink(missing_ok=True)
+    files = [path for path in parts if path.is_file()]
+    if not files:
         return
-    with whole_file(kept) as file:
-        for part in there:
+    with whole_file(log) as file:
+        for part in files:
             file.write(f"== {part.name}\n".encode())
             before = max(part.stat().st_size - KEPT_LOG_BYTES, 0)
             if before:
@@ -222,7 +222,7 @@ def run_trial(
     Raises BadInput only for files of the user's, which no trial of the job could read, and where the machine is busy
     while trials are to have it for themselves.
     """
-    begun = Record(
+    open_record = Record(
         key=spec.key,
         spec=spec,
         role=given_by(lambda: strategy.role, Role.COMPETITOR),
@@ -238,17 +238,17 @@ def run_trial(
             raise
         failure = failure_of(error, "start")
     if failure is not None:
-        return begun.ended(failure)
+        return open_record.ended(failure)
     context.make()
     try:
-        made = context.planning(spec, strategy)
+        outcome = context.planning(spec, strategy)
     except BaseException as error:
         # Without room for what the program itself writes the trial has no outcome.
         if interrupts(error) or no_room(error):
             raise
-        record = begun.ended(failure_of(error, "harness"))
+        record = open_record.ended(failure_of(error, "harness"))
     else:
-        record = _judged_trial(begun.model_copy(update={"planned": made.planned}), made.judged, context)
+        record = _judge_trial(open_record.model_copy(update={"planned": outcome.planned}), outcome.judged, context)
     context.keep_log(spec.key, ok=record.failure is None)
     return record
 
@@ -264,19 +264,19 @@ def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> F
     return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
 
 
-def _asked(spec: TrialSpec, strategy: Strategy) -> tuple[type[Strategy], str]:
+def _planning_key(spec: TrialSpec, strategy: Strategy) -> tuple[type[Strategy], str]:
     return type(strategy), spec.model_copy(update={"repeat": 0}).key
 
 
-def _for_repeats(made: PlannedOnce) -> PlannedOnce:
+def _for_repeats(outcome: PlanningOutcome) -> PlanningOutcome:
     """Return it without draws where it is measured: they are of the plan, and one record of it has them."""
-    judged = made.judged
+    judged = outcome.judged
     if isinstance(judged, Failure) or judged.predictions.tiers is Tiers.SIMULATED:
-        return made
-    return replace(made, judged=replace(judged, predictions=replace(judged.predictions, draws=None)))
+        return outcome
+    return replace(outcome, judged=replace(judged, predictions=replace(judged.predictions, draws=None)))
 
 
-def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlannedOnce:
+def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlanningOutcome:
     valid: list[Planned] = []
 
     def on_plan(plan: Plan, planned: Planned) -> None:
@@ -287,26 +287,26 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlannedOn
     budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
     limits = JudgeLimits(timeout_s=spec.timeout_s, log=context.folder / f"{spec.key}.log")
     answer = evaluate(
-        context.question, strategy, budget, spec.seed, sealed=not context.handed, limits=limits, on_plan=on_plan
+        context.question, strategy, budget, spec.seed, sealed=not context.hands_on, limits=limits, on_plan=on_plan
     )
     if not isinstance(answer, Failure):
         try:
-            return PlannedOnce(planned=answer.planned, judged=_judged_plan(answer, spec, context))
+            return PlanningOutcome(planned=answer.planned, judged=_predict(answer, spec, context))
         except TrialFailed as failed_bound:
             answer = failed_bound.failure
-    return PlannedOnce(planned=valid[0] if valid else None, judged=answer)
+    return PlanningOutcome(planned=valid[0] if valid else None, judged=answer)
 
 
-def _judged_plan(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> JudgedPlan:
+def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> JudgedPlan:
     judged, measured = answer.judged, spec.backend is Backend.MEASURED
-    bounds = Bounds() if context.handed else context.bounds(answer)
+    bounds = Bounds() if context.hands_on else context.bounds(answer)
     bound = bounds.of(answer.plan, answer.planned.moves)
-    anyhow, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
+    any_moves, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
     second = context.second
     predictions = Predictions(
         traffic=judged.totals,
         predicted=judged.timing(spec.iterations, by_rank=measured),
-        draws=None if context.handed else judged.draws(context.question.problem, context.workload.dense),
+        draws=None if context.hands_on else judged.draws(context.question.problem, context.workload.dense),
         tiers=_tiers(spec.backend, context),
         torchrec_estimate_ms=second.step_ms(answer.plan, context.question.problem, spec.timeout_s) if second else None,
     )
@@ -317,20 +317,20 @@ def _judged_plan(answer: Answer[Simulation], spec: TrialSpec, context: JobContex
             bound_fixed_ms=bound.fixed_ms,
             whole_table_bound_ms=bounds.whole_tables_ms,
             mean_step_ms=judged.step_ms,
-            step_bound_ms=anyhow.ms if anyhow is not None else None,
+            step_bound_ms=any_moves.ms if any_moves is not None else None,
             own_step_bound_ms=own.ms if own is not None else None,
         )
     return JudgedPlan(plan=answer.plan, predictions=predictions)
 
 
-def _judged_trial(planned: Record, judged: JudgedPlan | Failure, context: JobContext) -> Record:
+def _judge_trial(record: Record, judged: JudgedPlan | Failure, context: JobContext) -> Record:
     """Return the record of a trial whose plan is judged; what goes wrong from here on leaves the predictions known."""
     if isinstance(judged, Failure):
-        return planned.ended(judged)
-    predicted = planned.ended(NEVER_RAN, judged.predictions)
+        return record.ended(judged)
+    predicted = record.ended(NEVER_RAN, judged.predictions)
     try:
-        if planned.spec.backend is Backend.MEASURED:
-            return _measured(predicted, judged, context)
+        if record.spec.backend is Backend.MEASURED:
+            return _measure(predicted, judged, context)
         _refuse_impossible(judged.predictions)
     except MachineBusy:
         raise
@@ -341,25 +341,25 @@ def _judged_trial(planned: Record, judged: JudgedPlan | Failure, context: JobCon
     return predicted.ended(None)
 
 
-def _refuse_impossible(found: Predictions) -> None:
+def _refuse_impossible(predictions: Predictions) -> None:
     """Refuse a time below what is proven: plan, counter or bound is wrong then; raises TrialFailed."""
-    embedding_ms = max(found.predicted.embedding_ms)
-    held = (
-        ("the step", found.mean_step_ms, found.step_bound_ms, "any device moves"),
-        ("the step", found.mean_step_ms, found.own_step_bound_ms, "the strategy's moves"),
-        ("the slowest device's embedding time", embedding_ms, found.bound_ms, "any device moves"),
+    embedding_ms = max(predictions.predicted.embedding_ms)
+    checks = (
+        ("the step", predictions.mean_step_ms, predictions.step_bound_ms, "any device moves"),
+        ("the step", predictions.mean_step_ms, predictions.own_step_bound_ms, "the strategy's moves"),
+        ("the slowest device's embedding time", embedding_ms, predictions.bound_ms, "any device moves"),
     )
-    for what, ms, least_ms, whose in held:
+    for time, ms, least_ms, moves in checks:
         if ms is not None and least_ms is not None and ms < least_ms * (1.0 - ROUNDING):
             cause = (
-                f"{what}, {ms:.6g} ms, is below the bound proven for {whose}, {least_ms:.6g} ms: too good to be true"
+                f"{time}, {ms:.6g} ms, is below the bound proven for {moves}, {least_ms:.6g} ms: too good to be true"
             )
             raise failed(Outcome.INVALID, cause, "bound", "bound")
 
 
-def _measured(predicted: Record, judged: JudgedPlan, context: JobContext) -> Record:
+def _measure(predicted: Record, judged: JudgedPlan, context: JobContext) -> Record:
     """Return the record of a trial whose plan ranks run here, or are to run elsewhere; raises TrialFailed."""
-    spec, batches = predicted.spec, context.question.written
+    spec, batches = predicted.spec, context.question.disk_batches
     job = rank_job(
         judged.plan,
         context.question.problem,
@@ -374,23 +374,23 @@ def _measured(predicted: Record, judged: JudgedPlan, context: JobContext) -> Rec
         timeout_s=spec.timeout_s,
     )
     least_ms = least_step_ms(judged.predictions.traffic, context.machine)
-    kept = predicted.ended(NEVER_RAN, Yardsticks(calibrated_on=calibrated_on(context.machine), least_step_ms=least_ms))
-    elsewhere = lacking_devices(context.machine, spec.backend) or ("" if context.launch else LEFT)
-    if elsewhere:
-        write_trial(kept, job, context.new_attempt(spec.key))
-        return kept.ended(Failure(outcome=Outcome.SKIPPED, cause=elsewhere, phase="start"))
+    trial = predicted.ended(NEVER_RAN, Yardsticks(calibrated_on=calibrated_on(context.machine), least_step_ms=least_ms))
+    why_not_here = lacking_devices(context.machine, spec.backend) or ("" if context.launch else LEFT_TO_OTHERS)
+    if why_not_here:
+        write_trial(trial, job, context.new_attempt(spec.key))
+        return trial.ended(Failure(outcome=Outcome.SKIPPED, cause=why_not_here, phase="start"))
 
     def run() -> tuple[Measured, Failure | None]:
         folder = context.new_attempt(spec.key)
-        write_trial(kept, job, folder)
+        write_trial(trial, job, folder)
         try:
             run_on_ranks(folder, job.topology.world_size, job.timeout_s)
-            return judge(kept, folder)
+            return judge(trial, folder)
         except Exception as error:
             return Measured(ranks_hash=left_hash(folder)), failure_of(error, "harness")
 
-    (measured, failure), others = context.quiet.take(run, spec.text)
-    return kept.ended(failure, replace(measured, others_share=others))
+    (measured, failure), others_share = context.quiet.take(run, spec.text)
+    return trial.ended(failure, replace(measured, others_share=others_share))
 
 
 def _tiers(backend: Backend, context: JobContext) -> Tiers:

@@ -21,7 +21,7 @@ from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.trials.calibrating import Calibrate, Calibrations, as_calibrated
-from shardbench.trials.cluster import Cluster, submitted
+from shardbench.trials.cluster import Cluster, submit_all
 from shardbench.trials.discovery import get_strategy, strategies, strategy_version
 from shardbench.trials.jobcheck import lacking_devices
 from shardbench.trials.parallel import SharedJob, run_beside
@@ -83,17 +83,17 @@ class SuiteWork(Work[TrialSpec, Record]):
         self._suite, self._options, self._quiet = suite, options, quiet
         self._later: list[Callable[[], None]] = []
         self._jobs = _list_jobs(suite, options)
-        self.pieces = [spec for listed in self._jobs for spec in listed.specs]
+        self.pieces = [spec for entry in self._jobs for spec in entry.specs]
 
     @cached_property
     def _not_here(self) -> frozenset[str]:
         """The keys of the measured trials whose devices this computer lacks."""
         return frozenset(
             spec.key
-            for listed in self._jobs
-            if any(spec.backend is Backend.MEASURED for spec in listed.specs)
-            and lacking_devices(listed.job.load_machine(), Backend.MEASURED)
-            for spec in listed.specs
+            for entry in self._jobs
+            if any(spec.backend is Backend.MEASURED for spec in entry.specs)
+            and lacking_devices(entry.job.load_machine(), Backend.MEASURED)
+            for spec in entry.specs
         )
 
     def key(self, piece: TrialSpec) -> str:
@@ -104,16 +104,16 @@ class SuiteWork(Work[TrialSpec, Record]):
         """Return the version of the strategy."""
         return strategy_version(piece.strategy)
 
-    def timed(self, piece: TrialSpec) -> bool:
+    def is_timed(self, piece: TrialSpec) -> bool:
         """Tell whether it is measured here: simulated ones are the same everywhere, others hold from elsewhere."""
-        measured = piece.backend is Backend.MEASURED and self._options.launch
-        return measured and piece.key not in self._not_here
+        needs_ranks = piece.backend is Backend.MEASURED and self._options.launch
+        return needs_ranks and piece.key not in self._not_here
 
-    def again(self, record: Record) -> bool:
+    def wants_rerun(self, record: Record) -> bool:
         """Tell whether the options ask for it."""
         return self._options.force or record.outcome in self._options.retry
 
-    def recorded(self, record: Record) -> None:
+    def keep_extras(self, record: Record) -> None:
         """Keep the files of trials for which there was no room before."""
         keep_rest(self._later)
 
@@ -121,42 +121,42 @@ class SuiteWork(Work[TrialSpec, Record]):
         self, pieces: Sequence[TrialSpec], environment: str, started: Callable[[str], None]
     ) -> Generator[Record, None, None]:
         """Run trials one by one, job by job; simulated ones first, beside each other or on a cluster if asked to."""
-        wanted = {spec.key for spec in pieces}
-        todo = [(listed, [spec for spec in listed.specs if spec.key in wanted]) for listed in self._jobs]
-        todo = [(listed, specs) for listed, specs in todo if specs]
-        asked = {name: get_strategy(name) for name in {spec.strategy for spec in pieces}}
-        measured = any(listed.job.backend is Backend.MEASURED for listed, _ in todo)
-        spared = not measured and not any(may_need_engine(strategy) for strategy in asked.values())
-        engine = FORK_SERVER.without_engine() if spared else nullcontext()
+        keys = {spec.key for spec in pieces}
+        todo = [(entry, [spec for spec in entry.specs if spec.key in keys]) for entry in self._jobs]
+        todo = [(entry, specs) for entry, specs in todo if specs]
+        by_name = {name: get_strategy(name) for name in {spec.strategy for spec in pieces}}
+        any_measured = any(entry.job.backend is Backend.MEASURED for entry, _ in todo)
+        needs_no_engine = not any_measured and not any(may_need_engine(strategy) for strategy in by_name.values())
+        engine = FORK_SERVER.without_engine() if needs_no_engine else nullcontext()
         with engine, second_judge(self._options.second_judge) as second:
             # Its imports go on beside what this process does first.
             FORK_SERVER.context()
             context = partial(job_context, options=self._options, quiet=self._quiet, second=second, later=self._later)
-            yield from self._run(todo, asked, lambda listed: context(listed.job, listed.workload), environment, started)
+            yield from self._run(todo, by_name, lambda entry: context(entry.job, entry.workload), environment, started)
 
     def _run(
         self,
         todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]],
-        asked: Mapping[str, Strategy],
+        by_name: Mapping[str, Strategy],
         job_context: Callable[[_ListedJob], AbstractContextManager[JobContext]],
         environment: str,
         started: Callable[[str], None],
     ) -> Generator[Record, None, None]:
         def run_one(spec: TrialSpec, context: JobContext) -> Record:
-            begun = Provenance.begin(strategy_version(spec.strategy), wall_kind(asked[spec.strategy]))
-            made = run_trial(spec, asked[spec.strategy], context, environment, begun)
-            return made.model_copy(update={"provenance": begun.ended()})
+            provenance = Provenance.begin(strategy_version(spec.strategy), wall_kind(by_name[spec.strategy]))
+            record = run_trial(spec, by_name[spec.strategy], context, environment, provenance)
+            return record.model_copy(update={"provenance": provenance.ended()})
 
         if self._options.parallel != 1 or self._options.cluster is not None:
-            beside = [(listed, specs) for listed, specs in todo if listed.job.backend is Backend.SIMULATED]
-            todo = [(listed, specs) for listed, specs in todo if listed.job.backend is not Backend.SIMULATED]
+            simulated = [(entry, specs) for entry, specs in todo if entry.job.backend is Backend.SIMULATED]
+            todo = [(entry, specs) for entry, specs in todo if entry.job.backend is not Backend.SIMULATED]
             if self._options.cluster is not None:
-                yield from self._run_on(self._options.cluster, beside, environment)
-            elif beside:
-                shared = [SharedJob(job_context(listed), specs) for listed, specs in beside]
-                yield from run_beside(shared, run_one, self._options.parallel)
-        for listed, specs in todo:
-            with job_context(listed) as context:
+                yield from self._run_on(self._options.cluster, simulated, environment)
+            elif simulated:
+                shared_jobs = [SharedJob(job_context(entry), specs) for entry, specs in simulated]
+                yield from run_beside(shared_jobs, run_one, self._options.parallel)
+        for entry, specs in todo:
+            with job_context(entry) as context:
                 for spec in specs:
                     started(spec.text)
                     yield run_one(spec, context)
@@ -165,23 +165,23 @@ class SuiteWork(Work[TrialSpec, Record]):
         self, cluster: Cluster, todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]], environment: str
     ) -> Generator[Record, None, None]:
         """Yield records as jobs are done; raises BadInput for a fault of the user's files that a job met."""
-        asked = [(listed.job, spec) for listed, specs in todo for spec in specs]
-        arguments = [(self._suite.model_copy(update={"jobs": (job,)}), self._options, spec) for job, spec in asked]
-        for done in submitted(run_elsewhere, arguments, cluster):
-            if isinstance(done.value, BadInput):
-                raise done.value
-            if isinstance(done.value, Record):
-                yield done.value
+        trials = [(entry.job, spec) for entry, specs in todo for spec in specs]
+        arguments = [(self._suite.model_copy(update={"jobs": (job,)}), self._options, spec) for job, spec in trials]
+        for outcome in submit_all(run_elsewhere, arguments, cluster):
+            if isinstance(outcome.value, BadInput):
+                raise outcome.value
+            if isinstance(outcome.value, Record):
+                yield outcome.value
                 continue
-            spec = asked[done.number][1]
+            spec = trials[outcome.number][1]
             yield Record(
                 key=spec.key,
                 spec=spec,
                 role=get_strategy(spec.strategy).role,
                 environment=environment,
                 provenance=Provenance.begin(strategy_version(spec.strategy), wall_kind(get_strategy(spec.strategy))),
-                outcome=done.value.outcome,
-                failure=done.value,
+                outcome=outcome.value.outcome,
+                failure=outcome.value,
             )
 
 
@@ -191,20 +191,20 @@ def run_elsewhere(suite: Suite, options: RunOptions, spec: TrialSpec) -> Record 
     Gives BadInput, which a scheduler would hide, where it cannot read the user's files.
     """
     set_rank_variables()
-    here = Environment.here()
-    chosen = replace(options, strategies=(spec.strategy,), seeds=(spec.seed,), parallel=1, cluster=None)
+    environment = Environment.here()
+    own_options = replace(options, strategies=(spec.strategy,), seeds=(spec.seed,), parallel=1, cluster=None)
     try:
-        work = SuiteWork(suite, chosen)
+        work = SuiteWork(suite, own_options)
         pieces = [piece for piece in work.pieces if piece.key == spec.key]
         if not pieces:
             return BadInput(f"{spec.text}: where its job runs, data, machine or strategies are other ones")
-        (record,) = work.run(pieces, here.hash, lambda _: None)
+        (record,) = work.run(pieces, environment.hash, lambda _: None)
         # A record is worth more than the files beside it.
         with suppress(OSError):
-            work.recorded(record)
+            work.keep_extras(record)
     except BadInput as error:
         return error
-    here.save(options.results)
+    environment.save(options.results)
     return record
 
 
@@ -221,13 +221,13 @@ def run_suite(suite: Suite, options: RunOptions, listener: Listener) -> list[Rec
     store = trial_store(options.results, suite.name)
     with sole_writer(options.results):
         set_rank_variables()
-        here, known = Environment.here().hash, store.latest()
-        calibrations.before(frozenset(r.spec.machine_hash for r in known.values() if r.environment == here))
+        environment, latest = Environment.here().hash, store.latest()
+        calibrations.before(frozenset(r.spec.machine_hash for r in latest.values() if r.environment == environment))
     work = SuiteWork(as_calibrated(suite, options.results), options, quiet)
     records = run_session(work, options.results, listener)
     measured = (record for record in records if record.spec.backend is Backend.MEASURED)
     with sole_writer(options.results):
-        for drift in calibrations.after(again=any(known.get(record.key) != record for record in measured)):
+        for drift in calibrations.after(again=any(latest.get(record.key) != record for record in measured)):
             listener.noted(drift.text)
     return records
 
@@ -247,7 +247,7 @@ def _calibrations(suite: Suite, options: RunOptions, quiet: Quiet, listener: Lis
         results=options.results,
         calibrate=options.calibrate,
         quiet=quiet,
-        noted=listener.noted,
+        note=listener.noted,
     )
 
 
@@ -259,7 +259,7 @@ def job_context(
     *,
     quiet: Quiet | None = None,
     second: SecondJudge | None = None,
-    handed: bool = False,
+    hands_on: bool = False,
     later: list[Callable[[], None]] | None = None,
 ) -> Iterator[JobContext]:
     """Give what the trials of a job share, with a folder where the options say, or one that goes with the context."""
@@ -271,7 +271,7 @@ def job_context(
         data=options.data,
         quiet=quiet,
         second=second,
-        handed=handed,
+        hands_on=hands_on,
         later=later,
     )
     if options.work is None:
@@ -287,8 +287,8 @@ def job_context(
 
 def _ways(job: Job) -> list[str]:
     """Name how a job's model is trained in the parts of a folder's name; an ordinary exchange and step go unsaid."""
-    said = {job.exchange: job.exchange is not Precision.FP32, job.schedule: job.schedule is not StepSchedule.SEQUENTIAL}
-    return [job.precision, job.optimizer, *(way for way, unusual in said.items() if unusual)]
+    ways = {job.exchange: job.exchange is not Precision.FP32, job.schedule: job.schedule is not StepSchedule.SEQUENTIAL}
+    return [job.precision, job.optimizer, *(way for way, unusual in ways.items() if unusual)]
 
 
 def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
@@ -296,15 +296,15 @@ def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
         get_strategy(name)
     jobs = [job for job in suite.jobs if options.backend in (None, job.backend) and (job.quick or not options.quick)]
     # Jobs with the same parameters share one workload, and so its training profiles.
-    built: dict[str, Workload] = {}
-    listed = []
+    workloads: dict[str, Workload] = {}
+    entries = []
     for job in jobs:
         config = suite.workload(job)
         key = content_hash(config)
-        if key not in built:
-            built[key] = _build(config, options.data)
-        listed.append(_ListedJob(job=job, workload=built[key], specs=_specs(suite, job, built[key], options)))
-    return listed
+        if key not in workloads:
+            workloads[key] = _build(config, options.data)
+        entries.append(_ListedJob(job=job, workload=workloads[key], specs=_specs(suite, job, workloads[key], options)))
+    return entries
 
 
 def _build(config: WorkloadConfig, data: Path) -> Workload:
@@ -316,7 +316,7 @@ def _build(config: WorkloadConfig, data: Path) -> Workload:
 
 def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> tuple[TrialSpec, ...]:
     machine = job.load_machine()
-    names = _selected(job, options.strategies)
+    names = _strategy_names(job, options.strategies)
     seeds = options.seeds or suite.seeds
     # Strategies take turns within a repeat, so that a drifting machine treats them alike.
     return tuple(
@@ -345,12 +345,12 @@ def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> t
     )
 
 
-def _selected(job: Job, wanted: Sequence[str]) -> list[str]:
+def _strategy_names(job: Job, selection: Sequence[str]) -> list[str]:
     for name in job.without:
         get_strategy(name)
     if EVERY in job.strategies:
-        named = {*job.strategies, *wanted}
-        names = [name for name, one in strategies().items() if not one.role.named_only or name in named]
+        explicit_names = {*job.strategies, *selection}
+        names = [name for name, one in strategies().items() if not one.role.named_only or name in explicit_names]
     else:
         names = [get_strategy(name).name for name in job.strategies]
-    return [name for name in names if (name in wanted if wanted else name not in job.without)]
+    return [name for name in names if (name in selection if selection else name not in job.without)]

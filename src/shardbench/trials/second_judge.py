@@ -21,13 +21,13 @@ class SecondJudge:
 
     def __init__(self, judge: StepJudge, worker: Worker) -> None:
         self._judge, self._worker = judge, worker
-        self._asking = threading.Lock()
+        self._lock = threading.Lock()
 
     def step_ms(self, plan: Plan, problem: Problem, timeout_s: float) -> float | None:
         """Return the milliseconds of a step; raises TrialFailed where the judge fails or takes longer."""
-        with self._asking:
-            asked = (plan, problem.restricted_to(NEEDS))
-            return self._worker.call(self._judge, asked, timeout_s=timeout_s, phase="count")
+        with self._lock:
+            arguments = (plan, problem.restricted_to(NEEDS))
+            return self._worker.call(self._judge, arguments, timeout_s=timeout_s, phase="count")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from shardbench.engine.processes.server import FORK_SERVER, set_rank_variables
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import RecordStore
 from shardbench.records.trial import Failure
-from shardbench.trials.cluster import Done
+from shardbench.trials.cluster import CallOutcome
 
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R", bound=BaseRecord)
@@ -67,28 +67,28 @@ class Work(ABC, Generic[I, R]):
         """Return the version of what would be judged now."""
 
     @abstractmethod
-    def timed(self, piece: I) -> bool:
+    def is_timed(self, piece: I) -> bool:
         """Tell whether time is measured, so that a record holds only in the environment where it was taken."""
 
     @abstractmethod
-    def again(self, record: R) -> bool:
+    def wants_rerun(self, record: R) -> bool:
         """Tell whether the user wants it run again, settled or not."""
 
     @abstractmethod
     def run(self, pieces: Sequence[I], environment: str, started: Callable[[str], None]) -> Generator[R, None, None]:
         """Yield the records of the pieces as they are done, in any order; ``environment`` is a hash."""
 
-    def recorded(self, record: R) -> None:
+    def keep_extras(self, record: R) -> None:
         """Keep what belongs to a record that is on disk now; nothing by default."""
 
-    def settled(self, known: Mapping[str, R], environment: str) -> list[I]:
+    def settled_pieces(self, latest: Mapping[str, R], environment: str) -> list[I]:
         """List the pieces that need not run (again) here: no version, place or wish stands against their record."""
-        return [piece for piece in self.pieces if self._is_settled(piece, known.get(self.key(piece)), environment)]
+        return [piece for piece in self.pieces if self._is_settled(piece, latest.get(self.key(piece)), environment)]
 
     def _is_settled(self, piece: I, record: R | None, environment: str) -> bool:
-        if record is None or self.again(record) or not record.is_of(self.version(piece)):
+        if record is None or self.wants_rerun(record) or not record.is_of(self.version(piece)):
             return False
-        return not self.timed(piece) or record.environment == environment
+        return not self.is_timed(piece) or record.environment == environment
 
 
 def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
@@ -100,26 +100,26 @@ def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
     with sole_writer(results):
         set_rank_variables()
         environment = Environment.here()
-        aside = work.store.set_aside()
-        if aside is not None:
-            listener.noted(f"a line that was cut off is set aside: {aside}; its {work.unit} is repeated")
-        known = work.store.latest()
+        aside_path = work.store.set_aside()
+        if aside_path is not None:
+            listener.noted(f"a line that was cut off is set aside: {aside_path}; its {work.unit} is repeated")
+        latest = work.store.latest()
         keys = [work.key(piece) for piece in work.pieces]
         if len(set(keys)) < len(keys):
             raise BadInput(f"{work.title} lists a {work.unit} twice")
-        settled = {work.key(piece) for piece in work.settled(known, environment.hash)}
+        settled = {work.key(piece) for piece in work.settled_pieces(latest, environment.hash)}
         todo = [piece for piece, key in zip(work.pieces, keys) if key not in settled]
         listener.planned(work.title, work.unit, len(keys), len(settled))
         if todo:
             environment.save(results)
         # Closed whatever happens, so that what runs side by side ends here and not when Python exits.
-        with closing(work.run(todo, environment.hash, listener.started)) as made:
-            for number, record in enumerate(made, 1):
+        with closing(work.run(todo, environment.hash, listener.started)) as records:
+            for number, record in enumerate(records, 1):
                 work.store.append(record)
-                known[record.key] = record
-                keep_files(work.recorded, record, work.unit)
+                latest[record.key] = record
+                keep_files(work.keep_extras, record, work.unit)
                 listener.finished(number, record)
-    return [known[key] for key in keys]
+    return [latest[key] for key in keys]
 
 
 def keep_files(keep: Callable[[R], None], record: R, unit: str) -> None:
@@ -134,7 +134,7 @@ def keep_files(keep: Callable[[R], None], record: R, unit: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered(Done[G]):
+class WorkerOutcome(CallOutcome[G]):
     """The outcome of a call in a worker, and the time that it took by this process's clocks."""
 
     wall_s: float
@@ -147,7 +147,7 @@ class Answered(Done[G]):
 def side_by_side(
     prepare: Callable[..., P], call: Callable[..., G], arguments: Sequence[tuple[object, ...]], workers: int, *,
     timeout_s: float, logs: Path,
-) -> Generator[Answered[G], None, None]:  # fmt: skip
+) -> Generator[WorkerOutcome[G], None, None]:  # fmt: skip
     """Yield what ``call`` gives for each of the arguments, as it is done, in ``workers`` processes; 0 are one a core.
 
     It gets what ``prepare`` gave for the arguments, and them. That loads in the same process what the call needs, whose
@@ -155,24 +155,24 @@ def side_by_side(
     runs. The prints of calls are kept in ``logs``.
     """
     workers = min(workers or cores(), max(len(arguments), 1))
-    every = [_LoggedWorker(logs / f"worker{i}") for i in range(workers)]
+    crew = [_LoggedWorker(logs / f"worker{i}") for i in range(workers)]
     idle: queue.SimpleQueue[_LoggedWorker] = queue.SimpleQueue()
-    for worker in every:
+    for worker in crew:
         idle.put(worker)
 
-    def answered(number: int, given: tuple[object, ...]) -> Answered[G]:
+    def answer_next(number: int, call_arguments: tuple[object, ...]) -> WorkerOutcome[G]:
         worker = idle.get()
         try:
-            return worker.answer(prepare, call, number, given, timeout_s)
+            return worker.answer(prepare, call, number, call_arguments, timeout_s)
         finally:
             idle.put(worker)
 
     FORK_SERVER.context()
     try:
         with ThreadPoolExecutor(workers) as pool:
-            yield from _as_done(pool, answered, list(enumerate(arguments)))
+            yield from _as_done(pool, answer_next, list(enumerate(arguments)))
     finally:
-        for worker in every:
+        for worker in crew:
             worker.end()
 
 
@@ -185,15 +185,15 @@ class _LoggedWorker(Worker):
         self._printed = log
 
     def answer(
-        self, prepare: Callable[..., P], call: Callable[..., G], number: int, given: tuple[object, ...],
+        self, prepare: Callable[..., P], call: Callable[..., G], number: int, arguments: tuple[object, ...],
         timeout_s: float,
-    ) -> Answered[G]:  # fmt: skip
+    ) -> WorkerOutcome[G]:  # fmt: skip
         """Make one call; whatever goes wrong is a Failure."""
         if self._printed.is_file():
             os.truncate(self._printed, 0)
         try:
-            prepared = self.call(prepare, given, timeout_s=LOADS_S, phase="run")
-            value: G | Failure = self.call(call, (prepared, *given), timeout_s=timeout_s, phase="run")
+            preparation = self.call(prepare, arguments, timeout_s=LOADS_S, phase="run")
+            value: G | Failure = self.call(call, (preparation, *arguments), timeout_s=timeout_s, phase="run")
         except TrialFailed as error:
             value = error.failure
         log = self._printed.with_name(f"call{number}.log")
@@ -201,7 +201,7 @@ class _LoggedWorker(Worker):
             # What it printed is worth less than what it gave.
             with suppress(OSError):
                 shutil.copyfile(self._printed, log)
-        return Answered(number=number, value=value, log=log, wall_s=self.took_s, cpu_s=self.took_cpu_s)
+        return WorkerOutcome(number=number, value=value, log=log, wall_s=self.took_s, cpu_s=self.took_cpu_s)
 
 
 def waiting_side_by_side(
@@ -223,13 +223,13 @@ def _as_done(
     running: set[Future[G]] = {pool.submit(call, *each) for each in arguments}
     try:
         while running:
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
                 yield future.result()
     finally:
         # Ctrl-C too, and a caller who reads no further: what has not begun must not begin.
         pool.shutdown(wait=False, cancel_futures=True)
-        begun = [future for future in running if not future.cancelled()]
+        unfinished = [future for future in running if not future.cancelled()]
         # A call may go on to a next process.
-        while wait(begun, timeout=0.2).not_done:
+        while wait(unfinished, timeout=0.2).not_done:
             FORK_SERVER.kill_all()

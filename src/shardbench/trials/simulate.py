@@ -112,19 +112,21 @@ class Simulation:
             return None
         form, trust = form_of(self.times), problem.machine.trust
         work = DenseWork.of(dense, problem.tables)
-        drawn = [
+        simulations = [
             replace(self, times=_times(self.traffics, problem, dense, machine, work))
             for machine in drawn_machines(problem.machine, n)
         ]
-        formed = [replace(one, times=tuple(with_form(t, i, form, n) for t in one.times)) for i, one in enumerate(drawn)]
-        steps = tuple(one.step_ms for one in formed)
+        with_forms = [
+            replace(one, times=tuple(with_form(t, i, form, n) for t in one.times)) for i, one in enumerate(simulations)
+        ]
+        steps = tuple(one.step_ms for one in with_forms)
         if trust is not None:
             # Pairs of plans judge the form of whole steps, which then takes the place of its parts' form.
-            plain = steps if trust.pair_error is None else tuple(one.step_ms for one in drawn)
+            plain = steps if trust.pair_error is None else tuple(one.step_ms for one in simulations)
             steps = judged_steps(self.step_ms, plain, trust, form)
         return Draws(
             step_ms=tuple(map(_six_digits, steps)),
-            embedding_ms=tuple(_six_digits(float(one.embedding_ms.max())) for one in formed),
+            embedding_ms=tuple(_six_digits(float(one.embedding_ms.max())) for one in with_forms),
         )
 
     def _phase_ms(self, name: StepPhase) -> float:
@@ -155,10 +157,10 @@ class CountedQuestion(Question[Simulation]):
         self.batches = batches
         self.dense = dense
         self.iterations = iterations
-        self._counted: dict[tuple[int, int], CountedLookups] = {}
+        self._lookup_cache: dict[tuple[int, int], CountedLookups] = {}
 
     @classmethod
-    def drawn(cls, workload: Workload, machine: Machine, batches: DrawnBatches) -> "CountedQuestion":
+    def of_batches(cls, workload: Workload, machine: Machine, batches: DrawnBatches) -> "CountedQuestion":
         """Return the question of a workload on a machine, judged on all of these batches of it."""
         problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
         return cls(problem, batches, workload.dense, len(batches.numbers))
@@ -171,9 +173,9 @@ class CountedQuestion(Question[Simulation]):
         """Return a table's lookups; those of batches in memory are kept with what several plans ask of them."""
         if not isinstance(self.batches, DrawnBatches):
             return self.batches.bags(batch, table)
-        if (batch, table) not in self._counted:
-            self._counted[batch, table] = counted_lookups(self.batches.bags(batch, table), self.problem, table)
-        return self._counted[batch, table]
+        if (batch, table) not in self._lookup_cache:
+            self._lookup_cache[batch, table] = counted_lookups(self.batches.bags(batch, table), self.problem, table)
+        return self._lookup_cache[batch, table]
 
     def held_out(self) -> "CountedQuestion | None":
         """Return the question on batches drawn now; None for batches on disk, and where the lookups are on record."""
@@ -182,8 +184,8 @@ class CountedQuestion(Question[Simulation]):
 
     def prove_bounds(self) -> Bounds:
         """Count what bounds on the slowest rank's mean embedding time and on the mean step are proven from."""
-        counted = count_demand(self.problem, self._lookups, len(self.batches.numbers))
-        return Bounds(steps=StepBounds(demand=counted, problem=self.problem, dense=self.dense))
+        demand = count_demand(self.problem, self._lookups, len(self.batches.numbers))
+        return Bounds(steps=StepBounds(demand=demand, problem=self.problem, dense=self.dense))
 
     def over_profile_bound_pct(self, plan: Plan) -> float | None:
         """Return percent by which a plan's step is over its bound, both as expected under the training profiles.
@@ -192,13 +194,13 @@ class CountedQuestion(Question[Simulation]):
         leaves none, however far its step is over the bound. The bound is at the prices of that on test batches. None
         where nothing is proven.
         """
-        known = self.bounds().of_step(plan) if plan.schedule is None else None
-        if known is None:
+        test_bound = self.bounds().of_step(plan) if plan.schedule is None else None
+        if test_bound is None:
             return None
         problem = self.problem
         bound = step_bound(
             expected_demand(problem), problem, self.dense, DEVICE_MOVES,
-            ordered=in_order(plan), groups=plan.groups, prices=known.prices,
+            ordered=in_order(plan), groups=plan.groups, prices=test_bound.prices,
         )  # fmt: skip
         (time,) = _times([expect(plan, problem, self.dense)], problem, self.dense, problem.machine)
         return 100.0 * (time.step_ms / bound.ms - 1.0)
@@ -230,11 +232,11 @@ def step_cells(answer: Answer[Simulation]) -> dict[str, float | None]:
     that the strategy declares.
     """
     step_ms = answer.judged.step_ms
-    anyhow, own = answer.bounds.of_step(answer.plan), answer.bounds.of_step(answer.plan, answer.moves)
+    any_moves, own = answer.bounds.of_step(answer.plan), answer.bounds.of_step(answer.plan, answer.moves)
     return {
         "step_ms": step_ms,
-        "step_bound_ms": anyhow.ms if anyhow is not None else None,
-        "over_step_bound_pct": 100.0 * (step_ms / anyhow.ms - 1.0) if anyhow is not None else None,
+        "step_bound_ms": any_moves.ms if any_moves is not None else None,
+        "over_step_bound_pct": 100.0 * (step_ms / any_moves.ms - 1.0) if any_moves is not None else None,
         "over_own_bound_pct": 100.0 * (step_ms / own.ms - 1.0) if own is not None else None,
     }
 
@@ -256,10 +258,10 @@ def simulate(
     Raises Unsupported for a plan that cannot be counted.
     """
     distinct = min(iterations, len(batches.numbers))
-    cached = any(map(is_cached, plan.segments))
+    has_caches = any(map(is_cached, plan.segments))
     if problem.schedule is StepSchedule.PIPELINED:
         _check_pipelined(plan, problem)
-    caches = counted_caches(plan, problem, batches.bags, distinct) if cached else []
+    caches = counted_caches(plan, problem, batches.bags, distinct) if has_caches else []
     if plan.schedule is not None:
         return simulate_schedule(plan, problem, lambda i: batches.joined(distinct, i), dense)
     traffics = [
@@ -272,8 +274,8 @@ def simulate(
 
 def _check_pipelined(plan: Plan, problem: Problem) -> None:
     """Raise Unsupported for a plan that the engine does not train in TorchRec's pipeline either."""
-    beside = problem.machine.device != "cpu" and any(isinstance(segment.placement, Host) for segment in plan.segments)
-    if beside or plan.schedule is not None or plan.dense is DenseHome.HOSTS:
+    on_hosts = problem.machine.device != "cpu" and any(isinstance(segment.placement, Host) for segment in plan.segments)
+    if on_hosts or plan.schedule is not None or plan.dense is DenseHome.HOSTS:
         raise Unsupported(
             "TorchRec's pipeline runs neither batch schedules nor dense models on hosts, nor tables that hosts look up "
             "beside GPUs"

@@ -58,7 +58,7 @@ class TrialSettings(StrictModel):
         """Return how the model is trained, as problems, trials and ranks' jobs name it."""
         return {name: getattr(self, name) for name in TRAINING}
 
-    def stated(self) -> dict[str, Any]:
+    def stated_settings(self) -> dict[str, Any]:
         """Return those settings that somebody stated."""
         return self.model_dump(include=set(TrialSettings.model_fields), exclude_unset=True)
 
@@ -77,12 +77,12 @@ class Job(TrialSettings):
     def _runnable(self) -> "Job":
         if self.backend is Backend.MEASURED and self.warmup == 0:
             raise ValueError("a measured job needs warmup of at least 1: its first step sets things up")
-        twice = _twice(self.strategies)
-        if twice is not None:
-            raise ValueError(f"strategy '{twice}' is listed twice")
-        strange = sorted(set(self.without) - set(self.strategies))
-        if strange and EVERY not in self.strategies:
-            raise ValueError(f"without leaves out '{strange[0]}', which is not among the strategies")
+        duplicate = _duplicate(self.strategies)
+        if duplicate is not None:
+            raise ValueError(f"strategy '{duplicate}' is listed twice")
+        strangers = sorted(set(self.without) - set(self.strategies))
+        if strangers and EVERY not in self.strategies:
+            raise ValueError(f"without leaves out '{strangers[0]}', which is not among the strategies")
         return self
 
     def load_machine(self) -> Machine:
@@ -132,24 +132,24 @@ class Grid(Defaults):
         for number, exception in enumerate(self.exceptions):
             _check_exception(exception, axes, f"{what}.exceptions.{number}")
         for cell in (dict(zip(axes, values, strict=True)) for values in product(*axes.values())):
-            settings = self.stated()
+            settings = self.stated_settings()
             for exception in self.exceptions:
                 if all(getattr(exception, one) in (None, value) for one, value in cell.items()):
-                    settings |= exception.stated()
-            where = f"{cell['workload']} on {cell['machine']}, {cell['backend'].value}"
-            yield from_data(Job, {**cell, **settings}, f"{what} ({where})")
+                    settings |= exception.stated_settings()
+            cell_name = f"{cell['workload']} on {cell['machine']}, {cell['backend'].value}"
+            yield from_data(Job, {**cell, **settings}, f"{what} ({cell_name})")
 
 
 def _check_exception(exception: Exceptional, axes: dict[str, Any], what: str) -> None:
-    chosen = {one: getattr(exception, one) for one in axes if getattr(exception, one) is not None}
-    if not chosen or not exception.stated():
+    choice = {one: getattr(exception, one) for one in axes if getattr(exception, one) is not None}
+    if not choice or not exception.stated_settings():
         raise BadInput(f"{what}: choose cells by {', '.join(axes)}, and state what is different there")
-    for one, value in chosen.items():
+    for one, value in choice.items():
         if value not in axes[one]:
             raise BadInput(f"{what}: the grid has no {one} {value}; it has {', '.join(map(str, axes[one]))}")
 
 
-class _Described(StrictModel):
+class _SuiteHead(StrictModel):
     """What a suite states of itself, and its workloads."""
 
     name: Name
@@ -160,17 +160,17 @@ class _Described(StrictModel):
     """Whether a run calibrates the machines that it measures on, before and after, and refuses busy ones."""
 
 
-class Suite(_Described):
+class Suite(_SuiteHead):
     """Workloads, and the jobs of all grids in the order in which they run."""
 
     jobs: Annotated[tuple[Job, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _distinct(self) -> "Suite":
-        twice = _twice([str(config.get("name")) for config in self.workloads])
-        if twice is not None:
-            raise ValueError(f"two workloads have the name '{twice}'")
-        job = _twice([self._facts(job) for job in self.jobs])
+        duplicate = _duplicate([str(config.get("name")) for config in self.workloads])
+        if duplicate is not None:
+            raise ValueError(f"two workloads have the name '{duplicate}'")
+        job = _duplicate([self._facts(job) for job in self.jobs])
         if job is not None:
             raise ValueError(f"two jobs are alike: {job}; list all their strategies in one grid")
         return self
@@ -184,11 +184,11 @@ class Suite(_Described):
 
     def on(self, machine: str) -> "Suite":
         """Return the suite with all jobs on this machine, by name or path; of jobs that are then alike the first."""
-        found: dict[str, Job] = {}
+        by_facts: dict[str, Job] = {}
         for job in self.jobs:
-            moved = job.model_copy(update={"machine": machine})
-            found.setdefault(self._facts(moved), moved)
-        return self.model_copy(update={"jobs": tuple(found.values())})
+            job_there = job.model_copy(update={"machine": machine})
+            by_facts.setdefault(self._facts(job_there), job_there)
+        return self.model_copy(update={"jobs": tuple(by_facts.values())})
 
     def workload(self, job: Job) -> WorkloadConfig:
         """Return the job's workload parameters, its batch size applied."""
@@ -196,11 +196,11 @@ class Suite(_Described):
             if config.get("name") == job.workload:
                 size = {"batch_size": job.batch_size} if job.batch_size else {}
                 return workload_config({**config, **size}, f"suite {self.name}")
-        known = ", ".join(str(config.get("name")) for config in self.workloads)
-        raise BadInput(f"suite {self.name}: a grid asks for workload '{job.workload}'; it has {known}")
+        names = ", ".join(str(config.get("name")) for config in self.workloads)
+        raise BadInput(f"suite {self.name}: a grid asks for workload '{job.workload}'; it has {names}")
 
 
-class _SuiteFile(_Described):
+class _SuiteFile(_SuiteHead):
     """A TOML file of ``benchmarks/suites`` or the user's own."""
 
     defaults: Defaults = Defaults()
@@ -213,7 +213,7 @@ class _SuiteFile(_Described):
             yield from Grid.model_validate(whole).jobs(f"{what}: grids.{number}")
 
 
-def _twice(names: Sequence[str]) -> str | None:
+def _duplicate(names: Sequence[str]) -> str | None:
     counts = Counter(names)
     return next((name for name in names if counts[name] > 1), None)
 
@@ -237,7 +237,7 @@ def read_suite(name: str) -> Suite:
     what = f"suite {name}"
     try:
         file = _SuiteFile.model_validate(toml_data(_text(name), what))
-        facts = {field: getattr(file, field) for field in _Described.model_fields}
+        facts = {field: getattr(file, field) for field in _SuiteHead.model_fields}
         return Suite(**facts, jobs=tuple(file.jobs(what)))
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error

@@ -65,7 +65,7 @@ class _Candidate:
     """A plan as TorchRec takes it, and what it comes to."""
 
     name: str
-    made: ShardingPlan
+    plan: ShardingPlan
     answer: Answer[Simulation]
 
     @property
@@ -121,7 +121,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             constraints=constraints,
             debug=debug,
         )
-        general = [found for found in default_strategies() if found.moves >= DEVICE_MOVES and not found.requires]
+        general = [each for each in default_strategies() if each.moves >= DEVICE_MOVES and not each.requires]
         self.strategies = [get_strategy(strategy)] if strategy else general
         self.profiles = dict(profiles or {})
         self.machine = load_machine(machine) if isinstance(machine, str) else machine
@@ -131,12 +131,12 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
 
     def plan(self, module: torch.nn.Module, sharders: Sharders | None = None) -> ShardingPlan:
         """Plan the sharding of all collections of ``module`` that a sharder is given for."""
-        given = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
+        sharder_list = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
         self.answer, self.taken = None, ""
-        safe = self._checked(module, given)
-        theirs = self._theirs(module, given, safe) if self.ask_torchrec else None
+        safe = self._safe_limits(module, sharder_list)
+        theirs = self._theirs(module, sharder_list, safe) if self.ask_torchrec else None
         try:
-            return self._best(module, given, theirs, safe)
+            return self._best(module, sharder_list, theirs, safe)
         except PlannerError as error:
             if theirs is None:
                 raise
@@ -152,7 +152,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     ) -> ShardingPlan:
         """Plan on rank 0 for all ranks of the group; where it has no plan, all of them raise PlannerError."""
 
-        def planned() -> ShardingPlan | Exception:
+        def plan_or_error() -> ShardingPlan | Exception:
             try:
                 return self.plan(module, sharders)
             except Exception as error:
@@ -163,14 +163,14 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         group = pg if pg is not None else dist.group.WORLD
         if group is None:
             raise PlannerError("there is no process group: call init_process_group first, or plan() for one process")
-        made = invoke_on_rank_and_broadcast_result(group, 0, planned)
+        answer = invoke_on_rank_and_broadcast_result(group, 0, plan_or_error)
         if failed:
             raise failed[0]
-        if isinstance(made, Exception):
-            raise made
-        return made
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    def _checked(self, module: torch.nn.Module, sharders: Sharders) -> Limits:
+    def _safe_limits(self, module: torch.nn.Module, sharders: Sharders) -> Limits:
         """Return constraints by which no plan is wrong in TorchRec; raises PlannerError where there are none."""
         for what, names in (("constraints", self._constraints or {}), ("profiles", self.profiles)):
             strange = names_without_tables(names, module, sharders)
@@ -194,11 +194,11 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             debug=False,
         )
         try:
-            made: ShardingPlan = planner.plan(module, sharders)
+            plan: ShardingPlan = planner.plan(module, sharders)
         except (PlannerError, RuntimeError) as error:  # the latter where constraints leave a table no option
             _LOG.info("TorchRec's planner has no plan: %s", error)
             return None
-        return made
+        return plan
 
     def _best(
         self, module: torch.nn.Module, sharders: Sharders, theirs: ShardingPlan | None, constraints: Limits
@@ -211,94 +211,94 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             sharders=sharders,
             constraints=constraints,
         )
-        found = PlannedTables(module, sharders, constraints, self._topology)
-        if theirs is not None and {path: set(plan) for path, plan in theirs.plan.items()} != found.paths:
+        model = PlannedTables(module, sharders, constraints, self._topology)
+        if theirs is not None and {path: set(plan) for path, plan in theirs.plan.items()} != model.paths:
             raise PlannerError("it shards modules that are no plain collections")
-        if not found.tables:
+        if not model.tables:
             return ShardingPlan({})
-        problem = self._problem(found, reserved)
-        limits = replace(found.own_constraints, device_hbm_bytes=_capacities(reserved))
+        problem = self._problem(model, reserved)
+        limits = replace(model.own_constraints, device_hbm_bytes=_capacities(reserved))
         question = CountedQuestion(problem, ProfileBatches(problem), DenseShape())
-        begun = time.perf_counter()
+        start = time.perf_counter()
         candidates = []
         if theirs is not None:
             try:
-                candidates.append(_Candidate(TORCHREC, theirs, _judged(theirs, question, found)))
+                candidates.append(_Candidate(TORCHREC, theirs, _judge(theirs, question, model)))
             except Unsupported as error:
                 _LOG.warning("TorchRec's plan cannot be compared: %s", error)
         try:
-            name, ours = self._ours(limits, question, begun, has_plan=theirs is not None)
-            candidates.append(_Candidate(name, self._made(ours, found), ours))
+            name, ours = self._ours(limits, question, start, has_plan=theirs is not None)
+            candidates.append(_Candidate(name, self._as_torchrec(ours, model), ours))
         except PlannerError:
             if not candidates:
                 raise
-        best = min(candidates, key=lambda one: one.step_ms * (1.0 - TIE * (one.made is theirs)))
+        best = min(candidates, key=lambda one: one.step_ms * (1.0 - TIE * (one.plan is theirs)))
         self.answer, self.taken = best.answer, best.name
-        return best.made
+        return best.plan
 
-    def _problem(self, found: PlannedTables, reserved: TorchRecTopology) -> Problem:
+    def _problem(self, model: PlannedTables, reserved: TorchRecTopology) -> Problem:
         machine = _machine(self.machine, reserved, min(_capacities(reserved)))
         profiles = []
-        for table in found.tables:
-            profile = self.profiles.get(table.name) or self.profiles.get(found.own_names[table.name])
+        for table in model.tables:
+            profile = self.profiles.get(table.name) or self.profiles.get(model.own_names[table.name])
             if profile is not None and profile.rows != table.rows:
                 raise BadInput(f"profile of {table.name} has {profile.rows} rows, the table has {table.rows}")
-            profiles.append(profile or even_profile(table.rows, found.pooling[table.name]))
+            profiles.append(profile or even_profile(table.rows, model.pooling[table.name]))
         return Problem.of(
             "torchrec",
-            found.tables,
+            model.tables,
             tuple(profiles),
             machine,
             batch_size=self._batch_size * machine.topology.world_size,
-            precision=found.precision,
-            optimizer=self.optimizer or found.optimizer,
-            exchange=found.exchange,
+            precision=model.precision,
+            optimizer=self.optimizer or model.optimizer,
+            exchange=model.exchange,
         )
 
     def _ours(
-        self, limits: Constraints, question: CountedQuestion, begun: float, *, has_plan: bool
+        self, limits: Constraints, question: CountedQuestion, start: float, *, has_plan: bool
     ) -> tuple[str, Answer[Simulation]]:
         """Return the answer of the shortest step, among plans with native moves alone and mended free plans."""
-        asked = [version for one in self.strategies for version in _versions(one, question.problem)]
-        plan_s = (self.plan_s or (BESIDE_S if self.ask_torchrec else ALONE_S)) / len(asked)
+        versions = [version for one in self.strategies for version in _versions(one, question.problem)]
+        plan_s = (self.plan_s or (BESIDE_S if self.ask_torchrec else ALONE_S)) / len(versions)
         budget = Budget(plan_s=plan_s, fit_s=max(plan_s, 1.0))
         causes: list[str] = []
-        found: list[tuple[str, Answer[Simulation]]] = []
+        answers: list[tuple[str, Answer[Simulation]]] = []
         longest = 0.0
-        for strategy in asked:
-            start = time.perf_counter()
-            hurried = self.plan_s is None and self.ask_torchrec and (has_plan or bool(found))
+        for strategy in versions:
+            version_start = time.perf_counter()
+            hurried = self.plan_s is None and self.ask_torchrec and (has_plan or bool(answers))
             # With other moves a strategy finds no more room, and is long in finding out.
-            full = any(one.plan.notes.get("placed_anew") == len(question.problem.tables) for _, one in found)
-            if hurried and longest and (full or start + longest > begun + LIMIT_S):
+            full = any(one.plan.notes.get("placed_anew") == len(question.problem.tables) for _, one in answers)
+            if hurried and longest and (full or version_start + longest > start + LIMIT_S):
                 break
             # A plan that came late is better than none.
             answer = evaluate_under(limits, question, strategy, budget, 0, slack=math.inf)
-            longest = max(longest, time.perf_counter() - start)
+            longest = max(longest, time.perf_counter() - version_start)
             if isinstance(answer, Failure):
                 causes.append(answer.cause)
             else:
-                found.append((strategy.name, answer))
-        if not found:
+                answers.append((strategy.name, answer))
+        if not answers:
             names = ", ".join(strategy.name for strategy in self.strategies)
             why = "; then ".join(dict.fromkeys(causes))
             raise PlannerError(f"{names}: {why}; {memory_text(question.problem)}")
-        return min(found, key=lambda one: one[1].judged.step_ms)
+        return min(answers, key=lambda one: one[1].judged.step_ms)
 
-    def _made(self, answer: Answer[Simulation], found: PlannedTables) -> ShardingPlan:
+    def _as_torchrec(self, answer: Answer[Simulation], model: PlannedTables) -> ShardingPlan:
         """Return a plan of ours as TorchRec's; raises PlannerError for one that TorchRec or a constraint refuses."""
         local = answer.question.problem.topology.devices_per_node
         try:
             exported = export(answer.plan, devices_per_node=local, in_blocks=True)
-            made = plan_of(exported, found.parts, found.names, self._topology.compute_device)
+            plan = plan_of(exported, model.parts, model.names, self._topology.compute_device)
         except Unsupported as error:
             raise PlannerError(str(error)) from error
-        for module_plan in made.plan.values():
+        for module_plan in plan.plan.values():
             for name, sharding in module_plan.items():
                 constraint = (self._constraints or {}).get(name)
                 if constraint is not None:
                     _keep(constraint, name, sharding, local)
-        return made
+        return plan
 
 
 def _keep(constraint: ParameterConstraints, name: str, sharding: ParameterSharding, local: int) -> None:
@@ -315,29 +315,29 @@ def _keep(constraint: ParameterConstraints, name: str, sharding: ParameterShardi
     if sharding.compute_kernel not in kernels and TIERS[sharding.compute_kernel] is Tier.HBM:
         # A sharder of the user's own may have the dense kernel for tables on one device.
         sharding.compute_kernel = DENSE
-    for what, kind, asked in (
+    for quality, kind, options in (
         ("sharding type", sharding.sharding_type, types),
         ("kernel", sharding.compute_kernel, kernels),
     ):
-        if kind not in asked:
-            raise PlannerError(f"table '{name}' would need {what} {kind}, allowed: {asked}")
-    least, shards = constraint.min_partition, getattr(sharding.sharding_spec, "shards", [])
-    if least is not None and len(shards) > 1 and min(shard.shard_sizes[1] for shard in shards) < least:
-        raise PlannerError(f"table '{name}' would be in shards of fewer than {least} columns")
+        if kind not in options:
+            raise PlannerError(f"table '{name}' would need {quality} {kind}, allowed: {options}")
+    least_columns, shards = constraint.min_partition, getattr(sharding.sharding_spec, "shards", [])
+    if least_columns is not None and len(shards) > 1 and min(shard.shard_sizes[1] for shard in shards) < least_columns:
+        raise PlannerError(f"table '{name}' would be in shards of fewer than {least_columns} columns")
     for field in _PASSED_ON:
         if getattr(constraint, field) is not None:
             setattr(sharding, field, getattr(constraint, field))
 
 
-def _judged(plan: ShardingPlan, question: CountedQuestion, found: PlannedTables) -> Answer[Simulation]:
+def _judge(plan: ShardingPlan, question: CountedQuestion, model: PlannedTables) -> Answer[Simulation]:
     """Judge TorchRec's plan, in the memory that TorchRec counts; raises Unsupported for one that cannot be judged."""
-    sharding = {found.names[path, name]: how for path, module in plan.plan.items() for name, how in module.items()}
+    sharding = {model.names[path, name]: shard for path, module in plan.plan.items() for name, shard in module.items()}
     problem = question.problem
     # Whether it fits is TorchRec's to say: it counts other things than weights and state.
     topology = replace(problem.topology, hbm_bytes=_ANY_BYTES, uvm_bytes=_ANY_BYTES)
     roomy = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
-    asked = CountedQuestion(roomy, question.batches, question.dense)
-    answer = evaluate(asked, HandedPlan(TORCHREC, translate(sharding, problem)), Budget(), 0, sealed=False)
+    roomy_question = CountedQuestion(roomy, question.batches, question.dense)
+    answer = evaluate(roomy_question, HandedPlan(TORCHREC, translate(sharding, problem)), Budget(), 0, sealed=False)
     if isinstance(answer, Failure):
         raise Unsupported(answer.cause)
     return replace(answer, question=question)
@@ -356,20 +356,20 @@ def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:
 def _capacities(topology: TorchRecTopology) -> tuple[int, ...]:
     """Return the bytes for tables of each device: its memory, or on CPUs the ranks' share of the host's."""
     hbm = topology.compute_device != "cpu"
-    left = tuple(int(d.storage.hbm if hbm else d.storage.ddr) for d in topology.devices)
-    if min(left) <= 0:
-        raise PlannerError(f"device {left.index(min(left))} has no memory left for tables after the reservation")
-    return left
+    room = tuple(int(d.storage.hbm if hbm else d.storage.ddr) for d in topology.devices)
+    if min(room) <= 0:
+        raise PlannerError(f"device {room.index(min(room))} has no memory left for tables after the reservation")
+    return room
 
 
-def _machine(given: Machine | None, topology: TorchRecTopology, hbm_bytes: int) -> Machine:
+def _machine(machine: Machine | None, topology: TorchRecTopology, hbm_bytes: int) -> Machine:
     world, local = topology.world_size, topology.local_world_size
     if world % local:
         raise PlannerError(f"{world} ranks are not on whole nodes of {local}")
     uvm = 0 if topology.compute_device == "cpu" else min(int(d.storage.ddr) for d in topology.devices)
     shape = Topology(nodes=world // local, devices_per_node=local, hbm_bytes=hbm_bytes, uvm_bytes=uvm, host_bytes=0)
-    if given is not None:
-        return replace(given, topology=shape)
+    if machine is not None:
+        return replace(machine, topology=shape)
     base = load_machine(DEFAULT_MACHINE)
     constants = replace(
         base.constants,

@@ -14,15 +14,15 @@ SAMPLES = 65_536
 def even_profile(rows: int, pooling: float) -> AccessProfile:
     """Make up the profile of a table of equally likely rows: ``pooling`` lookups a sample, in SAMPLES samples."""
     lookups = round(pooling * SAMPLES)
-    each, more = divmod(lookups, rows)
-    runs = [(each + 1, more), (each, rows - more)]
-    kept = [(count, number) for count, number in runs if count and number]
+    each, extra = divmod(lookups, rows)
+    runs = [(each + 1, extra), (each, rows - extra)]
+    groups = [(count, number) for count, number in runs if count and number]
     return AccessProfile(
         rows=rows,
         samples=SAMPLES,
         present=min(SAMPLES, lookups),
-        counts=tuple(count for count, _ in kept),
-        row_counts=tuple(number for _, number in kept),
+        counts=tuple(count for count, _ in groups),
+        row_counts=tuple(number for _, number in groups),
     )
 
 
@@ -36,21 +36,21 @@ class ProfileBatches:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.numbers = range(1)
-        self._kept: dict[int, Bags] = {}
-        self._left = KEPT_BYTES
+        self._cache: dict[int, Bags] = {}
+        self._left_bytes = KEPT_BYTES
 
     def bags(self, iteration: int, table: int) -> Bags:
         """Return the lookups of one table, the same in every call."""
-        if table in self._kept:
-            return self._kept[table]
-        bags = self._drawn(table)
+        if table in self._cache:
+            return self._cache[table]
+        bags = self._draw(table)
         size = bags.values.nbytes + bags.offsets.nbytes
-        if size <= self._left:
-            self._left -= size
-            self._kept[table] = bags
+        if size <= self._left_bytes:
+            self._left_bytes -= size
+            self._cache[table] = bags
         return bags
 
-    def _drawn(self, table: int) -> Bags:
+    def _draw(self, table: int) -> Bags:
         shape, profile = self.problem.tables[table], self.problem.profiles[table]
         generator = np.random.default_rng(np.random.SeedSequence(entropy=0, spawn_key=(table,)))
         bags = self.problem.batch_size * shape.features
