@@ -187,7 +187,7 @@ def _profiled_before(folder: Path) -> "tuple[ListedTable, ...]":
 
 def seen_lines(seen: "dict[str, SeenTable]") -> list[str]:
     """Say what a log showed of its tables, in a table as wide as the terminal."""
-    from shardbench.report.tables.layout import laid  # noqa: PLC0415
+    from shardbench.report.tables.layout import lay_out  # noqa: PLC0415
     from shardbench.report.tables.text import ALWAYS, Columns  # noqa: PLC0415
 
     shown: dict[str, tuple[int, Callable[[SeenTable], str]]] = {
@@ -202,7 +202,7 @@ def seen_lines(seen: "dict[str, SeenTable]") -> list[str]:
         "new": (1, lambda one: f"{100 * one.new:.1f} %"),
     }
     width = line_width(WIDTH)
-    table = laid(
+    table = lay_out(
         Columns(
             headers=("table", *shown),
             rows=tuple((name, *(text(one) for _, text in shown.values())) for name, one in seen.items()),
