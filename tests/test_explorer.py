@@ -22,7 +22,7 @@ from shardbench.model.plan import (
 from shardbench.model.validate import memory_bytes
 from shardbench.records.plan_files import keep_lookups, keep_plan, lookups_path, plan_path
 from shardbench.report.groups import groups
-from shardbench.report.page.explorer import BIGGEST, DEVICES, HOTTEST, explored, holders_of
+from shardbench.report.page.explorer import BIGGEST, DEVICES, HOTTEST, explored_plans, holders_of
 from shardbench.report.page.write import page
 
 
@@ -82,7 +82,7 @@ def test_lookups_go_to_who_serves_them():
     assert {holder.name: holder.lookups for holder in holders} == {
         "rank 0": 4.0, "rank 1": 4.0, "rank 2": 2.0, "rank 3": 3.0
     }  # fmt: skip
-    assert holders[0].parts[0].placed == "here alone"
+    assert holders[0].parts[0].placement_text == "here alone"
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def kept(tmp_path):
 def test_kept_lookups_are_those_of_the_profiles(kept):
     results, problem, record = kept
     (group,) = groups([record])
-    ((plan,), lost) = explored(results, group, 3)
+    ((plan,), lost) = explored_plans(results, group, 3)
     assert (lost, plan.strategies, plan.holders_in_all, plan.segments) == (0, ("greedy-size",), 2, 2)
     asked = {holder.name: holder.lookups for holder in plan.holders}
     pooling = [profile.mean_pooling for profile in problem.profiles]
@@ -111,19 +111,19 @@ def test_strategies_of_one_plan_share_it_and_what_is_lost_is_counted(kept):
     same = make.ok("twin", changes={"planned": record.planned})
     gone = make.ok("gone", changes={"planned": make.planned(plan_hash="1" * 16)})
     (group,) = groups([record, same, gone])
-    (plan,), lost = explored(results, group, 3)
+    (plan,), lost = explored_plans(results, group, 3)
     assert (plan.strategies, lost) == (("greedy-size", "twin"), 1)
-    assert explored(results, group, 1) == ([], 1), "the first by name of equal steps is gone"
+    assert explored_plans(results, group, 1) == ([], 1), "the first by name of equal steps is gone"
 
 
 def test_lookups_of_another_plan_are_refused(kept):
     results, _, record = kept
     lookups_path(results, record.planned.plan_hash, "f" * 16).write_text("[1.0]")
     with pytest.raises(BadInput, match="has lookups of 1 segments, the plan has 2"):
-        explored(results, *groups([record]), 1)
+        explored_plans(results, *groups([record]), 1)
     plan_path(results, record.planned.plan_hash).write_text("{}")
     with pytest.raises(BadInput, match="world_size"):
-        explored(results, *groups([record]), 1)
+        explored_plans(results, *groups([record]), 1)
 
 
 def test_the_page_shows_what_lies_where(kept):

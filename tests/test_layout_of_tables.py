@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from shardbench.report.tables.layout import laid
+from shardbench.report.tables.layout import lay_out
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.terminal import print_tables
 from shardbench.report.tables.text import ALWAYS, Section, sections
@@ -39,15 +39,15 @@ EXAMPLE = section(
 
 
 def test_all_columns_where_there_is_room() -> None:
-    table = laid(EXAMPLE)
+    table = lay_out(EXAMPLE)
     assert table.left_out == ()
     assert table.heads == ("strategy     step p50 (ms)  vs best  plan (s)",)
     assert table.rows[1] == "shuffle            1234567   +7.5 %   < 0.001"
-    assert laid(EXAMPLE, 80) == table
+    assert lay_out(EXAMPLE, 80) == table
 
 
 def test_headers_are_wrapped_before_a_column_goes() -> None:
-    table = laid(EXAMPLE, 40)
+    table = lay_out(EXAMPLE, 40)
     assert table.left_out == ()
     assert table.heads == (
         "                step",
@@ -61,12 +61,12 @@ def test_headers_are_wrapped_before_a_column_goes() -> None:
     ("width", "left_out"), [(30, ("plan (s)",)), (21, ("vs best", "plan (s)")), (5, ("vs best", "plan (s)"))]
 )
 def test_the_least_column_goes_first_and_some_never(width: int, left_out: tuple[str, ...]) -> None:
-    assert laid(EXAMPLE, width).left_out == left_out
+    assert lay_out(EXAMPLE, width).left_out == left_out
 
 
 def test_of_equal_columns_the_last_goes_first() -> None:
     equal = section(["strategy", "a", "b"], [["x", "1" * 10, "2" * 10]], [ALWAYS, 3, 3])
-    assert laid(equal, 22).left_out == ("b",)
+    assert lay_out(equal, 22).left_out == ("b",)
 
 
 @given(st.data(), st.integers(1, 6), st.integers(1, 4), st.integers(1, 120))
@@ -76,7 +76,7 @@ def test_lines_fit_and_cells_are_whole(data: st.DataObject, columns: int, rows: 
     cells = [data.draw(st.lists(WORDS, min_size=columns, max_size=columns)) for _ in range(rows)]
     keep = [ALWAYS, *data.draw(st.lists(st.integers(0, 8), min_size=columns - 1, max_size=columns - 1))]
     made = section(headers, cells, keep)
-    table = laid(made, width)
+    table = lay_out(made, width)
     shown = len(headers) - len(table.left_out)
     assert shown >= 1
     if shown > 1:
@@ -96,7 +96,7 @@ def test_a_terminal_has_whole_numbers_and_says_what_it_left_out(width: int) -> N
     lines = text.splitlines()
     for name, frame in frames.items():
         for one in sections(name, frame, compact=True):
-            table = laid(one, width)
+            table = lay_out(one, width)
             assert all(line in lines for line in table.rows)
             if table.left_out:
                 assert f"no room for {', '.join(table.left_out)}: {Path('t') / name}.csv" in lines

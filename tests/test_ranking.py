@@ -30,7 +30,7 @@ def test_shares_are_expectations_where_rows_state_draws_and_counts_where_not() -
         one("a", 0.0, "x"), one("b", 5.0, "x"), one("c", 5.1, "x"),
     )  # fmt: skip
     rows = {row.name: row.shares["simulated"] for row in found.rows}
-    assert {name: share and (share.value, share.ended, share.problems) for name, share in rows.items()} == {
+    assert {name: share and (share.value, share.finished, share.problems) for name, share in rows.items()} == {
         "a": (0.95, 2, 2), "b": (0.7, 2, 2), "c": (0.0, 1, 2),
     }  # fmt: skip
     assert [(row.rank, row.name) for row in found.rows] == [(1, "a"), (2, "b"), (3, "c")]

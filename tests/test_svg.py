@@ -12,7 +12,7 @@ from shardbench.report.page.svg.scale import CAP, Scale, cap, label, span
 
 
 def row(name, *parts, **more):
-    return Bars(strategy=0, name=name, parts=parts, value=f"{sum(parts)}", says=name, **more)
+    return Bars(strategy=0, name=name, parts=parts, value=f"{sum(parts)}", words=name, **more)
 
 
 def of_class(svg, kind):
@@ -102,7 +102,7 @@ def test_lengths_are_in_proportion():
 
 def test_few_devices_are_dots_and_many_a_box():
     def devices(values):
-        return Devices(strategy=0, name="a", values=(tuple(values),), value="", says="")
+        return Devices(strategy=0, name="a", values=(tuple(values),), value="", words="")
 
     few = side_by_side("ranks", [devices([1.0, 2.0, 2.0])], "ms", [Reference(value=0.5, series=2)])
     assert (len(of_class(few, "point")), len(of_class(few, "fill")), len(of_class(few, "reference"))) == (2, 0, 1)
@@ -117,7 +117,7 @@ def test_names_of_lines_keep_their_distance():
         y_title="y",
     )  # fmt: skip
     drawn = [Line(look=series_look(i), points=((0.0, 0.0), (1.0, 0.01 * i)), name=f"line {i}") for i in range(12)]
-    svg = frame.drawn("lines", lines(frame, drawn))
+    svg = frame.draw("lines", lines(frame, drawn))
     heights = sorted(float(one.get("y")) for one in of_class(svg, "name"))
     assert len(heights) == 12
     assert min(b - a for a, b in zip(heights, heights[1:])) >= 11.9
@@ -129,8 +129,8 @@ def test_names_of_points_do_not_lie_on_each_other():
         width=400, height=300, x=span([0, 1], 40, 300, log=False), y=span([0, 1], 260, 20, log=False), x_title="x",
         y_title="y",
     )  # fmt: skip
-    drawn = [NamedPoint(look=series_look(i), x=0.5, y=0.5, name=f"point {i}", says=f"point {i}") for i in range(30)]
-    svg = frame.drawn("points", points(frame, drawn))
+    drawn = [NamedPoint(look=series_look(i), x=0.5, y=0.5, name=f"point {i}", words=f"point {i}") for i in range(30)]
+    svg = frame.draw("points", points(frame, drawn))
     places = [(one.get("x"), one.get("y")) for one in of_class(svg, "name")]
     assert 2 <= len(places) == len(set(places)) <= 10
     assert len(of_class(svg, "point")) == 30, "a point without room for its name is still there"

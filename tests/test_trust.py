@@ -16,7 +16,7 @@ from shardbench.records.record import Draws, Record
 from shardbench.report.prediction import model_error as module
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.model_error import model_error
-from shardbench.report.prediction.trust import Trusted, trust_csv, trusted
+from shardbench.report.prediction.trust import TrustCounts, trust_by_machine, trust_csv
 
 
 def repeated(
@@ -51,8 +51,8 @@ def test_counts_worked_out_by_hand() -> None:
         # Outside; against a the draws say nothing, and they are wrong that it is surely faster than b and c.
         *repeated("d", 40.0, (9.5, 10.0, 10.5)),
     ]
-    step, embedding = trusted(points(records))
-    assert step == Trusted(
+    step, embedding = trust_by_machine(points(records))
+    assert step == TrustCounts(
         backend="measured", machine="cpu-1x2", quantity="step", points=4, inside=2, pairs=6, sure=5, right=2
     )
     # All are alike, so that no pair lies beyond the noise of exact repeats.
@@ -68,16 +68,16 @@ def test_an_embedding_time_is_the_slowest_ranks() -> None:
     records = repeated("a", 10.0, (10.0,) * 3, embedding=(4.3, 2.0)) + repeated(
         "b", 10.0, (10.0,) * 3, embedding=(2.0, 4.5)
     )
-    embedding = trusted(points(records))[1]
+    embedding = trust_by_machine(points(records))[1]
     assert (embedding.points, embedding.inside) == (2, 1)
 
 
 def test_machines_stand_apart_and_records_without_draws_say_nothing() -> None:
     bare = make.ok("z", changes={"predicted": make.timing((1.0, 1.0), (1.0, 1.0))})
     records = [bare, *repeated("a", 10.0, (10.0, 11.0)), *repeated("b", 20.0, (20.0, 21.0), machine="cpu-1x4")]
-    found = [one for one in trusted(points(records)) if one.quantity == "step"]
+    found = [one for one in trust_by_machine(points(records)) if one.quantity == "step"]
     assert [(one.machine, one.points, one.pairs) for one in found] == [("cpu-1x2", 1, 0), ("cpu-1x4", 1, 0)]
-    assert trusted(points([bare])) == []
+    assert trust_by_machine(points([bare])) == []
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from shardbench.report.groups import groups, suite_standings
 from shardbench.report.page.overview import matrix
 from shardbench.report.page.write import page
 from shardbench.report.prediction.against_measured import points
-from shardbench.report.prediction.judges import COLUMNS, compared, judges_csv, judges_lines
+from shardbench.report.prediction.judges import COLUMNS, compare_judges, judges_csv, judges_lines
 from shardbench.report.standing import ranks_by_judge
 from shardbench.report.tables.answer import answers, lines
 from shardbench.report.tables.leaderboard import measured_steps
@@ -154,16 +154,16 @@ def test_a_plan_that_two_strategies_reach_counts_once_and_noise_is_no_order():
         *measured("a", (10.0, 12.0), 5.0, 6.0), *measured("ab", (10.5, 11.5), 5.0, 6.0),
         *measured("b", (10.2, 12.1), 6.0, 5.0),
     ]  # fmt: skip
-    (one,) = compared(points(records))
+    (one,) = compare_judges(points(records))
     assert (one.plans, one.pairs, len(one.model), one.better) == (2, 1, 0, "")
     assert judges_lines(points(records)) == []
     assert judges_csv(points(records)).splitlines()[1] == "dlrm20,cpu-1x2,2,1,0,,,0,0,"
 
 
 def test_without_repeats_or_estimates_nothing_is_compared():
-    (one,) = compared(points([*measured("a", (10.0,), 5.0, 6.0), *measured("b", (20.0,), 6.0, 5.0)]))
+    (one,) = compare_judges(points([*measured("a", (10.0,), 5.0, 6.0), *measured("b", (20.0,), 6.0, 5.0)]))
     assert one.better == ""
-    assert compared(points([*measured("a", (10.0, 10.1), 5.0, None)])) == []
+    assert compare_judges(points([*measured("a", (10.0, 10.1), 5.0, None)])) == []
 
 
 def test_a_line_says_which_judge_is_better():

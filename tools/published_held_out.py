@@ -34,7 +34,7 @@ from shardbench.cost.published.points import (
 )
 from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, judged_steps, sure
 from shardbench.report.prediction.model_error import JUDGES
-from shardbench.report.prediction.trust import COLUMNS, Trusted
+from shardbench.report.prediction.trust import COLUMNS, TrustCounts
 
 TRUST_CSV = Path("results/tables/published/trust.csv")
 STEP_FORM = 1.20
@@ -251,7 +251,7 @@ def trust_csv() -> str:
         for machine, points in sorted(of_machines.items()):
             cover = coverage(points, alike)
             lines.append(
-                Trusted(
+                TrustCounts(
                     backend="published", machine=machine, quantity=quantity, points=cover.points, inside=cover.in_band,
                     pairs=cover.pairs, sure=cover.sure, right=cover.right,
                 ).cells()

@@ -38,7 +38,7 @@ from shardbench.records.plan_files import lookups_path, plan_path
 from shardbench.report.compare import explain_text
 from shardbench.report.compare.explain import explain, read_all
 from shardbench.report.groups import groups
-from shardbench.report.page.explorer import explored
+from shardbench.report.page.explorer import explored_plans
 from shardbench.report.results import load_results
 from shardbench.report.tables import suite_tables as tables
 from shardbench.report.tables import terminal
@@ -104,7 +104,7 @@ def _results(path: Path) -> object:
     quick = [record for record in read_all(folder) if record.spec.suite == path.stem]
     by_group = groups(quick)
     for group in by_group:
-        explored(folder, group, 2)
+        explored_plans(folder, group, 2)
     frames = tables.tables(quick)
     terminal.print_tables(frames, Console(file=io.StringIO()), folder)
     for first, second in zip(quick, quick[1:]):

@@ -189,7 +189,7 @@ def _tables_of_folder(folder: Path) -> "tuple[ListedTable, ...]":
 
 def table_lines(log_tables: "dict[str, SeenTable]") -> list[str]:
     """Say what a log showed of its tables, in a table as wide as the terminal."""
-    from shardbench.report.tables.layout import laid  # noqa: PLC0415
+    from shardbench.report.tables.layout import lay_out  # noqa: PLC0415
     from shardbench.report.tables.text import ALWAYS, Columns  # noqa: PLC0415
 
     columns: dict[str, tuple[int, Callable[[SeenTable], str]]] = {
@@ -204,7 +204,7 @@ def table_lines(log_tables: "dict[str, SeenTable]") -> list[str]:
         "new": (1, lambda one: f"{100 * one.new:.1f} %"),
     }
     width = line_width(WIDTH)
-    table = laid(
+    table = lay_out(
         Columns(
             headers=("table", *columns),
             rows=tuple((name, *(text(one) for _, text in columns.values())) for name, one in log_tables.items()),

@@ -20,11 +20,11 @@ from shardbench.report.standing import (
     PROBLEM,
     UNSHARDED,
     Standing,
+    display_name,
     mark,
     over_pct,
     ranks_by_judge,
-    titled,
-    trained_by,
+    trained_model,
 )
 
 SEVERITY = (
@@ -61,8 +61,8 @@ class Condition(NamedTuple):
     @classmethod
     def of(cls, record: Record) -> "Condition":
         """Condition of a record."""
-        stated = {name: getattr(record.spec, name) for name in cls._fields if name != "trains"}
-        return cls(**stated, trains=trained_by(record.spec.strategy, record.role))
+        settings = {name: getattr(record.spec, name) for name in cls._fields if name != "trains"}
+        return cls(**settings, trains=trained_model(record.spec.strategy, record.role))
 
     @property
     def title(self) -> str:
@@ -101,7 +101,7 @@ class Row:
     @property
     def title(self) -> str:
         """The row's name on an axis."""
-        return titled(self.strategy, self.worst.role)
+        return display_name(self.strategy, self.worst.role)
 
     @property
     def competes(self) -> bool:
@@ -167,14 +167,14 @@ class Row:
     @property
     def step_draws(self) -> list[tuple[float, ...]] | None:
         """Steps under draws of constants and form, one tuple a trial; None where a trial has none."""
-        found = [record.draws.step_ms for record in self.records if record.draws]
-        return found if len(found) == len(self.records) else None
+        draws = [record.draws.step_ms for record in self.records if record.draws]
+        return draws if len(draws) == len(self.records) else None
 
     @property
     def embedding_draws(self) -> list[tuple[float, ...]] | None:
         """The slowest rank's embedding times under the draws, one tuple a trial; None where a trial has none."""
-        found = [record.draws.embedding_ms for record in self.records if record.draws]
-        return found if len(found) == len(self.records) else None
+        draws = [record.draws.embedding_ms for record in self.records if record.draws]
+        return draws if len(draws) == len(self.records) else None
 
     @cached_property
     def same_plan(self) -> dict[tuple[int, str], list[Record]]:
@@ -188,8 +188,8 @@ class Row:
     @property
     def torchrec_ms(self) -> float | None:
         """Median over trials of the step by TorchRec's estimator; None where it gave none for some plan."""
-        known = all(record.torchrec_estimate_ms is not None for record in self.records)
-        return self.typical(lambda record: record.torchrec_estimate_ms) if known else None
+        estimated = all(record.torchrec_estimate_ms is not None for record in self.records)
+        return self.typical(lambda record: record.torchrec_estimate_ms) if estimated else None
 
     def typical(self, number: Callable[[Record], float | None]) -> float | None:
         """Median over trials of a number of each; None where the row is not ok or no trial has it."""
@@ -274,8 +274,8 @@ class Group:
         """Return whether two measured rows differ by more than the noise of so many trials; None where unknown."""
         if self.noise is None:
             return None
-        off = abs(np.log(self.estimate(a).value / self.estimate(b).value))
-        return bool(off > self.noise.least_log(len(a.records), len(b.records)))
+        distance = abs(np.log(self.estimate(a).value / self.estimate(b).value))
+        return bool(distance > self.noise.least_log(len(a.records), len(b.records)))
 
     @cached_property
     def pairs(self) -> tuple[tuple[Row, Row], ...]:
@@ -294,18 +294,18 @@ class Group:
         return min(competitors, key=lambda row: (self.estimate(row).value, row.strategy), default=None)
 
     @cached_property
-    def judged(self) -> dict[str, tuple[int, int] | None]:
+    def judge_places(self) -> dict[str, tuple[int, int] | None]:
         """The place of each row by the cost model and by TorchRec's estimator; None of a row that one does not rate."""
-        listed = self.standings.values()
-        places = ranks_by_judge([(one.model_ms, one.torchrec_ms) for one in listed])
+        standings = self.standings.values()
+        places = ranks_by_judge([(one.model_ms, one.torchrec_ms) for one in standings])
         return dict(zip(self.standings, places, strict=True))
 
     @cached_property
     def standings(self) -> dict[str, Standing]:
         """The standing of each row, by its strategy and in the rows' order."""
-        estimated = {row.strategy: self.estimate(row).value for row in self.ok_rows}
-        reference = estimated[self.best.strategy] if self.best else None
-        vs_best = {name: over_pct(value, reference) for name, value in estimated.items()}
+        estimates = {row.strategy: self.estimate(row).value for row in self.ok_rows}
+        reference = estimates[self.best.strategy] if self.best else None
+        vs_best = {name: over_pct(value, reference) for name, value in estimates.items()}
         ratios = {name: 1.0 + value / 100.0 for name, value in vs_best.items() if value is not None}
         least = min(ratios.values(), default=1.0)
         over_best = {name: 100.0 * (ratio / least - 1.0) for name, ratio in ratios.items()}
@@ -385,14 +385,14 @@ def predicted_step_ms(record: Record) -> float | None:
 
 def groups(records: Iterable[Record]) -> list[Group]:
     """Current records by condition, sorted by it; those whose times are not compared, or of other models, come last."""
-    found: dict[Condition, dict[str, list[Record]]] = {}
+    by_condition: dict[Condition, dict[str, list[Record]]] = {}
     for record in sorted(current(records), key=lambda record: (record.spec.seed, record.spec.repeat)):
-        found.setdefault(Condition.of(record), {}).setdefault(record.spec.strategy, []).append(record)
-    made = [
+        by_condition.setdefault(Condition.of(record), {}).setdefault(record.spec.strategy, []).append(record)
+    all_groups = [
         Group(condition=condition, rows=tuple(Row(strategy=name, records=tuple(rows[name])) for name in sorted(rows)))
-        for condition, rows in sorted(found.items())
+        for condition, rows in sorted(by_condition.items())
     ]
-    return sorted(made, key=lambda group: (group.condition.trains != UNSHARDED, not group.compared))
+    return sorted(all_groups, key=lambda group: (group.condition.trains != UNSHARDED, not group.compared))
 
 
 def ordinary(grouped: Sequence[Group]) -> list[Group]:
@@ -406,7 +406,7 @@ def suite_standings(grouped: Sequence[Group]) -> list[Standing]:
     Groups of one problem get names of their workload that differ.
     """
     grouped = [group for group in grouped if group.condition.trains == UNSHARDED]
-    names = [_told_apart(group.condition, grouped) for group in grouped]
+    names = [_distinct_name(group.condition, grouped) for group in grouped]
     return [
         replace(one, workload=name)
         for group, name in zip(grouped, names)
@@ -415,12 +415,12 @@ def suite_standings(grouped: Sequence[Group]) -> list[Standing]:
     ]
 
 
-def _told_apart(own: Condition, grouped: Sequence[Group]) -> str:
+def _distinct_name(own: Condition, grouped: Sequence[Group]) -> str:
     """Return the workload's name, with what differs between its groups on one machine by one backend."""
     alike = [group.condition for group in grouped if group.condition[: len(PROBLEM)] == own[: len(PROBLEM)]]
     ways = ("batch_size", "precision", "optimizer")
-    told = [name for name in ways if len({getattr(one, name) for one in alike}) > 1]
-    words = [f"{'batch ' if name == 'batch_size' else ''}{getattr(own, name)}" for name in told]
+    differences = [name for name in ways if len({getattr(one, name) for one in alike}) > 1]
+    words = [f"{'batch ' if name == 'batch_size' else ''}{getattr(own, name)}" for name in differences]
     return ", ".join([own.title, *words])
 
 
@@ -430,11 +430,11 @@ def current(records: Iterable[Record]) -> list[Record]:
     Of each (condition, strategy, seed, repeat) the last one; and none that was made with
     another version of the workload or of the machine than the condition's last record.
     """
-    ordered = list(records)
-    version = {Condition.of(record): _version(record) for record in ordered}
+    in_order = list(records)
+    version = {Condition.of(record): _version(record) for record in in_order}
     last = {
         (Condition.of(record), record.spec.strategy, record.spec.seed, record.spec.repeat): record
-        for record in ordered
+        for record in in_order
         if _version(record) == version[Condition.of(record)]
     }
     return list(last.values())

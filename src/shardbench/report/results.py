@@ -83,12 +83,12 @@ def load_results(folder: Path | str) -> Results:
     place = results_folder(folder)
     suites, cells = trial_records(place), cell_records(place)
     last = [record for records in suites.values() for record in _last(records)]
-    counted = {id(record) for records in suites.values() for record in current(records)}
+    current_ids = {id(record) for records in suites.values() for record in current(records)}
     tables = _tables(place, cells)
     return Results(
         folder=place,
-        records=_records(suites, cells, counted),
-        trials=_frame("trials", (_trial(record, current=id(record) in counted) for record in last)),
+        records=_records(suites, cells, current_ids),
+        trials=_frame("trials", (_trial(record, current=id(record) in current_ids) for record in last)),
         steps=_frame("steps", (row for record in last for row in _steps(record))),
         ranks=_frame("ranks", (row for record in last for row in _ranks(record))),
         studies={f"{owner}/{study}": _cells(records) for (owner, study), records in cells.items()},
@@ -134,13 +134,13 @@ def _frame(name: str, rows: Iterable[Row]) -> pd.DataFrame:
 
 
 def _records(
-    suites: Mapping[str, list[Record]], cells: Mapping[tuple[str, str], list[CellRecord]], counted: set[int]
+    suites: Mapping[str, list[Record]], cells: Mapping[tuple[str, str], list[CellRecord]], current_ids: set[int]
 ) -> pd.DataFrame:
     rows: list[Row] = []
     for suite, trials in suites.items():
         for trial in trials:
             own = {"kind": "trial", "owner": suite, "backend": trial.spec.backend.value, "outcome": trial.outcome.value}
-            rows.append({**_line(trial), **own, "current": id(trial) in counted})
+            rows.append({**_line(trial), **own, "current": id(trial) in current_ids})
     for (owner, _), lines in cells.items():
         last = {line.key: line for line in lines}
         for cell in lines:
@@ -152,13 +152,13 @@ def _records(
 
 def _line(record: BaseRecord) -> Row:
     code = record.provenance
-    stated = ("commit", "dirty", "judge_version", "made_by", "started", "load_at_start", "load_at_end")
+    fields = ("commit", "dirty", "judge_version", "made_by", "started", "load_at_start", "load_at_end")
     return {
         "about": record.about,
         "key": record.key,
         "cause": record.cause,
         "environment": record.environment,
-        **(_of(code, *stated) if code is not None else dict.fromkeys(stated)),
+        **(_of(code, *fields) if code is not None else dict.fromkeys(fields)),
     }
 
 
@@ -169,8 +169,8 @@ def backends(cells: Iterable[CellRecord]) -> str:
 
 def _of(source: object, *names: str) -> Row:
     """Take attributes by name; a member of an enumeration is its value."""
-    found = {name: getattr(source, name) for name in names}
-    return {name: value.value if isinstance(value, Enum) else value for name, value in found.items()}
+    attributes = {name: getattr(source, name) for name in names}
+    return {name: value.value if isinstance(value, Enum) else value for name, value in attributes.items()}
 
 
 def _name(record: Record) -> Row:
@@ -189,17 +189,17 @@ def _trial(record: Record, *, current: bool) -> Row:
         **_of(record, "role", "outcome", "cause"),
     }
     if record.planned is not None:
-        row |= _planned(record.planned)
+        row |= _plan_columns(record.planned)
     if record.timing is not None:
-        row |= _timed(record, record.timing)
+        row |= _timing_columns(record, record.timing)
     if record.traffic is not None:
-        row |= _counted(record.traffic)
+        row |= _traffic_columns(record.traffic)
     if record.bounded:
         row |= _of(record, "bound_ms", "step_bound_ms", "own_step_bound_ms")
     return row
 
 
-def _planned(planned: Planned) -> Row:
+def _plan_columns(planned: Planned) -> Row:
     return {
         **_of(planned, "plan_hash", "plan_s", "fit_s", "segments"),
         "moves": " ".join(sorted(move.value for move in planned.moves)),
@@ -208,9 +208,9 @@ def _planned(planned: Planned) -> Row:
     }
 
 
-def _timed(record: Record, timing: Timing) -> Row:
-    drawn = record.draws if record.spec.backend is Backend.SIMULATED else None
-    low, high = band([drawn.step_ms]) if drawn is not None else (None, None)
+def _timing_columns(record: Record, timing: Timing) -> Row:
+    draws = record.draws if record.spec.backend is Backend.SIMULATED else None
+    low, high = band([draws.step_ms]) if draws is not None else (None, None)
     control, predicted = record.control, record.predicted
     return {
         "iterations": len(timing.step_ms),
@@ -229,12 +229,12 @@ def _timed(record: Record, timing: Timing) -> Row:
     }
 
 
-def _counted(traffic: TrafficTotals) -> Row:
-    sent = np.array(list(traffic.collectives.values()), dtype=np.float64).reshape(-1, 2).sum(axis=0)
+def _traffic_columns(traffic: TrafficTotals) -> Row:
+    link_bytes = np.array(list(traffic.collectives.values()), dtype=np.float64).reshape(-1, 2).sum(axis=0)
     return {
         **_of(traffic, "lookups", "off_hbm_lookups", "hbm_bytes", "uvm_bytes", "host_bytes"),
-        "sent_intra_bytes": float(sent[0]),
-        "sent_inter_bytes": float(sent[1]),
+        "sent_intra_bytes": float(link_bytes[0]),
+        "sent_inter_bytes": float(link_bytes[1]),
     }
 
 
@@ -272,19 +272,19 @@ def _cells(records: Iterable[CellRecord]) -> pd.DataFrame:
 
 def _tables(folder: Path, cells: Mapping[tuple[str, str], list[CellRecord]]) -> dict[str, pd.DataFrame]:
     root = folder / "tables"
-    found = {path.relative_to(root).with_suffix("").as_posix(): _read(path) for path in sorted(root.rglob("*.csv"))}
-    for name in set(found) & {CLAIMS, READINGS}:
-        found[name] = _claims(found[name], root / f"{name}.csv", name)
-    if "regions" in found and CLAIMS in found:
-        both = [found[name] for name in (CLAIMS, READINGS) if name in found]
+    tables = {path.relative_to(root).with_suffix("").as_posix(): _read(path) for path in sorted(root.rglob("*.csv"))}
+    for name in set(tables) & {CLAIMS, READINGS}:
+        tables[name] = _claims(tables[name], root / f"{name}.csv", name)
+    if "regions" in tables and CLAIMS in tables:
+        both = [tables[name] for name in (CLAIMS, READINGS) if name in tables]
         backends = pd.concat(both)[["paper", "claim", "backend"]]
-        found["regions"] = found["regions"].merge(backends, on=["paper", "claim"], how="left", validate="one_to_one")
-    for name, frame in list(found.items()):
+        tables["regions"] = tables["regions"].merge(backends, on=["paper", "claim"], how="left", validate="one_to_one")
+    for name, frame in list(tables.items()):
         if "backend" not in frame.columns:
-            backend = pd.Series(_backend_of(name, found, cells), index=frame.index, name="backend")
+            backend = pd.Series(_backend_of(name, tables, cells), index=frame.index, name="backend")
             # Not inserted in place: pandas warns of what frames of thousands of columns become by that.
-            found[name] = pd.concat([frame.iloc[:, :2], backend, frame.iloc[:, 2:]], axis=1)
-    return found
+            tables[name] = pd.concat([frame.iloc[:, :2], backend, frame.iloc[:, 2:]], axis=1)
+    return tables
 
 
 def _read(path: Path) -> pd.DataFrame:

@@ -127,7 +127,7 @@ UNSHARDED = "the unsharded model"
 """What plans train, unless their strategy says otherwise."""
 
 
-def titled(strategy: str, role: str) -> str:
+def display_name(strategy: str, role: str) -> str:
     """Return a strategy's name as tables and charts show it: what is no competitor's is said to be none."""
     words = {str(Role.SEARCH): " (reference)", str(Role.OTHER_MODEL): " (trains another model)"}
     return strategy + words.get(role, "")
@@ -140,7 +140,7 @@ def groups_text(groups: ShardingGroups) -> str:
     return f"{groups.size} rank{'s' * (groups.size > 1)} each, {layout}; copies are averaged {every}"
 
 
-def trained_by(strategy: str, role: str) -> str:
+def trained_model(strategy: str, role: str) -> str:
     """Say which model a strategy's plans train."""
     return f"another model: {strategy}" if role == Role.OTHER_MODEL else UNSHARDED
 
@@ -182,45 +182,45 @@ def over_pct(value: float | None, reference: float | None) -> float | None:
     return 100.0 * (value / reference - 1.0) if value is not None and reference else None
 
 
-def standings_by(key: Callable[[Standing], _Key], listed: Iterable[Standing]) -> dict[_Key, list[Standing]]:
+def standings_by(key: Callable[[Standing], _Key], standings: Iterable[Standing]) -> dict[_Key, list[Standing]]:
     """Return the standings of each key, keys in the order in which they first come."""
-    found: dict[_Key, list[Standing]] = {}
-    for one in listed:
-        found.setdefault(key(one), []).append(one)
-    return found
+    by_key: dict[_Key, list[Standing]] = {}
+    for one in standings:
+        by_key.setdefault(key(one), []).append(one)
+    return by_key
 
 
-def by_problem(listed: Iterable[Standing]) -> dict[tuple[str, str, str], list[Standing]]:
+def by_problem(standings: Iterable[Standing]) -> dict[tuple[str, str, str], list[Standing]]:
     """Return the standings of each problem, problems in the order in which they first come."""
-    return standings_by(lambda one: one.problem, listed)
+    return standings_by(lambda one: one.problem, standings)
 
 
-def by_strategy(listed: Iterable[Standing]) -> dict[str, list[Standing]]:
+def by_strategy(standings: Iterable[Standing]) -> dict[str, list[Standing]]:
     """Return the standings of each strategy, strategies in the order in which they first come."""
-    return standings_by(lambda one: one.strategy, listed)
+    return standings_by(lambda one: one.strategy, standings)
 
 
-def ranks_by_judge(rated: Sequence[tuple[float | None, float | None]]) -> list[tuple[int, int] | None]:
+def ranks_by_judge(steps: Sequence[tuple[float | None, float | None]]) -> list[tuple[int, int] | None]:
     """Return the places of rows, given the step of each by either judge: 1 is the shortest, equal steps share theirs.
 
     Places are among the rows that both judges rate; the others have None.
     """
-    both = [(a, b) for a, b in rated if a is not None and b is not None]
+    both = [(a, b) for a, b in steps if a is not None and b is not None]
 
     def place(judge: int, ms: float) -> int:
         return 1 + sum(pair[judge] < ms * (1.0 - SAME) for pair in both)
 
-    return [None if a is None or b is None else (place(0, a), place(1, b)) for a, b in rated]
+    return [None if a is None or b is None else (place(0, a), place(1, b)) for a, b in steps]
 
 
-def disagreement(listed: Iterable[Standing]) -> str:
+def disagreement(standings: Iterable[Standing]) -> str:
     """Say in a sentence which competitors either judge has first; empty where they have one in common.
 
     It is empty too where nothing is rated, or compared at all.
     """
-    competing = [one for one in listed if one.competes and one.mark is not None]
-    found = ranks_by_judge([(one.model_ms, one.torchrec_ms) for one in competing])
-    rated = [(one.name, places) for one, places in zip(competing, found, strict=True) if places is not None]
+    competing = [one for one in standings if one.competes and one.mark is not None]
+    ranks = ranks_by_judge([(one.model_ms, one.torchrec_ms) for one in competing])
+    rated = [(one.name, places) for one, places in zip(competing, ranks, strict=True) if places is not None]
     firsts = [sorted(name for name, places in rated if places[judge] == 1) for judge in (0, 1)]
     if set(firsts[0]) & set(firsts[1]) or not rated:
         return ""
@@ -235,7 +235,7 @@ def throughput_standing(row: Cells) -> Standing:
     """Return the standing that a row of a table of throughput states; ``over_best_pct`` is not in it."""
     vs_best_pct, p_slower = number(row, "vs_best_pct"), number(row, "p_slower_than_best")
     same = None if pd.isna(row["same_as_best"]) else bool(row["same_as_best"])
-    return _stated(
+    return _standing(
         row,
         step_ms=number(row, "step_ms_p50"),
         vs_best_pct=vs_best_pct,
@@ -252,35 +252,35 @@ def states_standings(table: pd.DataFrame) -> bool:
 
 def table_standings(table: pd.DataFrame) -> list[Standing]:
     """Return the standings that a study's table states, in its order; ties are with the best row of any role."""
-    found = []
+    standings = []
     for row in table.to_dict("records"):
         over_best_pct, tie = number(row, "over_best_pct"), text(row, "tie")
-        known = None if over_best_pct is None else TieMark.BEST if over_best_pct == 0 and not tie else TieMark(tie)
-        found.append(_stated(row, step_ms=number(row, "step_ms"), mark=known, budget=text(row, "budget")))
-    return found
+        tie_mark = None if over_best_pct is None else TieMark.BEST if over_best_pct == 0 and not tie else TieMark(tie)
+        standings.append(_standing(row, step_ms=number(row, "step_ms"), mark=tie_mark, budget=text(row, "budget")))
+    return standings
 
 
-def _stated(row: Mapping[Any, Any], **known: Any) -> Standing:
+def _standing(row: Mapping[Any, Any], **fields: Any) -> Standing:
     """Return what a row states in columns that all tables of standings have, with what else is known."""
     numbers = (
         "over_best_pct", "plan_s", "fit_s", "devices", "batch_size", "bound_ms", "over_bound_pct", "headroom_pct",
     )  # fmt: skip
-    given: Cells = {
+    cells: Cells = {
         **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "outcome", "cause")},
         **{name: number(row, name) for name in numbers},
     }
-    known["model_ms"] = number(row, "predicted_step_ms") if is_measured(given["backend"]) else known["step_ms"]
-    known["torchrec_ms"] = number(row, "torchrec_estimate_ms")
-    known["p_near"], known["family"] = number(row, "p_within_1.05"), text(row, "family")
-    known["memory"] = memory_of(number(row, "fills"))
-    return Standing(**given, low_ms=number(row, "step_ms_low"), high_ms=number(row, "step_ms_high"), **known)
+    fields["model_ms"] = number(row, "predicted_step_ms") if is_measured(cells["backend"]) else fields["step_ms"]
+    fields["torchrec_ms"] = number(row, "torchrec_estimate_ms")
+    fields["p_near"], fields["family"] = number(row, "p_within_1.05"), text(row, "family")
+    fields["memory"] = memory_of(number(row, "fills"))
+    return Standing(**cells, low_ms=number(row, "step_ms_low"), high_ms=number(row, "step_ms_high"), **fields)
 
 
-def memory_of(fills: float | None) -> str:
+def memory_of(hbm_share: float | None) -> str:
     """Say how much HBM there is for tables that take so large a share of it; empty where that is not known."""
-    if fills is None:
+    if hbm_share is None:
         return ""
-    return "short" if fills > 1.0 else "tight" if fills > TIGHT_FROM else "ample"
+    return "short" if hbm_share > 1.0 else "tight" if hbm_share > TIGHT_FROM else "ample"
 
 
 def number(row: Cells, key: str) -> float | None:

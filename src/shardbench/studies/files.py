@@ -7,7 +7,7 @@ import pandas as pd
 
 from shardbench.base.generated import check_files, write_files
 from shardbench.records.store import trial_store
-from shardbench.report.compare.versions import OtherVersions, compared
+from shardbench.report.compare.versions import OtherVersions, compare_versions
 from shardbench.report.page.chart import Chart
 from shardbench.report.page.study_chart import plot_chart
 from shardbench.report.page.write import Extra, write_page
@@ -57,7 +57,7 @@ def check_study_files(reproduction: Reproduction, results: Path) -> list[str]:
 def study_versions(reproduction: Reproduction, results: Path) -> OtherVersions:
     """Hold the versions of all studies' cells on record against those that are here."""
     cells = recorded_cells(reproduction, results)
-    return compared((record, cell_version(study, record.cell)) for study, record in cells)
+    return compare_versions((record, cell_version(study, record.cell)) for study, record in cells)
 
 
 def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:

@@ -132,7 +132,7 @@ class StudyWork(Work[Cell, CellRecord]):
         parts = [self._printed] if record.failure is not None and printed else []
         keep_log(self._options.results, record.key, parts)
 
-    def _record(self, cell: Cell, done: WorkerOutcome[CellRecord], environment: str) -> CellRecord:
+    def _record(self, cell: Cell, answer: WorkerOutcome[CellRecord], environment: str) -> CellRecord:
         """Record what a worker gave, or why it gave nothing, with the time that it took."""
         record = answer.value
         if isinstance(record, Failure):

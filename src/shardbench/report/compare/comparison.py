@@ -82,7 +82,7 @@ def compare_results(folder: Path | str, committed: Path | str) -> Comparison:
     ours, theirs = results_folder(folder), results_folder(committed)
     if ours.resolve() == theirs.resolve():
         raise BadInput(f"{ours} and {theirs} are one folder; name another one with --with")
-    matches = _matched(trial_records(ours), trial_records(theirs))
+    matches = _matches(trial_records(ours), trial_records(theirs))
     simulated = [_simulated(match) for match in matches if match.condition.backend is Backend.SIMULATED]
     of_ranks = [match for match in matches if match.condition.backend is Backend.MEASURED]
     measured = [row for match in of_ranks for row in _measured(match)]
@@ -158,7 +158,7 @@ def _other_version(ours: Row, theirs: Row) -> str:
     return "another machine file" if a.machine_hash != b.machine_hash else ""
 
 
-def _matched(ours: Mapping[str, list[Record]], theirs: Mapping[str, list[Record]]) -> list[_Match]:
+def _matches(ours: Mapping[str, list[Record]], theirs: Mapping[str, list[Record]]) -> list[_Match]:
     """Match the rows of our folder, in its order, and then list what only the committed one has."""
     mine, committed = _rows(ours), _rows(theirs)
     first = {place[1:]: place for place in reversed(committed)}
@@ -166,8 +166,8 @@ def _matched(ours: Mapping[str, list[Record]], theirs: Mapping[str, list[Record]
     places = {place: place if place in committed else first.get(place[1:]) for place in mine}
     pairs: list[tuple[Place, _RowOfRun | None, _RowOfRun | None]]
     pairs = [(place, mine[place], committed[other] if other else None) for place, other in places.items()]
-    taken = set(places.values())
-    pairs += [(place, None, row) for place, row in committed.items() if place not in taken]
+    used_places = set(places.values())
+    pairs += [(place, None, row) for place, row in committed.items() if place not in used_places]
     return [
         _Match(condition=condition, strategy=strategy, ours=row, theirs=other_row)
         for (_, condition, strategy), row, other_row in pairs
@@ -194,20 +194,20 @@ def _simulated(match: _Match) -> Cells:
     steps = [(a.timing.step_ms, b.timing.step_ms) for a, b in trials if a.timing and b.timing]
     if not steps:
         return cells | {"n": 0, "equal": False, "reason": "no seed in common"}
-    off = [100.0 * (float(np.median(a)) / float(np.median(b)) - 1.0) for a, b in steps]
+    differences_pct = [100.0 * (float(np.median(a)) / float(np.median(b)) - 1.0) for a, b in steps]
     equal = all(same(a, b) for a, b in steps)
     step_ms, committed_ms = (float(np.median(np.concatenate(of_run))) for of_run in zip(*steps))
     return cells | {
         "n": len(steps),
         "step_ms": step_ms,
         "committed_step_ms": committed_ms,
-        "difference_pct": 0.0 if equal else max(off, key=abs),
+        "difference_pct": 0.0 if equal else max(differences_pct, key=abs),
         "equal": equal,
-        "reason": "" if equal else _other_version(ours, theirs) or _why(trials),
+        "reason": "" if equal else _other_version(ours, theirs) or _reason(trials),
     }
 
 
-def _why(trials: Iterable[tuple[Record, Record]]) -> str:
+def _reason(trials: Iterable[tuple[Record, Record]]) -> str:
     """Say why trials of one workload and machine differ."""
     for ours, theirs in trials:
         if ours.planned and theirs.planned and ours.planned.plan_hash != theirs.planned.plan_hash:
@@ -225,10 +225,10 @@ def _measured(match: _Match) -> list[Cells]:
     ours, theirs = match.both_ok
     if not (ours.group.compared and theirs.group.compared):
         return [cells | {"reason": "more ranks than cores"}]
-    made = [cells | _ratio(ours, theirs, STEP, lambda row: row.medians_ms)]
+    rows = [cells | _ratio(ours, theirs, STEP, lambda row: row.medians_ms)]
     if ours.group.control is not None and ours.group.control == theirs.group.control:
-        made.append(cells | _ratio(ours, theirs, OVER_CONTROL, lambda row: row.ratios))
-    return made
+        rows.append(cells | _ratio(ours, theirs, OVER_CONTROL, lambda row: row.ratios))
+    return rows
 
 
 def _ratio(ours: _RowOfRun, theirs: _RowOfRun, quantity: str, numbers: Callable[[Row], tuple[float, ...]]) -> Cells:
@@ -262,7 +262,7 @@ def _order(matches: Iterable[_Match]) -> dict[str, tuple[Agreement, ...]]:
         if match.ours is not None and match.theirs is not None and match.ours.group.compared:
             suite = both.setdefault(match.ours.suite, {})
             suite.setdefault(match.condition, (match.ours.group, match.theirs.group))
-    return {suite: tuple(agreements(list(found.values()))) for suite, found in both.items()}
+    return {suite: tuple(agreements(list(pairs.values()))) for suite, pairs in both.items()}
 
 
 def _studies(ours: Studies, theirs: Studies) -> list[Cells]:
@@ -271,26 +271,26 @@ def _studies(ours: Studies, theirs: Studies) -> list[Cells]:
     A cell is equal where all its rows are, but for seconds; ``difference_pct`` is the largest of any number, in
     ``column`` of the cell ``key``, and none where what differs is no number, or was zero.
     """
-    found = []
+    rows = []
     for name in dict.fromkeys([*ours, *theirs]):
         mine, committed = ({cell.key: cell for cell in side.get(name, ())} for side in (ours, theirs))
         both = [key for key in mine if key in committed]
-        off = {key: _cell_difference(mine[key], committed[key]) for key in both}
-        worst = max(off, key=lambda key: off[key][0], default=None)
-        percent, column = off[worst] if worst is not None else (None, "")
-        found.append({
+        differences = {key: _cell_difference(mine[key], committed[key]) for key in both}
+        worst = max(differences, key=lambda key: differences[key][0], default=None)
+        percent, column = differences[worst] if worst is not None else (None, "")
+        rows.append({
             "baseline": name[0],
             "study": name[1],
             "backend": backends([*mine.values(), *committed.values()]),
             "cells_in_both": len(both),
             "only_this_run": len(mine) - len(both),
             "only_committed": len(committed) - len(both),
-            "equal": sum(not column for _, column in off.values()),
+            "equal": sum(not column for _, column in differences.values()),
             "difference_pct": None if percent == _WORDS else percent,
             "column": column,
             "key": worst if column else "",
         })  # fmt: skip
-    return found
+    return rows
 
 
 def _cell_difference(ours: CellRecord, theirs: CellRecord) -> tuple[float, str]:
@@ -325,18 +325,18 @@ def _percent(x: Value, y: Value) -> float:
 
 def _claims(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     keys = ["paper", "claim"]
-    wanted = [*keys, "backend", *VERDICTS, "ours", "unit"]
-    both = ours[wanted].merge(
-        theirs[wanted], on=keys, how="outer", suffixes=("", "_committed"), sort=False, indicator="where"
+    columns = [*keys, "backend", *VERDICTS, "ours", "unit"]
+    both = ours[columns].merge(
+        theirs[columns], on=keys, how="outer", suffixes=("", "_committed"), sort=False, indicator="where"
     )
     committed = [f"{name}_committed" for name in VERDICTS]
     alike = (both[list(VERDICTS)].to_numpy() == both[committed].to_numpy()).all(axis=1)
     names = {"left_only": ONLY, "right_only": COMMITTED_ONLY, "both": BOTH}
     where = both["where"].astype(str).map(names)
-    found = both.assign(
+    table = both.assign(
         where=where,
         backend=both["backend"].where(where != COMMITTED_ONLY, both["backend_committed"]),
         unit=both["unit"].where(where != COMMITTED_ONLY, both["unit_committed"]),
         equal=pd.Series(alike, index=both.index, dtype="boolean").where(where == BOTH),
     ).rename(columns={f"{name}_committed": f"committed_{name}" for name in (*VERDICTS, "ours")})
-    return found[list(CLAIM_COLUMNS)]
+    return table[list(CLAIM_COLUMNS)]

@@ -162,20 +162,20 @@ def _by_names(selector: str, records: Sequence[Record]) -> Record:
     matching = [record for record in records if _names(record)[: len(parts)] == parts]
     if not matching:
         near = closest_name(selector, {"/".join(_names(record)[: len(parts)]) for record in records})
-        perhaps = f"did you mean {near}?" if near else "shardbench report SUITE shows what there is"
-        raise BadInput(f"no record is {selector} ({SELECTOR}); {perhaps}")
+        hint = f"did you mean {near}?" if near else "shardbench report SUITE shows what there is"
+        raise BadInput(f"no record is {selector} ({SELECTOR}); {hint}")
     ordinary = [record for record in matching if not unusual(record.spec.exchange, record.spec.schedule)]
-    chosen = ordinary or matching
-    if len({Condition.of(record) for record in chosen}) > 1:
-        keys = ", ".join(record.key[: _LEAST_KEY * 2] for record in chosen[:_LEAST_KEY])
+    candidates = ordinary or matching
+    if len({Condition.of(record) for record in candidates}) > 1:
+        keys = ", ".join(record.key[: _LEAST_KEY * 2] for record in candidates[:_LEAST_KEY])
         raise BadInput(f"{selector} was trained in several ways: name a trial by the begin of its key, such as {keys}")
-    return min(chosen, key=lambda record: (record.spec.seed, record.spec.repeat))
+    return min(candidates, key=lambda record: (record.spec.seed, record.spec.repeat))
 
 
 def _names(record: Record) -> list[str]:
     spec = record.spec
-    named = (spec.suite, spec.workload, spec.machine, spec.backend.value, spec.strategy)
-    return [*named, str(spec.seed), str(spec.repeat)]
+    names = (spec.suite, spec.workload, spec.machine, spec.backend.value, spec.strategy)
+    return [*names, str(spec.seed), str(spec.repeat)]
 
 
 def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
@@ -251,18 +251,18 @@ def _check(a: Record, b: Record) -> None:
         ("version of the workload", a.spec.workload_fingerprint, b.spec.workload_fingerprint),
         ("version of the machine", a.spec.machine_hash, b.spec.machine_hash),
     )
-    for what, mine, other in (*pairs, *versions):
+    for field, mine, other in (*pairs, *versions):
         if mine != other:
-            name = what.replace("_", " ")
+            name = field.replace("_", " ")
             raise BadInput(f"the records differ in {name} ({mine} and {other}): only equal ones can be compared")
 
 
 def _trial(record: Record, *, twins: bool) -> ComparedTrial:
     timing, traffic, planned = _numbers(record)
     spec = record.spec
-    over = None
+    over_bound_pct = None
     if record.bounded and record.bound_ms:
-        over = 100.0 * (max(timing.embedding_ms) / record.bound_ms - 1.0)
+        over_bound_pct = 100.0 * (max(timing.embedding_ms) / record.bound_ms - 1.0)
     return ComparedTrial(
         key=record.key,
         name=f"{spec.strategy} (seed {spec.seed}, repeat {spec.repeat})" if twins else spec.strategy,
@@ -277,7 +277,7 @@ def _trial(record: Record, *, twins: bool) -> ComparedTrial:
         inter_bytes=sum(inter for _, inter in traffic.collectives.values()),
         collectives={name: sum(links) for name, links in traffic.collectives.items()},
         off_hbm_pct=100.0 * traffic.off_hbm_lookups / traffic.lookups if traffic.lookups else 0.0,
-        over_bound_pct=over,
+        over_bound_pct=over_bound_pct,
         groups=planned.groups,
     )
 
@@ -314,11 +314,11 @@ def _critical_ms(timing: Timing) -> dict[str, float]:
     """
     if timing.ranks is None:
         return dict(timing.phases_ms)
-    found = {}
+    phases_ms = {}
     for name in timing.phases_ms:
         of_ranks = [rank.phases_ms.get(name, 0.0) for rank in timing.ranks]
-        found[name] = min(of_ranks) if name in EXCHANGE_PHASES else max(of_ranks)
-    return found
+        phases_ms[name] = min(of_ranks) if name in EXCHANGE_PHASES else max(of_ranks)
+    return phases_ms
 
 
 def _phases(
@@ -327,9 +327,9 @@ def _phases(
     # The machine's speed differs between two trials by the ratio of the control's steps.
     speed = _ratio(slower, faster, by_control=True) * faster.step_ms / slower.step_ms if by_control else 1.0
     total = slower.step_ms - faster.step_ms
-    found = []
+    differences = []
     for name in names:
         one, other = faster.phases_ms.get(name, 0.0), slower.phases_ms.get(name, 0.0) * speed
         share = 100.0 * (other - one) / total if total > 0 and backend is Backend.SIMULATED else None
-        found.append(PhaseDifference(phase=name, faster_ms=one, slower_ms=other, share_pct=share))
-    return tuple(sorted(found, key=lambda phase: (-phase.saved_ms, phase.phase)))
+        differences.append(PhaseDifference(phase=name, faster_ms=one, slower_ms=other, share_pct=share))
+    return tuple(sorted(differences, key=lambda phase: (-phase.saved_ms, phase.phase)))

@@ -12,26 +12,29 @@ _OTHER_PHASES = 2
 _DIGITS = range(3, 7)
 
 
-def sentences(found: Explanation) -> list[str]:
+def sentences(explanation: Explanation) -> list[str]:
     """Put the explanation into words, one sentence a line, in ASCII."""
-    said = [_headline(found), *_of_noise(found), *_of_model(found), *_of_phases(found)]
-    said += [_of_straggler(side) for side in (found.faster, found.slower)]
-    said += _of_bytes(found)
-    both = (found.faster, found.slower)
-    said += [f"Sharding groups of {side.name}: {groups_text(side.groups)}." for side in both if side.groups is not None]
-    said.append(
-        f"Lookups off HBM: {found.faster.off_hbm_pct:.1f} % ({found.faster.name}), "
-        f"{found.slower.off_hbm_pct:.1f} % ({found.slower.name})."
+    both = faster, slower = explanation.faster, explanation.slower
+    lines = [_headline(explanation), *_of_noise(explanation), *_of_model(explanation), *_of_phases(explanation)]
+    lines += [_of_straggler(side) for side in both]
+    lines += _of_bytes(explanation)
+    lines += [
+        f"Sharding groups of {side.name}: {groups_text(side.groups)}." for side in both if side.groups is not None
+    ]
+    lines.append(
+        f"Lookups off HBM: {faster.off_hbm_pct:.1f} % ({faster.name}), {slower.off_hbm_pct:.1f} % ({slower.name})."
     )
-    over = [(side, side.over_bound_pct) for side in (found.faster, found.slower)]
-    known = [f"{'+' if pct >= 0 else ''}{significant(pct)} % ({side.name})" for side, pct in over if pct is not None]
-    said.append(
-        f"Slowest rank over the lower bound: {', '.join(known)}."
-        if known
+    over_bounds = [(side, side.over_bound_pct) for side in both]
+    distances = [
+        f"{'+' if pct >= 0 else ''}{significant(pct)} % ({side.name})" for side, pct in over_bounds if pct is not None
+    ]
+    lines.append(
+        f"Slowest rank over the lower bound: {', '.join(distances)}."
+        if distances
         else "The lower bound is proven under the cost model, for tables on devices: it says nothing about measured "
         "times, host lookups and batch schedules."
     )
-    return said
+    return lines
 
 
 def _apart(a: float, b: float) -> tuple[str, str]:
@@ -40,96 +43,100 @@ def _apart(a: float, b: float) -> tuple[str, str]:
     return next((two for two in texts if two[0] != two[1]), texts[0])
 
 
-def _headline(found: Explanation) -> str:
-    faster, slower = found.faster, found.slower
-    batch = f"batch {found.batch_size}"
-    where = ", ".join([f"{found.workload} on {found.machine}", found.backend, batch, *found.unusual])
-    if not found.difference_ms and not found.by_control:
+def _headline(explanation: Explanation) -> str:
+    faster, slower = explanation.faster, explanation.slower
+    batch = f"batch {explanation.batch_size}"
+    where = ", ".join(
+        [f"{explanation.workload} on {explanation.machine}", explanation.backend, batch, *explanation.unusual]
+    )
+    if not explanation.difference_ms and not explanation.by_control:
         return f"{faster.name} and {slower.name} take the same {significant(faster.step_ms)} ms a step ({where})."
-    noise = "" if found.noise_pct is None else f" the noise floor of {significant(found.noise_pct, 2)} %"
-    unknown = "; whether that is noise is unknown, nothing was repeated" if found.backend is Backend.MEASURED else ""
+    noise = "" if explanation.noise_pct is None else f" the noise floor of {significant(explanation.noise_pct, 2)} %"
+    unknown = (
+        "; whether that is noise is unknown, nothing was repeated" if explanation.backend is Backend.MEASURED else ""
+    )
     names, words = {
         None: (f"It is not known which of {faster.name} and {slower.name} is faster", unknown),
         True: (f"{faster.name} beats {slower.name}", f"; beyond{noise}" if noise else ""),
         False: (f"{faster.name} is not told apart from {slower.name}", f"; within{noise}" if noise else ""),
-    }[found.beyond_noise]
+    }[explanation.beyond_noise]
     one, other = _apart(faster.step_ms, slower.step_ms)
     # What drift did to the steps says nothing where their ratios to the control decide.
-    times = "" if found.by_control or not faster.step_ms else f", {_times(slower.step_ms, faster.step_ms)}"
+    times = "" if explanation.by_control or not faster.step_ms else f", {_times(slower.step_ms, faster.step_ms)}"
     return f"{names}: {one} against {other} ms a step{times} ({where}){words}."
 
 
-def _of_noise(found: Explanation) -> list[str]:
+def _of_noise(explanation: Explanation) -> list[str]:
     """Say by what measured records are compared and how much of that is noise; nothing of simulated ones."""
-    if found.backend is not Backend.MEASURED:
+    if explanation.backend is not Backend.MEASURED:
         return []
-    faster, slower = found.faster, found.slower
-    said = []
-    if faster.vs_control is not None and slower.vs_control is not None and found.by_control:
+    faster, slower = explanation.faster, explanation.slower
+    lines = []
+    if faster.vs_control is not None and slower.vs_control is not None and explanation.by_control:
         one, other = _apart(faster.vs_control, slower.vs_control)
-        said.append(
+        lines.append(
             "Compared by the ratio to the control plan, which the same ranks stepped in turn, so that what else the "
             f"machine did hits both: {one}x ({faster.name}) and {other}x ({slower.name}), "
-            f"{significant(found.ratio)}x apart."
+            f"{significant(explanation.ratio)}x apart."
         )
     else:
-        said.append("Compared by their steps: the trials have no common control plan, so drift is not told apart.")
-    said.append(
+        lines.append("Compared by their steps: the trials have no common control plan, so drift is not told apart.")
+    lines.append(
         "The noise floor is unknown and no order is claimed: no plan of the group was repeated."
-        if found.noise_pct is None
+        if explanation.noise_pct is None
         else "Noise floor: two single trials of one plan differ by less than "
-        f"{significant(found.noise_pct, 2)} % in 95 % of cases."
+        f"{significant(explanation.noise_pct, 2)} % in 95 % of cases."
     )
-    whole = found.all_trials
+    whole = explanation.all_trials
     if whole is not None:
         noise = {True: "beyond the noise", False: "within the noise", None: "beyond or within the unknown noise"}
-        said.append(
+        lines.append(
             f"Over all their trials ({whole.trials[0]} of {whole.faster}, {whole.trials[1]} of {whole.slower}) "
             f"{whole.slower} is {significant(whole.slower_pct, 2)} % slower, {noise[whole.beyond_noise]} of so many."
         )
-    return said
+    return lines
 
 
-def _of_model(found: Explanation) -> list[str]:
+def _of_model(explanation: Explanation) -> list[str]:
     """Say how sure the cost model is of the order of simulated records; nothing of measured ones."""
-    if found.backend is not Backend.SIMULATED or not found.difference_ms:
+    if explanation.backend is not Backend.SIMULATED or not explanation.difference_ms:
         return []
-    if found.p_faster is None:
+    if explanation.p_faster is None:
         return ["How sure the model is of that is unknown: the records have no draws of its constants."]
-    known = found.p_faster >= SURE
-    doubt = "" if known else f", and below {SURE:.0%} the order counts as open (~)".replace("%", " %")
-    share = "all" if found.p_faster == 1 else f"{math.floor(100.0 * found.p_faster)} % of the"
+    sure = explanation.p_faster >= SURE
+    doubt = "" if sure else f", and below {SURE:.0%} the order counts as open (~)".replace("%", " %")
+    share = "all" if explanation.p_faster == 1 else f"{math.floor(100.0 * explanation.p_faster)} % of the"
     return [
-        f"{found.faster.name} is the faster one in {share} draws of the model's constants and form within their "
+        f"{explanation.faster.name} is the faster one in {share} draws of the model's constants and form within their "
         f"held-out errors{doubt}."
     ]
 
 
-def _of_phases(found: Explanation) -> list[str]:
+def _of_phases(explanation: Explanation) -> list[str]:
     """Name the phase of the critical path that differs most, and others; of a tie only the phase that differs most."""
-    differing = [phase for phase in found.phases if phase.saved_ms]
+    differing = [phase for phase in explanation.phases if phase.saved_ms]
     if not differing:
-        return _of_measured_phases(found)
+        return _of_measured_phases(explanation)
     first, *rest = sorted(differing, key=lambda phase: -abs(phase.saved_ms))
-    if not found.beyond_noise:
+    if not explanation.beyond_noise:
         most = _of_phase(first, share=False)
-        said = [f"On the critical path they differ most in {most}; like the whole, that may be none."]
+        lines = [f"On the critical path they differ most in {most}; like the whole, that may be none."]
     elif differing[0].saved_ms > 0:
-        said = [f"What differs on the critical path is {_of_phase(differing[0])}."]
+        lines = [f"What differs on the critical path is {_of_phase(differing[0])}."]
         others = [phase for phase in (first, *rest) if phase is not differing[0]]
-        said += [f"Then {_of_phase(phase)}." for phase in others[:_OTHER_PHASES]]
+        lines += [f"Then {_of_phase(phase)}." for phase in others[:_OTHER_PHASES]]
     else:
-        said = ["No phase on the critical path is shorter: the medians of phases do not add up to the step."]
-    return said + _of_measured_phases(found)
+        lines = ["No phase on the critical path is shorter: the medians of phases do not add up to the step."]
+    return lines + _of_measured_phases(explanation)
 
 
-def _of_measured_phases(found: Explanation) -> list[str]:
-    if found.backend is not Backend.MEASURED:
+def _of_measured_phases(explanation: Explanation) -> list[str]:
+    if explanation.backend is not Backend.MEASURED:
         return []
-    speed = f", {found.slower.name}'s at the speed that the machine had for {found.faster.name}"
+    speed = f", {explanation.slower.name}'s at the speed that the machine had for {explanation.faster.name}"
     return [
         "Measured phases are the slowest rank's, of exchanges the time of the rank that waited least"
-        f"{speed if found.by_control else ''}; they need not add up to the step."
+        f"{speed if explanation.by_control else ''}; they need not add up to the step."
     ]
 
 
@@ -153,21 +160,21 @@ def _of_straggler(side: ComparedTrial) -> str:
     )
 
 
-def _of_bytes(found: Explanation) -> list[str]:
-    faster, slower = found.faster, found.slower
-    said = [
+def _of_bytes(explanation: Explanation) -> list[str]:
+    faster, slower = explanation.faster, explanation.slower
+    lines = [
         f"Bytes a step: {readable_bytes(faster.intra_bytes)} inside nodes and {readable_bytes(faster.inter_bytes)} "
         f"across ({faster.name}), {readable_bytes(slower.intra_bytes)} and {readable_bytes(slower.inter_bytes)} "
         f"({slower.name})."
     ]
     names = sorted(faster.collectives.keys() | slower.collectives.keys())
-    off = {name: faster.collectives.get(name, 0.0) - slower.collectives.get(name, 0.0) for name in names}
-    most = max(names, key=lambda name: abs(off[name]), default=None)
-    if most is not None and off[most]:
-        word = "less" if off[most] < 0 else "more"
+    differences = {name: faster.collectives.get(name, 0.0) - slower.collectives.get(name, 0.0) for name in names}
+    most = max(names, key=lambda name: abs(differences[name]), default=None)
+    if most is not None and differences[most]:
+        word = "less" if differences[most] < 0 else "more"
         name = most.replace("_", " ")
-        said.append(f"They differ most in the {name}: {readable_bytes(abs(off[most]))} {word}.")
-    return said
+        lines.append(f"They differ most in the {name}: {readable_bytes(abs(differences[most]))} {word}.")
+    return lines
 
 
 def _times(value: float, mean: float) -> str:

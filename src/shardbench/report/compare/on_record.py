@@ -27,39 +27,39 @@ class OnRecord:
     @property
     def lines(self) -> list[str]:
         """Say with what a run was compared, and with what it was not."""
-        said = []
+        lines = []
         if self.records:
-            stated = {one.provenance.commit for one in self.records if one.provenance is not None}
-            commits = ", ".join(sorted(commit[:_SHORT] for commit in stated if commit is not None)) or "not stated"
-            said.append(f"compared with {len(self.records)} trials in {self.folder} (commit {commits})")
+            hashes = {one.provenance.commit for one in self.records if one.provenance is not None}
+            commits = ", ".join(sorted(commit[:_SHORT] for commit in hashes if commit is not None)) or "not stated"
+            lines.append(f"compared with {len(self.records)} trials in {self.folder} (commit {commits})")
         if self.moved:
-            said.append(
+            lines.append(
                 f"not compared with {self.moved} trials in {self.folder}: they are of another workload, machine or "
                 "version than what is here"
             )
-        return said or [f"nothing to compare with in {self.folder}: it has no simulated trial of what was run"]
+        return lines or [f"nothing to compare with in {self.folder}: it has no simulated trial of what was run"]
 
 
-def on_record(folder: Path, suite: str, ran: Iterable[Record], here: Iterable[Record]) -> OnRecord:
-    """Return what a folder has of a suite under the conditions of the simulated trials that ``ran``.
+def on_record(folder: Path, suite: str, run: Iterable[Record], here: Iterable[Record]) -> OnRecord:
+    """Return what a folder has of a suite under the conditions of the simulated trials in ``run``.
 
     Strategies that are ``here``, in the run's own folder, are left out, and so are trials that another
     version judged. Measured ones never count, since they are of another session.
     """
-    simulated = [one for one in ran if one.spec.backend is Backend.SIMULATED]
-    asked: dict[Condition, list[Record]] = {}
+    simulated = [one for one in run if one.spec.backend is Backend.SIMULATED]
+    by_condition: dict[Condition, list[Record]] = {}
     for one in simulated:
-        asked.setdefault(Condition.of(one), []).append(one)
-    known = {(Condition.of(one), one.spec.strategy) for one in here}
-    found = [one for one in current(trial_store(folder, suite).read()) if Condition.of(one) in asked]
-    others = [one for one in found if (Condition.of(one), one.spec.strategy) not in known]
-    kept = [one for one in others if one.judged_here and _alike(one, asked[Condition.of(one)])]
-    return OnRecord(folder=folder, records=tuple(kept), moved=len(others) - len(kept))
+        by_condition.setdefault(Condition.of(one), []).append(one)
+    own_strategies = {(Condition.of(one), one.spec.strategy) for one in here}
+    records = [one for one in current(trial_store(folder, suite).read()) if Condition.of(one) in by_condition]
+    others = [one for one in records if (Condition.of(one), one.spec.strategy) not in own_strategies]
+    comparable = [one for one in others if one.judged_here and _alike(one, by_condition[Condition.of(one)])]
+    return OnRecord(folder=folder, records=tuple(comparable), moved=len(others) - len(comparable))
 
 
-def _alike(one: Record, ran: list[Record]) -> bool:
+def _alike(one: Record, run: list[Record]) -> bool:
     """Tell whether a trial on record is of the workload and the machine of all those that ran."""
-    versions = {(mine.spec.workload_fingerprint, mine.spec.machine_hash) for mine in ran}
+    versions = {(mine.spec.workload_fingerprint, mine.spec.machine_hash) for mine in run}
     return {(one.spec.workload_fingerprint, one.spec.machine_hash)} == versions
 
 
@@ -72,7 +72,7 @@ def place(group: Group, strategy: str) -> str:
         return f"{strategy}: no rank, {why}"
     own = group.estimate(row).value
     number = 1 + sum(group.estimate(other).value < own * (1.0 - SAME) for other in rivals)
-    unsure = sum(not _told_apart(group, row, other) for other in rivals)
+    unsure = sum(not _differ(group, row, other) for other in rivals)
     more = f", not told apart from {unsure} of the others" if unsure else ""
     return f"{strategy}: rank {number} of {len(rivals) + 1}{more}"
 
@@ -90,7 +90,7 @@ def _no_place(group: Group, row: Row | None, rivals: list[Row]) -> str:
     return "no other strategy ran beside it" + (", and steps of other sessions are not compared" if measured else "")
 
 
-def _told_apart(group: Group, row: Row, other: Row) -> bool:
+def _differ(group: Group, row: Row, other: Row) -> bool:
     if same([group.estimate(row).value], [group.estimate(other).value]):
         return False
     if group.condition.backend is Backend.MEASURED:

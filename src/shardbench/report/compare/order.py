@@ -66,13 +66,13 @@ def agreement(records: Iterable[Record], again: Iterable[Record]) -> list[Agreem
 
 def agreements(both: Iterable[tuple[Group, Group]]) -> list[Agreement]:
     """Compare groups of the first and of the second run, one by one; the last one is of all where there are several."""
-    found = [_of_group(group, other) for group, other in both]
-    return [*found, _together(found)] if len(found) > 1 else found
+    group_agreements = [_of_group(group, other) for group, other in both]
+    return [*group_agreements, _together(group_agreements)] if len(group_agreements) > 1 else group_agreements
 
 
 def _measured(records: Iterable[Record]) -> dict[Condition, Group]:
-    found = groups(record for record in records if record.spec.backend is Backend.MEASURED)
-    return {group.condition: group for group in found if group.compared}
+    measured_groups = groups(record for record in records if record.spec.backend is Backend.MEASURED)
+    return {group.condition: group for group in measured_groups if group.compared}
 
 
 def _of_group(group: Group, other: Group) -> Agreement:
@@ -116,22 +116,22 @@ def _pct(part: int | None, whole: int) -> float | None:
     return 100.0 * part / whole if part is not None and whole else None
 
 
-def _together(found: Sequence[Agreement]) -> Agreement:
+def _together(group_agreements: Sequence[Agreement]) -> Agreement:
     """Sum over the groups; pairs of a group whose noise is unknown count as not told apart."""
-    beyond = sum(one.pairs_beyond_noise or 0 for one in found)
-    same, pairs = sum(one.same_order or 0 for one in found), sum(one.pairs for one in found)
+    beyond = sum(one.pairs_beyond_noise or 0 for one in group_agreements)
+    same, pairs = sum(one.same_order or 0 for one in group_agreements), sum(one.pairs for one in group_agreements)
     return Agreement(
         workload=EVERYTHING,
         machine=EVERYTHING,
-        strategies=sum(one.strategies for one in found),
+        strategies=sum(one.strategies for one in group_agreements),
         pairs=pairs,
         pairs_beyond_noise=beyond,
         beyond_noise_pct=_pct(beyond, pairs),
         same_order=same,
         same_order_pct=_pct(same, beyond),
-        opposite_beyond_noise=sum(one.opposite_beyond_noise or 0 for one in found),
-        same_plan_pairs=sum(one.same_plan_pairs for one in found),
-        same_plan_beyond_noise=sum(one.same_plan_beyond_noise or 0 for one in found),
+        opposite_beyond_noise=sum(one.opposite_beyond_noise or 0 for one in group_agreements),
+        same_plan_pairs=sum(one.same_plan_pairs for one in group_agreements),
+        same_plan_beyond_noise=sum(one.same_plan_beyond_noise or 0 for one in group_agreements),
     )
 
 
@@ -153,7 +153,7 @@ def text_line(one: Agreement) -> str:
     )
 
 
-def expected_file(results: Path, suite: str, found: Sequence[Agreement]) -> dict[Path, str]:
+def expected_file(results: Path, suite: str, group_agreements: Sequence[Agreement]) -> dict[Path, str]:
     """Give the path and the text of ``<results>/tables/<suite>/agreement.csv``."""
-    rows = ([cell_text(getattr(one, column)) for column in COLUMNS] for one in found)
+    rows = ([cell_text(getattr(one, column)) for column in COLUMNS] for one in group_agreements)
     return {results / "tables" / suite / FILE: csv_text(COLUMNS, rows)}

@@ -22,14 +22,14 @@ class OtherVersions:
         """Say it in a line; none where all records are of the versions that are here."""
         if not self.other:
             return []
-        counted = ", ".join(f"{name} ({count})" for name, count in self.other.items())
+        counts = ", ".join(f"{name} ({count})" for name, count in self.other.items())
         number = sum(self.other.values())
-        return [f"{number} of {self.records} records are of other versions, a run makes them again: {counted}"]
+        return [f"{number} of {self.records} records are of other versions, a run makes them again: {counts}"]
 
 
 def other_versions(records: Iterable[Record]) -> OtherVersions:
     """Count trials of other versions than those that are here."""
-    return compared((record, trial_version(record)) for record in records)
+    return compare_versions((record, trial_version(record)) for record in records)
 
 
 def trial_version(record: Record) -> str | None:
@@ -39,8 +39,8 @@ def trial_version(record: Record) -> str | None:
     return strategy_version(record.about)
 
 
-def compared(records: Iterable[tuple[BaseRecord, str | None]]) -> OtherVersions:
+def compare_versions(records: Iterable[tuple[BaseRecord, str | None]]) -> OtherVersions:
     """Compare each record with the version by which it would be made now."""
-    looked_at = list(records)
-    other = Counter(record.about for record, version in looked_at if not record.is_of(version))
-    return OtherVersions(records=len(looked_at), other=dict(sorted(other.items())))
+    pairs = list(records)
+    other = Counter(record.about for record, version in pairs if not record.is_of(version))
+    return OtherVersions(records=len(pairs), other=dict(sorted(other.items())))

@@ -47,7 +47,7 @@ class PlacedPart:
     table_rows: int
     columns: int
     table_columns: int
-    placed: str
+    placement_text: str
     """How the segment is placed, in words."""
     memory: str
     bytes: float
@@ -68,7 +68,7 @@ class Holder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explored:
+class ExploredPlan:
     """A plan, holder by holder."""
 
     strategies: tuple[str, ...]
@@ -80,32 +80,32 @@ class Explored:
     holders_in_all: int
 
 
-def explored(results: Path, group: Group, most: int) -> tuple[list[Explored], int]:
+def explored_plans(results: Path, group: Group, most: int) -> tuple[list[ExploredPlan], int]:
     """Return plans of a group's fastest strategies, at most so many different ones, and how many are kept no more.
 
     Raises BadInput where a kept plan is not a plan.
     """
-    found: list[Explored] = []
-    lost = 0
+    plans: list[ExploredPlan] = []
+    missing = 0
     for hash_, rows in list(_by_plan(group).items())[:most]:
         if plan_path(results, hash_).is_file():
-            found.append(_explored(results, rows[0].records[0], tuple(row.strategy for row in rows)))
+            plans.append(_explored_plan(results, rows[0].records[0], tuple(row.strategy for row in rows)))
         else:
-            lost += 1
-    return found, lost
+            missing += 1
+    return plans, missing
 
 
 def _by_plan(group: Group) -> dict[str, list[Row]]:
     """Return rows by the plan of their first trial, fastest first."""
-    found: dict[str, list[Row]] = {}
+    rows_by_plan: dict[str, list[Row]] = {}
     for row in sorted(group.ok_rows, key=lambda row: (group.estimate(row).value, row.strategy)):
         planned = row.records[0].planned
         if planned is not None:
-            found.setdefault(planned.plan_hash, []).append(row)
-    return found
+            rows_by_plan.setdefault(planned.plan_hash, []).append(row)
+    return rows_by_plan
 
 
-def _explored(results: Path, record: Record, strategies: tuple[str, ...]) -> Explored:
+def _explored_plan(results: Path, record: Record, strategies: tuple[str, ...]) -> ExploredPlan:
     planned = record.planned
     if planned is None:
         raise BadInput(f"record {record.key} has no plan")
@@ -115,7 +115,7 @@ def _explored(results: Path, record: Record, strategies: tuple[str, ...]) -> Exp
     plan = Plan.from_json(path.read_bytes(), str(path))
     lookups = _stored_lookups(lookups_path(results, planned.plan_hash, record.spec.workload_fingerprint), plan)
     holders, in_all = holders_of(plan, planned, record.spec.precision, record.spec.optimizer, lookups)
-    return Explored(
+    return ExploredPlan(
         strategies=strategies, key=record.key, plan_hash=planned.plan_hash, segments=len(plan.segments),
         holders=tuple(holders), holders_in_all=in_all,
     )  # fmt: skip
@@ -125,10 +125,10 @@ def _stored_lookups(path: Path, plan: Plan) -> Floats | None:
     """Return a sample's lookups in each segment of the plan, by the train split; None where not kept."""
     if not path.is_file():
         return None
-    found = np.asarray(from_json(tuple[float, ...], path.read_bytes(), str(path)), dtype=np.float64)
-    if found.shape != (len(plan.segments),):
-        raise BadInput(f"{path} has lookups of {len(found)} segments, the plan has {len(plan.segments)}")
-    return found
+    lookups = np.asarray(from_json(tuple[float, ...], path.read_bytes(), str(path)), dtype=np.float64)
+    if lookups.shape != (len(plan.segments),):
+        raise BadInput(f"{path} has lookups of {len(lookups)} segments, the plan has {len(plan.segments)}")
+    return lookups
 
 
 def holders_of(
@@ -138,17 +138,17 @@ def holders_of(
     nodes = len(planned.host_memory_bytes)
     shares = [list(_shares(segment, plan, nodes)) for segment in plan.segments]
     row_bytes = [s.columns * precision.bytes + optimizer.state_bytes(s.columns) for s in plan.segments]
-    held = np.zeros(plan.world_size + nodes)
-    asked = np.zeros(plan.world_size + nodes)
-    for i, given in enumerate(shares):
-        for share in given:
+    bytes_held = np.zeros(plan.world_size + nodes)
+    lookups_asked = np.zeros(plan.world_size + nodes)
+    for i, segment_shares in enumerate(shares):
+        for share in segment_shares:
             for place, rows in share.rows.items():
-                held[place] += rows * row_bytes[i]
-                asked[place] += 0.0 if lookups is None else lookups[i] * share.of_lookups
-    order = np.argsort(-held, kind="stable")
+                bytes_held[place] += rows * row_bytes[i]
+                lookups_asked[place] += 0.0 if lookups is None else lookups[i] * share.of_lookups
+    order = np.argsort(-bytes_held, kind="stable")
     tables = plan.by_table()
     holders = []
-    for place in [int(place) for place in order[:DEVICES] if held[place] > 0]:
+    for place in [int(place) for place in order[:DEVICES] if bytes_held[place] > 0]:
         parts = [
             _part(
                 segment,
@@ -166,13 +166,13 @@ def holders_of(
         holders.append(
             Holder(
                 name=f"rank {place}" if place < plan.world_size else f"host of node {place - plan.world_size}",
-                bytes=float(held[place]),
-                lookups=None if lookups is None else float(asked[place]),
+                bytes=float(bytes_held[place]),
+                lookups=None if lookups is None else float(lookups_asked[place]),
                 parts=_first(parts),
                 parts_in_all=len(parts),
             )
         )
-    return holders, int((held > 0).sum())
+    return holders, int((bytes_held > 0).sum())
 
 
 class _Share(NamedTuple):
@@ -226,7 +226,7 @@ def _part(
         table_rows=max(other.row_stop for other in of_table),
         columns=segment.columns,
         table_columns=max(other.column_stop for other in of_table),
-        placed=_words(segment.placement, groups),
+        placement_text=_words(segment.placement, groups),
         memory="host" if on_host else str(tier).upper(),
         bytes=float(bytes_),
         lookups=lookups,
@@ -234,15 +234,15 @@ def _part(
 
 
 def _words(place: Placement, groups: ShardingGroups | None) -> str:
-    whole = "node" if groups is None else f"sharding group of {groups.size} ranks"
+    extent = "node" if groups is None else f"sharding group of {groups.size} ranks"
     if isinstance(place, RowWise):
         return f"dealt over {len(place.ranks)} ranks"
     if isinstance(place, Replicated):
         return f"a copy on each of {len(place.ranks)} ranks"
     if isinstance(place, GroupSharded):
-        return f"a copy in each {whole}, dealt over it"
+        return f"a copy in each {extent}, dealt over it"
     if isinstance(place, OnLocalRank):
-        return f"a copy in each {whole}"
+        return f"a copy in each {extent}"
     return "here alone"
 
 

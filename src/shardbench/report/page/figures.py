@@ -42,15 +42,15 @@ def figures(group: Group, numbers: Numbers) -> list[Chart]:
     if not rows:
         return []
     name = f"{group.condition.title} on {group.condition.machine}"
-    made = [
+    charts = [
         _steps(group, rows, numbers, name),
         _ranks(group, rows, numbers, name),
         _traffic(rows, numbers, name),
         _memory(rows, numbers, name),
     ]
     if group.condition.backend is Backend.MEASURED:
-        made.append(_model_error(rows, numbers, name))
-    return [chart for chart in made if chart is not None]
+        charts.append(_model_error(rows, numbers, name))
+    return [chart for chart in charts if chart is not None]
 
 
 def _steps(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart:
@@ -73,7 +73,7 @@ def step_bars(group: Group, rows: list[Row], numbers: Numbers) -> tuple[list[Bar
     bars = []
     for row in rows:
         parts = tuple(row.typical(read(phase)) or 0.0 for phase in phases)
-        said = ", ".join(f"{_words(phase)} {significant(part)}" for phase, part in zip(phases, parts) if part)
+        phase_texts = ", ".join(f"{_words(phase)} {significant(part)}" for phase, part in zip(phases, parts) if part)
         step = row.step
         bars.append(
             Bars(
@@ -81,7 +81,7 @@ def step_bars(group: Group, rows: list[Row], numbers: Numbers) -> tuple[list[Bar
                 name=row.title,
                 parts=parts,
                 value=f"{significant(step.value)} ms",
-                says=f"{row.title}: step {significant(step.value)} ms; {said}",
+                words=f"{row.title}: step {significant(step.value)} ms; {phase_texts}",
                 whole=step.value,
                 low=step.low,
                 high=step.high,
@@ -96,10 +96,10 @@ def _ranks(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart 
         times = row.kernels_ms
         if times:
             longest = significant(max(times))
-            said = f"{row.title}: {_spread(times, significant)} ms"
+            words = f"{row.title}: {_spread(times, significant)} ms"
             devices.append(
                 Devices(
-                    strategy=numbers[row.strategy], name=row.title, values=(times,), value=f"max {longest}", says=said
+                    strategy=numbers[row.strategy], name=row.title, values=(times,), value=f"max {longest}", words=words
                 )
             )
     if not devices:
@@ -114,7 +114,9 @@ def _ranks(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart 
     drawing = side_by_side(
         f"Embedding time per rank of {name}", devices, "ms of embedding kernels per iteration", references
     )
-    keys = tuple((f"{series_look(series)} dashed", f"{what} {significant(value)} ms") for what, value, series in bounds)
+    keys = tuple(
+        (f"{series_look(series)} dashed", f"{bound} {significant(value)} ms") for bound, value, series in bounds
+    )
     return Chart(caption=caption, drawings=(drawing,), legend=keys)
 
 
@@ -122,41 +124,41 @@ def bounds_of(group: Group, rows: list[Row]) -> list[tuple[str, float, int]]:
     """Return the name, the ms and the number of the colour of each bound that is proven for a group."""
     if group.condition.backend is not Backend.SIMULATED:
         return []
-    found = []
+    bound_lines = []
     for name, number, series in _BOUNDS:
         bounds = [number(record) for row in rows for record in row.records if record.bounded]
-        known = [bound for bound in bounds if bound is not None]
-        if known:
-            found.append((name, min(known), series))
-    return found
+        proven = [bound for bound in bounds if bound is not None]
+        if proven:
+            bound_lines.append((name, min(proven), series))
+    return bound_lines
 
 
 def _traffic(rows: list[Row], numbers: Numbers, name: str) -> Chart:
-    sent = {row.strategy: bytes_by_link(row) for row in rows}
-    shown = [i for i in range(len(_LINKS)) if any(parts[i] for parts in sent.values())]
-    size, unit = _unit(sum(parts) for parts in sent.values())
+    bytes_by_strategy = {row.strategy: bytes_by_link(row) for row in rows}
+    links = [i for i in range(len(_LINKS)) if any(parts[i] for parts in bytes_by_strategy.values())]
+    size, unit = _unit(sum(parts) for parts in bytes_by_strategy.values())
     bars = []
     for row in rows:
-        parts = sent[row.strategy]
-        said = ", ".join(f"{_LINKS[i]} {readable_bytes(parts[i])}" for i in shown if parts[i])
+        parts = bytes_by_strategy[row.strategy]
+        link_texts = ", ".join(f"{_LINKS[i]} {readable_bytes(parts[i])}" for i in links if parts[i])
         bars.append(
             Bars(
                 strategy=numbers[row.strategy],
                 name=row.title,
-                parts=tuple(parts[i] / size for i in shown),
+                parts=tuple(parts[i] / size for i in links),
                 value=readable_bytes(sum(parts)),
-                says=f"{row.title}: {said}",
+                words=f"{row.title}: {link_texts}",
             )
         )
     drawing = stacked(f"Traffic by link of {name}", bars, f"{unit} sent per iteration, all ranks together")
     caption = f"Traffic by link: bytes sent per iteration, all ranks together. {_CAPPED}"
-    return Chart(caption=caption, drawings=(drawing,), legend=legend([_LINKS[i] for i in shown]))
+    return Chart(caption=caption, drawings=(drawing,), legend=legend([_LINKS[i] for i in links]))
 
 
 def bytes_by_link(row: Row) -> tuple[float, ...]:
     """Return typical bytes an iteration by the links of the chart of traffic; the row must be ok."""
-    reads = [link_bytes(names, link) for names in (EXCHANGES, REDUCTIONS) for link in (0, 1)]
-    return tuple(row.typical(read) or 0.0 for read in (*reads, of_traffic(_host_link_bytes)))
+    readers = [link_bytes(names, link) for names in (EXCHANGES, REDUCTIONS) for link in (0, 1)]
+    return tuple(row.typical(read) or 0.0 for read in (*readers, of_traffic(_host_link_bytes)))
 
 
 def _host_link_bytes(totals: TrafficTotals) -> float:
@@ -166,20 +168,20 @@ def _host_link_bytes(totals: TrafficTotals) -> float:
 
 
 def _memory(rows: list[Row], numbers: Numbers, name: str) -> Chart:
-    held = {row.strategy: [_planned_bytes(row, read) for read in _MEMORIES.values()] for row in rows}
-    shown = [i for i in range(len(_MEMORIES)) if any(max(kinds[i], default=0) for kinds in held.values())]
-    size, unit = _unit(max(kind, default=0) for kinds in held.values() for kind in kinds)
+    held_bytes = {row.strategy: [_planned_bytes(row, read) for read in _MEMORIES.values()] for row in rows}
+    memories = [i for i in range(len(_MEMORIES)) if any(max(kinds[i], default=0) for kinds in held_bytes.values())]
+    size, unit = _unit(max(kind, default=0) for kinds in held_bytes.values() for kind in kinds)
     devices = []
     for row in rows:
-        kinds = [(what, values) for what, values in zip(_MEMORIES, held[row.strategy]) if any(values)]
-        said = "; ".join(f"{what}: {_spread(values, readable_bytes)}" for what, values in kinds)
+        kinds = [(memory, values) for memory, values in zip(_MEMORIES, held_bytes[row.strategy]) if any(values)]
+        memory_texts = "; ".join(f"{memory}: {_spread(values, readable_bytes)}" for memory, values in kinds)
         devices.append(
             Devices(
                 strategy=numbers[row.strategy],
                 name=row.title,
-                values=tuple(tuple(value / size for value in held[row.strategy][i]) for i in shown),
-                value=f"max {readable_bytes(max(held[row.strategy][0], default=0))}",
-                says=f"{row.title}: {said}",
+                values=tuple(tuple(value / size for value in held_bytes[row.strategy][i]) for i in memories),
+                value=f"max {readable_bytes(max(held_bytes[row.strategy][0], default=0))}",
+                words=f"{row.title}: {memory_texts}",
             )
         )
     caption = (
@@ -187,7 +189,7 @@ def _memory(rows: list[Row], numbers: Numbers, name: str) -> Chart:
         f"fullest device's HBM. {_CAPPED}"
     )
     drawing = side_by_side(f"Memory by device of {name}", devices, f"{unit} held")
-    return Chart(caption=caption, drawings=(drawing,), legend=legend([list(_MEMORIES)[i] for i in shown]))
+    return Chart(caption=caption, drawings=(drawing,), legend=legend([list(_MEMORIES)[i] for i in memories]))
 
 
 _MEMORIES: dict[str, Callable[[Planned], tuple[int, ...]]] = {
@@ -216,14 +218,14 @@ def _model_error(rows: list[Row], numbers: Numbers, name: str) -> Chart | None:
         x_title="predicted (ms, log)",
         y_title="measured (ms, log)",
     )
-    drawn = [
+    dots = [
         NamedPoint(
             look=strategy_look(row.strategy), x=x, y=y, name="", strategy=numbers[row.strategy],
-            says=f"{row.title}: predicted {significant(x)} ms, measured {significant(y)} ms",
+            words=f"{row.title}: predicted {significant(x)} ms, measured {significant(y)} ms",
         )
         for row, (x, y) in pairs
     ]  # fmt: skip
-    drawing = frame.drawn(f"Predicted against measured of {name}", diagonal(frame) + points(frame, drawn))
+    drawing = frame.draw(f"Predicted against measured of {name}", diagonal(frame) + points(frame, dots))
     caption = (
         "Predicted against measured embedding time (CPU time where ranks have one), a dot a rank and trial; on the "
         "line the model is right."

@@ -43,7 +43,7 @@ class Matrix:
 def matrix(standings: Iterable[Standing]) -> Matrix:
     """Return the cells of all problems; strategies that do not compete are in a cell only where they are its best."""
     problems = by_problem(standings)
-    cells = {key: _cell(number, listed) for number, (key, listed) in enumerate(problems.items())}
+    cells = {key: _cell(number, of_problem) for number, (key, of_problem) in enumerate(problems.items())}
     columns = sorted(dict.fromkeys(key[1:] for key in cells), key=lambda column: is_measured(column[1]))
     rows = tuple(
         (workload, tuple(cells.get((workload, *column)) for column in columns))
@@ -52,9 +52,9 @@ def matrix(standings: Iterable[Standing]) -> Matrix:
     return Matrix(machines=tuple(columns), rows=rows)
 
 
-def _cell(number: int, listed: Sequence[Standing]) -> MatrixCell:
-    ok = sorted((one for one in listed if one.ok), key=_over_best)
-    failed = len({one.strategy for one in listed}) - len({one.strategy for one in ok})
+def _cell(number: int, standings: Sequence[Standing]) -> MatrixCell:
+    ok = sorted((one for one in standings if one.ok), key=_over_best)
+    failed = len({one.strategy for one in standings}) - len({one.strategy for one in ok})
     # The best of a strategy's budgets stands for it.
     firsts = [own[0] for own in by_strategy([one for one in ok if one.competes]).values()]
     if not firsts:
@@ -66,18 +66,18 @@ def _cell(number: int, listed: Sequence[Standing]) -> MatrixCell:
     unknown = any(one.mark is TieMark.UNKNOWN for one in firsts)
     rest = [one for one in others if one not in ties]
     # Where a reference is ahead and ties are with it, they say nothing of the competitors among each other.
-    led = ok[0].mark is TieMark.BEST and not ok[0].competes
+    behind = ok[0].mark is TieMark.BEST and not ok[0].competes
     limit = "the noise" if is_measured(best.backend) else "the model's error"
     ends = interval(best.low_ms, best.high_ms)
     return MatrixCell(
         number=number,
         best=best.name,
         step=f"{significant(best.step_ms or 0.0)} ms" + (f" ({ends})" if ends else ""),
-        ties="" if led else _ties(ties),
-        sure=_led(ok[0], best) if led else _sure(best, len(ties), rest, limit, unknown=unknown),
-        certain=not ties and not unknown and not led,
+        ties="" if behind else _ties(ties),
+        sure=_behind_reference(ok[0], best) if behind else _sure(best, len(ties), rest, limit, unknown=unknown),
+        certain=not ties and not unknown and not behind,
         failed=failed,
-        judges=disagreement(listed),
+        judges=disagreement(standings),
     )
 
 
@@ -85,10 +85,10 @@ def _over_best(one: Standing) -> tuple[float, str]:
     return one.over_best_pct or 0.0, one.strategy
 
 
-def _led(reference: Standing, best: Standing) -> str:
-    known = f", tie {best.tie}" if best.tie else ""
+def _behind_reference(reference: Standing, best: Standing) -> str:
+    tie = f", tie {best.tie}" if best.tie else ""
     over = percent(best.over_best_pct or 0.0)
-    return f"{over} over {reference.name} (reference){known}; order of the others not judged"
+    return f"{over} over {reference.name} (reference){tie}; order of the others not judged"
 
 
 def _sure(best: Standing, ties: int, rest: Sequence[Standing], limit: str, *, unknown: bool) -> str:
@@ -103,5 +103,5 @@ def _sure(best: Standing, ties: int, rest: Sequence[Standing], limit: str, *, un
 
 
 def _ties(ties: Sequence[Standing]) -> str:
-    named = ", ".join(f"{one.strategy} {one.tie}" for one in ties[:_NAMED])
-    return f"{named} and {len(ties) - _NAMED} more" if len(ties) > _NAMED else named
+    names = ", ".join(f"{one.strategy} {one.tie}" for one in ties[:_NAMED])
+    return f"{names} and {len(ties) - _NAMED} more" if len(ties) > _NAMED else names

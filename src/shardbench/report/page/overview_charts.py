@@ -17,31 +17,31 @@ _FURTHEST = 10.0
 """Factor of the best at which profiles end."""
 _LEAST_S = 1e-3
 """Shorter planning times are drawn here: a clock does not tell them apart from starting."""
-_Found = Mapping[tuple[str, str], Sequence[PerformanceProfile]]
+_ByBudget = Mapping[tuple[str, str], Sequence[PerformanceProfile]]
 
 
-def profiles(found: _Found, numbers: Mapping[str, int]) -> Chart | None:
+def profiles(by_budget: _ByBudget, numbers: Mapping[str, int]) -> Chart | None:
     """Return a chart of each backend's and budget's profiles; None where there is one problem."""
     drawings = {}
-    for (backend, budget), listed in found.items():
-        if listed[0].problems > 1:
+    for (backend, budget), of_budget in by_budget.items():
+        if of_budget[0].problems > 1:
             # A few failures of a factor of ten would squash what the others differ by.
-            most = float(np.quantile([ratio for one in listed for ratio in one.ratios] or [1.0], 0.9))
+            most = float(np.quantile([ratio for one in of_budget for ratio in one.ratios] or [1.0], 0.9))
             largest = float(np.clip(most * 1.1, 1.1, _FURTHEST))
             name = f"Performance profiles, {backend}, {budget}"
-            drawings[backend, budget] = profile_drawing(listed, largest, name, numbers=numbers)
+            drawings[backend, budget] = profile_drawing(of_budget, largest, name, numbers=numbers)
     caption = (
         "Performance profiles: the share of problems whose step is within a factor (x) of the best found by any "
         "strategy with any budget. At 1 how often a strategy is the best; a problem that it failed is never within."
     )
-    return _charts(caption, drawings, found)
+    return _charts(caption, drawings, by_budget)
 
 
-def pareto(found: _Found, numbers: Mapping[str, int]) -> Chart | None:
+def pareto(by_budget: _ByBudget, numbers: Mapping[str, int]) -> Chart | None:
     """Return charts of the mean step over the best by planning seconds; None where nothing was planned."""
     drawings = {}
-    for (backend, budget), listed in found.items():
-        timed = [one for one in listed if one.ratios and one.plan_s is not None]
+    for (backend, budget), of_budget in by_budget.items():
+        timed = [one for one in of_budget if one.ratios and one.plan_s is not None]
         if timed:
             drawings[backend, budget] = _plane(timed, numbers, f"{backend}, {budget}")
     caption = (
@@ -50,10 +50,10 @@ def pareto(found: _Found, numbers: Mapping[str, int]) -> Chart | None:
         "frontier: nothing is both faster to plan and better. Hollow: some problems failed, so that the mean is of the "
         "others and no part of the frontier. Beyond three medians a point lies at the edge, with its factor."
     )
-    return _charts(caption, drawings, found)
+    return _charts(caption, drawings, by_budget)
 
 
-def _plane(timed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what: str) -> str:
+def _plane(timed: Sequence[PerformanceProfile], numbers: Mapping[str, int], name: str) -> str:
     highest = CAP * float(np.median([one.mean_ratio for one in timed]))
     seconds = [_seconds(one.plan_s) for one in timed] + [_seconds(_whole_s(one)) for one in timed]
     frame = Frame(
@@ -64,11 +64,11 @@ def _plane(timed: Sequence[PerformanceProfile], numbers: Mapping[str, int], what
         x_title="seconds to plan (median, log)",
         y_title="step over the best (geometric mean, log)",
     )
-    drawn = [
+    dots = [
         _point(one, numbers[one.strategy], highest)
         for one in sorted(timed, key=lambda one: (one.mean_ratio, one.strategy))
     ]
-    return frame.drawn(f"Speed against planning time, {what}", staircase(frame, frontier(timed)) + points(frame, drawn))
+    return frame.draw(f"Speed against planning time, {name}", staircase(frame, frontier(timed)) + points(frame, dots))
 
 
 def _point(one: PerformanceProfile, number: int, highest: float) -> NamedPoint:
@@ -78,7 +78,7 @@ def _point(one: PerformanceProfile, number: int, highest: float) -> NamedPoint:
         x=_seconds(one.plan_s),
         y=one.mean_ratio,
         name=one.strategy if one.mean_ratio <= highest else f"{one.strategy} ({significant(one.mean_ratio)}x)",
-        says=(
+        words=(
             f"{one.strategy}: {significant(one.mean_ratio)} times the best on {len(one.ratios)} of {one.problems} "
             f"problems, {significant(one.plan_s or 0.0)} s to plan{fit}"
         ),
@@ -90,12 +90,12 @@ def _point(one: PerformanceProfile, number: int, highest: float) -> NamedPoint:
 
 def frontier(timed: Sequence[PerformanceProfile]) -> list[tuple[float, float]]:
     """Return (seconds, mean ratio) of those that none is both as quick to plan and better than; quickest first."""
-    found: list[tuple[float, float]] = []
+    corners: list[tuple[float, float]] = []
     ordered = sorted((_seconds(one.plan_s), one.mean_ratio) for one in timed if one.complete)
     for seconds, ratio in ordered:
-        if not found or ratio < found[-1][1]:
-            found.append((seconds, ratio))
-    return found
+        if not corners or ratio < corners[-1][1]:
+            corners.append((seconds, ratio))
+    return corners
 
 
 def _whole_s(one: PerformanceProfile) -> float:
@@ -106,10 +106,10 @@ def _seconds(value: float | None) -> float:
     return max(value or 0.0, _LEAST_S)
 
 
-def _charts(caption: str, drawings: Mapping[tuple[str, str], str], found: _Found) -> Chart | None:
+def _charts(caption: str, drawings: Mapping[tuple[str, str], str], by_budget: _ByBudget) -> Chart | None:
     titles = []
     for backend, budget in drawings:
         budgeted = "" if budget == AS_RUN else f", budget {budget}"
-        problems = found[backend, budget][0].problems
+        problems = by_budget[backend, budget][0].problems
         titles.append(f"{backend}{budgeted}: {problems} problem{'s' if problems > 1 else ''}")
     return Chart(caption=caption, drawings=tuple(drawings.values()), titles=tuple(titles)) if drawings else None

@@ -6,9 +6,9 @@ const UNITS = { kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12, million: 1e6, billion: 1e9,
 /** The number that a cell begins with, in its unit; null where it begins with none. */
 function numberOf(text) {
   if (text === "best" || text === "=") return 0;
-  const found = /^[<>~]?\s*([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?)\s*([A-Za-z%]+)?/.exec(text);
-  if (!found) return null;
-  return Number(found[1].replaceAll(",", "")) * (UNITS[found[2]] ?? 1);
+  const match = /^[<>~]?\s*([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?)\s*([A-Za-z%]+)?/.exec(text);
+  if (!match) return null;
+  return Number(match[1].replaceAll(",", "")) * (UNITS[match[2]] ?? 1);
 }
 
 /** Sorts a table's rows by a column; cells without a number come last either way. */
@@ -42,11 +42,11 @@ for (const table of document.querySelectorAll("table.sortable")) {
 function stack(chart) {
   const top = Number(chart.dataset.top);
   const height = Number(chart.dataset.row);
-  const shown = [...chart.querySelectorAll(":scope > g[data-s]")].filter((row) => !row.classList.contains("off"));
-  shown.forEach((row, place) => row.setAttribute("transform", `translate(0 ${top + place * height})`));
+  const visible = [...chart.querySelectorAll(":scope > g[data-s]")].filter((row) => !row.classList.contains("off"));
+  visible.forEach((row, place) => row.setAttribute("transform", `translate(0 ${top + place * height})`));
   const axis = chart.querySelector(".axis");
   chart.dataset.below ??= chart.viewBox.baseVal.height - axis.transform.baseVal.getItem(0).matrix.f;
-  const bottom = top + shown.length * height;
+  const bottom = top + visible.length * height;
   axis.setAttribute("transform", `translate(0 ${bottom})`);
   chart.setAttribute("viewBox", `0 0 ${chart.viewBox.baseVal.width} ${bottom + Number(chart.dataset.below)}`);
 }
@@ -150,33 +150,33 @@ function rank(board, chosen) {
     const budget = one.backend === "measured" || !chosen.budget || one.budget === chosen.budget;
     return budget && (!chosen.devices || String(one.devices) === chosen.devices) && (!chosen.memory || one.memory === chosen.memory);
   });
-  const found = [...body.rows].map((row) => {
+  const rows = [...body.rows].map((row) => {
     const own = board.rows.filter(([s, problem]) => String(s) === row.dataset.s && left[problem]);
     const shares = backends.map((backend) => {
       const of = own.filter(([, problem]) => board.problems[problem].backend === backend);
-      return of.length ? { value: shareOf(of, board.problems), ended: of.filter((one) => one[2] !== null).length, all: of.length, of } : null;
+      return of.length ? { value: shareOf(of, board.problems), finished: of.filter((one) => one[2] !== null).length, all: of.length, of } : null;
     });
     return { row, shares, competes: board.competing[row.dataset.s] };
   });
   const by = Math.max(0, backends.indexOf(chosen.backend));
   const value = (one) => one.shares[by]?.value ?? -1;
-  found.sort((a, b) => value(b) - value(a));
-  for (const one of found) {
-    const better = found.filter((other) => other.competes && value(other) > value(one) + 1e-6).length;
+  rows.sort((a, b) => value(b) - value(a));
+  for (const one of rows) {
+    const better = rows.filter((other) => other.competes && value(other) > value(one) + 1e-6).length;
     const cells = [...one.row.cells];
     cells[0].textContent = one.competes && one.shares[by] ? String(1 + better) : "-";
     one.shares.forEach((share, i) => {
       bar(cells[2 + 2 * i], share && `${(100 * share.value).toFixed(0)} %`, share?.value);
-      cells[3 + 2 * i].textContent = share ? `${share.ended} of ${share.all}` : "";
+      cells[3 + 2 * i].textContent = share ? `${share.finished} of ${share.all}` : "";
     });
-    const spent = (one.shares[by]?.of ?? []).filter((each) => each[2] !== null).map((each) => each[3]);
+    const seconds = (one.shares[by]?.of ?? []).filter((each) => each[2] !== null).map((each) => each[3]);
     cells.at(-1).dataset.most = 60;
-    bar(cells.at(-1), spent.length ? digits(middle(spent)) : null, spent.length ? middle(spent) : 0);
+    bar(cells.at(-1), seconds.length ? digits(middle(seconds)) : null, seconds.length ? middle(seconds) : 0);
   }
-  body.append(...found.map((one) => one.row));
+  body.append(...rows.map((one) => one.row));
   for (const head of ranked.tHead.rows[0].cells) head.removeAttribute("aria-sort");
-  const counted = backends.map((backend) => `${left.filter((is, i) => is && board.problems[i].backend === backend).length} ${backend}`);
-  document.getElementById("counted").textContent = `Problems that the filters leave: ${counted.join(", ")}.`;
+  const counts = backends.map((backend) => `${left.filter((is, i) => is && board.problems[i].backend === backend).length} ${backend}`);
+  document.getElementById("counted").textContent = `Problems that the filters leave: ${counts.join(", ")}.`;
 }
 
 if (ranked) {

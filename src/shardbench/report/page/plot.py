@@ -34,8 +34,8 @@ class Plot:
 
     def series_of(self, frame: pd.DataFrame) -> list[Any]:
         """Return the series to draw, one of None where there are none; raises BadInput where a column is missing."""
-        named = [self.x, self.y, self.series, self.low, self.high, self.facet]
-        absent = [name for name in named if name is not None and name not in frame.columns]
+        columns = [self.x, self.y, self.series, self.low, self.high, self.facet]
+        absent = [name for name in columns if name is not None and name not in frame.columns]
         if absent:
             raise BadInput(f"plot '{self.title}': table {self.table} has no column '{absent[0]}'")
         return [*(self.shown or dict.fromkeys(frame[self.series]))] if self.series else [None]
@@ -48,10 +48,10 @@ class Plot:
         """Return the rows of a panel, all where there is one panel."""
         return frame if facet is None else frame[frame[self.facet] == facet]
 
-    def drawn_of(self, part: pd.DataFrame, series: Sequence[Any]) -> Iterator[tuple[int, Any, Look, pd.DataFrame]]:
+    def series_points(self, part: pd.DataFrame, series: Sequence[Any]) -> Iterator[tuple[int, Any, Look, pd.DataFrame]]:
         """Yield number, name, look and known points of each series that has some in the part."""
         for number, (name, look) in enumerate(zip(series, looks(self.series, series))):
             rows = part if name is None else part[part[self.series] == name]
-            known = rows.dropna(subset=[self.x, self.y])
-            if len(known):
-                yield number, name, look, known
+            points = rows.dropna(subset=[self.x, self.y])
+            if len(points):
+                yield number, name, look, points

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from shardbench.report.page.chart import Chart
 from shardbench.report.page.palette import series_look
 from shardbench.report.page.svg.rows import Bars, Reference, stacked
-from shardbench.report.standing import AS_RUN, Standing, by_problem, by_strategy, titled
-from shardbench.report.tables.text import interval, percent, seconds, shown, significant
+from shardbench.report.standing import AS_RUN, Standing, by_problem, by_strategy, display_name
+from shardbench.report.tables.text import interval, number_text, percent, seconds, significant
 
 PROBLEM_HEADERS = (
     "strategy", "budget", "outcome", "step (ms)", "95 % interval (ms)", "over bound", "over best", "tie", "plan (s)",
@@ -38,26 +38,26 @@ def problem_tables(standings: Iterable[Standing], numbers: Mapping[str, int]) ->
             backend=backend,
             note=", ".join(
                 f"{words} {value:,.0f}" if words == "batch" else f"{value:,.0f} {words}"
-                for words, value in (("devices", listed[0].devices), ("batch", listed[0].batch_size))
+                for words, value in (("devices", of_problem[0].devices), ("batch", of_problem[0].batch_size))
                 if value is not None
             ),
-            chart=_chart(f"{workload} on {machine}", listed, numbers),
-            rows=tuple((numbers[one.strategy], one.outcome, one.record, _cells(one)) for one in listed),
+            chart=_chart(f"{workload} on {machine}", of_problem, numbers),
+            rows=tuple((numbers[one.strategy], one.outcome, one.record, _cells(one)) for one in of_problem),
         )
-        for (workload, machine, backend), listed in by_problem(standings).items()
+        for (workload, machine, backend), of_problem in by_problem(standings).items()
     ]
 
 
-def _chart(title: str, listed: Sequence[Standing], numbers: Mapping[str, int]) -> Chart | None:
-    ended = by_strategy([one for one in listed if one.ok])
-    if not ended:
+def _chart(title: str, standings: Sequence[Standing], numbers: Mapping[str, int]) -> Chart | None:
+    finished = by_strategy([one for one in standings if one.ok])
+    if not finished:
         return None
-    bounds = [one.bound_ms for one in listed if one.bound_ms is not None]
+    bounds = [one.bound_ms for one in standings if one.bound_ms is not None]
     references = [Reference(value=min(bounds), series=_BOUND_COLOUR)] if bounds else []
     keys = tuple(
         (f"{series_look(line.series)} dashed", f"lower bound {significant(line.value)} ms") for line in references
     )
-    bars = [_bar(own[0], numbers[name]) for name, own in ended.items()]
+    bars = [_bar(own[0], numbers[name]) for name, own in finished.items()]
     drawing = stacked(f"Steps of {title}", bars, "ms per step", references)
     return Chart(caption="Step and its 95 % interval; an arrow marks what is beyond.", drawings=(drawing,), legend=keys)
 
@@ -69,7 +69,7 @@ def _bar(one: Standing, number: int) -> Bars:
         name=one.name,
         parts=(step_ms,),
         value=f"{significant(step_ms)} ms",
-        says=f"{one.name}: {significant(step_ms)} ms" + (f", {ends}" if ends else ""),
+        words=f"{one.name}: {significant(step_ms)} ms" + (f", {ends}" if ends else ""),
         whole=one.step_ms,
         low=one.low_ms,
         high=one.high_ms,
@@ -78,16 +78,16 @@ def _bar(one: Standing, number: int) -> Bars:
 
 def _cells(one: Standing) -> tuple[str, ...]:
     return (
-        titled(one.strategy, one.role),
+        display_name(one.strategy, one.role),
         "" if one.budget == AS_RUN else one.budget,
         one.outcome,
-        shown(one.step_ms),
+        number_text(one.step_ms),
         interval(one.low_ms, one.high_ms),
-        shown(one.over_bound_pct, percent),
-        shown(one.over_best_pct, percent),
+        number_text(one.over_bound_pct, percent),
+        number_text(one.over_best_pct, percent),
         one.tie,
-        shown(one.plan_s, seconds),
-        shown(one.fit_s, seconds),
-        shown(one.headroom_pct, "{:.1f} %".format),
+        number_text(one.plan_s, seconds),
+        number_text(one.fit_s, seconds),
+        number_text(one.headroom_pct, "{:.1f} %".format),
         one.cause,
     )

@@ -6,7 +6,7 @@ import pandas as pd
 
 from shardbench.base.errors import BadInput
 from shardbench.report.page.palette import strategy_look
-from shardbench.report.page.profiles import LARGEST, NAMED, PerformanceProfile, ranked
+from shardbench.report.page.profiles import LARGEST, NAMED, PerformanceProfile, ranked_profiles
 from shardbench.report.page.svg.marks import drawing, text
 from shardbench.report.page.svg.picture import picture_file
 from shardbench.report.page.svg.plane import Frame, Line, lines
@@ -18,18 +18,18 @@ _HEAD = 24
 
 
 def profile_drawing(
-    listed: Sequence[PerformanceProfile],
+    profiles: Sequence[PerformanceProfile],
     largest: float,
     name: str,
     *,
     numbers: Mapping[str, int] | None = None,
-    named: int | None = None,
+    in_colour: int | None = None,
     head: Sequence[str] = (),
 ) -> str:
     """Return profiles up to a factor as SVG, below the lines of ``head``.
 
-    Profiles after the first ``named`` are grey and without a name. ``numbers`` are the strategies' on a page, which can
-    hide them.
+    Profiles after the first ``in_colour`` are grey and without a name. ``numbers`` are the strategies' on a page, which
+    can hide them.
     """
     top = _HEAD * len(head)
     frame = Frame(
@@ -40,10 +40,10 @@ def profile_drawing(
         x_title="step over the best (factor, log)",
         y_title="share of problems",
     )
-    coloured = {one.strategy for one in listed[:named]}
+    coloured = {one.strategy for one in profiles[:in_colour]}
     # Grey lines lie below the others; the names at the right stand in the order of the lines' ends.
-    order = sorted(listed, key=lambda one: (one.strategy in coloured, -one.within(largest), one.strategy))
-    drawn = [
+    order = sorted(profiles, key=lambda one: (one.strategy in coloured, -one.within(largest), one.strategy))
+    curves = [
         Line(
             look=strategy_look(one.strategy) if one.strategy in coloured else None,
             points=one.corners(largest),
@@ -54,8 +54,8 @@ def profile_drawing(
         )
         for one in order
     ]
-    said = [text(8, 18 + _HEAD * i, words, kind="" if i else "head") for i, words in enumerate(head)]
-    return drawing(frame.width, frame.height, name, "".join(said) + frame.inside(lines(frame, drawn)))
+    heading = [text(8, 18 + _HEAD * i, words, kind="" if i else "head") for i, words in enumerate(head)]
+    return drawing(frame.width, frame.height, name, "".join(heading) + frame.inside(lines(frame, curves)))
 
 
 def profile_picture(steps: pd.DataFrame, backend: str, budget: str) -> str:
@@ -63,13 +63,14 @@ def profile_picture(steps: pd.DataFrame, backend: str, budget: str) -> str:
 
     Raises BadInput where there is none of the backend and budget.
     """
-    listed = ranked(table_standings(steps)).get((backend, budget))
-    if listed is None:
+    profiles = ranked_profiles(table_standings(steps)).get((backend, budget))
+    if profiles is None:
         raise BadInput(f"the leaderboard has no {backend} row of a competitor with the budget {budget}")
     versions = ", ".join(f"{version}" for version in sorted(set(steps["version"])))
     head = "Share of problems on which a strategy's step is within a factor of the best"
     note = (
-        f"{backend}; leaderboard version {versions}; {listed[0].problems} problems (workload x machine); "
-        f"{budget} for learning and planning" + (f"; grey: {len(listed) - NAMED} others" if len(listed) > NAMED else "")
+        f"{backend}; leaderboard version {versions}; {profiles[0].problems} problems (workload x machine); "
+        f"{budget} for learning and planning"
+        + (f"; grey: {len(profiles) - NAMED} others" if len(profiles) > NAMED else "")
     )
-    return picture_file(profile_drawing(listed, LARGEST, head, named=NAMED, head=(head, note)))
+    return picture_file(profile_drawing(profiles, LARGEST, head, in_colour=NAMED, head=(head, note)))

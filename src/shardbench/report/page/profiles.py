@@ -66,17 +66,17 @@ def performance_profiles(standings: Iterable[Standing]) -> dict[tuple[str, str],
 
     The problems are those that anybody was asked with that budget; one that a strategy was not asked it did not end.
     """
-    found = standings_by(lambda one: (one.backend, one.budget), standings)
+    by_budget = standings_by(lambda one: (one.backend, one.budget), standings)
     return {
-        key: [_profile(name, own, len(by_problem(listed))) for name, own in by_strategy(listed).items()]
-        for key, listed in found.items()
+        key: [_profile(name, own, len(by_problem(of_budget))) for name, own in by_strategy(of_budget).items()]
+        for key, of_budget in by_budget.items()
     }
 
 
-def ranked(standings: Iterable[Standing]) -> dict[tuple[str, str], list[PerformanceProfile]]:
+def ranked_profiles(standings: Iterable[Standing]) -> dict[tuple[str, str], list[PerformanceProfile]]:
     """Return the competitors' profiles by (backend, budget), the one with the largest area under it first."""
-    found = performance_profiles(one for one in standings if one.competes)
-    return {key: sorted(listed, key=lambda one: (-one.area, one.strategy)) for key, listed in found.items()}
+    by_budget = performance_profiles(one for one in standings if one.competes)
+    return {key: sorted(profiles, key=lambda one: (-one.area, one.strategy)) for key, profiles in by_budget.items()}
 
 
 def _profile(strategy: str, own: list[Standing], problems: int) -> PerformanceProfile:
@@ -92,5 +92,5 @@ def _profile(strategy: str, own: list[Standing], problems: int) -> PerformancePr
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
+    numbers = [value for value in values if value is not None]
+    return float(np.median(numbers)) if numbers else None

@@ -26,7 +26,7 @@ class Share:
     """How often a strategy is near the best, of how many problems."""
 
     value: float
-    ended: int
+    finished: int
     problems: int
 
     @property
@@ -77,11 +77,11 @@ def ranking(standings: Sequence[Standing], numbers: Mapping[str, int]) -> Rankin
         return None
     backends = tuple(sorted({one.backend for one in standings}, key=is_measured))
     budgets = tuple(sorted({one.budget for one in standings if one.backend == backends[0]}, key=longest_first))
-    shown = [one for one in standings if is_measured(one.backend) or one.budget == budgets[0]]
+    of_budget = [one for one in standings if is_measured(one.backend) or one.budget == budgets[0]]
     competing = {one.strategy for one in standings if one.competes}
     rows = [
         replace(_row(name, own, backends, numbers[name]), reference=name not in competing)
-        for name, own in by_strategy(shown).items()
+        for name, own in by_strategy(of_budget).items()
     ]
     return Ranking(
         backends=backends,
@@ -128,7 +128,7 @@ def _share(own: Sequence[Standing]) -> Share | None:
     for one in own:
         families.setdefault(one.family, []).append(near(one) or 0.0)
     value = sum(sum(each) / len(each) for each in families.values()) / len(families)
-    return Share(value=value, ended=sum(one.ok for one in own), problems=len(own))
+    return Share(value=value, finished=sum(one.ok for one in own), problems=len(own))
 
 
 def _in_order(rows: Iterable[Ranked], backend: str) -> list[Ranked]:
@@ -139,29 +139,29 @@ def _in_order(rows: Iterable[Ranked], backend: str) -> list[Ranked]:
         return -1.0 if share is None else share.value
 
     ordered = sorted(rows, key=lambda row: (-value(row), row.name))
-    asked = [row for row in ordered if not row.reference and row.shares[backend] is not None]
-    ranks = {row.name: 1 + sum(value(other) > value(row) + SAME for other in asked) for row in asked}
+    competitors = [row for row in ordered if not row.reference and row.shares[backend] is not None]
+    ranks = {row.name: 1 + sum(value(other) > value(row) + SAME for other in competitors) for row in competitors}
     return [replace(row, rank=ranks.get(row.name)) for row in ordered]
 
 
 def _data(standings: Sequence[Standing], numbers: Mapping[str, int], competing: set[str]) -> str:
     problems: dict[tuple[str, ...], int] = {}
-    listed: list[dict[str, Any]] = []
+    problem_rows: list[dict[str, Any]] = []
     rows = []
     for one in standings:
         key = (*one.problem, one.budget)
         if key not in problems:
-            problems[key] = len(listed)
-            listed.append(
+            problems[key] = len(problem_rows)
+            problem_rows.append(
                 {
                     "backend": one.backend, "budget": one.budget, "devices": int(one.devices or 0),
                     "memory": one.memory, "family": one.family,
                 }
             )  # fmt: skip
         share = near(one)
-        spent = round((one.plan_s or 0.0) + (one.fit_s or 0.0), 6)
-        rows.append([numbers[one.strategy], problems[key], None if share is None else round(share, 6), spent])
+        search_s = round((one.plan_s or 0.0) + (one.fit_s or 0.0), 6)
+        rows.append([numbers[one.strategy], problems[key], None if share is None else round(share, 6), search_s])
     names = {str(numbers[name]): name in competing for name in {one.strategy for one in standings}}
-    text = json.dumps({"problems": listed, "rows": rows, "competing": names}, separators=(",", ":"))
+    text = json.dumps({"problems": problem_rows, "rows": rows, "competing": names}, separators=(",", ":"))
     # It stands in a script element: no text may end that.
     return text.replace("<", "\\u003c")

@@ -36,26 +36,26 @@ class RecordLine:
 
 def record_rows(group: Group, numbers: dict[str, int]) -> list[RecordLine]:
     """Return all records of a group, by strategy, seed and repeat."""
-    return [_listed(record, row.strategy, numbers[row.strategy]) for row in group.rows for record in row.records]
+    return [_record_line(record, row.strategy, numbers[row.strategy]) for row in group.rows for record in row.records]
 
 
 def made_by(records: Sequence[BaseRecord]) -> list[str]:
     """Return the commits and the days of the records, one line each."""
-    stated = [record.provenance for record in records if record.provenance is not None]
+    provenances = [record.provenance for record in records if record.provenance is not None]
     lines = []
-    if stated:
-        days = sorted(f"{one.started:%Y-%m-%d}" for one in stated)
+    if provenances:
+        days = sorted(f"{one.started:%Y-%m-%d}" for one in provenances)
         lines.append(f"Recorded {days[0]}" + (f" to {days[-1]}" if days[-1] != days[0] else ""))
-        commits = Counter(_commit(one.commit, dirty=one.dirty) for one in stated).most_common()
-        named = ", ".join(f"{commit} ({count})" for commit, count in commits[:_COMMITS])
+        commits = Counter(_commit(one.commit, dirty=one.dirty) for one in provenances).most_common()
+        names = ", ".join(f"{commit} ({count})" for commit, count in commits[:_COMMITS])
         more = f" and {len(commits) - _COMMITS} more" if len(commits) > _COMMITS else ""
-        lines.append(f"by commit {named}{more}")
-    if len(stated) < len(records):
-        lines.append(f"{len(records) - len(stated)} state no commit")
+        lines.append(f"by commit {names}{more}")
+    if len(provenances) < len(records):
+        lines.append(f"{len(records) - len(provenances)} state no commit")
     return lines
 
 
-def _listed(record: Record, strategy: str, number: int) -> RecordLine:
+def _record_line(record: Record, strategy: str, number: int) -> RecordLine:
     provenance, spec = record.provenance, record.spec
     steps = record.timing.step_ms if record.timing is not None else ()
     return RecordLine(

@@ -22,47 +22,47 @@ def plot_chart(plot: Plot, frame: pd.DataFrame) -> Chart:
     Intervals are drawn where ``low`` and ``high`` are named. Raises BadInput where the table lacks a column.
     """
     series, facets = plot.series_of(frame), plot.facets_of(frame)
-    known = frame if plot.series is None else frame[frame[plot.series].isin(series)]
-    known = known.dropna(subset=[plot.x, plot.y])
+    points = frame if plot.series is None else frame[frame[plot.series].isin(series)]
+    points = points.dropna(subset=[plot.x, plot.y])
     drawings, titles, width = [], [], _ONE if len(facets) == 1 else _SEVERAL
     for facet in facets:
-        part = plot.part_of(known, facet)
+        part = plot.part_of(points, facet)
         if len(part):
-            titles.append("" if facet is None else f"{_words(str(plot.facet))} = {_named(facet)}")
-            drawings.append(_panel(plot, part, known, series, titles[-1], width=width))
+            titles.append("" if facet is None else f"{_words(str(plot.facet))} = {_text(facet)}")
+            drawings.append(_panel(plot, part, points, series, titles[-1], width=width))
     kind = "mark " if plot.series == STRATEGY and not plot.bars else ""
-    keys = [(f"{kind}{look}", _named(name)) for look, name in zip(looks(plot.series, series), series) if plot.series]
+    keys = [(f"{kind}{look}", _text(name)) for look, name in zip(looks(plot.series, series), series) if plot.series]
     return Chart(
         caption=plot.title, drawings=tuple(drawings), legend=tuple(keys), titles=tuple(titles), panels=len(facets) > 1
     )
 
 
 def _panel(
-    plot: Plot, part: pd.DataFrame, known: pd.DataFrame, series: Sequence[object], title: str, *, width: float
+    plot: Plot, part: pd.DataFrame, all_points: pd.DataFrame, series: Sequence[object], title: str, *, width: float
 ) -> str:
     numeric = pd.api.types.is_numeric_dtype(part[plot.x]) and not plot.bars
-    names = () if numeric else tuple(dict.fromkeys(map(_named, part[plot.x])))
+    names = () if numeric else tuple(dict.fromkeys(map(_text, part[plot.x])))
     ends = 64.0, width - 16.0
     frame = Frame(
         width=width,
         height=_HEIGHT + (50 if names else 0),
         x=categories(names, *ends) if names else span(part[plot.x].astype(float), *ends, log=plot.log_x),
-        y=_upwards(plot, known),
+        y=_upwards(plot, all_points),
         x_title=_words(plot.x),
         y_title=_words(plot.y),
     )
     body: list[str] = []
-    drawn = []
-    for number, _, look, rows in plot.drawn_of(part, series):
-        x = rows[plot.x].astype(float) if numeric else rows[plot.x].map(lambda value: names.index(_named(value)))
+    curves = []
+    for number, _, look, rows in plot.series_points(part, series):
+        x = rows[plot.x].astype(float) if numeric else rows[plot.x].map(lambda value: names.index(_text(value)))
         y = rows[plot.y].astype(float)
         if plot.bars:
             body.append(columns(frame, number, len(series), look, list(zip(x, y))))
             continue
         order = np.argsort(x.to_numpy(), kind="stable")
-        found = list(zip(x.iloc[order].astype(float), y.iloc[order]))
-        drawn.append(Line(look=look, points=tuple(found), intervals=_intervals(plot, rows.iloc[order])))
-    return frame.drawn(f"{plot.title} {title}".strip(), "".join(body) + lines(frame, drawn))
+        pairs = list(zip(x.iloc[order].astype(float), y.iloc[order]))
+        curves.append(Line(look=look, points=tuple(pairs), intervals=_intervals(plot, rows.iloc[order])))
+    return frame.draw(f"{plot.title} {title}".strip(), "".join(body) + lines(frame, curves))
 
 
 def _intervals(plot: Plot, rows: pd.DataFrame) -> tuple[tuple[float, float], ...]:
@@ -74,8 +74,8 @@ def _intervals(plot: Plot, rows: pd.DataFrame) -> tuple[tuple[float, float], ...
     return tuple((float(low), float(high)) for low, high in filled.itertuples(index=False))
 
 
-def _upwards(plot: Plot, known: pd.DataFrame) -> Scale:
-    values = known[[plot.y, *filter(None, (plot.low, plot.high))]].astype(float).to_numpy().ravel()
+def _upwards(plot: Plot, points: pd.DataFrame) -> Scale:
+    values = points[[plot.y, *filter(None, (plot.low, plot.high))]].astype(float).to_numpy().ravel()
     values = [float(value) for value in values if np.isfinite(value)]
     if plot.bars:
         values.append(0.0)
@@ -86,7 +86,7 @@ def _words(column: str) -> str:
     return column.replace("_", " ")
 
 
-def _named(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, float | np.floating):
         return f"{float(value):.10g}"
     return str(value)

@@ -20,7 +20,7 @@ from shardbench.records.record import Record
 from shardbench.report.compare.versions import other_versions
 from shardbench.report.groups import Group, current, groups, ordinary, suite_standings
 from shardbench.report.page.chart import Chart
-from shardbench.report.page.explorer import Explored, explored
+from shardbench.report.page.explorer import ExploredPlan, explored_plans
 from shardbench.report.page.figures import figures
 from shardbench.report.page.overview import matrix
 from shardbench.report.page.overview_charts import pareto, profiles
@@ -101,9 +101,9 @@ def write_page(
     """
     path = results / "pages" / f"{name}.html"
     hashes = {*environments, *(record.environment for record in current(records))}
-    stored = {path.stem for path in (results / "environments").glob("*.json")}
-    known = {key: load(results, key) if key in stored else None for key in sorted(hashes)}
-    text = page(name, records, known, extras, code, cells=cells, results=results, study=study)
+    hashes_on_disk = {path.stem for path in (results / "environments").glob("*.json")}
+    by_hash = {key: load(results, key) if key in hashes_on_disk else None for key in sorted(hashes)}
+    text = page(name, records, by_hash, extras, code, cells=cells, results=results, study=study)
     write_atomically(path, text, encoding="utf-8")
     return path
 
@@ -123,20 +123,22 @@ def page(
     grouped = groups(records)
     frames = tables(records)
     standings = suite_standings(grouped) if study is None else list(study.standings)
-    named = {row.strategy for group in grouped for row in group.rows} | {one.strategy for one in standings}
-    numbers = {name: number for number, name in enumerate(sorted(named))}
-    found = _simulated_first(performance_profiles(suite_standings(ordinary(grouped)) if study is None else standings))
+    names = {row.strategy for group in grouped for row in group.rows} | {one.strategy for one in standings}
+    numbers = {name: number for number, name in enumerate(sorted(names))}
+    by_budget = _simulated_first(
+        performance_profiles(suite_standings(ordinary(grouped)) if study is None else standings)
+    )
     # The one plot that is not folded is of what is ranked first.
-    first, rest = dict(list(found.items())[:1]), dict(list(found.items())[1:])
+    first, rest = dict(list(by_budget.items())[:1]), dict(list(by_budget.items())[1:])
     profile, plane = profiles(first, numbers), pareto(first, numbers)
-    folded = (profiles(rest, numbers), pareto(found if profile else rest, numbers))
-    tabled = {name: sections(name, frame) for name, frame in frames.items()}
+    folded_charts = (profiles(rest, numbers), pareto(by_budget if profile else rest, numbers))
+    section_lists = {name: sections(name, frame) for name, frame in frames.items()}
     plans = max(1, PLANS // max(1, len(grouped)))
-    shown = []
+    group_views = []
     for number, group in enumerate(grouped):
-        kept = explored(results, group, plans) if results is not None else ([], 0)
-        parts = {name: found[number] for name, found in tabled.items()}
-        shown.append({"id": f"group-{number}", **_group(group, parts, numbers, kept)})
+        kept_plans = explored_plans(results, group, plans) if results is not None else ([], 0)
+        parts = {name: of_groups[number] for name, of_groups in section_lists.items()}
+        group_views.append({"id": f"group-{number}", **_group(group, parts, numbers, kept_plans)})
 
     def exists(name: str) -> bool:
         """Return True where the results folder has the file: only then is there a link to it."""
@@ -158,17 +160,17 @@ def page(
         answer_csv=f"tables/{suite}/throughput.csv" if study is None else study.csv,
         study=study,
         first=profile or plane,
-        overview=[chart for chart in folded if chart is not None],
+        overview=[chart for chart in folded_charts if chart is not None],
         problems=[] if study is None else problem_tables(standings, numbers),
         keys={record.key for record in current(records)},
         problem_headers=PROBLEM_HEADERS,
         problem_numeric=PROBLEM_NUMERIC,
-        groups=shown,
+        groups=group_views,
         extras=list(extras),
         prediction=_prediction(records),
         titles=TITLES,
         notes=NOTES,
-        environments=[(key, _facts(known)) for key, known in environments.items()],
+        environments=[(key, _facts(environment)) for key, environment in environments.items()],
         trials=len(current(records)),
         cells=len(cells),
         made_by=made_by([*current(records), *cells]),
@@ -177,9 +179,9 @@ def page(
 
 
 def _simulated_first(
-    found: dict[tuple[str, str], list[PerformanceProfile]],
+    by_budget: dict[tuple[str, str], list[PerformanceProfile]],
 ) -> dict[tuple[str, str], list[PerformanceProfile]]:
-    return dict(sorted(found.items(), key=lambda item: (is_measured(item[0][0]), longest_first(item[0][1]))))
+    return dict(sorted(by_budget.items(), key=lambda item: (is_measured(item[0][0]), longest_first(item[0][1]))))
 
 
 def _engine() -> jinja2.Environment:
@@ -236,41 +238,41 @@ def _strategies(standings: Iterable[Standing], numbers: dict[str, int]) -> list[
 
 
 def _prediction(records: Sequence[Record]) -> list[Extra]:
-    found, command = points(records), "shardbench report prediction"
+    times, command = points(records), "shardbench report prediction"
     extras = [
         Extra(
-            id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=tuple(map(cells, summaries(found))),
+            id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=tuple(map(cells, summaries(times))),
             numeric=NUMERIC, command=command,
         ),
         Extra(
             id="judges", title=judges.TITLE, note=judges.NOTE, headers=judges.HEADERS, numeric=judges.NUMERIC,
-            rows=tuple(one.cells() for one in judges.compared(found)), command=command,
+            rows=tuple(one.cells() for one in judges.compare_judges(times)), command=command,
         ),
         Extra(
             id="trust", title=trust.TITLE, note=trust.NOTE, headers=trust.HEADERS, numeric=trust.NUMERIC,
-            rows=tuple(one.cells() for one in trust.trusted(found)), command=command,
+            rows=tuple(one.cells() for one in trust.trust_by_machine(times)), command=command,
         ),
     ]  # fmt: skip
     return [extra for extra in extras if extra.rows]
 
 
 def _group(
-    group: Group, found: dict[str, Section], numbers: dict[str, int], kept: tuple[list[Explored], int]
+    group: Group, tables: dict[str, Section], numbers: dict[str, int], plans: tuple[list[ExploredPlan], int]
 ) -> dict[str, Any]:
     condition = group.condition
     spec = group.rows[0].records[0].spec
     return {
         "title": f"{condition.title} on {condition.machine}{_trains(group)}",
         "backend": condition.backend.value,
-        "note": found["throughput"].note,
+        "note": tables["throughput"].note,
         "suite": spec.suite,
         "charts": figures(group, numbers),
-        "sections": found,
+        "sections": tables,
         "strategies": {
             row.strategy: {"number": numbers[row.strategy], "key": row.records[0].key} for row in group.rows
         },
-        "plans": kept[0],
-        "plans_lost": kept[1],
+        "plans": plans[0],
+        "plans_lost": plans[1],
         "records": record_rows(group, numbers),
         "again": f"shardbench run {spec.suite} --backend {condition.backend.value} --strategy NAME --force",
     }

@@ -72,12 +72,12 @@ def _styled() -> Iterator[None]:
 @_styled()
 def figure_files(figure: "Figure", name: str, caption: str) -> dict[str, bytes]:
     """Return PDF and SVG of a figure, and the LaTeX that shows it, by file name, the same bytes each time."""
-    made = {}
-    for form, undated in _NO_DATES.items():
-        with BytesIO() as out:
-            figure.savefig(out, format=form, metadata=undated)
-            made[f"{name}.{form}"] = out.getvalue()
-    return {**made, f"{name}.tex": figure_tex(name, caption).encode()}
+    files = {}
+    for form, metadata in _NO_DATES.items():
+        with BytesIO() as content:
+            figure.savefig(content, format=form, metadata=metadata)
+            files[f"{name}.{form}"] = content.getvalue()
+    return {**files, f"{name}.tex": figure_tex(name, caption).encode()}
 
 
 @_styled()
@@ -95,11 +95,11 @@ def group_figures(group: Group) -> dict[str, tuple[str, "Figure"]]:
     )
     clock = "of the cost model" if simulated else "CPU time where ranks have one"
     kernels = f"Embedding kernels (forward and backward), ms per iteration ({clock}): a dot a rank and trial."
-    sent = "Bytes that all ranks send per iteration, by collective; counted."
+    bytes_caption = "Bytes that all ranks send per iteration, by collective; counted."
     return {
         "steps": (f"Step of the slowest rank, ms; {interval}.", _steps(group, rows)),
         "balance": (kernels, _ranks(group, rows)),
-        "traffic": (sent, _traffic(rows)),
+        "traffic": (bytes_caption, _traffic(rows)),
     }
 
 
@@ -111,7 +111,7 @@ def _figure(height_in: float, rows: int = 1, columns: int = 1) -> "tuple[Figure,
     return figure, [one for line in axes for one in line]
 
 
-def _named(axes: "Axes", rows: list[Row], group: Group | None = None) -> None:
+def _name_rows(axes: "Axes", rows: list[Row], group: Group | None = None) -> None:
     """Write names of rows on the left; rows that failed stand below them, with their outcome."""
     failed = [row for row in group.rows if not row.ok] if group is not None else []
     names = [f"{row.strategy}: {row.worst.outcome.value}" for row in failed] + [row.title for row in rows]
@@ -156,7 +156,7 @@ def _steps(group: Group, rows: list[Row]) -> "Figure":
         axes.axvline(min(bounds), color=_INK, linestyle=":", linewidth=0.8)
         values.append(min(bounds))
     _spread_axis(axes, values)
-    _named(axes, rows, group)
+    _name_rows(axes, rows, group)
     axes.set_xlabel("ms per step")
     return figure
 
@@ -173,7 +173,7 @@ def _ranks(group: Group, rows: list[Row]) -> "Figure":
         colour = LIGHT[0] if row.competes else _GREY
         axes.plot(times, [number] * len(times), "o", color=colour, alpha=0.5, markeredgewidth=0.0)
     _spread_axis(axes, every)
-    _named(axes, rows, group)
+    _name_rows(axes, rows, group)
     axes.set_xlabel("ms of embedding kernels per iteration")
     return figure
 
@@ -181,30 +181,30 @@ def _ranks(group: Group, rows: list[Row]) -> "Figure":
 def _traffic(rows: list[Row]) -> "Figure":
     figure, (axes,) = _figure(_FRAME_IN + _ROW_IN * len(rows) + 0.45)
     names = collectives_of(record for row in rows for record in row.records)
-    sent = {name: [row.typical(collective_bytes(name)) or 0.0 for row in rows] for name in names}
-    total = max((sum(values) for values in zip(*sent.values())), default=0.0)
+    bytes_by_collective = {name: [row.typical(collective_bytes(name)) or 0.0 for row in rows] for name in names}
+    total = max((sum(values) for values in zip(*bytes_by_collective.values())), default=0.0)
     unit, size = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if total >= s), ("B", 1.0))
     left = [0.0] * len(rows)
-    shown = {name: values for name, values in sent.items() if any(values)}
-    for number, (name, values) in enumerate(shown.items()):
+    nonzero = {name: values for name, values in bytes_by_collective.items() if any(values)}
+    for number, (name, values) in enumerate(nonzero.items()):
         widths = [value / size for value in values]
         axes.barh(range(len(rows)), widths, 0.7, left, color=LIGHT[number % len(LIGHT)], label=name)
         left = [a + b for a, b in zip(left, widths)]
-    if shown:
+    if nonzero:
         figure.legend(loc="outside upper left", ncols=2)
-    _named(axes, rows)
+    _name_rows(axes, rows)
     axes.set_xlabel(f"{unit} sent per iteration")
     return figure
 
 
 @_styled()
-def profile_figure(listed: Sequence[PerformanceProfile]) -> "Figure":
+def profile_figure(profiles: Sequence[PerformanceProfile]) -> "Figure":
     """Return performance profiles, the first in colour, the others grey; raises BadInput without matplotlib."""
-    named, others = listed[:NAMED], listed[NAMED:]
-    figure, (axes,) = _figure(_PANEL_IN + 0.3 + 0.12 * -(-len(named) // 3))
+    coloured, others = profiles[:NAMED], profiles[NAMED:]
+    figure, (axes,) = _figure(_PANEL_IN + 0.3 + 0.12 * -(-len(coloured) // 3))
     for one in others:
         axes.step(*_staircase(one), where="post", color=_LIGHT, linewidth=0.6)
-    for one in reversed(named):
+    for one in reversed(coloured):
         look = strategy_look(one.strategy)
         dash = _DASHES[look.form]
         axes.step(*_staircase(one), where="post", color=LIGHT[look.colour], linestyle=dash, label=one.strategy)
@@ -238,14 +238,14 @@ def table_figure(plot: Plot, frame: pd.DataFrame) -> "Figure":
     figure, axes = _figure(_PANEL_IN * lines + legend, lines, columns)
     for place, (panel, facet) in enumerate(zip(axes, facets)):
         part = plot.part_of(frame, facet)
-        for number, name, look, points in plot.drawn_of(part, series):
-            given: dict[str, Any] = {"color": LIGHT[look.colour], "label": "" if name is None else str(name)}
+        for number, name, look, points in plot.series_points(part, series):
+            style: dict[str, Any] = {"color": LIGHT[look.colour], "label": "" if name is None else str(name)}
             if plot.bars:
                 places, shift = list(dict.fromkeys(part[plot.x])), number - (len(series) - 1) / 2
-                given |= {"hatch": _HATCHES[look.form], "edgecolor": "white", "linewidth": 0.0}
-                _bars(panel, plot, points, places, width=0.8 / len(series), shift=shift, given=given)
+                style |= {"hatch": _HATCHES[look.form], "edgecolor": "white", "linewidth": 0.0}
+                _bars(panel, plot, points, places, width=0.8 / len(series), shift=shift, style=style)
             else:
-                _points(panel, plot, points, look, given)
+                _points(panel, plot, points, look, style)
         if facet is not None:
             panel.set_title(textwrap.fill(f"{plot.facet} = {facet}", _TITLE), fontsize=6.5)
         # Setting a linear scale, too, would undo the ticks that bars have.
@@ -282,17 +282,17 @@ def _bars(
     *,
     width: float,
     shift: float,
-    given: dict[str, Any],
+    style: dict[str, Any],
 ) -> None:
     """Draw bars that are shifted from the middle of their places, by so many bars."""
     at = [places.index(value) + shift * width for value in points[plot.x]]
     errors = _errors(plot, points)
-    panel.bar(at, points[plot.y].tolist(), width, yerr=errors, error_kw={"elinewidth": 0.6}, **given)
+    panel.bar(at, points[plot.y].tolist(), width, yerr=errors, error_kw={"elinewidth": 0.6}, **style)
     panel.set_xticks(range(len(places)), [str(place) for place in places])
 
 
-def _points(panel: "Axes", plot: Plot, points: pd.DataFrame, look: Look, given: dict[str, Any]) -> None:
+def _points(panel: "Axes", plot: Plot, points: pd.DataFrame, look: Look, style: dict[str, Any]) -> None:
     panel.errorbar(
         points[plot.x].tolist(), points[plot.y].tolist(), yerr=_errors(plot, points), elinewidth=0.6,
-        marker=_MARKS[look.form], linestyle=_DASHES[look.form], **given,
+        marker=_MARKS[look.form], linestyle=_DASHES[look.form], **style,
     )  # fmt: skip

@@ -13,9 +13,9 @@ from shardbench.report.paper.latex import LatexTable, document_tex, slug, table_
 from shardbench.report.paper.profiles import HOW, profiles_paper
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.suite_tables import tables
-from shardbench.report.tables.text import TITLES, Section, parted, sections
+from shardbench.report.tables.text import TITLES, Section, sections, split_by_group
 
-_TOLD = ("workload", "machine", "backend")
+_ALWAYS = ("workload", "machine", "backend")
 _SHORT = 10
 """Commits in print have so many digits."""
 _COLUMNS = {
@@ -71,7 +71,7 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
     by_condition = {tuple(group.condition): group for group in grouped}
     files: dict[str, bytes] = {}
     for name, frame in tables(records).items():
-        for values, part in parted(frame):
+        for values, part in split_by_group(frame):
             group = by_condition[values]
             (section,) = sections(name, part)
             files[f"{stems[group.condition]}-{name}.tex"] = _table(
@@ -86,8 +86,8 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
     for group in grouped:
         stem, made_by = stems[group.condition], commits(_records(group))
         for name, (caption, figure) in group_figures(group).items():
-            said = f"{caption} {_where(group)} ShardBench, suite {suite}, records {made_by}."
-            files |= figure_files(figure, f"{stem}-{name}-figure", said)
+            full_caption = f"{caption} {_problem_text(group)} ShardBench, suite {suite}, records {made_by}."
+            files |= figure_files(figure, f"{stem}-{name}-figure", full_caption)
     return files
 
 
@@ -110,12 +110,14 @@ def commits(records: Iterable[BaseRecord]) -> str:
 
     Code that differed from its commit is said to have changed since.
     """
-    stated = [record.provenance for record in records if record.provenance is not None]
-    made = dict.fromkeys(one.commit for one in sorted(stated, key=lambda one: one.started) if one.commit is not None)
-    if not made:
+    provenances = [record.provenance for record in records if record.provenance is not None]
+    hashes = dict.fromkeys(
+        one.commit for one in sorted(provenances, key=lambda one: one.started) if one.commit is not None
+    )
+    if not hashes:
         return "of no known commit"
-    names = [commit[:_SHORT] for commit in made]
-    dirty = ", some changed since" if any(one.dirty for one in stated) else ""
+    names = [commit[:_SHORT] for commit in hashes]
+    dirty = ", some changed since" if any(one.dirty for one in provenances) else ""
     between = f"{len(names)} commits from {names[0]} to {names[-1]}"
     return (f"of commit {names[0]}" if len(names) == 1 else f"of {between}") + dirty
 
@@ -129,13 +131,13 @@ def _stems(suite: str, grouped: Sequence[Group]) -> dict[Condition, str]:
     stems = {}
     for group in grouped:
         own = group.condition
-        alike = [one.condition for one in grouped if all(getattr(one.condition, f) == getattr(own, f) for f in _TOLD)]
-        told = [name for name in own._fields if name in _TOLD or len({getattr(one, name) for one in alike}) > 1]
-        stems[own] = slug(" ".join([suite, *(str(getattr(own, name)) for name in told)]))
+        alike = [one.condition for one in grouped if all(getattr(one.condition, f) == getattr(own, f) for f in _ALWAYS)]
+        fields = [name for name in own._fields if name in _ALWAYS or len({getattr(one, name) for one in alike}) > 1]
+        stems[own] = slug(" ".join([suite, *(str(getattr(own, name)) for name in fields)]))
     return stems
 
 
-def _where(group: Group) -> str:
+def _problem_text(group: Group) -> str:
     condition = group.condition
     return f"{HOW[condition.backend.value]}: {condition.title} on {condition.machine}."
 
@@ -144,20 +146,20 @@ def _table(suite: str, name: str, section: Section, group: Group, stem: str) -> 
     """Return a group's table; a row that failed has its outcome in place of its first number, and its cause below."""
     words = _WORDS[section.backend]
     place = {header: number for number, header in enumerate(section.headers)}
-    shown = [header for header in _COLUMNS[name] if header in place]
+    columns = [header for header in _COLUMNS[name] if header in place]
     rows = []
     for cells in section.rows:
         outcome = cells[place["outcome"]]
-        texts = [cells[place[header]] for header in shown]
+        texts = [cells[place[header]] for header in columns]
         if outcome != "ok":
-            texts = ["0", outcome, *[""] * (len(shown) - 2)]
+            texts = ["0", outcome, *[""] * (len(columns) - 2)]
         rows.append((cells[place["strategy"]], *(text or "-" for text in texts)))
     table = LatexTable(
-        caption=f"{TITLES[name]}. {_where(group)} {section.note[0].upper()}{section.note[1:]}.",
+        caption=f"{TITLES[name]}. {_problem_text(group)} {section.note[0].upper()}{section.note[1:]}.",
         label=f"{stem}-{name}",
-        headers=("strategy", *(_HEADINGS.get(header, header) for header in shown)),
+        headers=("strategy", *(_HEADINGS.get(header, header) for header in columns)),
         rows=tuple(rows),
-        numeric=(False, *(True for _ in shown)),
+        numeric=(False, *(True for _ in columns)),
         notes=(
             f"{_NOTES[name].format(**words)} ShardBench, suite {suite}, records {commits(_records(group))}.",
             *(f"{cause}." for cause in section.causes),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shardbench.report.page.profiles import LARGEST, PerformanceProfile, geometric_mean, ranked
+from shardbench.report.page.profiles import LARGEST, PerformanceProfile, geometric_mean, ranked_profiles
 from shardbench.report.paper.figures import figure_files, profile_figure
 from shardbench.report.paper.latex import LatexTable, slug, table_tex
 from shardbench.report.standing import Standing
@@ -19,21 +19,21 @@ def profiles_paper(standings: Iterable[Standing], stem: str, source: dict[str, s
     ``source`` says by backend which records are behind its rows. Raises BadInput where matplotlib is missing.
     """
     files: dict[str, bytes] = {}
-    for (backend, budget), listed in ranked(standings).items():
-        if listed[0].problems < 2:
+    for (backend, budget), profiles in ranked_profiles(standings).items():
+        if profiles[0].problems < 2:
             continue
         name, made_by = slug(f"{stem} profiles {backend} {budget}"), source[backend]
-        about = f"{HOW[backend]}; n = {listed[0].problems} problems (workload and machine); budget: {budget}."
-        files[f"{name}.tex"] = _scores(listed, about, made_by, name).encode()
-        said = (
+        about = f"{HOW[backend]}; n = {profiles[0].problems} problems (workload and machine); budget: {budget}."
+        files[f"{name}.tex"] = _scores(profiles, about, made_by, name).encode()
+        caption = (
             "Performance profiles: the share of problems on which a strategy's step is within a factor of the shortest "
             f"that any found, up to {LARGEST:g}; a failed problem is within none. {about} {made_by}"
         )
-        files |= figure_files(profile_figure(listed), f"{name}-figure", said)
+        files |= figure_files(profile_figure(profiles), f"{name}-figure", caption)
     return files
 
 
-def _scores(listed: list[PerformanceProfile], about: str, made_by: str, name: str) -> str:
+def _scores(profiles: list[PerformanceProfile], about: str, made_by: str, name: str) -> str:
     rows = [
         (
             one.strategy,
@@ -43,7 +43,7 @@ def _scores(listed: list[PerformanceProfile], about: str, made_by: str, name: st
             _mean(one.bound_ratios) if one.complete and len(one.bound_ratios) == one.problems else "-",
             *("-" if seconds is None else significant(seconds) for seconds in (one.plan_s, one.fit_s)),
         )
-        for one in listed
+        for one in profiles
     ]
     return table_tex(
         LatexTable(

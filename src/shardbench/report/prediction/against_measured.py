@@ -62,11 +62,11 @@ class PredictedTime:
     predicted_ms: float
     repeats_ms: tuple[float, ...]
     """One number a repeat (trial), in ms."""
-    compared: tuple[float, ...]
+    compared_numbers: tuple[float, ...]
     """One number a repeat, by which a group is put in order: a step's ratio to the control, else the ms."""
     iterations: int
     noise: Noise | None
-    """The noise of ``compared`` in the group, from repeats of one plan; None where nothing was repeated."""
+    """The noise of ``compared_numbers`` in the group, from repeats of one plan; None where nothing was repeated."""
     calibrated_on: str | None
     torchrec_ms: float | None = None
     """The step of the same plan by TorchRec's own estimator; None of all else, and of plans that it cannot express."""
@@ -100,12 +100,12 @@ def read_measured(results: Path) -> list[PredictedTime]:
             other = largest.get(group.condition)
             if other is None or _size(group) > _size(other):
                 largest[group.condition] = group
-    found = [point for _, group in sorted(largest.items()) for point in _group_points(group)]
-    if not found:
+    points = [point for _, group in sorted(largest.items()) for point in _group_points(group)]
+    if not points:
         raise BadInput(
             f"{results / 'records'} holds no measured record that is ok; run: shardbench run quick --backend measured"
         )
-    return found
+    return points
 
 
 def points(records: Iterable[Record]) -> list[PredictedTime]:
@@ -127,35 +127,35 @@ def _group_points(group: Group) -> list[PredictedTime]:
     every = [record for row in group.ok_rows for record in row.records if record.timing]
     cpu = all(record.timing is not None and record.timing.embedding_cpu_ms is not None for record in every)
     noises = _noises(group, cpu=cpu)
-    found = []
+    points = []
     for row in group.ok_rows:
         for (seed, plan), trials in row.same_plan.items():
             predicted = next((r.predicted for r in reversed(trials) if r.predicted is not None), None)
             if predicted is None:
                 continue
             draws = next((r.draws for r in reversed(trials) if r.draws is not None), None)
-            foreseen, measured = predicted_ms(predicted, cpu=cpu), _repeats(trials, cpu=cpu)
+            predictions, measured = predicted_ms(predicted, cpu=cpu), _repeats(trials, cpu=cpu)
             one_plan = Row(strategy=row.strategy, records=tuple(trials))
-            found += [
+            points += [
                 PredictedTime(
                     condition=group.condition,
                     strategy=row.strategy,
                     seed=seed,
                     plan=plan,
                     key=key,
-                    predicted_ms=foreseen[key],
+                    predicted_ms=predictions[key],
                     repeats_ms=measured[key],
-                    compared=group.numbers(one_plan) if key == STEP else measured[key],
+                    compared_numbers=group.numbers(one_plan) if key == STEP else measured[key],
                     iterations=sum(len(r.timing.step_ms) for r in trials if r.timing),
                     noise=noises.get(key.quantity),
                     calibrated_on=trials[-1].calibrated_on,
                     torchrec_ms=one_plan.torchrec_ms if key == STEP else None,
                     draws=draws,
                 )
-                for key in foreseen
+                for key in predictions
                 if key in measured
             ]
-    return found
+    return points
 
 
 def _noises(group: Group, *, cpu: bool) -> dict[str, Noise | None]:
@@ -166,13 +166,13 @@ def _noises(group: Group, *, cpu: bool) -> dict[str, Noise | None]:
             for key, numbers in _repeats(trials, cpu=cpu).items():
                 if key != STEP and min(numbers) > IDLE_MS:
                     repeats.setdefault(key.quantity, []).append(numbers)
-    return {STEP.quantity: group.noise} | {quantity: pooled_noise(found) for quantity, found in repeats.items()}
+    return {STEP.quantity: group.noise} | {quantity: pooled_noise(samples) for quantity, samples in repeats.items()}
 
 
 def _repeats(trials: Sequence[Record], *, cpu: bool) -> dict[Key, tuple[float, ...]]:
     """Return one number a trial of each kind that all of them measured."""
-    found = [measured_ms(record.timing, cpu=cpu) for record in trials if record.timing]
-    return {key: tuple(one[key] for one in found) for key in found[0] if all(key in one for one in found)}
+    times = [measured_ms(record.timing, cpu=cpu) for record in trials if record.timing]
+    return {key: tuple(one[key] for one in times) for key in times[0] if all(key in one for one in times)}
 
 
 def measured_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
@@ -182,17 +182,19 @@ def measured_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
     """
     clock = ClockKind.CPU if cpu else ClockKind.WALL
     kernels = timing.kernels_ms if cpu else timing.embedding_ms
-    found = {STEP: float(np.median(timing.step_ms))}
+    by_key = {STEP: float(np.median(timing.step_ms))}
     if timing.ranks:
-        found[EXCHANGE] = min(sum(rank.phases_ms.get(phase, 0.0) for phase in EXCHANGE_PHASES) for rank in timing.ranks)
-    found |= {Key(EMBEDDING, rank, clock): ms for rank, ms in enumerate(kernels)}
+        by_key[EXCHANGE] = min(
+            sum(rank.phases_ms.get(phase, 0.0) for phase in EXCHANGE_PHASES) for rank in timing.ranks
+        )
+    by_key |= {Key(EMBEDDING, rank, clock): ms for rank, ms in enumerate(kernels)}
     for number, rank in enumerate(timing.ranks or ()):
         for phase in _ON_RANKS:
             own = clock if phase in _COMPUTED else ClockKind.WALL
             times = (rank.phases_cpu_ms or {}) if own is ClockKind.CPU else rank.phases_ms
             if phase in times:
-                found[Key(phase.value, number, own)] = times[phase]
-    return found
+                by_key[Key(phase.value, number, own)] = times[phase]
+    return by_key
 
 
 def predicted_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
@@ -202,14 +204,14 @@ def predicted_ms(timing: Timing, *, cpu: bool) -> dict[Key, float]:
     """
     clock = ClockKind.CPU if cpu else ClockKind.WALL
     exchange = sum(timing.phases_ms.get(phase, 0.0) for phase in (*EXCHANGE_PHASES, StepPhase.ALL_REDUCE))
-    found = {STEP: float(np.median(timing.step_ms)), EXCHANGE: exchange}
-    found |= {Key(EMBEDDING, rank, clock): ms for rank, ms in enumerate(timing.embedding_ms)}
+    by_key = {STEP: float(np.median(timing.step_ms)), EXCHANGE: exchange}
+    by_key |= {Key(EMBEDDING, rank, clock): ms for rank, ms in enumerate(timing.embedding_ms)}
     for number in range(len(timing.embedding_ms)):
         for phase in _ON_RANKS:
             ms = _of_rank(timing, number, phase)
             if ms is not None:
-                found[Key(phase.value, number, clock if phase in _COMPUTED else ClockKind.WALL)] = ms
-    return found
+                by_key[Key(phase.value, number, clock if phase in _COMPUTED else ClockKind.WALL)] = ms
+    return by_key
 
 
 def _of_rank(timing: Timing, rank: int, phase: StepPhase) -> float | None:
@@ -219,45 +221,45 @@ def _of_rank(timing: Timing, rank: int, phase: StepPhase) -> float | None:
     return None if phase in KERNELS else timing.phases_ms.get(phase)
 
 
-def merged(found: Sequence[PredictedTime]) -> list[PredictedTime]:
+def merge_plans(points: Sequence[PredictedTime]) -> list[PredictedTime]:
     """Merge the times of one plan: strategies that agree are A/A repeats, not things to rank."""
     same: dict[tuple[object, ...], list[PredictedTime]] = {}
-    for p in found:
+    for p in points:
         same.setdefault((p.condition, p.plan, p.key), []).append(p)
     return [
         replace(
             several[0],
             repeats_ms=tuple(ms for p in several for ms in p.repeats_ms),
-            compared=tuple(number for p in several for number in p.compared),
+            compared_numbers=tuple(number for p in several for number in p.compared_numbers),
             iterations=sum(p.iterations for p in several),
         )
         for several in same.values()
     ]
 
 
-def pair_orders(found: Sequence[PredictedTime], predicted: Floats) -> Floats | None:
+def pair_orders(points: Sequence[PredictedTime], predicted: Floats) -> Floats | None:
     """Return how the pairs that differ by more than the noise are predicted: float64 [pairs], always the same pairs.
 
     The times are of one group and quantity, ``predicted`` float64 [times] a judge's. A pair is 1 where it is predicted
     in the right order, -1 in the wrong one and 0 where predicted as equal. None is returned where the noise is unknown.
     """
-    noise = found[0].noise
+    noise = points[0].noise
     if noise is None:
         return None
-    first, second = np.triu_indices(len(found), k=1)
-    logs = np.asarray([np.log(point.compared).mean() for point in found])
-    shares = 1.0 / np.asarray([len(point.compared) for point in found])
+    first, second = np.triu_indices(len(points), k=1)
+    logs = np.asarray([np.log(point.compared_numbers).mean() for point in points])
+    shares = 1.0 / np.asarray([len(point.compared_numbers) for point in points])
     apart = logs[first] - logs[second]
     # The least significant difference grows with the root of 1 / n_a + 1 / n_b.
     beyond = np.abs(apart) > noise.least_log(1, 1) * np.sqrt((shares[first] + shares[second]) / 2.0)
-    foreseen = predicted[first] - predicted[second]
-    foreseen[np.abs(foreseen) <= SAME * predicted[first]] = 0.0
-    return np.asarray((np.sign(foreseen) * np.sign(apart))[beyond])
+    predicted_gaps = predicted[first] - predicted[second]
+    predicted_gaps[np.abs(predicted_gaps) <= SAME * predicted[first]] = 0.0
+    return np.asarray((np.sign(predicted_gaps) * np.sign(apart))[beyond])
 
 
-def points_csv(found: Sequence[PredictedTime]) -> str:
+def points_csv(points: Sequence[PredictedTime]) -> str:
     """Write the table, one line a predicted time, in ms; ``n`` counts repeats."""
-    rows = [_cells(point) for point in found]
+    rows = [_cells(point) for point in points]
     return csv_text(rows[0], (map(str, row.values()) for row in rows))
 
 

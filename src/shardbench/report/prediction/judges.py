@@ -9,7 +9,7 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.base.generated import csv_text
 from shardbench.report.groups import Condition
-from shardbench.report.prediction.against_measured import EVERYTHING, STEP, PredictedTime, merged, pair_orders
+from shardbench.report.prediction.against_measured import EVERYTHING, STEP, PredictedTime, merge_plans, pair_orders
 
 COLUMNS = (
     "workload", "machine", "plans", "pairs", "pairs_beyond_noise", "model_tau", "torchrec_tau", "only_model_right",
@@ -30,7 +30,7 @@ NUMERIC = (False, False, True, True, True, True, True, True, True, False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class JudgeComparison:
     """How both judges order the same plans, of one workload and machine or of several together."""
 
     workload: str
@@ -60,29 +60,29 @@ class Compared:
         return (self.workload, self.machine, *map(str, counts), *taus, *map(str, alone), self.better)
 
 
-def compared(found: Sequence[PredictedTime]) -> list[Compared]:
+def compare_judges(points: Sequence[PredictedTime]) -> list[JudgeComparison]:
     """Compare the judges for each workload and machine, for each workload on several machines, and for all."""
-    steps = [p for p in merged(found) if p.key == STEP and p.torchrec_ms is not None and p.counts]
+    steps = [p for p in merge_plans(points) if p.key == STEP and p.torchrec_ms is not None and p.counts]
     groups: dict[Condition, list[PredictedTime]] = {}
     for point in steps:
         groups.setdefault(point.condition, []).append(point)
-    each = [_of_group(condition, members) for condition, members in sorted(groups.items())]
-    made: list[Compared] = []
-    for workload in dict.fromkeys(one.workload for one in each):
-        own = [one for one in each if one.workload == workload]
+    by_condition = [_of_group(condition, members) for condition, members in sorted(groups.items())]
+    rows: list[JudgeComparison] = []
+    for workload in dict.fromkeys(one.workload for one in by_condition):
+        own = [one for one in by_condition if one.workload == workload]
         machines = dict.fromkeys(one.machine for one in own)
-        made += [_together([one for one in own if one.machine == machine], workload, machine) for machine in machines]
+        rows += [_together([one for one in own if one.machine == machine], workload, machine) for machine in machines]
         if len(machines) > 1:
-            made.append(_together(own, workload, EVERYTHING))
-    return [*made, _together(each, EVERYTHING, EVERYTHING)] if len(made) > 1 else made
+            rows.append(_together(own, workload, EVERYTHING))
+    return [*rows, _together(by_condition, EVERYTHING, EVERYTHING)] if len(rows) > 1 else rows
 
 
-def _of_group(condition: Condition, members: Sequence[PredictedTime]) -> Compared:
+def _of_group(condition: Condition, members: Sequence[PredictedTime]) -> JudgeComparison:
     judges = [[point.predicted_ms for point in members], [point.torchrec_ms or 0.0 for point in members]]
     orders = [pair_orders(members, np.asarray(steps)) for steps in judges]
     none = np.empty(0)
-    model, torchrec = (none if found is None else found for found in orders)
-    return Compared(
+    model, torchrec = (none if order is None else order for order in orders)
+    return JudgeComparison(
         workload=condition.title,
         machine=condition.machine,
         plans=len(members),
@@ -92,8 +92,8 @@ def _of_group(condition: Condition, members: Sequence[PredictedTime]) -> Compare
     )
 
 
-def _together(several: Sequence[Compared], workload: str, machine: str) -> Compared:
-    return Compared(
+def _together(several: Sequence[JudgeComparison], workload: str, machine: str) -> JudgeComparison:
+    return JudgeComparison(
         workload=workload,
         machine=machine,
         plans=sum(one.plans for one in several),
@@ -103,17 +103,17 @@ def _together(several: Sequence[Compared], workload: str, machine: str) -> Compa
     )
 
 
-def judges_csv(found: Sequence[PredictedTime]) -> str:
+def judges_csv(points: Sequence[PredictedTime]) -> str:
     """Write the table, one line a comparison."""
-    return csv_text(COLUMNS, (one.cells() for one in compared(found)))
+    return csv_text(COLUMNS, (one.cells() for one in compare_judges(points)))
 
 
-def judges_lines(found: Sequence[PredictedTime]) -> list[str]:
+def judges_lines(points: Sequence[PredictedTime]) -> list[str]:
     """Say in a line for each comparison with pairs beyond the noise which judge orders them better."""
-    return [_line(one) for one in compared(found) if one.better]
+    return [_line(one) for one in compare_judges(points) if one.better]
 
 
-def _line(one: Compared) -> str:
+def _line(one: JudgeComparison) -> str:
     where = "all workloads" if one.workload == EVERYTHING else one.workload
     where += "" if one.machine == EVERYTHING else f" on {one.machine}"
     better = {MODEL: "the cost model", TORCHREC: "TorchRec's own estimator", EQUAL: "neither"}[one.better]

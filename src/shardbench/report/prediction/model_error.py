@@ -40,20 +40,20 @@ def model_error(machine: str, quantity: Quantity) -> str:
     machine that the quantity depends on. Where there are none, steps are judged by what the machine file itself says of
     whole steps (``Trust``). A machine that nobody ships is judged by none.
     """
-    what, _ = JUDGES[quantity]
-    known = _machine(machine)
+    subject, _ = JUDGES[quantity]
+    shipped = _machine(machine)
     errors: list[float] = []
     notices: dict[str | None, None] = {}
-    for point, family in _points(known, quantity) if known is not None else ():
+    for point, family in _points(shipped, quantity) if shipped is not None else ():
         errors.append(100.0 * abs(predicted_ms(point, family) / point.published_ms - 1.0))
         notices[getattr(family, "notice", None)] = None
-    if not errors and known is not None and known.trust is not None and quantity == "step":
-        error, plans = 100.0 * (known.trust.step_error - 1.0), known.trust.plans
-        return f"model error {error:.0f} %, root mean square of {plans} held-out steps: {known.trust.source}"
+    if not errors and shipped is not None and shipped.trust is not None and quantity == "step":
+        error, plans = 100.0 * (shipped.trust.step_error - 1.0), shipped.trust.plans
+        return f"model error {error:.0f} %, root mean square of {plans} held-out steps: {shipped.trust.source}"
     if not errors:
-        return f"not judged by any published {what}"
-    said = "".join(f", {notice}" for notice in notices if notice)
-    return f"model error {median(errors):.0f} %, median of {len(errors)} held-out {what}s{said}"
+        return f"not judged by any published {subject}"
+    notice_text = "".join(f", {notice}" for notice in notices if notice)
+    return f"model error {median(errors):.0f} %, median of {len(errors)} held-out {subject}s{notice_text}"
 
 
 def _machine(name: str) -> Machine | None:

@@ -17,7 +17,7 @@ from shardbench.report.prediction.against_measured import (
     EXCHANGE,
     STEP,
     PredictedTime,
-    merged,
+    merge_plans,
     pair_orders,
     points_csv,
 )
@@ -75,56 +75,56 @@ class Summary:
     """The processors on which the constants were measured; None where the records do not say."""
 
 
-def summaries(found: Sequence[PredictedTime]) -> list[Summary]:
+def summaries(points: Sequence[PredictedTime]) -> list[Summary]:
     """Sum up every quantity: for each workload, then for all of them."""
-    every = [point for point in merged(found) if point.counts]
-    made = []
+    every = [point for point in merge_plans(points) if point.counts]
+    all_summaries = []
     for quantity in QUANTITIES:
         of_kind = [point for point in every if point.key.quantity == quantity]
         workloads = sorted({point.condition.title for point in of_kind})
-        made += [_summary(name, [p for p in of_kind if p.condition.title == name]) for name in workloads]
+        all_summaries += [_summary(name, [p for p in of_kind if p.condition.title == name]) for name in workloads]
         if len(workloads) > 1:
-            made.append(_summary(EVERYTHING, of_kind))
-    return made
+            all_summaries.append(_summary(EVERYTHING, of_kind))
+    return all_summaries
 
 
-def _summary(workload: str, found: Sequence[PredictedTime]) -> Summary:
-    errors = np.asarray([point.predicted_ms / point.measured_ms - 1.0 for point in found])
+def _summary(workload: str, points: Sequence[PredictedTime]) -> Summary:
+    errors = np.asarray([point.predicted_ms / point.measured_ms - 1.0 for point in points])
     by_group: dict[Condition, list[PredictedTime]] = {}
-    for point in found:
+    for point in points:
         by_group.setdefault(point.condition, []).append(point)
-    known = [pairs for members in by_group.values() if (pairs := _pairs_beyond_noise(members)) is not None]
-    beyond = sum(count for count, _ in known) if known else None
-    chips = {point.calibrated_on for point in found if point.calibrated_on is not None}
+    orders = [pairs for members in by_group.values() if (pairs := _pairs_beyond_noise(members)) is not None]
+    beyond = sum(count for count, _ in orders) if orders else None
+    chips = {point.calibrated_on for point in points if point.calibrated_on is not None}
     return Summary(
         workload=workload,
-        quantity=found[0].key.quantity,
-        n=len(found),
+        quantity=points[0].key.quantity,
+        n=len(points),
         mape_pct=100.0 * float(np.abs(errors).mean()),
         bias_pct=100.0 * float(errors.mean()),
-        repeat_mape_pct=_repeat_mape(found),
-        kendall_tau=sum(order for _, order in known) / beyond if beyond else None,
+        repeat_mape_pct=_repeat_mape(points),
+        kendall_tau=sum(order for _, order in orders) / beyond if beyond else None,
         pairs_beyond_noise=beyond,
         pairs=sum(comb(len(members), 2) for members in by_group.values()),
         calibrated_on="; ".join(sorted(chips)) or None,
     )
 
 
-def _pairs_beyond_noise(found: Sequence[PredictedTime]) -> tuple[int, float] | None:
+def _pairs_beyond_noise(points: Sequence[PredictedTime]) -> tuple[int, float] | None:
     """Count the pairs of one group and quantity that differ by more than the noise, and sum up their order.
 
     None is returned where the noise is unknown.
     """
-    orders = pair_orders(found, np.asarray([point.predicted_ms for point in found]))
+    orders = pair_orders(points, np.asarray([point.predicted_ms for point in points]))
     return None if orders is None else (len(orders), float(orders.sum()))
 
 
-def _repeat_mape(found: Sequence[PredictedTime]) -> float | None:
-    errors = [abs(a / b - 1.0) for p in found for a, b in combinations(p.repeats_ms, 2)]
+def _repeat_mape(points: Sequence[PredictedTime]) -> float | None:
+    errors = [abs(a / b - 1.0) for p in points for a, b in combinations(p.repeats_ms, 2)]
     return 100.0 * float(np.mean(errors)) if errors else None
 
 
-def table_csv(found: Sequence[Summary]) -> str:
+def table_csv(all_summaries: Sequence[Summary]) -> str:
     """Write the table, one line a summary; what is unknown is empty."""
     return csv_text(
         COLUMNS,
@@ -134,54 +134,54 @@ def table_csv(found: Sequence[Summary]) -> str:
                 "" if s.kendall_tau is None else f"{s.kendall_tau:.3f}",
                 "" if s.pairs_beyond_noise is None else s.pairs_beyond_noise, s.calibrated_on or "",
             )
-            for s in found
+            for s in all_summaries
         ),
     )  # fmt: skip
 
 
-def expected_files(results: Path, found: Sequence[PredictedTime]) -> dict[Path, str]:
+def expected_files(results: Path, points: Sequence[PredictedTime]) -> dict[Path, str]:
     """Give the paths and texts of the tables in ``<results>/tables/prediction``."""
     folder = results / "tables" / "prediction"
     return {
-        folder / "points.csv": points_csv(found),
-        folder / "summary.csv": table_csv(summaries(found)),
-        folder / "judges.csv": judges_csv(found),
-        folder / "trust.csv": trust_csv(found),
+        folder / "points.csv": points_csv(points),
+        folder / "summary.csv": table_csv(summaries(points)),
+        folder / "judges.csv": judges_csv(points),
+        folder / "trust.csv": trust_csv(points),
     }
 
 
-def text_lines(found: Sequence[Summary]) -> list[str]:
+def text_lines(all_summaries: Sequence[Summary]) -> list[str]:
     """Give an aligned line a summary, and then say what limits each quantity that has an aim."""
-    rows = [HEADERS, *(cells(summary) for summary in found)]
+    rows = [HEADERS, *(cells(summary) for summary in all_summaries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADERS))]
     lines = [f"{TITLE}. {NOTE}"]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    last = {summary.quantity: summary for summary in found}
+    last = {summary.quantity: summary for summary in all_summaries}
     # The line over all workloads comes last of its quantity.
     return [*lines, *(limit(last[quantity]) for quantity in AIM_MAPE_PCT if quantity in last)]
 
 
 def limit(summary: Summary) -> str:
     """Say in one sentence whether the aim is met and what is in the way; the quantity must have an aim."""
-    what = QUANTITIES[summary.quantity]
+    quantity = QUANTITIES[summary.quantity]
     where = "all workloads" if summary.workload == EVERYTHING else summary.workload
-    said = [f"{what}, {where}: {_aim(summary)}"]
+    parts = [f"{quantity}, {where}: {_aim(summary)}"]
     noise = summary.repeat_mape_pct
     if noise is None:
-        said.append("nothing was repeated, so the noise is unknown")
+        parts.append("nothing was repeated, so the noise is unknown")
     elif summary.mape_pct <= noise:
-        said.append("the error is within the noise of the measurement, which limits it: more repeats would tell more")
+        parts.append("the error is within the noise of the measurement, which limits it: more repeats would tell more")
     elif summary.mape_pct <= 2.0 * noise:
-        said.append(f"noise of {noise:.1f} % is a good part of the error")
+        parts.append(f"noise of {noise:.1f} % is a good part of the error")
     elif abs(summary.bias_pct) > summary.mape_pct / 2.0:
         way = "too long" if summary.bias_pct > 0 else "too short"
-        said.append(f"the model limits it: it predicts {abs(summary.bias_pct):.1f} % {way} on average")
+        parts.append(f"the model limits it: it predicts {abs(summary.bias_pct):.1f} % {way} on average")
     else:
-        said.append("the model limits it, with errors of both signs")
+        parts.append("the model limits it, with errors of both signs")
     if summary.pairs_beyond_noise is not None and summary.pairs_beyond_noise < summary.pairs:
         close = summary.pairs - summary.pairs_beyond_noise
-        said.append(f"{close} of {summary.pairs} pairs are not known to differ by more than the noise: no order")
-    return "; ".join(said)
+        parts.append(f"{close} of {summary.pairs} pairs are not known to differ by more than the noise: no order")
+    return "; ".join(parts)
 
 
 def _aim(summary: Summary) -> str:

@@ -10,7 +10,7 @@ from shardbench.base.generated import csv_text
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Condition
-from shardbench.report.prediction.against_measured import EMBEDDING, STEP, Key, PredictedTime, merged, pair_orders
+from shardbench.report.prediction.against_measured import EMBEDDING, STEP, Key, PredictedTime, merge_plans, pair_orders
 
 COLUMNS = ("backend", "machine", "quantity", "points", "inside_pct", "pairs", "pairs_sure", "right_pct")
 TITLE = "How far to trust the model's errors"
@@ -27,7 +27,7 @@ NUMERIC = (False, False, False, True, True, True, True, True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trusted:
+class TrustCounts:
     """Counts of the measurements of one quantity on one machine for which the draws are right."""
 
     backend: str
@@ -54,49 +54,49 @@ def _pct(part: int, whole: int) -> str:
     return f"{100.0 * part / whole:.1f}" if whole else ""
 
 
-def trusted(found: Iterable[PredictedTime]) -> list[Trusted]:
+def trust_by_machine(all_points: Iterable[PredictedTime]) -> list[TrustCounts]:
     """Hold the draws of predictions against what was measured, for each machine: steps, and embedding times.
 
     An embedding time is that of the slowest rank. Records without draws say nothing.
     """
-    drawn = [point for point in found if point.draws is not None]
-    times = [point for point in drawn if point.key == STEP], _slowest(drawn)
-    made = []
+    with_draws = [point for point in all_points if point.draws is not None]
+    times = [point for point in with_draws if point.key == STEP], _slowest(with_draws)
+    rows = []
     for points in times:
-        every = [point for point in merged(points) if point.counts]
+        every = [point for point in merge_plans(points) if point.counts]
         for machine in sorted({point.condition.machine for point in every}):
-            made.append(_of_machine([point for point in every if point.condition.machine == machine]))
-    return made
+            rows.append(_of_machine([point for point in every if point.condition.machine == machine]))
+    return rows
 
 
-def _slowest(found: Iterable[PredictedTime]) -> list[PredictedTime]:
+def _slowest(points: Iterable[PredictedTime]) -> list[PredictedTime]:
     """Return the embedding times of the slowest rank of each trial."""
     ranks: dict[tuple[object, ...], list[PredictedTime]] = {}
-    for point in found:
+    for point in points:
         if point.key.quantity == EMBEDDING:
             ranks.setdefault((point.condition, point.strategy, point.seed, point.plan), []).append(point)
-    made = []
+    slowest = []
     for several in ranks.values():
         slowest_ms = tuple(map(max, zip(*(point.repeats_ms for point in several))))
-        made.append(
+        slowest.append(
             replace(
                 several[0],
                 key=Key(EMBEDDING, None, several[0].key.clock),
                 predicted_ms=max(point.predicted_ms for point in several),
                 repeats_ms=slowest_ms,
-                compared=slowest_ms,
+                compared_numbers=slowest_ms,
             )
         )
-    return made
+    return slowest
 
 
-def _of_machine(points: Sequence[PredictedTime]) -> Trusted:
+def _of_machine(points: Sequence[PredictedTime]) -> TrustCounts:
     groups: dict[Condition, list[PredictedTime]] = {}
     for point in points:
         groups.setdefault(point.condition, []).append(point)
     orders = [order for members in groups.values() for pair in combinations(members, 2) for order in _orders(*pair)]
-    claimed = [right for known, right in orders if known]
-    return Trusted(
+    claimed = [right for claimed_sure, right in orders if claimed_sure]
+    return TrustCounts(
         backend=Backend.MEASURED.value,
         machine=points[0].condition.machine,
         quantity=points[0].key.quantity,
@@ -122,15 +122,15 @@ def drawn_ms(point: PredictedTime) -> tuple[float, ...]:
     return point.draws.step_ms if point.key == STEP else point.draws.embedding_ms
 
 
-def trust_csv(found: Iterable[PredictedTime]) -> str:
+def trust_csv(points: Iterable[PredictedTime]) -> str:
     """Write the table, one line a machine and quantity; shares are in per cent."""
-    return csv_text(COLUMNS, (one.cells() for one in trusted(found)))
+    return csv_text(COLUMNS, (one.cells() for one in trust_by_machine(points)))
 
 
-def trust_lines(found: Iterable[PredictedTime]) -> list[str]:
+def trust_lines(points: Iterable[PredictedTime]) -> list[str]:
     """Say in a line for each machine and quantity how far the model's own errors hold."""
     return [
         f"trust, {one.quantity} on {one.machine}, {one.backend}: {one.inside} of {one.points} measurements are inside "
         f"the 95 % band; {one.sure} of {one.pairs} pairs beyond the noise are called sure, {one.right} of them rightly"
-        for one in trusted(found)
+        for one in trust_by_machine(points)
     ]

@@ -26,7 +26,7 @@ from shardbench.report.standing import (
     text,
     throughput_standing,
 )
-from shardbench.report.tables.text import NOT_COMPARED, interval, parted, percent, readable_count, significant
+from shardbench.report.tables.text import NOT_COMPARED, interval, percent, readable_count, significant, split_by_group
 
 WIDTH = 79
 """Columns of lines where nothing else is asked for."""
@@ -56,8 +56,8 @@ class GroupAnswer:
     @property
     def placed(self) -> list[Standing]:
         """The strategies that have numbers, fastest first."""
-        found = [one for one in self.standings if one.mark is not None]
-        return sorted(found, key=lambda one: (one.vs_best_pct, one.strategy))
+        standings = [one for one in self.standings if one.mark is not None]
+        return sorted(standings, key=lambda one: (one.vs_best_pct, one.strategy))
 
     @property
     def judges(self) -> str:
@@ -65,7 +65,7 @@ class GroupAnswer:
         return disagreement(self.standings)
 
     @property
-    def ran(self) -> list[Standing]:
+    def finished(self) -> list[Standing]:
         """The strategies that ended well, by name."""
         return sorted((one for one in self.standings if one.outcome == Outcome.OK), key=lambda one: one.strategy)
 
@@ -117,10 +117,10 @@ def answers(
     With ``of``, only the groups are answered that one of these records is in. The strategies ``placed`` have their
     place said, also among records of others ``beside``, which lie elsewhere.
     """
-    asked = None if of is None else {Condition.of(record) for record in of}
+    conditions = None if of is None else {Condition.of(record) for record in of}
     elsewhere = tuple(beside)
     # Of a condition the last record says which version of workload and machine counts.
-    listed = [record for record in (*elsewhere, *records) if asked is None or Condition.of(record) in asked]
+    trials = [record for record in (*elsewhere, *records) if conditions is None or Condition.of(record) in conditions]
     return [
         GroupAnswer(
             standings=tuple(group.standings.values()),
@@ -131,22 +131,22 @@ def answers(
             places=tuple(place(group, name) for name in placed),
             elsewhere=frozenset(record.key for record in elsewhere),
         )
-        for group in groups(listed)
+        for group in groups(trials)
     ]
 
 
 def answers_of_table(frame: pd.DataFrame) -> list[GroupAnswer]:
     """Return an answer for each group of a table of throughput, by its marks and in its order."""
-    found = []
-    for _, part in parted(frame):
+    all_answers = []
+    for _, part in split_by_group(frame):
         rows = part.to_dict("records")
         floors = (number(row, "noise_pct") for row in rows)
         floor = next((floor for floor in floors if floor is not None), None)
-        listed = tuple(map(throughput_standing, rows))
+        standings = tuple(map(throughput_standing, rows))
         compared = all(text(row, "compared_by") != ComparedBy.NOTHING for row in rows)
         ways = unusual(Precision(rows[0]["exchange"]), StepSchedule(rows[0]["schedule"]))
-        found.append(GroupAnswer(standings=listed, noise_pct=floor, compared=compared, logs={}, unusual=ways))
-    return found
+        all_answers.append(GroupAnswer(standings=standings, noise_pct=floor, compared=compared, logs={}, unusual=ways))
+    return all_answers
 
 
 def _logs(row: Row, results: Path) -> tuple[str, ...]:
@@ -154,70 +154,70 @@ def _logs(row: Row, results: Path) -> tuple[str, ...]:
     return tuple(str(path) for path in paths if path.is_file())
 
 
-def lines(found: GroupAnswer, options: str = "", width: int = WIDTH) -> list[str]:
+def lines(answer: GroupAnswer, options: str = "", width: int = WIDTH) -> list[str]:
     """Return the answer in words: ASCII, ``width`` columns but for paths; ``options`` are what ``explain`` needs."""
-    first = found.standings[0]
-    facts = (f"{first.workload} on {first.machine}", first.backend, f"batch {first.batch_size:.0f}", *found.unusual)
+    first = answer.standings[0]
+    facts = (f"{first.workload} on {first.machine}", first.backend, f"batch {first.batch_size:.0f}", *answer.unusual)
     head = ", ".join(facts) + ":"
 
-    def wrapped(line: str) -> list[str]:
-        return _wrapped(line, width)
+    def wrap(line: str) -> list[str]:
+        return _wrap(line, width)
 
-    said = [_wrapped(head, width, "")]
-    said += [wrapped(line) for line in (*_best_line(found), *found.places)]
-    said += [wrapped(line) for line in (*_model_line(found), *_other_lines(found))]
-    if found.judges:
-        said.append(wrapped(found.judges))
-    if not found.compared:
-        said += [wrapped(NOT_COMPARED), wrapped(f"ran: {', '.join(map(_step, found.ran))}")]
-    elif not found.placed:
-        said.append(["  no strategy that competes ended well"])
-    for cause, failed in standings_by(lambda one: f"{one.outcome}: {one.cause}", found.failed).items():
-        said.append(wrapped(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
-        said += [[f"    log: {log}"] for one in failed for log in found.logs.get(one.strategy, ())]
-    best, slower = found.of(TieMark.BEST), found.of(TieMark.APART)
-    if best and slower and slower[0].record and found.elsewhere.isdisjoint((best[0].record, slower[0].record)):
+    paragraphs = [_wrap(head, width, "")]
+    paragraphs += [wrap(line) for line in (*_best_line(answer), *answer.places)]
+    paragraphs += [wrap(line) for line in (*_model_line(answer), *_other_lines(answer))]
+    if answer.judges:
+        paragraphs.append(wrap(answer.judges))
+    if not answer.compared:
+        paragraphs += [wrap(NOT_COMPARED), wrap(f"ran: {', '.join(map(_step, answer.finished))}")]
+    elif not answer.placed:
+        paragraphs.append(["  no strategy that competes ended well"])
+    for cause, failed in standings_by(lambda one: f"{one.outcome}: {one.cause}", answer.failed).items():
+        paragraphs.append(wrap(f"failed: {', '.join(one.strategy for one in failed)}: {cause}"))
+        paragraphs += [[f"    log: {log}"] for one in failed for log in answer.logs.get(one.strategy, ())]
+    best, slower = answer.of(TieMark.BEST), answer.of(TieMark.APART)
+    if best and slower and slower[0].record and answer.elsewhere.isdisjoint((best[0].record, slower[0].record)):
         keys = " ".join(one.record[:_KEY_DIGITS] for one in (best[0], slower[0]))
-        said.append([f"  {slower[0].strategy} against it: shardbench explain {keys}{options}"])
-    return [ascii_text(line) for part in said for line in part]
+        paragraphs.append([f"  {slower[0].strategy} against it: shardbench explain {keys}{options}"])
+    return [ascii_text(line) for part in paragraphs for line in part]
 
 
-def _best_line(found: GroupAnswer) -> Iterator[str]:
-    best = found.of(TieMark.BEST)
+def _best_line(answer: GroupAnswer) -> Iterator[str]:
+    best = answer.of(TieMark.BEST)
     if not best or best[0].step_ms is None or best[0].batch_size is None:
         return
     first, step_ms, batch_size = best[0], best[0].step_ms, best[0].batch_size
     ends = interval(first.low_ms, first.high_ms)
     band = f" ({ends}, 95 %)" if ends else ""
     rate = f", {readable_count(1e3 * batch_size / step_ms)} samples/s" if step_ms > 0 else ""
-    word = "alone" if found.places and len(found.standings) == 1 else "best"
+    word = "alone" if answer.places and len(answer.standings) == 1 else "best"
     yield f"{word}: {', '.join(one.strategy for one in best)}, {significant(step_ms)} ms a step{band}{rate}"
 
 
-def _model_line(found: GroupAnswer) -> Iterator[str]:
+def _model_line(answer: GroupAnswer) -> Iterator[str]:
     """Say how far simulated steps are known to be off on this machine; nothing of measured ones."""
-    first = found.standings[0]
-    if found.placed and not is_measured(first.backend):
+    first = answer.standings[0]
+    if answer.placed and not is_measured(first.backend):
         error = model_error(first.machine, "step")
         yield error if error.startswith("model error") else f"model error: {error}"
 
 
-def _other_lines(found: GroupAnswer) -> Iterator[str]:
-    floor = "" if found.noise_pct is None else f" of {found.noise_pct:.1f} %"
-    measured = is_measured(found.standings[0].backend)
+def _other_lines(answer: GroupAnswer) -> Iterator[str]:
+    floor = "" if answer.noise_pct is None else f" of {answer.noise_pct:.1f} %"
+    measured = is_measured(answer.standings[0].backend)
     unknown = "nothing was repeated, so the noise" if measured else "how sure the model is"
-    for mark, says in (
+    for mark, words in (
         (TieMark.SAME, f"ties with it, within the noise{floor} (=)" if measured else "equal to it (=)"),
         (TieMark.OPEN, "ties with it, within the model's own error (~)"),
         (TieMark.UNKNOWN, f"no order is claimed (?), {unknown} is unknown"),
         (TieMark.APART, "slower"),
     ):
-        marked = found.of(mark)
-        if marked:
+        standings = answer.of(mark)
+        if standings:
             # Where nothing is best a difference to it says nothing.
-            texts = map(_difference if found.of(TieMark.BEST) else _step, marked)
-            yield f"{says}: {', '.join(texts)}"
-    others = [one for one in found.placed if not one.competes]
+            texts = map(_difference if answer.of(TieMark.BEST) else _step, standings)
+            yield f"{words}: {', '.join(texts)}"
+    others = [one for one in answer.placed if not one.competes]
     if others:
         yield f"beside the contest: {', '.join(f'{_difference(one)} {one.mark}'.rstrip() for one in others)}"
 
@@ -230,10 +230,10 @@ def _step(one: Standing) -> str:
     return f"{one.strategy} {significant(one.step_ms or 0.0)} ms"
 
 
-def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+def _wrap(text: str, width: int, indent: str = "  ") -> list[str]:
     # A name keeps its number beside it, and a number its unit.
-    wrapped = textwrap.wrap(
+    wrapped_lines = textwrap.wrap(
         _BOUND.sub("\0", text), width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False,
         break_long_words=False,
     )  # fmt: skip
-    return [line.replace("\0", " ") for line in wrapped]
+    return [line.replace("\0", " ") for line in wrapped_lines]

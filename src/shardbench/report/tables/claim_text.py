@@ -32,21 +32,21 @@ def _of(row: Mapping[str, Any]) -> str:
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say in sentences how many statements there are, what came of them, and when they were defined."""
-    stated = [row for row in rows if row["kind"] == STATEMENT]
-    tested = [row for row in stated if row["direction"] != "not testable here"]
+    statements = [row for row in rows if row["kind"] == STATEMENT]
+    testable = [row for row in statements if row["direction"] != "not testable here"]
     words = [
-        f"The ledger has {len(stated)} statements of papers. {len(stated) - len(tested)} are not testable here: "
-        "they are about data, models or hardware that we do not have."
+        f"The ledger has {len(statements)} statements of papers. {len(statements) - len(testable)} are not testable "
+        "here: they are about data, models or hardware that we do not have."
     ]
     for answer in ("direction", "magnitude"):
-        asked = [row for row in tested if row[answer] != NOT_STATED]
-        counts = {verdict: sum(row[answer] == verdict for row in asked) for verdict in VERDICTS}
-        said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-        words.append(f"Of the other {len(tested)}, {len(asked)} state a {answer}: {said}.")
+        with_answer = [row for row in testable if row[answer] != NOT_STATED]
+        counts = {verdict: sum(row[answer] == verdict for row in with_answer) for verdict in VERDICTS}
+        tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        words.append(f"Of the other {len(testable)}, {len(with_answer)} state a {answer}: {tally}.")
     apart = {kind: [row for row in rows if row["kind"] == kind] for kind in _KINDS}
-    counted = [f"{len(of)} {_KINDS[kind][len(of) != 1]}" for kind, of in apart.items() if of]
-    if counted:
-        words.append(f"Counted apart are {' and '.join(filter(None, (', '.join(counted[:-1]), counted[-1])))}.")
+    kind_counts = [f"{len(of)} {_KINDS[kind][len(of) != 1]}" for kind, of in apart.items() if of]
+    if kind_counts:
+        words.append(f"Counted apart are {' and '.join(filter(None, (', '.join(kind_counts[:-1]), kind_counts[-1])))}.")
     judged = [row for row in rows if not unknown(row["defined_first"])]
     first = sum(str(row["defined_first"]).lower() == "true" for row in judged)
     words.append(
@@ -88,8 +88,8 @@ def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     ours = "-"
     if row["n"]:
         # A line of a document has 120 columns.
-        counted = row["n_unit"].partition(" (")[0].removeprefix("number of ").partition(" of ")[0]
-        ours = _ours({**row, "n_unit": counted, "unit": unit})
+        n_unit = row["n_unit"].partition(" (")[0].removeprefix("number of ").partition(" of ")[0]
+        ours = _ours({**row, "n_unit": n_unit, "unit": unit})
         ours = ours.removeprefix("ours ").replace("n = ", "")
     # What stands below a statement needs not repeat its name.
     claim = str(row["claim"]).removeprefix(f"{_of(row)}-") if _of(row) else row["claim"]

@@ -30,7 +30,7 @@ _DECIMALS = {
 
 def write_tables(results: Path, suite: str) -> list[Path]:
     """Write ``<results>/tables/<suite>/<table>.csv`` from the suite's records; raises BadInput where it has none."""
-    return write_files(_expected(results, suite, suite_records(results, suite)))
+    return write_files(_expected_files(results, suite, suite_records(results, suite)))
 
 
 def check_tables(results: Path, suite: str) -> list[str]:
@@ -38,8 +38,8 @@ def check_tables(results: Path, suite: str) -> list[str]:
     store = trial_store(results, suite)
     records = store.read()
     nothing = [] if records else [f"{suite}: nothing to check: {store.path} holds no records"]
-    expected = _expected(results, suite, records) if records else {}
-    return nothing + check_files(expected, f"shardbench report {suite}", suite_paths(results, suite))
+    expected_files = _expected_files(results, suite, records) if records else {}
+    return nothing + check_files(expected_files, f"shardbench report {suite}", suite_paths(results, suite))
 
 
 def suite_records(results: Path, suite: str) -> list[Record]:
@@ -81,7 +81,7 @@ def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _expected(results: Path, suite: str, records: list[Record]) -> dict[Path, str]:
+def _expected_files(results: Path, suite: str, records: list[Record]) -> dict[Path, str]:
     return dict(zip(suite_paths(results, suite), map(table_csv, tables(records).values())))
 
 

@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laid:
+class Layout:
     """A table as lines of text."""
 
     heads: tuple[str, ...]
@@ -22,24 +22,24 @@ class Laid:
     """Headers of the columns for which there was no room, in the table's order."""
 
 
-def laid(section: Columns, width: int | None = None) -> Laid:
+def lay_out(section: Columns, width: int | None = None) -> Layout:
     """The table in ASCII lines of at most ``width`` columns, of any length where None.
 
     Headers are wrapped first. Then the column that matters least is left out, of equal ones the last, until the rest
     fits; those that always stay are wider than the width where it is tiny.
     """
     section = replace(section, rows=tuple(tuple(map(ascii_text, row)) for row in section.rows))
-    kept, left_out = section, [False] * len(section.headers)
+    columns, left_out = section, [False] * len(section.headers)
     place = list(range(len(section.headers)))
-    while width is not None and _total(kept) > width and min(kept.keep) < ALWAYS:
-        least = max(range(len(kept.keep)), key=lambda column: (-kept.keep[column], column))
+    while width is not None and _total(columns) > width and min(columns.keep) < ALWAYS:
+        least = max(range(len(columns.keep)), key=lambda column: (-columns.keep[column], column))
         left_out[place.pop(least)] = True
-        kept = _without(kept, least)
-    wide = _total(kept, wrapped=False)
+        columns = _without(columns, least)
+    wide = _total(columns, wrapped=False)
     wrapped = width is not None and wide > width
-    return Laid(
-        heads=_heads(kept, wrapped=wrapped),
-        rows=tuple(_line(row, kept, wrapped=wrapped) for row in kept.rows),
+    return Layout(
+        heads=_heads(columns, wrapped=wrapped),
+        rows=tuple(_line(row, columns, wrapped=wrapped) for row in columns.rows),
         left_out=tuple(header for header, out in zip(section.headers, left_out) if out),
     )
 

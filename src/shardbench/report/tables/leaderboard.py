@@ -56,50 +56,50 @@ def steps(rows: pd.DataFrame, version: int) -> pd.DataFrame:
     ``torchrec_estimate_ms`` is the step by TorchRec's own estimator, empty of plans that TorchRec cannot express;
     ``model_rank`` and ``torchrec_rank`` are a row's places by either judge, among the problem's rows that both rate.
     """
-    found = [_problem(part) for _, part in rows.groupby(["workload", "machine"], sort=False)]
-    table = pd.concat(found, ignore_index=True).assign(version=version)
+    problems = [_problem(part) for _, part in rows.groupby(["workload", "machine"], sort=False)]
+    table = pd.concat(problems, ignore_index=True).assign(version=version)
     return _ranked(table.reindex(columns=list(STEPS)))
 
 
 def _ranked(table: pd.DataFrame) -> pd.DataFrame:
     """Fill in the places of rows by either judge, problem by problem."""
-    found: dict[Any, tuple[int, int] | None] = {}
+    by_row: dict[Any, tuple[int, int] | None] = {}
     for _, part in table.groupby(["workload", "machine"], sort=False):
-        rated = [(one.model_ms, one.torchrec_ms) for one in table_standings(part)]
-        found |= dict(zip(part.index, ranks_by_judge(rated), strict=True))
-    places = [found[row] or (None, None) for row in table.index]
+        judge_steps = [(one.model_ms, one.torchrec_ms) for one in table_standings(part)]
+        by_row |= dict(zip(part.index, ranks_by_judge(judge_steps), strict=True))
+    places = [by_row[row] or (None, None) for row in table.index]
     return table.assign(**{name: [pair[judge] for pair in places] for judge, name in enumerate(RANKS)})
 
 
 def _problem(part: pd.DataFrame) -> pd.DataFrame:
-    proven = part[part["budget"] == BOUND]
-    bounds = {ANY_PLAN: proven["step_ms"].iloc[0], ORDERED: proven["ordered_ms"].iloc[0]} if len(proven) else {}
+    bound = part[part["budget"] == BOUND]
+    bounds = {ANY_PLAN: bound["step_ms"].iloc[0], ORDERED: bound["ordered_ms"].iloc[0]} if len(bound) else {}
     # What trains another model is in no ranking.
-    asked = part[(part["budget"] != BOUND) & (part["role"] != Role.OTHER_MODEL.value)].sort_values(
+    strategy_rows = part[(part["budget"] != BOUND) & (part["role"] != Role.OTHER_MODEL.value)].sort_values(
         ["step_ms", "strategy"], na_position="last", kind="stable"
     )
-    ok = asked[asked["outcome"] == Outcome.OK.value]
+    ok = strategy_rows[strategy_rows["outcome"] == Outcome.OK.value]
     best = ok.iloc[0] if len(ok) else None
-    expected = {at: each for _, of in ok.groupby("budget") for at, each in _expected(of).items()}
-    rows = zip(asked.index, asked.to_dict("records"), strict=True)
-    return pd.DataFrame([{**row, **_cells(row, best, bounds), **expected.get(at, {})} for at, row in rows])
+    expectations = {at: each for _, of in ok.groupby("budget") for at, each in _expectations(of).items()}
+    rows = zip(strategy_rows.index, strategy_rows.to_dict("records"), strict=True)
+    return pd.DataFrame([{**row, **_cells(row, best, bounds), **expectations.get(at, {})} for at, row in rows])
 
 
-def _expected(ok: pd.DataFrame) -> dict[Any, dict[str, float]]:
+def _expectations(ok: pd.DataFrame) -> dict[Any, dict[str, float]]:
     """Return what is expected of each of a budget's rows over the draws of the model; {} where a row has no draws.
 
     A draw of the constants is the same for all rows of a problem, so that each draw has a best, and equals share it.
     """
-    if not len(ok) or not all(map(_drawn, (row for _, row in ok.iterrows()))):
+    if not len(ok) or not all(map(_has_draws, (row for _, row in ok.iterrows()))):
         return {}
-    drawn = np.array(ok["draws_ms"].tolist(), dtype=np.float64)
-    ratios = drawn / drawn.min(axis=0)
+    draws = np.array(ok["draws_ms"].tolist(), dtype=np.float64)
+    ratios = draws / draws.min(axis=0)
     # Equal plans err alike: rounding alone may tell them apart.
     shares = [(ratios <= factor * (1.0 + SAME)).mean(axis=1) for factor in (1.0, NEAR)]
-    over = 100.0 * (np.exp(np.log(ratios).mean(axis=1)) - 1.0)
+    over_best = 100.0 * (np.exp(np.log(ratios).mean(axis=1)) - 1.0)
     return {
         at: {"p_best": best, "p_within_1.05": near, "expected_over_best_pct": mean}
-        for at, best, near, mean in zip(ok.index, *(each.tolist() for each in (*shares, over)), strict=True)
+        for at, best, near, mean in zip(ok.index, *(array.tolist() for array in (*shares, over_best)), strict=True)
     }
 
 
@@ -107,7 +107,7 @@ def _cells(row: Mapping[Any, Any], best: "pd.Series[Any] | None", bounds: Mappin
     if best is None or row["outcome"] != Outcome.OK.value:
         return {"n": 0}
     bound = bounds.get(row["bounded_by"])
-    low, high = band([row["draws_ms"]]) if _drawn(row) else (None, None)
+    low, high = band([row["draws_ms"]]) if _has_draws(row) else (None, None)
     return {
         "n": 1,
         "over_best_pct": over_pct(row["step_ms"], best["step_ms"]),
@@ -119,7 +119,7 @@ def _cells(row: Mapping[Any, Any], best: "pd.Series[Any] | None", bounds: Mappin
     }
 
 
-def _drawn(row: "Mapping[Any, Any] | pd.Series[Any]") -> bool:
+def _has_draws(row: "Mapping[Any, Any] | pd.Series[Any]") -> bool:
     return isinstance(row["draws_ms"], list | tuple) and len(row["draws_ms"]) > 0
 
 
@@ -128,7 +128,7 @@ def _tie(row: Mapping[Any, Any], best: "pd.Series[Any]") -> str:
         return ""
     if row["step_ms"] <= best["step_ms"] * (1.0 + SAME):
         return "="
-    if not (_drawn(row) and _drawn(best)):
+    if not (_has_draws(row) and _has_draws(best)):
         return "?"
     return "" if sure(p_larger([row["draws_ms"]], [best["draws_ms"]])) else "~"
 
@@ -150,14 +150,14 @@ def measured_steps(
 
 def _measured(group: Group, devices: Mapping[str, int], sees: Mapping[str, str]) -> list[dict[str, Any]]:
     best = min(group.ok_rows, key=lambda row: group.estimate(row).value, default=None)
-    ordered = sorted(group.rows, key=lambda row: (not row.ok, group.estimate(row).value if row.ok else 0.0))
-    stated = (
+    rows = sorted(group.rows, key=lambda row: (not row.ok, group.estimate(row).value if row.ok else 0.0))
+    fields = (
         "workload", "machine", "backend", "strategy", "budget", "outcome", "role", "batch_size", "cause", "step_ms",
         "plan_s", "fit_s",
     )  # fmt: skip
     return [
         {
-            **{name: getattr(one, name) for name in stated},
+            **{name: getattr(one, name) for name in fields},
             "step_ms_low": one.low_ms,
             "step_ms_high": one.high_ms,
             "predicted_step_ms": one.model_ms,
@@ -167,7 +167,7 @@ def _measured(group: Group, devices: Mapping[str, int], sees: Mapping[str, str])
             "n": row.trials_ok,
             **(_over_best(group, row, best) if row.ok and best is not None else {}),
         }
-        for row, one in ((row, group.standings[row.strategy]) for row in ordered)
+        for row, one in ((row, group.standings[row.strategy]) for row in rows)
     ]
 
 
@@ -194,7 +194,7 @@ def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
     """
     rows: list[dict[str, object]] = []
     for (backend, budget), part in steps_table.groupby(["backend", "budget"], sort=True):
-        rows += _ordered([_score(own, part) | {"backend": backend, "budget": budget} for own in _by_strategy(part)])
+        rows += _with_ranks([_score(own, part) | {"backend": backend, "budget": budget} for own in _by_strategy(part)])
     return pd.DataFrame(rows, columns=list(SCORES))
 
 
@@ -207,39 +207,39 @@ def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
     over_best = 1.0 + ok["over_best_pct"].astype(float) / 100.0
     over_bound = 1.0 + ok["over_bound_pct"].dropna().to_numpy(dtype=np.float64) / 100.0
     weights = _weights(own)
-    held = {f"within_{factor:g}": over_best <= factor * (1.0 + SAME) for factor in FACTORS}
-    expects = bool(part["p_best"].notna().any())
+    within = {f"within_{factor:g}": over_best <= factor * (1.0 + SAME) for factor in FACTORS}
+    has_draws = bool(part["p_best"].notna().any())
     shared = _common(part)
     common = ok[[key in shared for key in _problems(ok)]]
-    mean_over = common["expected_over_best_pct" if expects else "over_best_pct"].astype(float)
-    compared = len(common) == len(shared) > 0  # a mean over some of them is not comparable
+    mean_over = common["expected_over_best_pct" if has_draws else "over_best_pct"].astype(float)
+    comparable = len(common) == len(shared) > 0  # a mean over some of them is not comparable
     return {
         "version": own["version"].iloc[0],
         "strategy": own["strategy"].iloc[0],
         "role": own["role"].iloc[0],
         "problems": len(own),
         "ok": len(ok),
-        "expected_within_1.05": float((weights * own["p_within_1.05"].fillna(0.0)).sum()) if expects else None,
+        "expected_within_1.05": float((weights * own["p_within_1.05"].fillna(0.0)).sum()) if has_draws else None,
         "torchrec_within_1.05": _torchrec_near(own, part, weights),
         "common": len(shared),
-        "common_over_best": _weighted_geomean(1.0 + mean_over / 100.0, _weights(common)) if compared else None,
-        "expected_best": float((weights * own["p_best"].fillna(0.0)).sum()) if expects else None,
-        "surely_best": int((own["p_best"] >= SURE_BEST).sum()) if expects else None,
+        "common_over_best": _weighted_geomean(1.0 + mean_over / 100.0, _weights(common)) if comparable else None,
+        "expected_best": float((weights * own["p_best"].fillna(0.0)).sum()) if has_draws else None,
+        "surely_best": int((own["p_best"] >= SURE_BEST).sum()) if has_draws else None,
         "best": int((over_best <= 1.0 + SAME).sum()),
         "bounded": len(over_bound),
         "over_bound_geomean": geometric_mean(over_bound) if len(over_bound) else None,
         "over_best_geomean": geometric_mean(over_best.to_numpy()) if len(over_best) else None,
         "plan_s": float((ok["plan_s"].fillna(0.0) + ok["fit_s"].fillna(0.0)).median()) if len(ok) else None,
-        **{name: float(weights[ok.index][inside].sum()) for name, inside in held.items()},
+        **{name: float(weights[ok.index][inside].sum()) for name, inside in within.items()},
     }
 
 
-def _ordered(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+def _with_ranks(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     """Put rows in order, with the ranks of those that compete: equal shares have one."""
 
     def share(row: Mapping[str, Any]) -> float:
-        expected = row["expected_within_1.05"]
-        return -float(row["within_1.05"] if expected is None else expected)
+        expected_share = row["expected_within_1.05"]
+        return -float(row["within_1.05"] if expected_share is None else expected_share)
 
     ordered = sorted(rows, key=lambda row: (share(row), row["over_best_geomean"] or np.inf, row["strategy"]))
     competing = [row for row in ordered if row["role"] == Role.COMPETITOR.value]

@@ -58,8 +58,8 @@ Cells = dict[str, Cell]
 
 def tables(records: Iterable[Record]) -> dict[str, pd.DataFrame]:
     """Return all three by name, in the order they are printed."""
-    listed = list(records)
-    return {name: build(listed) for name, build in _BUILDERS.items()}
+    all_records = list(records)
+    return {name: build(all_records) for name, build in _BUILDERS.items()}
 
 
 def throughput(records: Iterable[Record]) -> pd.DataFrame:
@@ -115,24 +115,24 @@ def traffic(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def _throughput_cells(group: Group, row: Row) -> Cells:
-    found = group.standings[row.strategy]
+    standing = group.standings[row.strategy]
     cells: Cells = {
-        "samples_per_s": group.condition.batch_size / (found.step_ms / 1e3) if found.step_ms else None,
-        "step_ms_p50": found.step_ms,
+        "samples_per_s": group.condition.batch_size / (standing.step_ms / 1e3) if standing.step_ms else None,
+        "step_ms_p50": standing.step_ms,
         "step_ms_p95": float(np.percentile(row.step_ms, 95.0)),
-        "plan_s": found.plan_s,
-        "fit_s": found.fit_s,
-        "step_ms_low": found.low_ms,
-        "step_ms_high": found.high_ms,
+        "plan_s": standing.plan_s,
+        "fit_s": standing.fit_s,
+        "step_ms_low": standing.low_ms,
+        "step_ms_high": standing.high_ms,
         "noise_pct": group.noise_pct,
-        "vs_best_pct": found.vs_best_pct,
-        "same_as_best": found.same,
-        "p_slower_than_best": found.p_slower,
+        "vs_best_pct": standing.vs_best_pct,
+        "same_as_best": standing.same,
+        "p_slower_than_best": standing.p_slower,
     }
-    cells["torchrec_estimate_ms"] = found.torchrec_ms
-    cells |= dict(zip(RANKS, group.judged[row.strategy] or ()))
+    cells["torchrec_estimate_ms"] = standing.torchrec_ms
+    cells |= dict(zip(RANKS, group.judge_places[row.strategy] or ()))
     if group.condition.backend is Backend.MEASURED:
-        cells |= {"predicted_step_ms": found.model_ms, **_measured_cells(group, row)}
+        cells |= {"predicted_step_ms": standing.model_ms, **_measured_cells(group, row)}
     cells |= _bound_cells(row)
     for name in phases_of(row.records):
         cells[f"{name}_ms"] = row.typical(phase_ms(name))
@@ -182,7 +182,7 @@ def _balance_cells(group: Group, row: Row) -> Cells:
     slowest = row.typical(slowest_embedding_ms)
     simulated = group.condition.backend is Backend.SIMULATED
     bound = row.typical(lambda record: record.bound_ms if record.bounded else None)
-    whole = row.typical(lambda record: record.whole_table_bound_ms if record.bounded else None)
+    whole_table_bound = row.typical(lambda record: record.whole_table_bound_ms if record.bounded else None)
     best_found = slowest_embedding_ms(group.best_found) if group.best_found else None
     low, high = band(row.embedding_draws) if simulated and row.embedding_draws else (None, None)
     return {
@@ -190,8 +190,8 @@ def _balance_cells(group: Group, row: Row) -> Cells:
         "max_over_mean": row.typical(_of_wall(_max_over_mean)),
         "bound_ms": bound,
         "over_bound_pct": over_pct(slowest, bound),
-        "whole_table_bound_ms": whole,
-        "over_whole_table_bound_pct": over_pct(slowest, whole),
+        "whole_table_bound_ms": whole_table_bound,
+        "over_whole_table_bound_pct": over_pct(slowest, whole_table_bound),
         "best_found_ms": best_found,
         "over_best_found_pct": over_pct(slowest, best_found),
         "predicted_emb_ms_max": None if simulated else row.typical(_predicted_slowest),
@@ -240,8 +240,8 @@ def _frame(grouped: list[Group], columns: tuple[str, ...], cells: Callable[[Grou
     rows = []
     for group in grouped:
         for row in group.rows:
-            known: Cells = {**_identity(group, row), **(cells(group, row) if row.ok else {})}
-            rows.append([known.get(column) for column in columns])
+            row_cells: Cells = {**_identity(group, row), **(cells(group, row) if row.ok else {})}
+            rows.append([row_cells.get(column) for column in columns])
     frame = pd.DataFrame(rows, columns=list(columns), dtype=object)
     return frame.astype({column: _KINDS.get(column, "float64") for column in columns})
 
@@ -286,13 +286,13 @@ def phases_of(records: Iterable[Record]) -> list[str]:
 
 def collectives_of(records: Iterable[Record]) -> list[str]:
     """Collectives that the records count, exchanges before reductions."""
-    named = (name for record in records if record.traffic for name in record.traffic.collectives)
-    return _ordered(named, list(CollectiveName))
+    names = (name for record in records if record.traffic for name in record.traffic.collectives)
+    return _ordered(names, list(CollectiveName))
 
 
-def _ordered(names: Iterable[str], known: Sequence[str]) -> list[str]:
-    place = {name: number for number, name in enumerate(known)}
-    return sorted(set(names), key=lambda name: (place.get(name, len(known)), name))
+def _ordered(names: Iterable[str], order: Sequence[str]) -> list[str]:
+    place = {name: number for number, name in enumerate(order)}
+    return sorted(set(names), key=lambda name: (place.get(name, len(order)), name))
 
 
 def _of_wall(number: Callable[[tuple[float, ...]], float | None]) -> Callable[[Record], float | None]:

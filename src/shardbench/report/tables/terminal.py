@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shardbench.base.generated import ascii_text, say
-from shardbench.report.tables.layout import laid
+from shardbench.report.tables.layout import lay_out
 from shardbench.report.tables.text import TITLES, Section, sections
 
 
@@ -28,14 +28,14 @@ def print_tables(frames: dict[str, pd.DataFrame], console: Console, folder: Path
 
 def plain_text(title: str, section: Section, causes: tuple[str, ...] = ()) -> str:
     """A section as aligned ASCII lines, ending in an empty one."""
-    table = laid(section)
+    table = lay_out(section)
     return "\n".join([f"{title}: {section.heading}", section.note, *table.heads, *table.rows, *causes, ""])
 
 
 def _print_styled(title: str, section: Section, causes: tuple[str, ...], console: Console, csv: Path) -> None:
     console.print(Text(ascii_text(f"{title}: {section.heading}"), style="bold"))
     console.print(Text(ascii_text(section.note)))
-    table = laid(section, console.width)
+    table = lay_out(section, console.width)
     for head in table.heads:
         console.print(Text(head, style="underline" if head == table.heads[-1] else ""), soft_wrap=True)
     outcome = section.headers.index("outcome")

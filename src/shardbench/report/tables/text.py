@@ -22,11 +22,11 @@ from shardbench.report.standing import (
     TieMark,
     certainty,
     disagreement,
+    display_name,
     number,
     share_of_sign,
     throughput_standing,
-    titled,
-    trained_by,
+    trained_model,
 )
 
 GROUP = ("workload", "machine", "backend", "batch_size", *TRAINING)
@@ -129,32 +129,32 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False) -> list[S
 
     ``compact`` leaves out what does not fit a terminal. Columns that are empty for a whole group are left out.
     """
-    made = []
-    for key, part in parted(frame):
+    all_sections = []
+    for key, part in split_by_group(frame):
         cells = sorted(part.to_dict("records"), key=lambda row: _order(name, row))
         columns = [c for c in _columns(name, frame) if c.compact or not compact]
-        shown = [column for column in columns if any(column.text(row) for row in cells)]
+        shown_columns = [column for column in columns if any(column.text(row) for row in cells)]
         first = cells[0]
-        made.append(
+        all_sections.append(
             Section(
                 backend=first["backend"],
                 heading=f"{first['workload']} on {first['machine']}: {_BACKENDS[first['backend']]}{_trains(key)}",
                 note=_note(name, cells),
-                headers=tuple(column.header for column in shown),
-                rows=tuple(tuple(column.text(row) for column in shown) for row in cells),
-                numeric=tuple(column.numeric for column in shown),
-                keep=tuple(column.keep for column in shown),
+                headers=tuple(column.header for column in shown_columns),
+                rows=tuple(tuple(column.text(row) for column in shown_columns) for row in cells),
+                numeric=tuple(column.numeric for column in shown_columns),
+                keep=tuple(column.keep for column in shown_columns),
                 strategies=tuple(str(row["strategy"]) for row in cells),
                 causes=tuple(f"{row['strategy']}: {row['outcome']}: {row['cause']}" for row in cells if row["cause"]),
             )
         )
-    return made
+    return all_sections
 
 
-def parted(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+def split_by_group(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
     """Yield the rows of each group, with the values of its condition; those that train another model are apart."""
-    trained = [trained_by(strategy, role) for strategy, role in zip(frame["strategy"], frame["role"])]
-    model = pd.Series(trained, index=frame.index, dtype=object)
+    models = [trained_model(strategy, role) for strategy, role in zip(frame["strategy"], frame["role"])]
+    model = pd.Series(models, index=frame.index, dtype=object)
     for key, part in frame.groupby([*(frame[name] for name in GROUP), model], sort=False):
         yield tuple(key), part
 
@@ -214,19 +214,19 @@ def readable_cell(column: str, value: object) -> str:
     return significant(number)
 
 
-def shown(value: float | None, write: Callable[[float], str] = significant) -> str:
+def number_text(value: float | None, write: Callable[[float], str] = significant) -> str:
     """Return a number in print; empty where it is not known."""
     return "" if value is None else write(value)
 
 
-def _shown(key: str, write: Callable[[float], str] = significant) -> Callable[[Cells], str]:
-    return lambda row: shown(number(row, key), write)
+def _number_text(key: str, write: Callable[[float], str] = significant) -> Callable[[Cells], str]:
+    return lambda row: number_text(number(row, key), write)
 
 
 def _not_zero(key: str, write: Callable[[float], str]) -> Callable[[Cells], str]:
     """Return texts that are empty where a number is zero, so that a group without any has no such column."""
-    shown = _shown(key, write)
-    return lambda row: shown(row) if number(row, key) else ""
+    text_of = _number_text(key, write)
+    return lambda row: text_of(row) if number(row, key) else ""
 
 
 def percent(value: float) -> str:
@@ -262,10 +262,10 @@ def _note(name: str, rows: list[Cells]) -> str:
     if name == "throughput":
         ok = next((row for row in rows if row["outcome"] == "ok"), None)
         if ok is not None:
-            parts += _compared(ok) if first["backend"] == Backend.MEASURED.value else _known(rows)
+            parts += _comparison_notes(ok) if first["backend"] == Backend.MEASURED.value else _model_notes(rows)
             parts += filter(None, [disagreement(map(throughput_standing, rows))])
     if name == "balance":
-        for key, what in (
+        for key, label in (
             ("bound_ms", "lower bound, any device move"),
             ("whole_table_bound_ms", "lower bound, whole tables"),
             ("best_found_ms", "best found"),
@@ -273,11 +273,11 @@ def _note(name: str, rows: list[Cells]) -> str:
             values = [(value, row) for row in rows if (value := number(row, key)) is not None]
             if values:
                 least, row = min(values, key=lambda pair: pair[0])
-                parts.append(f"{what} {significant(least)} ms{_mostly_fixed(row) if key == 'bound_ms' else ''}")
+                parts.append(f"{label} {significant(least)} ms{_mostly_fixed(row) if key == 'bound_ms' else ''}")
     return "; ".join(parts)
 
 
-def _compared(row: Cells) -> list[str]:
+def _comparison_notes(row: Cells) -> list[str]:
     """Return what the measured rows of a group are compared by, and how many pairs that tells apart."""
     if row["compared_by"] == ComparedBy.NOTHING:
         return [NOT_COMPARED]
@@ -288,7 +288,7 @@ def _compared(row: Cells) -> list[str]:
     return [f"compared by {by}", f"noise floor {noise:.1f} %", f"{beyond:.0f} of {row['pairs']} pairs differ by more"]
 
 
-def _known(rows: list[Cells]) -> list[str]:
+def _model_notes(rows: list[Cells]) -> list[str]:
     """Return for how many simulated rows the model's error leaves open whether they are slower than the best."""
     others = [row for row in rows if number(row, "vs_best_pct") and not row["same_as_best"]]
     shares = [share for row in others if (share := number(row, "p_slower_than_best")) is not None]
@@ -310,19 +310,19 @@ def _outcome(row: Cells) -> str:
 
 
 def _vs_best(row: Cells) -> str:
-    found = throughput_standing(row)
-    if found.mark is None or found.vs_best_pct is None:
+    standing = throughput_standing(row)
+    if standing.mark is None or standing.vs_best_pct is None:
         return ""
-    if found.mark in (TieMark.BEST, TieMark.SAME) or found.same is None:
-        return found.mark.value
-    return f"{percent(found.vs_best_pct)} {found.mark}".rstrip()
+    if standing.mark in (TieMark.BEST, TieMark.SAME) or standing.same is None:
+        return standing.mark.value
+    return f"{percent(standing.vs_best_pct)} {standing.mark}".rstrip()
 
 
 def _estimate(frame: pd.DataFrame) -> Callable[[Cells], str]:
     """Return texts with a dash where TorchRec cannot express a plan; without any estimate there is no such column."""
     none = "-" if frame["torchrec_estimate_ms"].notna().any() else ""
-    shown = _shown("torchrec_estimate_ms")
-    return lambda row: shown(row) or (none if row["outcome"] == "ok" else "")
+    text_of = _number_text("torchrec_estimate_ms")
+    return lambda row: text_of(row) or (none if row["outcome"] == "ok" else "")
 
 
 def _ranks(row: Cells) -> str:
@@ -355,7 +355,7 @@ def _whole(key: str) -> Callable[[Cells], str]:
 
 
 _FIRST = (
-    _Column(header="strategy", text=lambda row: titled(row["strategy"], row["role"]), numeric=False, keep=ALWAYS),
+    _Column(header="strategy", text=lambda row: display_name(row["strategy"], row["role"]), numeric=False, keep=ALWAYS),
     _Column(header="outcome", text=_outcome, numeric=False, keep=ALWAYS),
     _Column(header="n", text=_whole("n"), keep=ALWAYS),
     _Column(header="iterations", text=_whole("iterations"), compact=False),
@@ -365,68 +365,68 @@ _FIRST = (
 def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
     names = list(frame.columns)
     phases = [
-        _Column(header=f"{name.removesuffix('_ms').replace('_', ' ')} (ms)", text=_shown(name), compact=False)
+        _Column(header=f"{name.removesuffix('_ms').replace('_', ' ')} (ms)", text=_number_text(name), compact=False)
         for name in names[names.index("batch_size") + 1 : names.index("step_bound_ms")]
     ]
     return (
-        _Column(header="samples/s", text=_shown("samples_per_s", _thousands), keep=4),
-        _Column(header="step p50 (ms)", text=_shown("step_ms_p50"), keep=ALWAYS),
+        _Column(header="samples/s", text=_number_text("samples_per_s", _thousands), keep=4),
+        _Column(header="step p50 (ms)", text=_number_text("step_ms_p50"), keep=ALWAYS),
         _Column(header="95 % interval (ms)", text=_interval("step_ms", "step_ms_p50"), compact=False),
-        _Column(header="p95 (ms)", text=_shown("step_ms_p95"), keep=3),
-        _Column(header="vs control", text=_shown("vs_control", lambda ratio: f"{ratio:.3f}x"), keep=6),
+        _Column(header="p95 (ms)", text=_number_text("step_ms_p95"), keep=3),
+        _Column(header="vs control", text=_number_text("vs_control", lambda ratio: f"{ratio:.3f}x"), keep=6),
         _Column(header="95 % interval (vs control)", text=_interval("vs_control", "vs_control"), compact=False),
         _Column(header="vs best", text=_vs_best, keep=8),
-        _Column(header="predicted (ms)", text=_shown("predicted_step_ms"), compact=False),
+        _Column(header="predicted (ms)", text=_number_text("predicted_step_ms"), compact=False),
         _Column(header="TorchRec's estimate (ms)", text=_estimate(frame), compact=False),
         _Column(header="rank by model, TorchRec", text=_ranks, compact=False),
-        _Column(header="plan (s)", text=_shown("plan_s", seconds), keep=2),
-        _Column(header="fit (s)", text=_shown("fit_s", seconds), keep=1),
+        _Column(header="plan (s)", text=_number_text("plan_s", seconds), keep=2),
+        _Column(header="fit (s)", text=_number_text("fit_s", seconds), keep=1),
         *phases,
-        _Column(header="step bound (ms)", text=_shown("step_bound_ms"), compact=False),
-        _Column(header="mean step over it", text=_shown("over_step_bound_pct", percent), compact=False),
-        _Column(header="over its own moves'", text=_shown("over_own_bound_pct", percent), compact=False),
+        _Column(header="step bound (ms)", text=_number_text("step_bound_ms"), compact=False),
+        _Column(header="mean step over it", text=_number_text("over_step_bound_pct", percent), compact=False),
+        _Column(header="over its own moves'", text=_number_text("over_own_bound_pct", percent), compact=False),
     )
 
 
 def _without_cpu(key: str) -> Callable[[Cells], str]:
     """Return wall times only where there is no CPU time: two clocks side by side would be read as one."""
-    shown = _shown(key)
-    return lambda row: shown(row) if number(row, "emb_cpu_ms_max") is None else ""
+    text_of = _number_text(key)
+    return lambda row: text_of(row) if number(row, "emb_cpu_ms_max") is None else ""
 
 
 _BALANCE = (
-    _Column(header="CPU min (ms)", text=_shown("emb_cpu_ms_min"), keep=2),
-    _Column(header="CPU mean (ms)", text=_shown("emb_cpu_ms_mean"), keep=4),
-    _Column(header="CPU max (ms)", text=_shown("emb_cpu_ms_max"), keep=ALWAYS),
-    _Column(header="CPU std (ms)", text=_shown("emb_cpu_ms_std"), compact=False),
-    _Column(header="CPU max/mean", text=_shown("cpu_max_over_mean"), keep=6),
+    _Column(header="CPU min (ms)", text=_number_text("emb_cpu_ms_min"), keep=2),
+    _Column(header="CPU mean (ms)", text=_number_text("emb_cpu_ms_mean"), keep=4),
+    _Column(header="CPU max (ms)", text=_number_text("emb_cpu_ms_max"), keep=ALWAYS),
+    _Column(header="CPU std (ms)", text=_number_text("emb_cpu_ms_std"), compact=False),
+    _Column(header="CPU max/mean", text=_number_text("cpu_max_over_mean"), keep=6),
     _Column(header="min (ms)", text=_without_cpu("emb_ms_min"), keep=2),
     _Column(header="mean (ms)", text=_without_cpu("emb_ms_mean"), keep=4),
     _Column(header="max (ms)", text=_without_cpu("emb_ms_max"), keep=ALWAYS),
     _Column(header="95 % interval of max (ms)", text=_band_of_max, compact=False),
     _Column(header="std (ms)", text=_without_cpu("emb_ms_std"), compact=False),
     _Column(header="max/mean", text=_without_cpu("max_over_mean"), keep=6),
-    _Column(header="over bound", text=_shown("over_bound_pct", percent), keep=8),
-    _Column(header="over whole-table bound", text=_shown("over_whole_table_bound_pct", percent), compact=False),
+    _Column(header="over bound", text=_number_text("over_bound_pct", percent), keep=8),
+    _Column(header="over whole-table bound", text=_number_text("over_whole_table_bound_pct", percent), compact=False),
     _Column(header="over best found", text=_over_best_found, keep=5),
-    _Column(header="predicted max (ms)", text=_shown("predicted_emb_ms_max"), keep=3),
+    _Column(header="predicted max (ms)", text=_number_text("predicted_emb_ms_max"), keep=3),
 )
 _TRAFFIC = (
-    _Column(header="HBM", text=_shown("hbm_bytes", readable_bytes), keep=7),
-    _Column(header="UVM", text=_shown("uvm_bytes", readable_bytes), keep=6),
-    _Column(header="host", text=_shown("host_bytes", readable_bytes), compact=False),
-    _Column(header="all-to-all intra", text=_shown("a2a_intra_bytes", readable_bytes), keep=4),
-    _Column(header="all-to-all inter", text=_shown("a2a_inter_bytes", readable_bytes), keep=8),
-    _Column(header="all-reduce", text=_shown("allreduce_bytes", readable_bytes), keep=5),
+    _Column(header="HBM", text=_number_text("hbm_bytes", readable_bytes), keep=7),
+    _Column(header="UVM", text=_number_text("uvm_bytes", readable_bytes), keep=6),
+    _Column(header="host", text=_number_text("host_bytes", readable_bytes), compact=False),
+    _Column(header="all-to-all intra", text=_number_text("a2a_intra_bytes", readable_bytes), keep=4),
+    _Column(header="all-to-all inter", text=_number_text("a2a_inter_bytes", readable_bytes), keep=8),
+    _Column(header="all-reduce", text=_number_text("allreduce_bytes", readable_bytes), keep=5),
     _Column(header="vectors from hosts", text=_not_zero("host_vectors_bytes", readable_bytes), compact=False),
     _Column(header="copied to devices", text=_not_zero("copied_to_device_bytes", readable_bytes), compact=False),
     _Column(header="copied to host", text=_not_zero("copied_to_host_bytes", readable_bytes), compact=False),
-    _Column(header="lookups off HBM", text=_shown("off_hbm_lookups_pct", _share), keep=3),
+    _Column(header="lookups off HBM", text=_number_text("off_hbm_lookups_pct", _share), keep=3),
     _Column(header="tiers", text=lambda row: str(row["tiers"] or ""), compact=False, numeric=False),
     _Column(header="groups", text=lambda row: str(row["sharding_groups"] or ""), compact=False, numeric=False),
-    _Column(header="HBM memory max", text=_shown("hbm_memory_bytes_max", readable_bytes), keep=2),
-    _Column(header="UVM memory max", text=_shown("uvm_memory_bytes_max", readable_bytes), compact=False),
-    _Column(header="distinct rows max", text=_shown("distinct_rows_max", _thousands), compact=False),
+    _Column(header="HBM memory max", text=_number_text("hbm_memory_bytes_max", readable_bytes), keep=2),
+    _Column(header="UVM memory max", text=_number_text("uvm_memory_bytes_max", readable_bytes), compact=False),
+    _Column(header="distinct rows max", text=_number_text("distinct_rows_max", _thousands), compact=False),
 )
 
 

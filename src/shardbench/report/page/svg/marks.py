@@ -58,9 +58,9 @@ def mark(x: float, y: float, radius: float, look: Look, kind: str) -> str:
 def group(body: str, *, strategy: int | None = None, at: tuple[float, float] | None = None, words: str = "") -> str:
     """Return elements together, those of one strategy (which a page can hide), moved, with words for the pointer."""
     marks = "" if strategy is None else f' data-s="{strategy}"'
-    moved = "" if at is None else f' transform="translate({units(at[0])} {units(at[1])})"'
-    said = f"<title>{escape(words)}</title>" if words else ""
-    return f"<g{marks}{moved}>{said}{body}</g>"
+    transform = "" if at is None else f' transform="translate({units(at[0])} {units(at[1])})"'
+    title = f"<title>{escape(words)}</title>" if words else ""
+    return f"<g{marks}{transform}>{title}{body}</g>"
 
 
 def drawing(width: float, height: float, name: str, body: str, *, rows: tuple[float, float] | None = None) -> str:

@@ -17,8 +17,8 @@ def charts_style() -> str:
 def picture_file(drawing: str) -> str:
     """Return the text of an SVG file that shows the drawing; the same bytes for the same drawing."""
     head, _, body = drawing.partition(">")
-    found = re.search(r'viewBox="0 0 (\S+) (\S+)"', head)
-    size = 'width="{}" height="{}"'.format(*found.groups()) if found else ""
+    match = re.search(r'viewBox="0 0 (\S+) (\S+)"', head)
+    size = 'width="{}" height="{}"'.format(*match.groups()) if match else ""
     style = (
         f"svg {{ {_GROUND} {colours_style(LIGHT)} }}\n"
         f"@media (prefers-color-scheme: dark) {{ svg {{ {_DARK_GROUND} {colours_style(DARK)} }} }}\n{charts_style()}"

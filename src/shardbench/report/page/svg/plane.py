@@ -21,7 +21,7 @@ class Frame:
     x_title: str
     y_title: str
 
-    def drawn(self, name: str, body: str) -> str:
+    def draw(self, name: str, body: str) -> str:
         """Return the chart with its axes behind ``body``."""
         return drawing(self.width, self.height, name, self.inside(body))
 
@@ -44,8 +44,8 @@ class Frame:
         for value, words in self.x.ticks():
             x = self.x.at(value)
             if tilted:
-                turned = f'<g transform="translate({units(x)} {units(self.y.start + 12)}) rotate(-30)">'
-                parts.append(f"{turned}{text(0, 0, words, anchor='end', kind='tick')}</g>")
+                opening = f'<g transform="translate({units(x)} {units(self.y.start + 12)}) rotate(-30)">'
+                parts.append(f"{opening}{text(0, 0, words, anchor='end', kind='tick')}</g>")
                 continue
             if not names:
                 parts.append(line(x, self.y.start, x, self.y.stop, "grid"))
@@ -74,12 +74,12 @@ class Line:
     """True where the points are drawn."""
 
 
-def lines(frame: Frame, drawn: Sequence[Line]) -> str:
+def lines(frame: Frame, curves: Sequence[Line]) -> str:
     """Return lines with their names, which keep a line's distance from each other."""
-    ends = _apart([frame.y.at(one.points[-1][1]) + 4 for one in drawn if one.points and one.name], frame)
+    ends = _spread_heights([frame.y.at(one.points[-1][1]) + 4 for one in curves if one.points and one.name], frame)
     labels = iter(ends)
     body = []
-    for one in drawn:
+    for one in curves:
         if not one.points:
             continue
         places = [frame.at(x, y) for x, y in one.points]
@@ -106,28 +106,28 @@ class NamedPoint:
     x: float
     y: float
     name: str
-    says: str
+    words: str
     strategy: int | None = None
     hollow: bool = False
     reach: float | None = None
     """A second x that a line leads to."""
 
 
-def points(frame: Frame, drawn: Sequence[NamedPoint]) -> str:
+def points(frame: Frame, named_points: Sequence[NamedPoint]) -> str:
     """Return points with their names beside them where there is room, else reached by the pointer."""
-    places = [frame.at(one.x, one.y) for one in drawn]
+    places = [frame.at(one.x, one.y) for one in named_points]
     # No name lies on a point.
-    taken = [(x - 5, x + 5, y + 4) for x, y in places]
+    boxes = [(x - 5, x + 5, y + 4) for x, y in places]
     body = []
-    for one in drawn:
+    for one in named_points:
         x, y = frame.at(one.x, one.y)
         parts = []
         if one.reach is not None:
             end = frame.x.at(one.reach)
             parts += [line(x, y, end, y, f"leader {one.look}"), dot(end, y, 2.4, f"hollow {one.look}")]
         parts.append(mark(x, y, 5, one.look, "hollow" if one.hollow else "point"))
-        parts += _named(one.name, x, y, frame, taken)
-        body.append(group("".join(parts), strategy=one.strategy, words=one.says))
+        parts += _name_beside(one.name, x, y, frame, boxes)
+        body.append(group("".join(parts), strategy=one.strategy, words=one.words))
     return "".join(body)
 
 
@@ -157,39 +157,39 @@ def diagonal(frame: Frame) -> str:
 
 
 def _stepped(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    found = [places[0]]
+    corners = [places[0]]
     for x, y in places[1:]:
-        found += [(x, found[-1][1]), (x, y)]
-    return found
+        corners += [(x, corners[-1][1]), (x, y)]
+    return corners
 
 
-def _apart(wanted: Sequence[float], frame: Frame) -> list[float]:
+def _spread_heights(heights: Sequence[float], frame: Frame) -> list[float]:
     """Return heights of labels near those wanted, a line apart, in the order given."""
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    placed: list[float] = []
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    spaced: list[float] = []
     for i in order:
-        placed.append(max(wanted[i], placed[-1] + _LETTER) if placed else wanted[i])
-    over = (placed[-1] - frame.y.start) if placed else 0.0
+        spaced.append(max(heights[i], spaced[-1] + _LETTER) if spaced else heights[i])
+    over = (spaced[-1] - frame.y.start) if spaced else 0.0
     if over > 0:
         limit = frame.y.start
-        for place in reversed(range(len(placed))):
-            placed[place] = min(placed[place], limit)
-            limit = placed[place] - _LETTER
-    found = [0.0] * len(wanted)
-    for i, y in zip(order, placed):
-        found[i] = y
-    return found
+        for place in reversed(range(len(spaced))):
+            spaced[place] = min(spaced[place], limit)
+            limit = spaced[place] - _LETTER
+    in_order = [0.0] * len(heights)
+    for i, y in zip(order, spaced):
+        in_order[i] = y
+    return in_order
 
 
-def _named(name: str, x: float, y: float, frame: Frame, taken: list[tuple[float, float, float]]) -> list[str]:
+def _name_beside(name: str, x: float, y: float, frame: Frame, boxes: list[tuple[float, float, float]]) -> list[str]:
     width = 6.5 * len(name)
     for start, anchor in ((x + 8, "start"), (x - 8 - width, "end")):
         for lower in (4.0, -6.0, 14.0, -16.0, 24.0):
             base = y + lower
             free = all(
-                start + width < left or right < start or abs(base - other) > 10.5 for left, right, other in taken
+                start + width < left or right < start or abs(base - other) > 10.5 for left, right, other in boxes
             )
             if free and start > frame.x.start and start + width < frame.width and base > frame.y.stop - 4:
-                taken.append((start, start + width, base))
+                boxes.append((start, start + width, base))
                 return [text(x + 8 if anchor == "start" else x - 8, base, name, anchor=anchor, kind="name")]
     return []

@@ -34,7 +34,7 @@ class Bars:
     """A length each, by series; all in the chart's unit."""
     value: str
     """What stands at the row's end."""
-    says: str
+    words: str
     """All parts in words, for the pointer."""
     whole: float | None = None
     """Marked by a diamond, with its interval where that is known."""
@@ -50,7 +50,7 @@ class Devices:
     name: str
     values: tuple[tuple[float, ...], ...]
     value: str
-    says: str
+    words: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def _chart(
             draw(row, scale),
             text(WIDTH - _VALUES + 14, 16, row.value, kind="value"),
         ]
-        body.append(group("".join(inside), strategy=row.strategy, at=(0, _TOP + ROW * number), words=row.says))
+        body.append(group("".join(inside), strategy=row.strategy, at=(0, _TOP + ROW * number), words=row.words))
     height = _TOP + ROW * len(rows) + _AXIS
     return drawing(WIDTH, height, name, "".join(body), rows=(_TOP, ROW))
 
@@ -114,39 +114,39 @@ def _axis(scale: Scale, title: str, height: float, references: Sequence[Referenc
 
 
 def _bars(row: Bars, scale: Scale) -> str:
-    drawn, done = [], 0.0
+    shapes, before = [], 0.0
     for number, part in enumerate(row.parts):
-        if part > 0 and not scale.beyond(done):
-            start, stop = scale.at(done), scale.at(done + part)
-            drawn.append(bar(start, 4, max(stop - start, 0.3), _BAR, f"fill {series_look(number)}"))
-        done += part
+        if part > 0 and not scale.beyond(before):
+            start, stop = scale.at(before), scale.at(before + part)
+            shapes.append(bar(start, 4, max(stop - start, 0.3), _BAR, f"fill {series_look(number)}"))
+        before += part
     if row.whole is not None:
         if row.low is not None and row.high is not None:
-            drawn.append(line(scale.at(row.low), 11.5, scale.at(row.high), 11.5, "interval"))
+            shapes.append(line(scale.at(row.low), 11.5, scale.at(row.high), 11.5, "interval"))
         x = scale.at(row.whole)
-        drawn.append(path(f"M{units(x)} 7l4.5 4.5l-4.5 4.5l-4.5 -4.5z", "diamond"))
-    beyond = scale.beyond(done) or (row.whole is not None and scale.beyond(row.whole))
-    return "".join(drawn) + (_arrow(scale) if beyond else "")
+        shapes.append(path(f"M{units(x)} 7l4.5 4.5l-4.5 4.5l-4.5 -4.5z", "diamond"))
+    beyond = scale.beyond(before) or (row.whole is not None and scale.beyond(row.whole))
+    return "".join(shapes) + (_arrow(scale) if beyond else "")
 
 
 def _devices(row: Devices, scale: Scale) -> str:
-    drawn, beyond = [], False
+    shapes, beyond = [], False
     for number, values in enumerate(row.values):
         if not values:
             continue
         kind = series_look(number)
         y = 11.5 if len(row.values) == 1 else 7.5 + 8 * number
         beyond = beyond or scale.beyond(max(values))
-        drawn.append(line(scale.at(min(values)), y, scale.at(max(values)), y, "range"))
+        shapes.append(line(scale.at(min(values)), y, scale.at(max(values)), y, "range"))
         if len(values) <= _DOTS:
-            drawn += [dot(scale.at(value), y, 3.4, f"point {kind}") for value in sorted(set(values))]
+            shapes += [dot(scale.at(value), y, 3.4, f"point {kind}") for value in sorted(set(values))]
             continue
         quarter, half, most = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
         start, stop = scale.at(quarter), scale.at(most)
-        drawn.append(bar(start, y - 4, max(stop - start, 1.0), 8, f"fill {kind}"))
-        drawn.append(line(scale.at(half), y - 5, scale.at(half), y + 5, "interval"))
-        drawn.append(dot(scale.at(max(values)), y, 3.4, f"point {kind}"))
-    return "".join(drawn) + (_arrow(scale) if beyond else "")
+        shapes.append(bar(start, y - 4, max(stop - start, 1.0), 8, f"fill {kind}"))
+        shapes.append(line(scale.at(half), y - 5, scale.at(half), y + 5, "interval"))
+        shapes.append(dot(scale.at(max(values)), y, 3.4, f"point {kind}"))
+    return "".join(shapes) + (_arrow(scale) if beyond else "")
 
 
 def _arrow(scale: Scale) -> str:

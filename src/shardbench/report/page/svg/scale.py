@@ -72,11 +72,11 @@ def cap(values: Iterable[float]) -> float:
 
     Values must not be negative.
     """
-    known = [value for value in values if value > 0]
-    if not known:
+    positives = [value for value in values if value > 0]
+    if not positives:
         return 1.0
-    limit = CAP * float(np.median(known))
-    largest = max(known)
+    limit = CAP * float(np.median(positives))
+    largest = max(positives)
     return largest if largest <= _NEAR * limit else limit
 
 
@@ -85,8 +85,8 @@ def span(values: Iterable[float], start: float, stop: float, *, log: bool, zero:
 
     Only positive values count where the axis is logarithmic.
     """
-    known = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
-    low, high = (min(known), max(known)) if known else (1.0, 1.0)
+    finite = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
+    low, high = (min(finite), max(finite)) if finite else (1.0, 1.0)
     if log:
         room = max(1.08, (high / low) ** 0.04)
         return Scale(low=low / room, high=high * room, start=start, stop=stop, log=True)
@@ -107,9 +107,9 @@ def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for within in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         values = (float(f"{part * 10.0**decade:.6g}") for decade in decades for part in within)
-        found = [value for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
-        if len(found) <= _TICKS + 2:
+        ticks = [value for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        if len(ticks) <= _TICKS + 2:
             break
-    every = -(-len(found) // (_TICKS + 2))
+    every = -(-len(ticks) // (_TICKS + 2))
     # Within less than a decade round numbers of a linear axis are as good.
-    return found[::every] if len(found) >= _LEAST_TICKS else _linear_ticks(low, high)
+    return ticks[::every] if len(ticks) >= _LEAST_TICKS else _linear_ticks(low, high)
