@@ -64,7 +64,7 @@ def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
     elif average.low is None or average.high is None:
         low, high = -float("inf"), float("inf")
     else:
-        low, high = claim.scale.in_print(average.low), claim.scale.print_number(average.high)
+        low, high = claim.scale.in_print(average.low), claim.scale.in_print(average.high)
 
     def finding(holds: Callable[[float], bool], misses: bool) -> Finding:
         if not claim.sample:
