@@ -118,9 +118,11 @@ def test_copies_by_group_lie_where_the_plan_has_its_groups() -> None:
         groups=ShardingGroups(size=4, interleaved=True),
     )
     # The groups are 0 2 4 6 and 1 3 5 7.
-    for rank, moves in ((6, 0), (7, 0), (3, ROWS * DIM * 4)):
+    size = ROWS * DIM * 4
+    for rank, moves, back in ((6, 0, size), (7, 0, size), (3, size, 2 * size)):
         one = plan(whole_table(TABLE, OnRank(rank=rank)), world=8)
         assert moved(large, one, order, order, on).moved_bytes == moves
+        assert moved(one, large, order, order, on).moved_bytes == back
     beyond = Plan(
         world_size=4,
         segments=(whole_table(TABLE, OnLocalRank(local_rank=3)),),
