@@ -6,7 +6,7 @@ import math
 import sys
 import tomllib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ tables = [
 """
 Ratios = Mapping[str, Callable[[int], float]]
 """By candidate the ratio to the control that its trial in a round (0, 1, ...) measures."""
+Raced = Callable[..., RaceResult]
+Command = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,16 @@ def named(plans: Sequence[Plan], *names: str) -> list[Candidate]:
     return [Candidate(name=name, plan=plan, step_ms=1.0 + i) for i, (name, plan) in enumerate(zip(names, plans))]
 
 
+@pytest.fixture
+def raced(workload: Workload, plans: list[Plan], options: RaceOptions) -> Raced:
+    """A race on two CPU ranks, under changed options, of candidates with these names and plans."""
+
+    def run(names: Iterable[str], of: Sequence[Plan] = plans, **changes: Any) -> RaceResult:
+        return race(workload, "cpu-1x2", named(of, *names), {}, replace(options, **changes), Silent())
+
+    return run
+
+
 def steady(**ratios: float) -> Ratios:
     return {name: lambda number, ratio=ratio: ratio for name, ratio in ratios.items()}  # type: ignore[misc]
 
@@ -131,12 +143,10 @@ def told(found: RaceResult) -> dict[str, tuple[int, int | None, bool]]:
     return {one.name: (one.n, one.dropped_in, one.ties) for one in found.standings}
 
 
-def test_slower_ones_drop_out(
-    workload: Workload, plans: list[Plan], options: RaceOptions, ranks: Callable[..., Ranks]
-) -> None:
+def test_slower_ones_drop_out(raced: Raced, ranks: Callable[..., Ranks]) -> None:
     ratios = wobbling(best=1.0, near=1.01, slow=1.2, wide=WIDE + 0.01)
     ranks(ratios)
-    found = race(workload, "cpu-1x2", named(plans, *reversed(ratios)), {}, replace(options, most_rounds=4), Silent())
+    found = raced(reversed(ratios), most_rounds=4)
     # Each of four has a deviation of 0.02 sqrt 2 after two rounds, pooled over three with two trials: three degrees.
     least = t_quantile(0.975, 3) * 0.02 * math.sqrt(2.0)
     assert math.log(1.01) < least < math.log(1.2)
@@ -160,138 +170,120 @@ def test_slower_ones_drop_out(
     assert found.model_order() == (0, 5)
 
 
-def test_one_that_is_left_runs_twice(
-    workload: Workload, plans: list[Plan], options: RaceOptions, ranks: Callable[..., Ranks]
-) -> None:
+def test_one_that_is_left_runs_twice(raced: Raced, ranks: Callable[..., Ranks]) -> None:
     fake = ranks(steady(a=1.0, b=2.0))
-    found = race(workload, "cpu-1x2", named(plans, "a", "b"), {}, options, Silent())
+    found = raced("ab")
     assert fake.ran == [(0, "a"), (0, "b"), (1, "a")]
     assert found.ended_by is Ending.ONE_LEFT
 
 
-def test_the_rest_tie(workload: Workload, plans: list[Plan], options: RaceOptions, ranks: Callable[..., Ranks]) -> None:
+def test_the_rest_tie(raced: Raced, ranks: Callable[..., Ranks]) -> None:
     ranks(steady(a=1.0, b=1.0, c=1.1))
-    found = race(workload, "cpu-1x2", named(plans, "a", "b", "c"), {}, options, Silent())
+    found = raced("abc")
     assert (found.ended_by, found.rounds) == (Ending.TIE, 2)
     assert told(found) == {"a": (2, None, False), "b": (2, None, True), "c": (2, 2, False)}
 
 
-def test_all_run_where_nobody_drops_and_turns_rotate(
-    workload: Workload, plans: list[Plan], options: RaceOptions, ranks: Callable[..., Ranks]
-) -> None:
+def test_all_run_where_nobody_drops_and_turns_rotate(raced: Raced, ranks: Callable[..., Ranks]) -> None:
     fake = ranks(steady(a=1.0, b=9.0, c=1.0), trial_s=1e6)
-    kept = replace(options, drops=False, most_rounds=4)
-    found = race(workload, "cpu-1x2", named(plans, "a", "b", "c"), {}, kept, Silent())
+    found = raced("abc", drops=False, most_rounds=4)
     turns = ["".join(name for number, name in fake.ran if number == one) for one in range(4)]
     assert turns == ["abc", "cba", "bca", "acb"]
     assert told(found) == {"a": (4, None, False), "c": (4, None, True), "b": (4, None, False)}
     assert found.ended_by is Ending.ROUNDS
 
 
-def test_interrupted_and_resumed(
-    workload: Workload, plans: list[Plan], options: RaceOptions, ranks: Callable[..., Ranks]
-) -> None:
+def test_interrupted_and_resumed(raced: Raced, ranks: Callable[..., Ranks]) -> None:
     ratios = wobbling(a=1.0, b=1.001, c=1.3)
-    most = replace(options, most_rounds=3)
-    candidates = named(plans, *ratios)
     fake = ranks(ratios)
     fake.interrupted_at = 5
-    found = race(workload, "cpu-1x2", candidates, {}, most, Silent())
+    found = raced("abc", most_rounds=3)
     assert (found.ended_by, found.rounds) == (Ending.INTERRUPTED, 1)
     # Round 2 went c, b, and then a was interrupted.
     assert {one.name: one.n for one in found.standings} == {"a": 1, "b": 2, "c": 2}
     again = ranks(ratios)
-    found = race(workload, "cpu-1x2", candidates, {}, most, Silent())
+    found = raced("abc", most_rounds=3)
     assert again.ran == [(1, "a"), (2, "b"), (2, "a")]
     assert (found.ended_by, found.on_record) == (Ending.ROUNDS, 5)
     last = ranks(ratios)
-    assert told(race(workload, "cpu-1x2", candidates, {}, most, Silent())) == told(found)
+    assert told(raced("abc", most_rounds=3)) == told(found)
     assert last.ran == []
 
 
-def test_a_changed_plan_runs_again(
-    workload: Workload, plans: list[Plan], options: RaceOptions, ranks: Callable[..., Ranks]
-) -> None:
-    ratios, most = steady(a=1.0, b=1.0), replace(options, most_rounds=2)
+def test_a_changed_plan_runs_again(raced: Raced, plans: list[Plan], ranks: Callable[..., Ranks]) -> None:
+    ratios = steady(a=1.0, b=1.0)
     ranks(ratios)
-    race(workload, "cpu-1x2", named(plans, "a", "b"), {}, most, Silent())
+    raced("ab", most_rounds=2)
     fake = ranks(ratios)
-    noted = named([plans[0], replace(plans[5], notes={"took": 1.5})], "a", "b")
-    found = race(workload, "cpu-1x2", noted, {}, most, Silent())
+    found = raced("ab", [plans[0], replace(plans[5], notes={"took": 1.5})], most_rounds=2)
     assert fake.ran == [(0, "b"), (1, "b")]
     (b,) = (one for one in found.standings if one.name == "b")
     assert {record.planned.plan_hash for record in b.records if record.planned} == {content_hash(plans[5])}
     fake = ranks(ratios)
-    race(workload, "cpu-1x2", named([plans[0], plans[5]], "a", "b"), {}, most, Silent())
+    raced("ab", [plans[0], plans[5]], most_rounds=2)
     assert fake.ran == []
 
 
-def test_a_failure_drops_with_its_cause(
-    workload: Workload, plans: list[Plan], options: RaceOptions, ranks: Callable[..., Ranks]
-) -> None:
+def test_a_failure_drops_with_its_cause(raced: Raced, ranks: Callable[..., Ranks]) -> None:
     fake = ranks(steady(a=1.0, b=1.0))
     fake.failing["b"] = Outcome.OOM
-    found = race(workload, "cpu-1x2", named(plans, "a", "b"), {}, options, Silent())
+    found = raced("ab")
     assert [(one.name, one.cause, one.dropped_in) for one in found.standings] == [
         ("a", "", None), ("b", "oom in build: no room", 1)
     ]  # fmt: skip
     again = ranks(steady(a=1.0, b=1.0))
-    retried = replace(options, retry=frozenset({Outcome.OOM}))
-    found = race(workload, "cpu-1x2", named(plans, "a", "b"), {}, retried, Silent())
+    found = raced("ab", retry=frozenset({Outcome.OOM}))
     assert again.ran == [(0, "b"), (1, "b")]
     assert found.ended_by is Ending.TIE
     fake = ranks(steady(a=1.0))
     fake.failing["a"] = Outcome.TIMEOUT
-    found = race(workload, "cpu-1x2", named(plans, "a"), {}, replace(options, name="other"), Silent())
+    found = raced("a", name="other")
     assert (found.ended_by, found.best) == (Ending.NONE_LEFT, None)
 
 
-def test_the_first_round_runs_whole_and_no_trial_begins_too_late(
-    workload: Workload, plans: list[Plan], options: RaceOptions, ranks: Callable[..., Ranks]
-) -> None:
+def test_the_first_round_runs_whole_and_no_trial_begins_too_late(raced: Raced, ranks: Callable[..., Ranks]) -> None:
     fake = ranks(steady(a=1.0, b=1.1), trial_s=10.0)
-    found = race(workload, "cpu-1x2", named(plans, "a", "b"), {}, replace(options, race_s=5.0), Silent())
+    found = raced("ab", race_s=5.0)
     assert fake.ran == [(0, "a"), (0, "b")]
     assert (found.ended_by, found.rounds, found.noise, found.seconds) == (Ending.TIME, 1, None, 20.0)
     assert not any(one.ties for one in found.standings)
     # A resumed race knows no trial's length until one ran; the next would end at 20 s.
     fake = ranks(steady(a=1.0, b=1.1), trial_s=10.0)
-    found = race(workload, "cpu-1x2", named(plans, "a", "b"), {}, replace(options, race_s=19.0), Silent())
+    found = raced("ab", race_s=19.0)
     assert (fake.ran, found.ended_by) == ([(1, "b")], Ending.TIME)
 
 
-def test_ranks_elsewhere(workload: Workload, plans: list[Plan], options: RaceOptions, tmp_path: Path) -> None:
-    away = replace(options, work=tmp_path / "work", launch=False, most_rounds=2, iterations=1)
-    candidates = named(plans[1:], "a", "b")
-    found = race(workload, "cpu-1x2", candidates, {}, away, Silent())
+def test_ranks_elsewhere(raced: Raced, plans: list[Plan], options: RaceOptions, tmp_path: Path) -> None:
+    away = {"work": tmp_path / "work", "launch": False, "most_rounds": 2, "iterations": 1}
+    found = raced("ab", **away)
     assert (found.ended_by, found.waiting, found.rounds) == (Ending.WAITING, 2, 0)
     first = open_folders(tmp_path / "work")
     assert len(first) == 2
     leave(first[0], results_of(first[0]))
     assert [one.state.value for one in collect(tmp_path / "work", options.results)].count("recorded") == 1
-    found = race(workload, "cpu-1x2", candidates, {}, away, Silent())
+    found = raced("ab", **away)
     assert (found.ended_by, found.waiting) == (Ending.WAITING, 1)
     # Both have the times of the made-up ranks, a millisecond each, and their round is followed by the next.
     for _ in range(2):
         for folder in open_folders(tmp_path / "work"):
             leave(folder, results_of(folder))
         list(collect(tmp_path / "work", options.results))
-        found = race(workload, "cpu-1x2", candidates, {}, away, Silent())
+        found = raced("ab", **away)
     assert found.ended_by is Ending.TIE
     assert told(found) == {"a": (2, None, False), "b": (2, None, True)}
     records = trial_store(options.results, "race-ours").read()
     assert [record.outcome for record in records].count(Outcome.SKIPPED) == 4
     assert other_versions(records).other == {}
-    assert all((options.results / "plans" / f"{content_hash(one.plan)}.json").is_file() for one in candidates)
+    assert all((options.results / "plans" / f"{content_hash(one)}.json").is_file() for one in plans[:2])
 
 
 def test_devices_that_are_not_here(
-    workload: Workload, plans: list[Plan], options: RaceOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    workload: Workload, raced: Raced, plans: list[Plan], options: RaceOptions, tmp_path: Path, command: Command
 ) -> None:
     with pytest.raises(BadInput, match=r"a100-40gb-1x8 cannot be raced on here: .* --work DIR --no-launch"):
         race(workload, "a100-40gb-1x8", named(plans, "a"), {}, options, Silent())
     with pytest.raises(BadInput, match="no candidate"):
-        race(workload, "cpu-1x2", [], {}, options, Silent())
+        raced("")
     path = tmp_path / "ours.toml"
     path.write_text(TABLES)
     for given, said in (
@@ -299,8 +291,7 @@ def test_devices_that_are_not_here(
         (["--work", "x"], "add --race"),
         (["--update", "x.toml"], "add --race"),
     ):
-        assert cli.run_command(["plan", str(path), "cpu-1x2", *given]) == 2
-        assert said in capsys.readouterr().err
+        assert said in command("plan", path, "cpu-1x2", *given, code=2)
 
 
 class Several(Strategy):

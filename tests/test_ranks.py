@@ -1,5 +1,6 @@
 """Which place a strategy has: among trials on record elsewhere, on papers' tasks that it enters, on the leaderboard."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import records as make
 
 from shardbench.base.code import JUDGE_VERSION
 from shardbench.cli import compare, reproduce, run
-from shardbench.cli.main import run_command
 from shardbench.leaderboard.places import board_places
 from shardbench.leaderboard.studies import STEPS
 from shardbench.model.strategy import Role
@@ -28,6 +28,7 @@ from shardbench.studies.study import Study
 from shardbench.studies.study_tables import study_tables
 from shardbench.trials import runner
 
+Command = Callable[..., str]
 SIMULATED = {"backend": Backend.SIMULATED, "machine": "a100-40gb-2x8"}
 OLD = JUDGE_VERSION + 1
 NARROW = (0.99, 1.0, 1.0, 1.01)
@@ -78,7 +79,7 @@ def test_a_place_counts_competitors_and_says_who_is_not_told_apart() -> None:
 
 
 def test_a_run_of_one_strategy_says_its_rank_among_the_committed_trials(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committed, results = tmp_path / "results", tmp_path / "runs"
     for one in (trial("greedy-size", 4.0), trial("shuffle", 6.0)):
@@ -91,8 +92,7 @@ def test_a_run_of_one_strategy_says_its_rank_among_the_committed_trials(
     def said(folder: Path | None) -> str:
         for module in (compare, run):
             monkeypatch.setattr(module, "committed_folder", lambda: folder)
-        assert run_command(["run", "quick", "--strategy", "row-wise", "--results", str(results)]) == 0
-        return capsys.readouterr().out
+        return command("run", "quick", "--strategy", "row-wise", "--results", results)
 
     monkeypatch.setattr(runner, "run_suite", run_suite)
     out = said(committed)
@@ -171,15 +171,12 @@ def test_tasks_of_papers_and_no_others_can_be_entered() -> None:
     }  # fmt: skip
 
 
-def test_a_paper_without_tasks_for_it_says_where_there_are_some(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_paper_without_tasks_for_it_says_where_there_are_some(command: Command) -> None:
     for paper, says in (
         ("recshard", "add yours to a copy of benchmarks/suites/recshard.toml"),
         ("embark", "autoshard, dreams"),
     ):
-        assert run_command(["reproduce", paper, "--strategy", "row-wise"]) == 2
-        said = capsys.readouterr()
-        assert says in said.err
-        assert said.out == ""
+        assert says in command("reproduce", paper, "--strategy", "row-wise", code=2)
 
 
 def test_bounds_are_reused_where_this_version_proved_them(tmp_path: Path) -> None:

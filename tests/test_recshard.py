@@ -96,11 +96,25 @@ def test_a_heavy_table_is_alone():
     assert plan.notes["predicted_slowest_ms"] == pytest.approx(cost_ms(10.0, 1.0))
 
 
-def test_scarce_memory_goes_to_the_dearest_rows():
-    # One device, HBM of two rows: 90 accesses of t1's first row and 60 of t0's, before 50 of t1's second.
-    profiles = [profile([60, 40], rows=2), profile([90, 50], rows=2)]
-    plan = recshard.plan(problem(profiles, devices=1, hbm=2 * ROW, uvm=4 * ROW), Budget(), 0)
-    assert cuts(plan) == {"t0": (0, 1), "t1": (0, 1)}
+SEEN, TAIL = profile([50, 50], rows=12), profile([2, 1, 1, 1], rows=14)
+"""Of the second table three accesses in five were to rows seen once, of the first none."""
+ON_ONE_DEVICE = {
+    # HBM of two rows: 90 accesses of t1's first row and 60 of t0's, before 50 of t1's second.
+    "the dearest rows": ([profile([60, 40], rows=2), profile([90, 50], rows=2)], 2, [1, 1]),
+    # Room beside the five seen rows goes to the tail with most unseen accesses, as far as it reaches.
+    "all of a tail": ([SEEN, TAIL], 16, [2, 14]),
+    "a part of a tail": ([replace(SEEN, rows=20), TAIL], 13, [2, 11]),
+    "a tail, then the other": ([replace(SEEN, rows=20), TAIL], 30, [16, 14]),
+    # 300 rows seen alike, so that a step is of three rows.
+    "a part of a step": ([profile([7] * 300, rows=300)], 10, [10]),
+}
+
+
+@pytest.mark.parametrize("case", ON_ONE_DEVICE)
+def test_rows_in_hbm_by_hand(case):
+    profiles, hbm, rows = ON_ONE_DEVICE[case]
+    plan = recshard.plan(problem(profiles, devices=1, hbm=hbm * ROW), Budget(), 0)
+    assert [held for _, held in cuts(plan).values()] == rows
 
 
 def test_plenty_of_hbm_takes_everything():
@@ -108,29 +122,6 @@ def test_plenty_of_hbm_takes_everything():
     plan = recshard.plan(problem(profiles), Budget(), 0)
     assert {name: rows for name, (_, rows) in cuts(plan).items()} == {"t0": 50, "t1": 70, "t2": 5}
     assert plan.notes["expected_hbm_share"] == 1.0
-
-
-def test_left_over_hbm_goes_to_the_table_with_most_unseen_accesses():
-    # Ten rows of room beside the seen rows: t1 was seen once three times in five, t0 never.
-    profiles = [profile([50, 50], rows=12), profile([2, 1, 1, 1], rows=14)]
-    plan = recshard.plan(problem(profiles, devices=1, hbm=16 * ROW, uvm=30 * ROW), Budget(), 0)
-    assert cuts(plan) == {"t0": (0, 2), "t1": (0, 14)}
-
-
-def test_left_over_hbm_takes_as_much_of_a_tail_as_fits():
-    # Seven rows of room beside the five seen ones: t1's tail of 10 had 3 of 5 accesses unseen, t0's of 18 had none.
-    profiles = [profile([50, 50], rows=20), profile([2, 1, 1, 1], rows=14)]
-    plan = recshard.plan(problem(profiles, devices=1, hbm=13 * ROW, uvm=40 * ROW), Budget(), 0)
-    assert cuts(plan) == {"t0": (0, 2), "t1": (0, 11)}
-    more = recshard.plan(problem(profiles, devices=1, hbm=30 * ROW, uvm=40 * ROW), Budget(), 0)
-    assert cuts(more) == {"t0": (0, 16), "t1": (0, 14)}
-
-
-def test_part_of_a_step_is_used_too():
-    # 300 rows seen alike, so that a step is of three rows, and HBM holds ten.
-    plan = recshard.plan(problem([profile([7] * 300, rows=300)], devices=1, hbm=10 * ROW), Budget(), 0)
-    assert cuts(plan) == {"t0": (0, 10)}
-    assert plan.notes["expected_hbm_share"] == pytest.approx(10 / 300)
 
 
 def test_a_solvers_choice_of_a_whole_table_gives_way_to_a_better_tail():
@@ -179,30 +170,28 @@ def test_topping_up_fills_hbm_and_takes_no_row_back(seed, tables, unseen):
     assert (whole | ((asked.topology.hbm_bytes - held >= 0) & (asked.topology.hbm_bytes - held < ROW))).all()
 
 
-def test_without_uvm_tables_are_whole_or_there_is_no_plan():
+def test_without_uvm_tables_are_whole():
     profiles = [profile([10, 5], rows=4), profile([10, 5], rows=6), profile([1], rows=2)]
     plan = recshard.plan(problem(profiles, hbm=6 * ROW, uvm=0), Budget(), 0)
     assert {name: rows for name, (_, rows) in cuts(plan).items()} == {"t0": 4, "t1": 6, "t2": 2}
-    with pytest.raises(Infeasible, match="the tables need at least 768 bytes of HBM, the 2 devices have 704 together"):
-        recshard.plan(problem([profile([1], rows=4)] * 3, hbm=352, uvm=0), Budget(), 0)
 
 
-def test_capacity_that_suffices_only_in_sum_is_infeasible():
-    # Three tables of four rows: two devices of six rows hold them in sum, but no two on one device.
-    with pytest.raises(Infeasible, match="no plan fits 2 devices with 384 bytes of HBM and 0 of UVM each"):
-        recshard.plan(problem([profile([1], rows=4)] * 3, hbm=6 * ROW, uvm=0), Budget(), 0)
+KNOWN, BLANK = profile([1], rows=4), AccessProfile(rows=5, samples=1, present=0, counts=(), row_counts=())
 
 
-def test_no_profile_is_infeasible():
-    blank = AccessProfile(rows=5, samples=1, present=0, counts=(), row_counts=())
-    with pytest.raises(Infeasible, match="no access profile"):
-        recshard.plan(problem([blank, blank]), Budget(), 0)
-
-
-def test_one_table_without_a_profile_is_infeasible_and_named():
-    blank = AccessProfile(rows=5, samples=1, present=0, counts=(), row_counts=())
-    with pytest.raises(Infeasible, match=r"no access profile of table 't1' \(1 of 3 tables have none\)"):
-        recshard.plan(problem([profile([3, 1], rows=5), blank, profile([2], rows=5)]), Budget(), 0)
+@pytest.mark.parametrize(
+    ("profiles", "hbm", "says"),
+    [
+        ([KNOWN] * 3, 352, "the tables need at least 768 bytes of HBM, the 2 devices have 704 together"),
+        # Two devices of six rows hold the twelve in sum, but no two tables on one device.
+        ([KNOWN] * 3, 6 * ROW, "no plan fits 2 devices with 384 bytes of HBM and 0 of UVM each"),
+        ([BLANK, BLANK], 9 * ROW, "no access profile: no table"),
+        ([KNOWN, BLANK, KNOWN], 9 * ROW, r"no access profile of table 't1' \(1 of 3 tables have none\)"),
+    ],
+)
+def test_where_there_is_no_plan_the_cause_is_named(profiles, hbm, says):
+    with pytest.raises(Infeasible, match=says):
+        recshard.plan(problem(profiles, hbm=hbm, uvm=0), Budget(), 0)
 
 
 def test_profiles_of_different_numbers_of_samples_are_shares_and_means():

@@ -126,9 +126,10 @@ def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_again
 
 
 def task_rows(task: str, split: str, **costs: tuple[float, ...]) -> list[dict[str, object]]:
-    """A task table's lines: costs by strategy, one a task."""
+    """A task table's lines: costs by strategy (a dash is written _), one a task."""
+    names = [name.replace("_", "-") for name in costs]
     return [
-        {"task": task, "split": split, "number": number, **dict(zip(costs, of_task))}
+        {"task": task, "split": split, "number": number, **dict(zip(names, of_task))}
         for number, of_task in enumerate(zip(*costs.values(), strict=True))
     ]
 
@@ -139,30 +140,16 @@ def dreamshards_numbers(table: pd.DataFrame, mixed: pd.DataFrame) -> Mapping[str
 
 
 def test_dreamshard_is_held_against_the_strongest_baseline_task_by_task() -> None:
-    table = pd.DataFrame(
-        [
-            # greedy-dim is the cheapest in the mean of the first row, though not on its second task.
-            *task_rows(
-                "DLRM-20 (4)",
-                "test",
-                **{"dreamshard": (10.0, 10.0), "greedy-dim": (11.0, 12.0), "shuffle": (30.0, 11.0)},
-            ),
-            *task_rows(
-                "DLRM-40 (4)", "test", **{"dreamshard": (10.0, 10.0), "greedy-dim": (9.0, 9.0), "shuffle": (8.0, 8.0)}
-            ),
-            *task_rows(
-                "DLRM-20 (4)",
-                "train",
-                **{"dreamshard": (10.0, 10.0), "greedy-dim": (9.0, 9.0), "shuffle": (20.0, 20.0)},
-            ),
-            *task_rows(
-                "DLRM-40 (4)",
-                "train",
-                **{"dreamshard": (10.0, 10.0), "greedy-dim": (9.0, 9.0), "shuffle": (20.0, 20.0)},
-            ),
-        ]
-    )
-    mixed = pd.DataFrame(task_rows("Mixed-80 (8)", "test", **{"dreamshard": (10.0, 10.0), "rnn-rl": (12.0, 5.0)}))
+    on_20, on_40, even = "DLRM-20 (4)", "DLRM-40 (4)", (10.0, 10.0)
+    rows = [
+        # greedy-dim is the cheapest in the mean of the first row, though not on its second task.
+        task_rows(on_20, "test", dreamshard=even, greedy_dim=(11.0, 12.0), shuffle=(30.0, 11.0)),
+        task_rows(on_40, "test", dreamshard=even, greedy_dim=(9.0, 9.0), shuffle=(8.0, 8.0)),
+        task_rows(on_20, "train", dreamshard=even, greedy_dim=(9.0, 9.0), shuffle=(20.0, 20.0)),
+        task_rows(on_40, "train", dreamshard=even, greedy_dim=(9.0, 9.0), shuffle=(20.0, 20.0)),
+    ]
+    table = pd.DataFrame([line for lines in rows for line in lines])
+    mixed = pd.DataFrame(task_rows("Mixed-80 (8)", "test", dreamshard=even, rnn_rl=(12.0, 5.0)))
     seen = dreamshards_numbers(table, mixed)
     # By row, over the paper's own margins: 18.3 over 17.6 and 33.0 over 32.4, and over random 23.0 and 41.1.
     own = [18.3 / 17.6 - 1.0, 33.0 / 32.4 - 1.0]
@@ -229,11 +216,7 @@ def test_dreamshards_rows_stand_beside_the_papers_and_their_orders_are_compared(
         "DLRM-40 (8)": ((18.8, 18.8), (22.56, 22.56)),
     }
     tasks = pd.DataFrame(
-        [
-            row
-            for task, (own, dim) in ours.items()
-            for row in task_rows(task, "test", **{"dreamshard": own, "greedy-dim": dim})
-        ]
+        [row for task, (own, dim) in ours.items() for row in task_rows(task, "test", dreamshard=own, greedy_dim=dim)]
     )
     table = beside_paper.row_table(tasks)
     assert table["ours_over_paper"].tolist() == pytest.approx([0.5, 0.5, 2.0])
@@ -258,15 +241,15 @@ def test_dreamshards_rows_stand_beside_the_papers_and_their_orders_are_compared(
 
 
 def test_autoshard_is_held_against_the_best_greedy_task_by_task() -> None:
-
-    def tasks(row: str, **kernel_ms: tuple[float, float]) -> pd.DataFrame:
-        named = {name.replace("_", "-"): ms for name, ms in kernel_ms.items()}
-        return pd.DataFrame({"task": row, "split": "test", "number": [0, 1], **named})
-
     # Dim is best in the mean: that it is not on the second task does not count.
-    mine = tasks("Auto-80 (8)", autoshard=(10.0, 20.0), greedy_dim=(12.0, 30.0), greedy_lookup=(30.0, 28.0))
+    mine, other = (
+        pd.DataFrame(task_rows(row, "test", autoshard=ours, greedy_dim=dim, greedy_lookup=lookup))
+        for row, ours, dim, lookup in (
+            ("Auto-80 (8)", (10.0, 20.0), (12.0, 30.0), (30.0, 28.0)),
+            ("Auto-40 (4)", (10.0, 10.0), (9.0, 9.0), (9.5, 9.5)),
+        )
+    )
     mine["autoshard-untrained"] = [20.0, 60.0]
-    other = tasks("Auto-40 (4)", autoshard=(10.0, 10.0), greedy_dim=(9.0, 9.0), greedy_lookup=(9.5, 9.5))
     trained = pd.concat([mine, other, mine.assign(split="train", autoshard=1.0)])
     means = pd.DataFrame(
         {

@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import records as make
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from problems import RandomWorkload, machine
 from unsharded import on_ranks, train_in_groups
 
@@ -27,14 +25,12 @@ from shardbench.model.plan import (
     Replicated,
     ShardingGroups,
     Tier,
-    deal_start,
     row_ranges,
-    sharding_groups,
     whole_table,
 )
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Move, Role, Strategy
-from shardbench.model.table import Pooling, Precision
+from shardbench.model.table import Precision
 from shardbench.model.validate import used_moves, validate
 from shardbench.report.compare.explain import explain
 from shardbench.report.compare.explain_text import sentences
@@ -102,91 +98,19 @@ def test_copies_that_are_averaged_every_two_steps_equal_groups_that_train_apart(
     assert steps[0] == steps[1] != steps[2] == steps[3]
 
 
-def brute_force(plan, problem, bags):
-    """Links' bytes by rank of the exchanges and the averaging of copies, [names][2, world], one lookup at a time."""
-    world, topology = problem.world_size, problem.topology
-    local_batch, ranks = problem.batch_size // world, sharding_groups(plan.groups, topology).tolist()
-    group_of = {rank: group for group in ranks for rank in group}
-    names = ("input_all_to_all", "output_all_to_all", "output_reduce_scatter", "rows_all_reduce")
-    sent = {name: np.zeros((2, world)) for name in names}
-
-    def send(name, source, target, size):
-        if source != target:
-            sent[name][int(topology.node_of(source) != topology.node_of(target)), source] += size
-
-    def reduce(name, members, size, passes):
-        for rank in members:
-            beside = sum(topology.node_of(other) == topology.node_of(rank) for other in members)
-            sent[name][0, rank] += passes * size * (1 - 1 / beside)
-            sent[name][1, rank] += passes * size * (1 / beside - 1 / len(members))
-
-    columns, widths = np.zeros(len(ranks[0])), 0
-    copied = np.zeros(len(ranks[0]))
-    for i, table in enumerate(problem.tables):
-        (segment,) = plan.by_table()[table.name]
-        place, pooled, ways = segment.placement, table.pooling is Pooling.SUM, len(ranks[0])
-        owners = list(range(ways)) if isinstance(place, GroupSharded) else [place.local_rank]
-        if isinstance(place, GroupSharded):
-            copied += -(-table.rows // ways) * table.dim * 4
-            widths += table.dim * pooled
-        else:
-            copied[place.local_rank] += table.rows * table.dim * 4
-            columns[place.local_rank] += table.dim * pooled
-        for rank in range(world):
-            for owner in owners:
-                send("input_all_to_all", rank, group_of[rank][owner], 4 * local_batch)
-        own, offsets = bags[i].values, bags[i].offsets
-        for sample in range(problem.batch_size):
-            rank = sample // local_batch
-            for row in own[offsets[sample] : offsets[sample + 1]].tolist():
-                at = owners[(row + deal_start(table.name, ways)) % ways] if len(owners) > 1 else owners[0]
-                send("input_all_to_all", rank, group_of[rank][at], 8)
-                if not pooled:
-                    send("output_all_to_all", group_of[rank][at], rank, 4 * table.dim)
-    for rank in range(world):
-        for at, width in enumerate(columns):
-            send("output_all_to_all", group_of[rank][at], rank, 4 * width * local_batch)
-    for members in ranks:
-        reduce("output_reduce_scatter", members, 4 * widths * local_batch * len(members), 1)
-    for at, size in enumerate(copied):
-        reduce("rows_all_reduce", [members[at] for members in ranks], size / plan.sync_every, 2)
-    return sent
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_counted_bytes_equal_a_plain_loop_by_rank(data):
-    nodes, devices = data.draw(st.sampled_from([(1, 4), (2, 2), (2, 3), (3, 2), (2, 4), (4, 1)]))
-    world = nodes * devices
-    size = data.draw(st.sampled_from([size for size in range(1, world + 1) if world % size == 0]))
-    groups = ShardingGroups(size=size, interleaved=data.draw(st.booleans()), sync_every=data.draw(st.integers(1, 3)))
-    unpooled = frozenset(i for i in range(3) if data.draw(st.booleans()))
-    workload = RandomWorkload(
-        [(40, 8), (29, 8), (16, 16)], 2 * world, unpooled=unpooled, seed=data.draw(st.integers(0, 9))
-    )
-    problem = workload.problem(machine(nodes, devices))
-    places = [
-        data.draw(st.sampled_from([GroupSharded(), *(OnLocalRank(local_rank=i) for i in range(size))]))
-        for _ in range(3)
-    ]
-    plan = Plan(world_size=world, segments=tuple(map(whole_table, problem.tables, places)), groups=groups)
-    memory = validate(plan, problem, frozenset(Move))
-    bags = [workload.bags(Split.TEST, 0, i) for i in range(3)]
-    traffic = count(plan, problem, bags.__getitem__, workload.dense)
-    for name, links in brute_force(plan, problem, bags).items():
-        found = traffic.collectives[name]
-        np.testing.assert_allclose([found.sent_intra, found.sent_inter], links, atol=1e-9, err_msg=name)
-        assert found.sent.sum() == pytest.approx(found.received_intra.sum() + found.received_inter.sum())
-    # Every group has a whole copy, and serves its own samples alone.
+@pytest.mark.parametrize(("size", "interleaved", "nodes", "devices"), LAYOUTS)
+def test_every_group_has_a_whole_copy_and_looks_up_what_its_samples_ask(size, interleaved, nodes, devices):
+    groups = ShardingGroups(size=size, interleaved=interleaved)
+    problem, places = WORKLOAD.problem(machine(nodes, devices)), [GroupSharded(), OnLocalRank(local_rank=size - 1)]
+    tables = [whole_table(table, places[i % 2]) for i, table in enumerate(WORKLOAD.tables)]
+    plan = Plan(world_size=4, segments=tuple(tables), groups=groups)
+    members = groups.ranks(4)
     whole = sum(problem.weight_bytes(table) for table in problem.tables)
-    members = groups.ranks(world)
-    assert memory.hbm[members].sum(axis=1).tolist() == [whole] * len(members)
-    samples = members[:, :, None] * 2 + np.arange(2)
-    for group, own in zip(members, samples.reshape(len(members), -1)):
-        asked = [bags[i].values[bags[i].offsets[s] : bags[i].offsets[s + 1]] for i in range(3) for s in own]
-        assert traffic.load.lookups[group].sum() == sum(map(len, asked))
-        distinct = sum(len(np.unique(np.concatenate(asked[i * len(own) : (i + 1) * len(own)]))) for i in range(3))
-        assert traffic.load.distinct[group].sum() == distinct
+    assert validate(plan, problem, frozenset(Move)).hbm[members].sum(axis=1).tolist() == [whole] * len(members)
+    bags = [WORKLOAD.bags(Split.TEST, 0, i) for i in range(len(tables))]
+    traffic = count(plan, problem, bags.__getitem__, WORKLOAD.dense)
+    asked = [sum(own.samples(8 * rank, 8 * rank + 8).lengths.sum() for own in bags) for rank in range(4)]
+    assert traffic.load.lookups[members].sum(axis=1).tolist() == np.array(asked)[members].sum(axis=1).tolist()
 
 
 def test_ranks_of_groups_are_torchrecs():

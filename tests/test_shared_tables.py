@@ -12,10 +12,10 @@ from problems import RandomWorkload, machine, table_loads
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json, to_json
-from shardbench.cost.traffic import count, expect
+from shardbench.cost.traffic import expect
 from shardbench.datasets import described, synthetic, trace_file
 from shardbench.engine.dlrm import DenseModel
-from shardbench.model.plan import GroupSharded, OnLocalRank, OnRank, Plan, Replicated, RowWise, whole_table
+from shardbench.model.plan import OnRank, Plan, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, Pooling, Table
@@ -77,67 +77,21 @@ def test_a_table_of_one_feature_is_written_as_before() -> None:
 
 # Global batch 4 on two nodes of one rank, two features: samples 0 and 1 on rank 0.
 SHARED = bags([[0, 1], [1], [], [1], [5], [], [0, 0], [2]], features=2)
-DENSE = DenseShape(features=2, bottom=(4,), top=(1,))
 
 
-def problem(pooling: Pooling = Pooling.SUM) -> Problem:
-    tables = (Table(name="a", rows=ROWS, dim=4, pooling=pooling, features=2),)
+def problem() -> Problem:
+    tables = (Table(name="a", rows=ROWS, dim=4, features=2),)
     profile = AccessProfile(rows=ROWS, samples=4, present=4, counts=(3, 1), row_counts=(2, 2))
     return Problem.of("hand", tables, (profile,), machine(1, 2), batch_size=4)
 
 
-def counted(place: object, pooling: Pooling = Pooling.SUM) -> object:
-    on = problem(pooling)
-    plan = Plan(world_size=2, segments=(whole_table(on.tables[0], place),))
-    return count(plan, on, lambda _: SHARED, DENSE)
-
-
-def test_a_shared_table_by_hand() -> None:
-    traffic = counted(OnRank(rank=0))
-    # Rows 0, 1, 5 and 2, over both features; a vector a sample and feature.
-    assert (traffic.load.lookups.tolist(), traffic.load.distinct.tolist()) == ([8, 0], [4, 0])
-    assert traffic.load.bags.tolist() == [4 * 2, 0]
-    # Rank 1: four lookups of its samples, four lengths.
-    assert traffic.collectives["input_all_to_all"].sent_intra.tolist() == [0, 4 * 8 + 2 * 2 * 4]
-    assert traffic.collectives["output_all_to_all"].sent_intra.tolist() == [2 * 2 * 16, 0]
-    # One exchange all the same.
-    assert traffic.collectives["input_splits"].sent_intra.tolist() == [24, 24]
-    dealt = counted(RowWise(ranks=(0, 1)))
-    assert dealt.collectives["output_reduce_scatter"].sent_intra.tolist() == [4 * 2 * 16 / 2] * 2
-    # Each rank's own samples, whatever the feature: rows 0 and 1, rows 5, 0 and 2.
-    assert counted(Replicated(ranks=(0, 1))).load.distinct.tolist() == [2, 3]
-    sequences = counted(OnRank(rank=0), Pooling.NONE)
-    assert sequences.collectives["output_all_to_all"].sent_intra.tolist() == [4 * 16, 0]
-    assert sequences.history_columns.tolist() == [4 * 4, 4 * 4]
-    loads = table_loads(problem(), lambda _: SHARED)
-    assert (loads.bags.tolist(), loads.distinct.tolist()) == ([8], [4])
-
-
-@pytest.mark.parametrize(
-    "place",
-    [OnRank(rank=1), RowWise(ranks=(0, 1, 2, 3)), GroupSharded(), OnLocalRank(local_rank=1), RowWise(ranks=(2, 3))],
-)
-def test_a_shared_table_exchanges_what_tables_of_its_own_would(place: object) -> None:
-    on = RandomWorkload([(80, 8)], 16, seed=3, shared={0: 3})
-    together = on.problem(machine(2, 2))
-    (table,) = together.tables
-    apart = tuple(replace(table, name=f"{table.name}{'x' * f}", features=1) for f in range(3))
-    alone = Problem.of("apart", apart, together.profiles * 3, together.machine, batch_size=16)
-    drawn = on.bags(Split.TEST, 0, 0)
-    shared = count(Plan(world_size=4, segments=(whole_table(table, place),)), together, lambda _: drawn, DENSE)
-    plan = Plan(world_size=4, segments=tuple(whole_table(one, place) for one in apart))
-    single = count(plan, alone, drawn.feature, DENSE)
-    for name in ("output_all_to_all", "output_reduce_scatter", "backward_all_to_all", "dense_all_reduce"):
-        assert shared.collectives[name].sent.tolist() == single.collectives[name].sent.tolist(), name
-    ours, theirs = (traffic.collectives["input_all_to_all"].sent.sum() for traffic in (shared, single))
-    # Round-robin owners depend on a table's name, and so does what stays on a rank.
-    if isinstance(place, OnRank | OnLocalRank):
-        assert ours == theirs
-    assert shared.load.lookups.sum() == single.load.lookups.sum()
-    assert shared.load.bags.sum() == single.load.bags.sum()
-    assert shared.load.distinct.sum() < single.load.distinct.sum()
-    expected = expect(Plan(world_size=4, segments=(whole_table(table, place),)), together)
-    assert expected.load.bags.sum() == shared.load.bags.sum()
+def test_a_shared_table_has_a_bag_a_sample_and_feature() -> None:
+    on = problem()
+    alone = table_loads(on, lambda _: SHARED)
+    # Rows 0, 1, 5 and 2, over both features.
+    assert (alone.bags.tolist(), alone.distinct.tolist()) == ([4 * 2], [4])
+    expected = expect(Plan(world_size=2, segments=(whole_table(on.tables[0], OnRank(rank=0)),)), on)
+    assert expected.load.bags.tolist() == [4 * 2, 0]
 
 
 @pytest.mark.parametrize("dims", [(4, 4), (4, 8)])

@@ -68,14 +68,6 @@ def test_no_row_is_below_the_best_found():
     assert (frame.over_best_found_pct >= 0).all()
 
 
-def test_simulated_times_are_the_same_only_where_equal():
-    records = [
-        make.ok(name, (t, t + 9), backend=Backend.SIMULATED) for name, t in (("a", 5.0), ("b", 5.0), ("c", 5.01))
-    ]
-    frame = throughput(records)
-    assert [bool(row(frame, name, "simulated").same_as_best) for name in "abc"] == [True, True, False]
-
-
 def test_simulated_times_that_differ_by_rounding_are_equal():
     made = {"a": 5e-3, "b": 5e-3 * (1 + 1e-10), "c": 5e-3 * (1 + 1e-5)}
     frame = throughput([make.ok(name, (t, t), backend=Backend.SIMULATED) for name, t in made.items()])

@@ -27,13 +27,6 @@ def test_absent_file_is_no_records(store):
     assert not store.path.exists()
 
 
-@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
-def test_failures_round_trip(store, outcome):
-    record = make.failed(outcome)
-    store.append(record)
-    assert store.read() == [record]
-
-
 def test_order_is_kept_and_the_last_of_a_key_counts(store):
     first, other, again = make.failed(Outcome.OOM), make.ok("other"), make.ok()
     make.kept(store.path.parents[1], first, other, again)

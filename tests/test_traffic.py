@@ -121,14 +121,6 @@ def test_sums_in_two_bytes_by_hand():
     assert not counted(OnLocalRank(local_rank=0), OnLocalRank(local_rank=0), alone).converted_bytes.any()
 
 
-def test_everything_on_one_rank_leaves_the_other_idle():
-    traffic = counted(OnRank(rank=1), OnRank(rank=1))
-    assert traffic.load.lookups.tolist() == [0, 10]
-    assert traffic.load.bags.tolist() == [0, 8]
-    assert traffic.collectives["output_all_to_all"].sent_intra.tolist() == [0, 2 * 2 * 16]
-    assert traffic.collectives["backward_all_to_all"].sent_intra.tolist() == [2 * 2 * 16, 0]
-
-
 def test_row_wise_deals_rows_round_robin():
     traffic = counted(RowWise(ranks=(0, 1)), RowWise(ranks=(0, 1)))
     # By their names both tables' first rows go to the second of two sharers.
@@ -143,30 +135,6 @@ def test_row_wise_deals_rows_round_robin():
     assert traffic.collectives["backward_all_gather"].sent_intra.tolist() == [4 * 8 * 4 / 2] * 2
 
 
-def test_row_wise_sums_go_over_all_nodes():
-    everyone = RowWise(ranks=(0, 1, 2, 3))
-    sent = counted(everyone, everyone, problem(nodes=2, devices=2)).collectives["output_reduce_scatter"]
-    # 4 samples of 8 columns: half inside the node, then half of the rest across.
-    assert sent.sent_intra.tolist() == [4 * 8 * 4 / 2] * 4
-    assert sent.sent_inter.tolist() == [4 * 8 * 4 / 2 / 2] * 4
-
-
-def test_replicated_looks_up_only_its_own_samples():
-    traffic = counted(Replicated(ranks=(0, 1)), OnRank(rank=0))
-    assert traffic.load.lookups.tolist() == [3 + 4, 3]
-    assert traffic.load.distinct.tolist() == [2 + 2, 2]  # rank 0 touches rows 0, 1; rank 1 rows 5, 0
-    assert traffic.load.bags.tolist() == [2 + 4, 2]
-    assert traffic.load.longest_bag.tolist() == [2, 3]
-    assert traffic.collectives["rows_all_reduce"].sent.tolist() == [6 * 4 * 4, 6 * 4 * 4]
-
-
-def test_two_nodes_split_links():
-    on = problem(nodes=2, devices=1)
-    sent = counted(OnRank(rank=0), OnRank(rank=1), on).collectives["input_all_to_all"]
-    assert sent.sent_intra.tolist() == [0, 0]
-    assert sent.sent_inter.tolist() == [2 * 8 + 2 * 4, 3 * 8 + 2 * 4]
-
-
 def test_uvm_precision_and_state():
     load = counted(OnRank(rank=0, tier=Tier.UVM), OnRank(rank=0), precision=Precision.FP16).load
     assert load.uvm.lookup_bytes.tolist() == [6 * 8, 0]
@@ -176,113 +144,23 @@ def test_uvm_precision_and_state():
     assert adagrad.state_bytes.tolist() == [3 * 4, 2 * 4]
 
 
-def test_columns_send_their_ids_to_every_owner():
-    on = problem()
-    tables = (Table(name="a", rows=6, dim=8), on.tables[1])
-    on = Problem.of("hand", tables, on.profiles, on.machine, batch_size=4)
-    halves = [whole_table(tables[0], OnRank(rank=r), (c, c + 4)) for c, r in ((0, 0), (4, 1))]
-    plan = Plan(world_size=2, segments=(*halves, whole_table(tables[1], OnRank(rank=0))))
-    traffic = count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE)
-    assert traffic.load.lookups.tolist() == [6 + 4, 6]
-    assert traffic.load.lookup_bytes.tolist() == [(6 + 4) * 16, 6 * 16]
-    assert traffic.collectives["input_all_to_all"].sent_intra.tolist() == [3 * 8 + 8, (3 + 2) * 8 + 16]
-
-
-def test_host_rows_are_looked_up_by_the_nodes_first_rank():
-    on = problem(nodes=2, devices=1)
-    traffic = counted(Host(node=1), OnRank(rank=0), on)
-    assert traffic.host.lookups.tolist() == [0, 6]
-    assert traffic.host.distinct.tolist() == [0, 3]
-    assert traffic.load.lookups.tolist() == [4, 0]
-    # All 4 samples' vectors of 4 floats go up to the device, rank 1, and from there to their ranks.
-    assert traffic.host_to_device_bytes.tolist() == [0, 4 * 16]
-    assert traffic.collectives["output_all_to_all"].sent_inter.tolist() == [2 * 16, 2 * 16]
-
-
-def test_node_copies_by_hand():
-    # Two nodes of two devices, one sample each; a is copied to both nodes, dealt over the node's two devices.
-    on = problem(nodes=2, devices=2)
-    traffic = counted(GroupSharded(), OnRank(rank=0), on)
-    # a's first row is on the second of two devices.
-    # Node 0 (samples 0, 1) asks for rows 0, 1, 1: row 0 on device 1, row 1 twice on device 0.
-    # Node 1 (samples 2, 3) asks for rows 5, 0, 0: row 0 twice on device 1, row 5 on device 0.
-    assert traffic.load.lookups.tolist() == [2 + 4, 1, 1, 2]
-    assert traffic.load.distinct.tolist() == [1 + 2, 1, 1, 1]
-    # Of a node's two samples every one of its devices pools its part.
-    assert traffic.load.bags.tolist() == [2 + 4, 2, 2, 2]
-    sent = traffic.collectives["input_all_to_all"]
-    # a: every rank sends a length to the node's other device, ranks 0, 1 and 3 one lookup, too.
-    # b, on rank 0: a length from everyone, one lookup from rank 1, two from rank 2.
-    assert sent.sent_intra.tolist() == [1 * 8 + 4, (1 * 8 + 4) + (1 * 8 + 4), 4, 1 * 8 + 4]
-    assert sent.sent_inter.tolist() == [0, 0, 2 * 8 + 4, 4]
-    # Reduce-scatter inside the node: two samples of 4 floats, half of it leaves; then back.
-    assert traffic.collectives["output_reduce_scatter"].sent_intra.tolist() == [2 * 16 / 2] * 4
-    assert traffic.collectives["output_reduce_scatter"].sent_inter.sum() == 0
-    # Each device averages its 3 of 6 rows with its twin: ring of two, 2 * 1/2 of 3 * 16 bytes.
-    assert traffic.collectives["rows_all_reduce"].sent_inter.tolist() == [3 * 16] * 4
-    assert traffic.collectives["rows_all_reduce"].sent_intra.sum() == 0
-    # Splits: b's exchange over 4 ranks, a's inside the node.
-    assert traffic.collectives["input_splits"].sent_intra.tolist() == [2 * 24] * 4
-    assert traffic.collectives["input_splits"].sent_inter.tolist() == [2 * 24] * 4
-
-
-def test_whole_copies_a_node_by_hand():
+def test_splits_and_longest_bags_of_copies_by_hand():
     # Two nodes of two devices, one sample each; a is copied to both nodes, whole on the second device.
-    traffic = counted(OnLocalRank(local_rank=1), OnRank(rank=0), problem(nodes=2, devices=2))
     # Node 0 asks for rows 0, 1, 1, node 1 for rows 5, 0, 0; b is on rank 0.
-    assert traffic.load.lookups.tolist() == [4, 3, 0, 3]
-    assert traffic.load.distinct.tolist() == [2, 2, 0, 2]
-    assert traffic.load.bags.tolist() == [4, 2, 0, 2]
+    on = problem(nodes=2, devices=2)
+    traffic = counted(OnLocalRank(local_rank=1), OnRank(rank=0), on)
     assert traffic.load.longest_bag.tolist() == [2, 2, 0, 3]
-    sent = traffic.collectives
-    # a: ranks 0 and 2 send a length to their node's second device, rank 0 two lookups, too; b as above.
-    assert sent["input_all_to_all"].sent_intra.tolist() == [2 * 8 + 4, 8 + 4, 4, 0]
-    assert sent["input_all_to_all"].sent_inter.tolist() == [0, 0, 2 * 8 + 4, 4]
-    # One vector of a to the node's other device; b's to three ranks.
-    assert sent["output_all_to_all"].sent_intra.tolist() == [16, 16, 0, 16]
-    assert sent["output_all_to_all"].sent_inter.tolist() == [2 * 16, 0, 0, 0]
-    assert sent["backward_all_to_all"].sent_intra.tolist() == [16, 16, 16, 0]
-    assert sent["output_reduce_scatter"].sent.sum() == 0
-    # The second devices average their 6 rows: ring of two, 2 * 1/2 of 6 * 16 bytes.
-    assert sent["rows_all_reduce"].sent_inter.tolist() == [0, 6 * 16, 0, 6 * 16]
-    assert sent["rows_all_reduce"].sent_intra.sum() == 0
-    assert sent["input_splits"].sent_intra.tolist() == sent["input_splits"].sent_inter.tolist() == [2 * 24] * 4
-    # As sequences: a vector a lookup, of which rank 0 gets two and rank 2 none.
-    unpooled_sent = counted(
-        OnLocalRank(local_rank=1), OnRank(rank=0), unpooled(problem(nodes=2, devices=2), "a")
-    ).collectives["output_all_to_all"]
-    assert unpooled_sent.sent_intra.tolist() == [16, 2 * 16, 0, 0]
+    # b's exchange over 4 ranks, a's inside the node.
+    splits = traffic.collectives["input_splits"]
+    assert splits.sent_intra.tolist() == splits.sent_inter.tolist() == [2 * 24] * 4
+    # As sequences: only b has bags.
+    sequences = counted(OnLocalRank(local_rank=1), OnRank(rank=0), unpooled(on, "a"))
+    assert sequences.load.longest_bag.tolist() == [2, 0, 0, 0]
 
 
-@pytest.mark.parametrize("precision", Precision)
-def test_node_copies_are_padded_table_by_table(precision):
-    # On two devices 5 rows of a and 3 of b are dealt in blocks of 3 and 2, which are averaged whole.
-    on = problem(nodes=2, devices=2, precision=precision)
-    cut = {"a": 5, "b": 3}
-    segments = []
-    for table in on.tables:
-        segments += row_ranges(table, (cut[table.name], GroupSharded()), (table.rows, OnRank(rank=0)))
-    traffic = count(Plan(world_size=4, segments=tuple(segments)), on, lambda i: (FIRST, SECOND)[i], DENSE)
-    # A ring of two nodes: 2 * 1/2 of (3 + 2) rows of 4 columns.
-    assert traffic.collectives["rows_all_reduce"].sent_inter.tolist() == [(3 + 2) * 4 * precision.bytes] * 4
-    assert traffic.collectives["rows_all_reduce"].sent_intra.tolist() == [0] * 4
-    assert traffic.collectives["rows_all_reduce"].calls == Calls(cross=1)
-
-
-def test_unpooled_tables_send_every_vector():
-    on = problem()
-    tables = (Table(name="a", rows=6, dim=4, pooling=Pooling.NONE), on.tables[1])
-    on = Problem.of("hand", tables, on.profiles, on.machine, batch_size=4)
-    traffic = counted(OnRank(rank=0), OnRank(rank=1), on)
-    # Rank 0 owns a: it returns rank 1's 3 vectors; rank 1 owns b: one pooled vector for each of 2 samples.
-    assert traffic.collectives["output_all_to_all"].sent_intra.tolist() == [3 * 16, 2 * 16]
-    assert traffic.load.bags.tolist() == [6, 4]
-    # Pooled and unpooled tables are in modules of their own: two exchanges of splits.
-    assert traffic.collectives["input_splits"].sent_intra.tolist() == [48, 48]
-    dealt = counted(RowWise(ranks=(0, 1)), OnRank(rank=1), on)
-    # Rank 1 has row 0 (asked once by rank 0, twice by rank 1), rank 0 has rows 1, 1 (rank 0) and 5 (rank 1).
-    assert dealt.collectives["output_all_to_all"].sent_intra.tolist() == [1 * 16, 1 * 16 + 2 * 16]
-    assert dealt.collectives["output_reduce_scatter"].sent.sum() == 0
+def test_replicas_have_the_bags_of_their_own_samples():
+    traffic = counted(Replicated(ranks=(0, 1)), OnRank(rank=0))
+    assert traffic.load.longest_bag.tolist() == [2, 3]
 
 
 def unpooled(on, *names):
@@ -307,37 +185,6 @@ def test_the_dense_phase_waits_for_the_longest_histories():
     plan = Plan(world_size=4, segments=tuple(whole_table(table, OnRank(rank=0)) for table in on.tables))
     # 6 lookups in 4 samples, one a rank.
     assert expect(plan, replace(on, profiles=profiles)).history_columns.tolist() == [1.5 * 4] * 4
-
-
-def test_table_row_wise_sums_in_the_node_and_then_goes_across():
-    on = problem(nodes=2, devices=2)
-    traffic = counted(RowWise(ranks=(2, 3)), OnRank(rank=0), on)
-    # a: row 0 (three lookups) on rank 3, rows 1 (two) and 5 (one) on rank 2.
-    assert traffic.load.lookups.tolist() == [4, 0, 3, 3]
-    sent = traffic.collectives
-    # a: a length to each of ranks 2 and 3; rank 0 asks both for a row, rank 1 asks 2, rank 3 asks 2 for row 5.
-    # b: a length to rank 0, one lookup from rank 1, two from rank 2.
-    assert sent["input_all_to_all"].sent_intra.tolist() == [0, 8 + 4, 4, 8 + 4]
-    assert sent["input_all_to_all"].sent_inter.tolist() == [2 * (8 + 4), 8 + 4 + 4, 2 * 8 + 4, 4]
-    # Half of 4 samples' vectors of 16 bytes inside the node; then 2 to 0 and 3 to 1, a vector each; b from rank 0.
-    assert sent["output_reduce_scatter"].sent_intra.tolist() == [0, 0, 32, 32]
-    assert sent["output_all_to_all"].sent_intra.tolist() == [16, 0, 0, 0]
-    assert sent["output_all_to_all"].sent_inter.tolist() == [2 * 16, 0, 16, 16]
-    assert sent["output_all_to_all"].received_inter.tolist() == [16, 16, 16, 16]
-    assert sent["backward_all_to_all"].sent_inter.tolist() == [16, 16, 16, 16]
-    assert sent["input_splits"].sent_inter.tolist() == [2 * 2 * 24] * 4
-
-
-def test_unpooled_node_copies_send_every_vector_inside_the_node():
-    traffic = counted(GroupSharded(), OnRank(rank=0), unpooled(problem(nodes=2, devices=2), "a"))
-    # Asked by another rank: row 1, on rank 0, by rank 1; row 0, on rank 1, by rank 0; row 5, on rank 2, by rank 3.
-    assert traffic.collectives["output_all_to_all"].sent_intra.tolist() == [16 + 16, 16, 16, 0]
-    assert traffic.collectives["output_all_to_all"].received_intra.tolist() == [16, 16 + 16, 0, 16]
-    assert traffic.collectives["output_all_to_all"].sent_inter.tolist() == [2 * 16, 0, 0, 0]
-    assert traffic.collectives["output_reduce_scatter"].sent.sum() == 0
-    # A vector a lookup; only b has bags.
-    assert traffic.load.bags.tolist() == [2 + 4, 1, 1, 2]
-    assert traffic.load.longest_bag.tolist() == [2, 0, 0, 0]
 
 
 EVERY_RANK, NODE_1 = RowWise(ranks=(0, 1, 2, 3)), RowWise(ranks=(2, 3))
@@ -393,19 +240,6 @@ def test_a_group_of_one_rank_calls_nothing():
     together = counted(GroupSharded(), GroupSharded(), problem(nodes=1, devices=2)).collectives
     assert together["output_reduce_scatter"].calls == Calls(world=1)
     assert (together["rows_all_reduce"].calls, together["rows_all_reduce"].sent.sum()) == (Calls(), 0)
-
-
-def test_segments_that_meet_on_a_rank_send_one_vector():
-    on = problem()
-    whole = counted(OnRank(rank=0), OnRank(rank=1), on)
-    halves = row_ranges(on.tables[0], (1, OnRank(rank=0)), (6, OnRank(rank=0, tier=Tier.UVM)))
-    plan = Plan(world_size=2, segments=(*halves, whole_table(on.tables[1], OnRank(rank=1))))
-    cut = count(plan, on, lambda i: (FIRST, SECOND)[i], DENSE)
-    assert cut.collectives["output_all_to_all"].sent.tolist() == whole.collectives["output_all_to_all"].sent.tolist()
-    # Lengths of both segments are sent, lookups once: one more length for each of rank 1's two samples.
-    extra = cut.collectives["input_all_to_all"].sent - whole.collectives["input_all_to_all"].sent
-    assert extra.tolist() == [0, 2 * 4]
-    assert (cut.load.lookups[0], cut.load.uvm.lookups[0]) == (3, 3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6)), max_size=6))

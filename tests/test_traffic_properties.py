@@ -1,23 +1,37 @@
 """Counting: properties against a slow, obvious count."""
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, bags, machine
+from random_plans import random_plans
 
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import (
     GroupSharded,
+    Host,
     OnLocalRank,
     OnRank,
+    Placement,
     Plan,
     Replicated,
     RowWise,
+    Segment,
+    Tier,
+    deal_start,
     row_ranges,
+    sharding_groups,
     whole_table,
 )
+from shardbench.model.problem import Problem
+from shardbench.model.table import Pooling, Precision, Table
 from shardbench.workloads.trace import Bags, Split
 
 
@@ -46,32 +60,144 @@ def test_counted_lookups_equal_a_plain_loop(case):
     assert lookups.distinct_by_group(start, stop, np.array([[0], [1]]), ways).tolist() == by_node
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.data())
-def test_any_split_conserves_lookups_bytes_and_vectors(data):
-    workload = RandomWorkload([(40, 8), (30, 8)], 8)
-    on = workload.problem(machine(2, 2))
-    everyone = (0, 1, 2, 3)
-    choices = [
-        OnRank(rank=2), RowWise(ranks=everyone), RowWise(ranks=(2, 3)), Replicated(ranks=everyone), GroupSharded(),
-        OnLocalRank(local_rank=1),
-    ]  # fmt: skip
-    segments = []
-    for table in on.tables:
-        cut = data.draw(st.integers(8, table.rows - 8))
-        places = [data.draw(st.sampled_from(choices)) for _ in range(2)]
-        segments += row_ranges(table, (cut, places[0]), (table.rows, places[1]))
-    traffic = count(
-        Plan(world_size=4, segments=tuple(segments)), on, lambda i: workload.bags(Split.TEST, 0, i), workload.dense
-    )
-    total = sum(len(workload.bags(Split.TEST, 0, i).values) for i in range(2))
-    assert traffic.load.lookups.sum() == total
-    assert traffic.load.lookup_bytes.sum() == total * 8 * 4
+VECTORS, SUMS, LOOKUPS, WEIGHTS = "output_all_to_all", "output_reduce_scatter", "input_all_to_all", "rows_all_reduce"
+
+
+class PlainTraffic:
+    """What a plan does with a batch, one lookup and one column at a time; a host is its node's first rank."""
+
+    def __init__(self, plan: Plan, on: Problem, drawn: list[Bags]) -> None:
+        self.on, self.local = on, on.batch_size // on.world_size
+        self.groups = sharding_groups(plan.groups, on.topology).tolist()
+        self.sent = {name: np.zeros((2, on.world_size)) for name in (LOOKUPS, VECTORS, SUMS, WEIGHTS)}
+        self.lookups, self.bags = defaultdict(Counter), defaultdict(Counter)
+        self.rows: dict[str, dict[int, set]] = defaultdict(lambda: defaultdict(set))
+        self.asked, self.lengths, self.bucketed, self.history = np.zeros((4, on.world_size))
+        columns: dict[Placement, set] = defaultdict(set)
+        for table, batch in zip(on.tables, drawn):
+            for number, segment in enumerate(plan.by_table()[table.name]):
+                self._look_up(table, number, segment, batch)
+                place = segment.placement
+                # Parts of a table that meet on a rank, whatever their tier, are pooled into one vector.
+                met = OnRank(rank=self.owners(place, 0)[0]) if isinstance(place, Host) else place
+                met = replace(met, tier=Tier.HBM) if hasattr(met, "tier") else met
+                width = range(segment.column_start, segment.column_stop)
+                if table.pooling is Pooling.SUM:
+                    columns[met] |= {(table.name, f, column) for column in width for f in range(table.features)}
+        for place, met in columns.items():
+            self._return(place, len(met) * self.local * on.exchange.bytes)
+        self._average(plan)
+
+    def owners(self, place: Placement, source: int) -> list[int]:
+        """The ranks that look up a sample of rank ``source``."""
+        (group,) = (group for group in self.groups if source in group)
+        if isinstance(place, Host):
+            return [int(self.on.topology.node_ranks(place.node)[0])]
+        if isinstance(place, OnRank):
+            return [place.rank]
+        if isinstance(place, RowWise):
+            return list(place.ranks)
+        if isinstance(place, Replicated):
+            return [source]
+        return group if isinstance(place, GroupSharded) else [group[place.local_rank]]
+
+    def _look_up(self, table: Table, number: int, segment: Segment, batch: Bags) -> None:
+        place, each = segment.placement, self.local * table.features
+        memory = "host" if isinstance(place, Host) else str(getattr(place, "tier", Tier.HBM))
+        for source in range(self.on.world_size):
+            owners = self.owners(place, source)
+            for owner in owners:
+                self._send(LOOKUPS, source, owner, 4 * each)
+                self.bags["host" if memory == "host" else "device"][owner] += each * (table.pooling is Pooling.SUM)
+            here = batch.values[batch.offsets[source * each] : batch.offsets[(source + 1) * each]]
+            for row in here[(here >= segment.row_start) & (here < segment.row_stop)].tolist():
+                owner = owners[(row - segment.row_start + deal_start(table.name, len(owners))) % len(owners)]
+                self._send(LOOKUPS, source, owner, 8)
+                self.lookups[memory][owner] += 1
+                self.rows[memory][owner].add((table.name, number, row))
+                if table.pooling is Pooling.NONE:
+                    self._send(VECTORS, owner, source, segment.columns * self.on.exchange.bytes)
+                    self.bags["host" if memory == "host" else "device"][owner] += 1
+                    self.history[source] += segment.columns
+                if not isinstance(place, Replicated):
+                    self.asked[source] += 1
+                    self.bucketed[source] += isinstance(place, RowWise | GroupSharded)
+            self.lengths[source] += 0 if isinstance(place, Replicated) else len(owners) * each
+
+    def _return(self, place: Placement, size: int) -> None:
+        """Return vectors, of ``size`` bytes for the samples of a rank."""
+        everyone = range(self.on.world_size)
+        if isinstance(place, RowWise) and len(place.ranks) == len(everyone):
+            self._reduce(SUMS, everyone, size * len(everyone), 1)
+        elif isinstance(place, RowWise):
+            self._reduce(SUMS, place.ranks, size * len(everyone), 1)
+            for rank, target in product(place.ranks, everyone):
+                self._send(VECTORS, rank, target, size * ((rank - target) % len(place.ranks) == 0))
+        elif isinstance(place, GroupSharded):
+            for group in self.groups:
+                self._reduce(SUMS, group, size * len(group), 1)
+        else:
+            for source in everyone:
+                self._send(VECTORS, self.owners(place, source)[0], source, size)
+
+    def _average(self, plan: Plan) -> None:
+        """Average replicas, and copies by group as often as the plan says."""
+        copied = np.zeros(len(self.groups[0]))
+        for segment in plan.segments:
+            size, place = segment.columns * self.on.precision.bytes, segment.placement
+            if isinstance(place, Replicated):
+                self._reduce(WEIGHTS, place.ranks, segment.rows * size, 2)
+            elif isinstance(place, OnLocalRank):
+                copied[place.local_rank] += segment.rows * size
+            elif isinstance(place, GroupSharded):
+                copied += -(-segment.rows // len(copied)) * size
+        for at, size in enumerate(copied):
+            every = plan.groups.sync_every if plan.groups else 1
+            self._reduce(WEIGHTS, [group[at] for group in self.groups], size / every, 2)
+
+    def _send(self, name: str, source: int, target: int, size: float) -> None:
+        if source != target:
+            node_of = self.on.topology.node_of
+            self.sent[name][int(node_of(source) != node_of(target)), source] += size
+
+    def _reduce(self, name: str, members: Sequence[int], size: float, passes: int) -> None:
+        """Reduce ``size`` bytes of each member, first inside nodes, then across."""
+        node_of = self.on.topology.node_of
+        for rank in members:
+            beside = sum(node_of(other) == node_of(rank) for other in members)
+            self.sent[name][:, rank] += passes * size * np.array([1 - 1 / beside, 1 / beside - 1 / len(members)])
+
+
+@settings(max_examples=100)
+@given(random_plans(), st.sampled_from(Precision), st.sampled_from(Precision), st.integers(1, 3))
+def test_counted_traffic_equals_a_plain_count(case, precision, exchange, sync_every):
+    workload, problem, plan = case
+    on = replace(problem, precision=precision, exchange=exchange)
+    if plan.groups:
+        plan = replace(plan, groups=replace(plan.groups, sync_every=sync_every))
+    drawn = [workload.bags(Split.TEST, 0, i) for i in range(len(on.tables))]
+    traffic, plain = count(plan, on, drawn.__getitem__, workload.dense), PlainTraffic(plan, on, drawn)
+    sent = {name: [traffic.collectives[name].sent_intra, traffic.collectives[name].sent_inter] for name in plain.sent}
+    for name, links in plain.sent.items():
+        np.testing.assert_allclose(sent[name], links, atol=1e-9, err_msg=name)
     for collective in traffic.collectives.values():
         assert collective.sent_intra.sum() == pytest.approx(collective.received_intra.sum())
         assert collective.sent_inter.sum() == pytest.approx(collective.received_inter.sum())
-    for there, back in (("output_all_to_all", "backward_all_to_all"), ("output_reduce_scatter", "backward_all_gather")):
-        assert traffic.collectives[there].sent.sum() == pytest.approx(traffic.collectives[back].sent.sum())
+    there, back = traffic.collectives["output_all_to_all"], traffic.collectives["backward_all_to_all"]
+    assert (back.sent_intra.tolist(), back.sent_inter.tolist()) == (
+        there.received_intra.tolist(), there.received_inter.tolist(),
+    )  # fmt: skip
+    assert traffic.collectives["backward_all_gather"].sent.tolist() == traffic.collectives[SUMS].sent.tolist()
+    ranks, firsts = range(on.world_size), [int(on.topology.node_ranks(n)[0]) for n in range(on.topology.nodes)]
+    loads = {"hbm": (traffic.load, ranks), "uvm": (traffic.load.uvm, ranks), "host": (traffic.host, firsts)}
+    for memory, (load, at) in loads.items():
+        assert load.lookups.tolist() == [plain.lookups[memory][rank] for rank in at], memory
+        assert load.distinct.tolist() == [len(plain.rows[memory][rank]) for rank in at], memory
+    for memory, load, at in (("device", traffic.load, ranks), ("host", traffic.host, firsts)):
+        assert load.bags.tolist() == [plain.bags[memory][rank] for rank in at], memory
+    assert traffic.history_columns.tolist() == plain.history.tolist()
+    sources = (plain.asked, plain.lengths, plain.bucketed)
+    assert [numbers.tolist() for numbers in traffic.sources] == [numbers.tolist() for numbers in sources]
 
 
 def test_expected_traffic_agrees_with_many_counted_batches():

@@ -13,7 +13,6 @@ from shardbench.model.plan import Plan, RowWise
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Role
 from shardbench.records.record import Record
-from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome, TrialSpec
 from shardbench.report.groups import groups, suite_standings
 from shardbench.report.page.overview import matrix
@@ -188,11 +187,6 @@ def test_a_record_without_an_estimate_is_read_as_before():
     assert Record.model_validate(data) == record
     with pytest.raises(ValueError, match="torchrec_estimate_ms"):
         Record.model_validate({**data, "torchrec_estimate_ms": -1.0})
-
-
-def test_committed_records_are_read(tmp_path):
-    results = Path(__file__).parent.parent / "results"
-    assert all(record.spec for suite in ("quick", "measured") for record in trial_store(results, suite).read())
 
 
 def of_dealt_rows(plan: Plan, problem: Problem) -> float | None:

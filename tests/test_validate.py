@@ -302,17 +302,3 @@ def test_bad_json_is_one_line(text, words):
         Plan.from_json(text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_large_plans_validate_in_a_moment():
-    many = RandomWorkload([(1000, 64)] * 400, 128)
-    on = many.problem(machine(16, 8))
-    columns = np.arange(0, 65, 4)
-    segments = [
-        Segment(
-            table=t.name, row_stop=1000, column_start=int(a), column_stop=int(b), placement=OnRank(rank=int(a) % 128)
-        )
-        for t in on.tables
-        for a, b in zip(columns, columns[1:])
-    ]
-    assert validate(plan(*segments, world=128), on, EVERY).hbm.sum() == 400 * 1000 * 64 * 4
