@@ -87,7 +87,8 @@ class Wall:
         every = sorted({path for one in named if one.exists() for path in (one.absolute(), one.resolve())})
         kept: list[Path] = []
         for path in every:
-            if not any(above in path.parents for above in kept):
+            # What lies in a folder follows it at once.
+            if not kept or kept[-1] not in path.parents:
                 kept.append(path)
         return kept
 
