@@ -28,6 +28,8 @@ from shardbench.trials import run_trial as run_trial_module
 from shardbench.trials.run_trial import KEPT_LOG_BYTES, JobContext, keep_log, run_trial
 from shardbench.trials.suite import Job
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 
 @pytest.fixture
 def context(tmp_path):
