@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from shardbench.cli.main import run_command
+from shardbench.trials.simulate import Simulation
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -17,6 +18,13 @@ os.environ["SHARDBENCH_FAULTS"] = str(os.getpid())
 # Shared machines stall; pytest-timeout is what catches a hang.
 settings.register_profile("shardbench", deadline=None, print_blob=True)
 settings.load_profile("shardbench")
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    """Lets trials of this process predict a plan under few draws of the constants: 200 take most of their time."""
+    draws = Simulation.draws
+    monkeypatch.setattr(Simulation, "draws", lambda simulated, problem, dense: draws(simulated, problem, dense, 8))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ description = "for the tests of the command line"
 [[workloads]]
 name = "drawn"
 dataset = "{dataset}"
-batch_size = 16
+batch_size = 4096
 [[grids]]
 machines = ["{machine}"]
 backends = ["simulated"]

@@ -23,7 +23,7 @@ description = "for the walk over all commands"
 [[workloads]]
 name = "drawn"
 dataset = "synthetic"
-batch_size = 16
+batch_size = 4096
 [[grids]]
 machines = ["cpu-1x2"]
 backends = ["simulated"]

@@ -147,6 +147,7 @@ def test_jobs_by_default_are_of_the_suite():
     assert {(job.workload, job.machine) for job in QUICK_JOBS} > BY_DEFAULT
 
 
+@pytest.mark.usefixtures("few_draws")
 @pytest.mark.parametrize("job", [job_param(job) for job in QUICK_JOBS])
 def test_simulated_records_are_what_the_code_gives_now(tmp_path, job):
     options = RunOptions(results=tmp_path, data=Path("data"))

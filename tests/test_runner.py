@@ -19,6 +19,8 @@ from shardbench.records.trial import Backend, Outcome
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.trials.runner import RunOptions, SuiteWork, run_suite
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 SUITE = (
     """
 name = "tiny"

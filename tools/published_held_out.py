@@ -190,6 +190,10 @@ def drawn_logs(point: Point, family: Family) -> Floats:
     return np.asarray(np.log(drawn_ms) + math.log(form) * deviations(f"form of {point.point}"))
 
 
+Drawn = tuple[Point, Family, Floats]
+"""A held-out point of a family, with the log(ms) of its draws, [DRAWS]."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
     """Counts of the held-out points of a family, one of each measurement, for which the draws are right."""
@@ -217,9 +221,9 @@ def alike(point: Point, family: Family) -> str:
     return plan_of(point)[0] if isinstance(point, PublishedStep) else family.title
 
 
-def coverage(points: Sequence[tuple[Point, Family]], common: Callable[[Point, Family], str] = one_group) -> Coverage:
+def coverage(points: Sequence[Drawn], common: Callable[[Point, Family], str] = one_group) -> Coverage:
     """Hold the draws against points of one measurement each; pairs have something in common and differ by DIFFERENT."""
-    times = [(common(p, family), drawn_logs(p, family), math.log(p.published_ms)) for p, family in points]
+    times = [(common(p, family), drawn, math.log(p.published_ms)) for p, family, drawn in points]
     every = [(a - b, x - y) for (i, a, x), (j, b, y) in combinations(times, 2) if i == j]
     pairs = [(drawn, real) for drawn, real in every if abs(real) > math.log(DIFFERENT)]
     slower = [(float(np.mean(drawn > 0)), real > 0) for drawn, real in pairs]
@@ -239,15 +243,21 @@ def firsts(family: str) -> list[tuple[Point, Family]]:
     return list({point.group: (point, own) for point, own, _ in reversed(weighed((family,)))}.values())
 
 
+@cache
+def drawn_firsts(family: str) -> list[Drawn]:
+    """Return the held-out points that ``firsts`` gives, each with its draws; made once, as that takes seconds."""
+    return [(point, own, drawn_logs(point, own)) for point, own in firsts(family)]
+
+
 def trust_csv() -> str:
     """Return how far the draws hold for held-out points, a line a machine file and quantity."""
     lines = []
     for quantity, (_, kind) in JUDGES.items():
-        of_machines: dict[str, list[tuple[Point, Family]]] = {}
-        for point, family in (first for name in published().families for first in firsts(name)):
+        of_machines: dict[str, list[Drawn]] = {}
+        for point, family, drawn in (first for name in published().families for first in drawn_firsts(name)):
             # What ran on a GPU that is a guess judges nothing.
             if isinstance(point, kind) and family.fitted:
-                of_machines.setdefault(machine_of(point, family), []).append((point, family))
+                of_machines.setdefault(machine_of(point, family), []).append((point, family, drawn))
         for machine, points in sorted(of_machines.items()):
             cover = coverage(points, alike)
             lines.append(
@@ -282,7 +292,7 @@ def markdown() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name in published().families:
-        c = coverage(firsts(name))
+        c = coverage(drawn_firsts(name))
         lines.append(f"| {name} | {c.points} | {c.in_band} | {c.pairs} | {c.ratios_in_band} | {c.sure} | {c.right} |")
     return "\n".join(lines)
 

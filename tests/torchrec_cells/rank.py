@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import re
-import sys
 import traceback
 from datetime import timedelta
 from pathlib import Path
@@ -57,9 +56,8 @@ def told(case: Case, error: BaseException) -> dict[str, str]:
     return {"outcome": outcome, "why": f"{type(error).__name__}: {line}", "trace": "".join(where[-12:])}
 
 
-def main() -> None:
-    """Run the cases of ``cases.json`` in a folder: ``rank.py FOLDER RANK``."""
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+def run_all(folder: Path, rank: int) -> None:
+    """Run the cases of ``cases.json`` in a folder."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_WORLD_SIZE=str(WORLD))
     names = json.loads((folder / "cases.json").read_text())
     with (folder / f"rank{rank}.jsonl").open("a") as file:
@@ -67,7 +65,3 @@ def main() -> None:
             seen = run((CASES | PLANTED)[name], folder, number, rank)
             file.write(json.dumps({"case": name, **seen}) + "\n")
             file.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -3,20 +3,20 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from shardbench.engine.processes.server import FORK_SERVER
+
 WORLD = 2
 GRACE_S = 40.0
 """Seconds that a rank may go on after its peer has ended a case."""
 LIMIT_S = 120.0
-"""Seconds for one case; the first one pays for the imports."""
+"""Seconds for one case."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +46,33 @@ def run_cases(names: Sequence[str], say: Say = lambda _name, _seen: None) -> dic
 def _run(folder: Path, names: list[str], say: Say) -> dict[str, Seen]:
     """Run cases until all are done or one has to be ended; return those that are."""
     (folder / "cases.json").write_text(json.dumps(names))
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    ranks = []
-    for rank in range(WORLD):
-        with (folder / f"rank{rank}.txt").open("wb") as output:
-            command = [sys.executable, "-m", "torchrec_cells.rank", str(folder), str(rank)]
-            ranks.append(
-                subprocess.Popen(
-                    command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-                )
-            )
+    context = FORK_SERVER.context()
+    ranks = [context.Process(target=_rank, args=(folder, rank)) for rank in range(WORLD)]
     try:
+        for process in ranks:
+            FORK_SERVER.start(process)
         return _watch(folder, names, ranks, say)
     finally:
         for process in ranks:
-            process.kill()
-            process.wait()
+            FORK_SERVER.end(process)
 
 
-def _watch(folder: Path, names: list[str], ranks: list[subprocess.Popen[bytes]], say: Say) -> dict[str, Seen]:
+def _rank(folder: Path, rank: int) -> None:
+    """In a process of its own, with the engine imported."""
+    output = os.open(folder / f"rank{rank}.txt", os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    from torchrec_cells.rank import run_all  # noqa: PLC0415 - whoever starts ranks need not have the engine imported
+
+    run_all(folder, rank)
+
+
+def _watch(folder: Path, names: list[str], ranks: list[BaseProcess], say: Say) -> dict[str, Seen]:
     found: dict[str, Seen] = {}
     since = time.monotonic()
     while len(found) < len(names):
         time.sleep(0.05)
-        ended = [process.poll() for process in ranks]
+        ended = [process.exitcode for process in ranks]
         lines = [_lines(folder / f"rank{rank}.jsonl") for rank in range(WORLD)]
         done = min(map(len, lines))
         if done > len(found):

@@ -87,7 +87,8 @@ class Wall:
         every = sorted({path for one in sources if one.exists() for path in (one.absolute(), one.resolve())})
         outermost: list[Path] = []
         for path in every:
-            if not any(above in path.parents for above in outermost):
+            # What lies in a folder follows it at once.
+            if not outermost or outermost[-1] not in path.parents:
                 outermost.append(path)
         return outermost
 

@@ -222,8 +222,7 @@ def step_parts(step: PublishedStep, machine: Machine, host_s: float) -> StepPart
     output = exchange + reduced + software.vector_passes_forward * passed_s
     output_backward = exchange + reduced + software.vector_passes_backward * passed_s
 
-    own_columns = sum(t.dim * len(t.hotness) for t in tables_of(model))
-    assembled = own_columns * samples * Format(step.dense).bytes
+    assembled = columns_of(model) * samples * Format(step.dense).bytes
     all_reduce = all_reduce_s(_reduced_bytes(model, placed, step), machine)
     hidden = float(backward.max()) + output_backward if software.hides_all_reduce else 0.0
     lookups_bytes = load.all_lookups.max() * INDEX_BYTES + placed.weighted.all_lookups.max() * WEIGHT_BYTES
@@ -299,12 +298,19 @@ def _reduced_bytes(model: PublishedModel, placed: Placed, step: PublishedStep) -
     return Format(step.dense).bytes * (weights + placed.replicated)
 
 
-def layers(model: PublishedModel, samples: float, bottom_samples: float | None = None) -> list[Product]:
+@lru_cache(maxsize=64)
+def columns_of(model: PublishedModel) -> int:
+    """Return the columns of all vectors that the tables of a model give for a sample."""
+    return sum(t.dim * len(t.hotness) for t in tables_of(model))
+
+
+@lru_cache(maxsize=512)
+def layers(model: PublishedModel, samples: float, bottom_samples: float | None = None) -> tuple[Product, ...]:
     """Return the forward product of every layer of the dense model, for so many samples on a rank.
 
     The bottom layers see ``bottom_samples`` where those are stated.
     """
-    columns = sum(t.dim * len(t.hotness) for t in tables_of(model))
+    columns = columns_of(model)
     dims = (model.numerical, *model.bottom)
     products = [Product(m=bottom_samples or samples, k=i, n=o) for i, o in zip(dims[:-1], dims[1:])]
     last = model.bottom[-1] if model.bottom else model.numerical
@@ -319,7 +325,7 @@ def layers(model: PublishedModel, samples: float, bottom_samples: float | None =
     for _ in range(model.cross_layers):
         products += [Product(m=samples, k=width, n=model.cross_rank), Product(m=samples, k=model.cross_rank, n=width)]
     dims = (width, *model.top)
-    return products + [Product(m=samples, k=i, n=o) for i, o in zip(dims[:-1], dims[1:])]
+    return (*products, *(Product(m=samples, k=i, n=o) for i, o in zip(dims[:-1], dims[1:])))
 
 
 def model_dense_s(step: PublishedStep, machine: Machine) -> float:
@@ -329,7 +335,7 @@ def model_dense_s(step: PublishedStep, machine: Machine) -> float:
     products = layers(model, samples, step.batch_size if software.bottom_on_one else None)
     constants = machine.constants
     results = sum(p.m * p.n for p in products) * software.elementwise_passes
-    columns = sum(t.dim * len(t.hotness) for t in tables_of(model)) + (model.bottom[-1] if model.bottom else 0)
+    columns = columns_of(model) + (model.bottom[-1] if model.bottom else 0)
     interaction_numbers = (
         samples * columns * software.interaction_passes * max(model.cross_layers, int(model.interaction == "dot"))
     )
