@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,31 +126,23 @@ def changed(name: str, table: dict[str, Any] | None) -> str:
     return json.dumps({**THEIRS, "model.bags": {key: value for key, value in bags.items() if value is not None}})
 
 
+NINE = Table(name="d", rows=9, dim=4)
+HOLE = Segment(table="a", row_start=1, row_stop=1000, column_stop=64, placement=OnRank(rank=0))
+
+
+def ours(*segments: Segment, world: int = WORLD) -> str:
+    return Plan(world_size=world, segments=segments).to_json()
+
+
 REFUSED = {
-    "missing": (Plan(world_size=WORLD, segments=WHOLE.segments[:2]).to_json(), "table 'c' is not in the plan"),
-    "extra": (
-        Plan(
-            world_size=WORLD, segments=(*WHOLE.segments, *whole_tables([Table(name="d", rows=9, dim=4)], [0]))
-        ).to_json(),
-        "the plan has table 'd', which is none of yours",
-    ),
+    "missing": (ours(*WHOLE.segments[:2]), "table 'c' is not in the plan"),
+    "extra": (ours(*WHOLE.segments, *whole_tables([NINE], [0])), "the plan has table 'd', which is none of yours"),
     "size": (
-        Plan(
-            world_size=WORLD, segments=whole_tables([Table(name="a", rows=9, dim=4), *TABLES[1:]], [0, 0, 0])
-        ).to_json(),
+        ours(*whole_tables([replace(NINE, name="a"), *TABLES[1:]], [0, 0, 0])),
         "table 'a' is 9 x 4 in the plan, yours is 1000 x 64",
     ),
-    "world": (Plan(world_size=4, segments=WHOLE.segments).to_json(), "the plan is for 4 devices, the machine has 16"),
-    "hole": (
-        Plan(
-            world_size=WORLD,
-            segments=(
-                *whole_tables(TABLES[1:], [0, 0]),
-                Segment(table="a", row_start=1, row_stop=1000, column_stop=64, placement=OnRank(rank=0)),
-            ),
-        ).to_json(),
-        "table 'a': 64 of 64000 weights are not placed",
-    ),
+    "world": (ours(*WHOLE.segments, world=4), "the plan is for 4 devices, the machine has 16"),
+    "hole": (ours(*WHOLE.segments[1:], HOLE), "table 'a': 64 of 64000 weights are not placed"),
     "theirs missing": (changed("a", None), "table 'a' is not in the plan"),
     "theirs extra": (changed("d", sharded("data_parallel")), "the plan has table 'd', which is none of yours"),
     "theirs twice": (changed("c", sharded("data_parallel")), "table 'c' is in two modules of the plan"),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from kept_folders import Silent
 
 from shardbench.model.machine_file import load_machine
 from shardbench.records.trial import Outcome
@@ -26,22 +27,6 @@ iterations = 1
 plan_s = {plan_s}
 strategies = ["greedy-lookup", "search", "torchrec-table-wise", "torchrec-fused"]
 """
-
-
-class Silent:
-    """Listener of no interest."""
-
-    def planned(self, work, unit, total, settled):
-        """Nothing."""
-
-    def started(self, piece):
-        """Nothing."""
-
-    def noted(self, line):
-        """See Listener."""
-
-    def finished(self, number, record):
-        """Nothing."""
 
 
 def machine_of_128(folder: Path) -> str:

@@ -52,18 +52,6 @@ def test_jagged_attention_equals_the_definition_forward_and_backward(lengths: li
             torch.testing.assert_close(ours, definition, atol=5e-5, rtol=1e-4)
 
 
-def test_by_hand() -> None:
-    layer = HistoryAttention(1, 4)
-    torch.nn.init.constant_(layer.query.weight, 1.0)
-    torch.nn.init.zeros_(layer.query.bias)
-    vectors = torch.tensor([[2.0, 0, 0, 0], [0.0, 0, 0, 0], [5.0, 6, 7, 8]])
-    # Scores 2 / 2 and 0 for the first sample, one lookup alone for the third.
-    out = layer(torch.ones(3, 1), History(vectors, torch.tensor([2, 0, 1])))
-    e = float(np.e)
-    expected = torch.tensor([[2 * e / (e + 1), 0, 0, 0], [0, 0, 0, 0], [5, 6, 7, 8]])
-    torch.testing.assert_close(out, expected)
-
-
 def test_huge_scores_stay_finite() -> None:
     layer = attention()
     out = layer(torch.full((2, INPUTS), 1e4), History(torch.full((4, DIM), 1e4), torch.tensor([3, 1])))
@@ -79,37 +67,33 @@ def test_a_batch_without_any_lookup_still_reaches_every_parameter() -> None:
     assert all(p.grad is not None for p in layer.parameters())
 
 
+TABLES = (
+    Table(name="history", rows=9, dim=8, pooling=Pooling.NONE),
+    Table(name="plain", rows=9, dim=4),
+    Table(name="other", rows=9, dim=12, pooling=Pooling.NONE),
+)
+SHAPE = DenseShape(features=3, bottom=(6, 5), top=(7, 1))
+
+
 def test_the_counted_parameters_are_the_models() -> None:
-    tables = (
-        Table(name="history", rows=9, dim=8, pooling=Pooling.NONE),
-        Table(name="plain", rows=9, dim=4),
-        Table(name="other", rows=9, dim=12, pooling=Pooling.NONE),
-    )
-    shape = DenseShape(features=3, bottom=(6, 5), top=(7, 1))
-    model = DenseModel(shape, tables)
-    assert sum(p.numel() for p in model.parameters()) == shape.parameters(tables)
-    assert shape.queries(tables) == ((5, 8), (5, 12))
-    without = sum(i * o + o for i, o in shape.layers(tables))
-    assert shape.parameters(tables) - without == 6 * 8 + 6 * 12
-    assert shape.flops_per_sample(tables) == sum(2 * i * o for i, o in (*shape.layers(tables), (5, 8), (5, 12)))
+    model = DenseModel(SHAPE, TABLES)
+    assert sum(p.numel() for p in model.parameters()) == SHAPE.parameters(TABLES)
+    assert SHAPE.queries(TABLES) == ((5, 8), (5, 12))
+    without = sum(i * o + o for i, o in SHAPE.layers(TABLES))
+    assert SHAPE.parameters(TABLES) - without == 6 * 8 + 6 * 12
+    assert SHAPE.flops_per_sample(TABLES) == sum(2 * i * o for i, o in (*SHAPE.layers(TABLES), (5, 8), (5, 12)))
 
 
 def test_the_counted_operations_are_those_of_the_same_model_in_matrix_products() -> None:
-    tables = (
-        Table(name="history", rows=90, dim=8, pooling=Pooling.NONE),
-        Table(name="plain", rows=90, dim=4),
-        Table(name="other", rows=90, dim=12, pooling=Pooling.NONE),
-    )
-    shape = DenseShape(features=3, bottom=(6, 5), top=(7, 1))
     samples, lengths = 4, (5, 0, 3)
-    model = DenseModel(shape, tables)
+    model = DenseModel(SHAPE, TABLES)
     given = [
         torch.randn(samples, t.dim)
         if t.pooling is Pooling.SUM
         else History(torch.randn(samples * n, t.dim), torch.full((samples,), n))
-        for t, n in zip(tables, lengths)
+        for t, n in zip(TABLES, lengths)
     ]
-    dense = torch.randn(samples, shape.features)
+    dense = torch.randn(samples, SHAPE.features)
 
     def padded(layer: HistoryAttention, bottom: torch.Tensor, history: History) -> torch.Tensor:
         # Histories of one length need no padding; the counter of operations knows matrix products alone.
@@ -123,8 +107,8 @@ def test_the_counted_operations_are_those_of_the_same_model_in_matrix_products()
         vectors = [padded(next(attentions), bottom, g) if isinstance(g, History) else g for g in given]
         logits = model.top(torch.cat([bottom, *vectors], dim=1)).squeeze(1)
     torch.testing.assert_close(logits, model(dense, given))
-    columns = sum(samples * n * t.dim for t, n in zip(tables, lengths) if t.pooling is Pooling.NONE)
-    assert counted.get_total_flops() == samples * shape.flops_per_sample(tables) + HISTORY_FLOPS * columns
+    columns = sum(samples * n * t.dim for t, n in zip(TABLES, lengths) if t.pooling is Pooling.NONE)
+    assert counted.get_total_flops() == samples * SHAPE.flops_per_sample(TABLES) + HISTORY_FLOPS * columns
 
 
 EVERYONE = (0, 1, 2, 3)

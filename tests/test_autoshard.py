@@ -62,11 +62,8 @@ def test_placements_fit_and_many_tasks_are_as_one_by_one():
 def test_a_table_without_room_gets_a_second_order_and_then_none():
     found = {"first": 0, "second": 0, "none": 0}
     for seed in range(30):
-        task = make_task(9, 2, seed)
-        room = int(task.sizes_bytes.sum() / 2 * (1.06 if seed % 2 else 1.003))
-        problem = task.problem
-        topology = replace(problem.topology, hbm_bytes=room)
-        task = Task.of(replace(problem, topology=topology, machine=replace(problem.machine, topology=topology)))
+        needed = make_task(9, 2, seed).sizes_bytes.sum()
+        task = make_task(9, 2, seed, hbm=int(needed / 2 * (1.06 if seed % 2 else 1.003)))
         trained = AutoShardTraining([task], SimulatedOracle(), seed, SMALL).untrained()
         policy = AutoShardPolicy(trained.networks, trained.scaling)
         first = play(policy, [task], [policy.encode(task.features)], None, masked=True).placing

@@ -20,7 +20,6 @@ from shardbench.baselines.autoshard.vtrace import vtrace
 from shardbench.learned.episodes import Placing
 from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.oracle import SimulatedOracle
-from shardbench.learned.tasks.task import Task
 from shardbench.learned.training import Catalogue
 
 
@@ -41,20 +40,6 @@ def reference(log_ratios, discounts, rewards, values, bootstrap):
     return targets, [rho[t] * (rewards[t] + discounts[t] * following[t] - values[t]) for t in range(steps)]
 
 
-def test_vtrace_by_hand():
-    # One unroll of three steps; the second ends an episode with reward 1; the third is off-policy by half.
-    targets, advantages = vtrace(
-        log_ratios=np.log([[2.0], [1.0], [0.5]]),
-        discounts=np.array([[1.0], [0.0], [1.0]]),
-        rewards=np.array([[0.0], [1.0], [0.0]]),
-        values=np.array([[0.2], [0.4], [0.6]]),
-        bootstrap=np.array([1.0]),
-    )
-    # Step 3: 0.6 + 0.5 (1 - 0.6) = 0.8. Step 2: its reward. Step 1: the weight 2 is clipped, so the target of step 2.
-    assert targets[:, 0] == pytest.approx([1.0, 1.0, 0.8])
-    assert advantages[:, 0] == pytest.approx([0.8, 0.6, 0.2])
-
-
 @given(st.integers(1, 9), st.integers(1, 3), st.integers(0, 10**6))
 def test_vtrace_is_its_definition(steps, unrolls, seed):
     rng = np.random.default_rng(seed)
@@ -73,17 +58,14 @@ def test_the_balance_is_smallest_over_largest():
 
 
 def test_an_overfull_placement_is_not_measured_and_costs_its_excess():
-    task = make_task(6, 3, 4)
-    capacity = int(task.sizes_bytes.sum() * 0.7)
-    problem = task.problem
-    topology = replace(problem.topology, hbm_bytes=capacity)
-    task = Task.of(replace(problem, topology=topology, machine=replace(problem.machine, topology=topology)))
+    total = int(make_task(6, 3, 4).sizes_bytes.sum())
+    capacity = int(total * 0.7)
+    task = make_task(6, 3, 4, hbm=capacity)
     placing = Placing([task] * 2, [np.arange(6)] * 2, np.zeros((2, 6, 1), dtype=np.float32))
     for step in range(6):
         placing.put(np.array([0, step % 3]))
     oracle = SimulatedOracle()
     earned = rewards(placing, [task] * 2, oracle)
-    total = int(task.sizes_bytes.sum())
     assert earned.fits.tolist() == [False, True]
     assert earned.reward[0] == pytest.approx((capacity - total) / capacity)
     assert oracle.calls == 1

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,17 +36,15 @@ strategies = ["greedy-size", "shuffle", "row-wise"]
 """
 
 
-def suite_file(tmp_path, *, dataset="synthetic", machine="cpu-1x2"):
+def suite_file(tmp_path):
     path = tmp_path / "tiny.toml"
-    path.write_text(SUITE.format(dataset=dataset, machine=machine))
+    path.write_text(SUITE.format(dataset="synthetic", machine="cpu-1x2"))
     return path
 
 
 @pytest.fixture
 def results(tmp_path):
-    store = trial_store(tmp_path / "results", "quick")
-    for record in make.sample():
-        store.append(record)
+    make.kept(tmp_path / "results", *make.sample())
     return tmp_path / "results"
 
 
@@ -114,25 +113,21 @@ def test_unknown_strategy(command, tmp_path, name):
     assert not (tmp_path / "results").exists()
 
 
-def test_unknown_machine(command, tmp_path):
-    suite = suite_file(tmp_path, machine="nosuch")
-    said = command("status", suite, "--results", tmp_path, code=2)
-    assert said.startswith("error: unknown machine 'nosuch'; ")
-    assert "are known (see: shardbench list machines" in said
-
-
-def test_unknown_dataset(command, tmp_path):
-    assert "unknown dataset 'nosuch'; known: " in command("run", suite_file(tmp_path, dataset="nosuch"), code=2)
-
-
-def test_suite_that_is_no_toml(command, tmp_path):
-    (tmp_path / "bad.toml").write_text("name = ")
-    assert "not TOML" in command("run", tmp_path / "bad.toml", code=2)
-
-
-def test_missing_data(command, tmp_path):
-    suite = suite_file(tmp_path, dataset="criteo_kaggle")
-    command("run", suite, "--results", tmp_path / "results", "--data", tmp_path / "data", code=2)
+@pytest.mark.parametrize(
+    ("suite", "says"),
+    [
+        (SUITE.format(dataset="synthetic", machine="nosuch"), "^error: unknown machine 'nosuch'; .*known .see: shard"),
+        (SUITE.format(dataset="nosuch", machine="cpu-1x2"), "unknown dataset 'nosuch'; known: "),
+        (SUITE.format(dataset="criteo_kaggle", machine="cpu-1x2"), "shardbench prepare"),
+        ("name = ", "not TOML"),
+    ],
+)
+def test_bad_suites(command, tmp_path, suite, says):
+    path = tmp_path / "tiny.toml"
+    path.write_text(suite)
+    said = command("run", path, "--results", tmp_path / "results", "--data", tmp_path / "data", code=2)
+    assert re.search(says, said)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 
 
 def test_missing_file_to_prepare(command, tmp_path):
@@ -282,11 +277,9 @@ def test_status_counts(command, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_list_jobs", lambda suite, options: [listed])
     for module in (runner, versions):
         monkeypatch.setattr(module, "strategy_version", lambda name: "2" if name == "d" else "1")
-    store = trial_store(tmp_path, "quick")
     here = (make.ok("a", **simulated), make.failed(Outcome.OOM, "b", **simulated), make.ok("d", **simulated))
-    for record in (*here, make.ok("measured-elsewhere"), make.ok("gone")):
-        store.append(record)
-    store.append(make.ok("e", **simulated, changes={"provenance": None}))
+    unstated = make.ok("e", **simulated, changes={"provenance": None})
+    make.kept(tmp_path, *here, make.ok("measured-elsewhere"), make.ok("gone"), unstated)
     state = json.loads(command("status", "quick", "--json", "--results", tmp_path))
     assert state == {
         "suite": "quick", "trials": 6, "settled": 2, "open": 4, "outcomes": {"ok": 1, "oom": 1}, "other_records": 1,
@@ -320,15 +313,11 @@ def test_report_check(command, results):
     assert command(*line) == "quick: tables and records agree\n"
 
 
-def test_a_check_of_nothing_fails(command, tmp_path):
-    said = command("report", "quick", "--check", "--results", tmp_path, code=1)
-    assert said.startswith("quick: nothing to check: ")
+@pytest.mark.parametrize(("name", "why"), [("quick", ""), ("autoshard", "neither a suite nor a study of it has")])
+def test_a_check_of_nothing_fails(command, tmp_path, name, why):
+    said = command("report", name, "--check", "--results", tmp_path, code=1)
+    assert said.startswith(f"{name}: nothing to check: {why}")
     assert said.count("\n") == 1
-
-
-def test_a_check_of_a_paper_without_records_fails(command, tmp_path):
-    said = command("report", "autoshard", "--check", "--results", tmp_path, code=1)
-    assert said == "autoshard: nothing to check: neither a suite nor a study of it has records\n"
 
 
 @pytest.mark.parametrize(
@@ -337,38 +326,23 @@ def test_a_check_of_a_paper_without_records_fails(command, tmp_path):
         (["--strategy", "greedy-size"], ["shuffle", "gone"], ["greedy-size"]),
         (["--strategy", "greedy-size", "--seed", "7"], ["greedy-size", "shuffle", "gone"], ["greedy-size"]),
         (["--strategy", "greedy-size", "--backend", "simulated"], ["shuffle", "gone"], ["greedy-size"]),
+        ([], [], ["greedy-size", "shuffle", "row-wise"]),
     ],
 )
-def test_a_fresh_run_deletes_the_records_of_what_is_chosen(command, tmp_path, option, kept, made):
+def test_a_fresh_run_deletes_the_records_of_what_is_chosen_and_none_for_a_mistyped_name(
+    command, tmp_path, option, kept, made
+):
     suite = suite_file(tmp_path)
     asked = ["run", str(suite), "--results", str(tmp_path)]
     command(*asked, "--strategy", "greedy-size", "--strategy", "shuffle")
     store = trial_store(tmp_path, "tiny")
     store.append(make.ok("gone", suite="tiny", backend=Backend.SIMULATED))
+    before = store.path.read_bytes()
+    mistyped = ("--strategy", "greedy-size", "--strategy", "greedy-sizee")
+    assert "did you mean 'greedy-size'" in command(*asked, "--fresh", *mistyped, code=2)
+    assert store.path.read_bytes() == before
     command(*asked, "--fresh", *option)
     assert [record.spec.strategy for record in store.read()] == [*kept, *made]
-
-
-def test_a_fresh_run_of_everybody_deletes_all_records(command, tmp_path):
-    asked = ["run", str(suite_file(tmp_path)), "--results", str(tmp_path)]
-    command(*asked, "--strategy", "greedy-size")
-    store = trial_store(tmp_path, "tiny")
-    store.append(make.ok("gone", suite="tiny", backend=Backend.SIMULATED))
-    command(*asked, "--fresh")
-    everybody = [record.spec.strategy for record in store.read()]
-    assert "greedy-size" in everybody
-    assert "gone" not in everybody
-    assert len(everybody) == len(set(everybody)), "nothing superseded stays"
-
-
-def test_a_fresh_run_deletes_nothing_for_a_mistyped_name(command, tmp_path):
-    suite = suite_file(tmp_path)
-    asked = ["run", str(suite), "--results", str(tmp_path)]
-    command(*asked, "--strategy", "greedy-size")
-    before = trial_store(tmp_path, "tiny").path.read_bytes()
-    chosen = ("--strategy", "greedy-size", "--strategy", "greedy-sizee")
-    assert "did you mean 'greedy-size'" in command(*asked, "--fresh", *chosen, code=2)
-    assert trial_store(tmp_path, "tiny").path.read_bytes() == before
 
 
 def test_a_fresh_reproduction_is_of_all_of_a_paper(command, tmp_path, monkeypatch):
@@ -400,9 +374,7 @@ def test_outdated_records_go_and_those_of_these_versions_stay(command, tmp_path,
             update={"provenance": here.model_copy(update={"judge_version": 99})}
         ),
     )
-    store = trial_store(tmp_path, "recshard")
-    for record in (kept, *others):
-        store.append(record)
+    store = make.kept(tmp_path, kept, *others, suite="recshard")
     monkeypatch.setattr("shardbench.studies.session.run_studies", lambda *_: [])
     monkeypatch.setattr("shardbench.trials.runner.run_suite", lambda *_: [])
     command("reproduce", "recshard", "--outdated", "--results", tmp_path)

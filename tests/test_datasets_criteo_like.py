@@ -107,18 +107,6 @@ def test_features_missing_equally_often_are_missing_together() -> None:
     assert not absent[0].any()
 
 
-def test_draws_are_seeded_and_splits_differ() -> None:
-    one, again, other = build(), build(), build(seed=1)
-    first = one.bags(Split.TEST, 0, 2).values
-    np.testing.assert_array_equal(first, again.bags(Split.TEST, 4, 2).values)
-    for values in (
-        one.bags(Split.TRAIN, 0, 2).values,
-        one.bags(Split.TEST, 1, 2).values,
-        other.bags(Split.TEST, 0, 2).values,
-    ):
-        assert not np.array_equal(first, values)
-
-
 def test_fields_without_source_counts_are_not_invented() -> None:
     source = json.loads(gzip.decompress(SOURCE.read_bytes()))
     assert source["rows"] == MEASURED_ROWS

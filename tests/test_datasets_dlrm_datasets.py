@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 from fits.synthetic import published
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets.cards.card import load_card
@@ -137,15 +135,6 @@ def test_missing_damaged_and_unsafe_files_say_where_to_get_it(
     with pytest.raises(BadInput, match="not a readable torch file"):
         load_triple(save(tmp_path, Sneaky()), TABLES)
     assert "never" not in capsys.readouterr().out
-
-
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.binary(max_size=60), packed=st.booleans())
-def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, packed: bool) -> None:
-    path = tmp_path / (FILE + (".gz" if packed else ""))
-    path.write_bytes(gzip.compress(content) if packed else content)
-    with pytest.raises(BadInput):
-        load_triple(path, TABLES)
 
 
 def test_card_restates_the_published_numbers() -> None:

@@ -3,6 +3,7 @@
 import gc
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,33 +13,57 @@ from shardbench.datasets import criteo_like, described, rm, synthetic
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.drawn import DrawnWorkload
 from shardbench.workloads.ranking_cache import CompactRanking, RankingMemory, RecentRankings
-from shardbench.workloads.trace import Ranking, Split
+from shardbench.workloads.trace import Bags, Ranking, Split
+from shardbench.workloads.workload import WorkloadConfig
 
 NOWHERE = Path("nowhere")
 BIG = described.DescribedTable(name="big", rows=1 << 25, pooling=20.0, alpha=0.9)
 SMALL = described.DescribedTable(name="small", rows=3000, pooling=3.0, coverage=0.5, seen_rows=2000)
 SIZES = {"batch_size": 1000, "profile_samples": 2500}
 
-MAKERS: dict[str, Callable[[], DrawnWorkload]] = {
-    "synthetic": lambda: synthetic.CONFIG(tables=12, subset_seed=1, **SIZES).build(NOWHERE),
-    "criteo_like": lambda: criteo_like.CONFIG(**SIZES).build(NOWHERE),
-    "rm": lambda: rm.CONFIG(tables=12, **SIZES).build(NOWHERE),
-    "described": lambda: described.CONFIG(tables=(BIG, SMALL), **SIZES).build(NOWHERE),
+KINDS: dict[str, Callable[..., WorkloadConfig]] = {
+    "synthetic": partial(synthetic.CONFIG, tables=12, subset_seed=1),
+    "criteo_like": criteo_like.CONFIG,
+    "rm": partial(rm.CONFIG, tables=12),
+    "described": partial(described.CONFIG, tables=(BIG, SMALL)),
 }
 
 
-def train_ids(workload: DrawnWorkload, table: int) -> np.ndarray:
-    """Lookups of the samples that the profile counts."""
+def made(kind: str, **changes: object) -> DrawnWorkload:
+    workload = KINDS[kind](**(SIZES | changes)).build(NOWHERE)
+    assert isinstance(workload, DrawnWorkload)
+    return workload
+
+
+def train_bags(workload: DrawnWorkload, table: int) -> list[Bags]:
+    """Bags of the samples that the profile counts."""
     parts = [workload.bags(Split.TRAIN, i, table) for i in range(3)]
-    return np.concatenate([parts[0].values, parts[1].values, parts[2].samples(0, 500).values])
+    return [*parts[:2], parts[2].samples(0, 500)]
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_are_seeded_and_splits_and_batches_differ(kind: str) -> None:
+    one, again, other = made(kind), made(kind), made(kind, seed=1)
+    for table in range(len(one.tables)):
+        # Test batches begin anew after the last one.
+        np.testing.assert_array_equal(
+            one.bags(Split.TEST, 0, table).values, again.bags(Split.TEST, one.test_batches, table).values
+        )
+    busy = int(np.argmax([profile.lookups for profile in one.profiles]))
+    first = one.bags(Split.TEST, 0, busy).values
+    for bags in (one.bags(Split.TRAIN, 0, busy), one.bags(Split.TEST, 1, busy), other.bags(Split.TEST, 0, busy)):
+        assert not np.array_equal(first, bags.values)
+    assert one.fingerprint == again.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_ids_are_in_the_order_of_the_profile(kind: str) -> None:
-    workload = MAKERS[kind]()
+    workload = made(kind)
     for number, (table, profile) in enumerate(zip(workload.tables, workload.profiles)):
-        train = train_ids(workload, number)
-        assert len(train) == profile.lookups
+        parts = train_bags(workload, number)
+        train = np.concatenate([part.values for part in parts])
+        present = sum(int((part.lengths > 0).sum()) for part in parts)
+        assert (profile.samples, profile.present, profile.lookups) == (2500, present, len(train))
         if len(train) == 0:
             continue
         counts = np.bincount(train)
@@ -132,7 +157,7 @@ def test_workloads_share_memory_and_those_used_earlier_give_way() -> None:
 
 
 def test_a_workload_crosses_to_another_process_without_its_rankings() -> None:
-    workload = MAKERS["described"]()
+    workload = made("described")
     assert len(workload.profiles) == 2
     there = pickle.loads(pickle.dumps(workload))
     assert there.profiles == workload.profiles

@@ -49,39 +49,13 @@ def test_the_published_first_words_of_splitmix64() -> None:
     assert [splitmix(i, 0) for i in (1, 2, 3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
-@pytest.mark.parametrize("rows", [1, 7, 1000, 50_000])
-def test_hash_spreads_evenly_and_the_same_in_pieces(rows: int) -> None:
+def test_hash_is_the_same_in_pieces_and_too_many_rows_are_refused() -> None:
     values = np.arange(2 * CHUNK + 17)
-    found = hashed_rows(values, rows, key=5)
-    np.testing.assert_array_equal(found[CHUNK - 3 : CHUNK + 3], hashed_rows(values[CHUNK - 3 : CHUNK + 3], rows, key=5))
-    counts = np.bincount(found, minlength=rows)
-    assert len(counts) == rows
-    expected = len(values) / rows
-    chi_square = float(((counts - expected) ** 2).sum() / expected)
-    assert abs(chi_square - (rows - 1)) <= 5 * math.sqrt(2 * rows)
-
-
-def test_keys_give_unrelated_orders_and_too_many_rows_are_refused() -> None:
-    values = np.arange(20_000)
-    one, two = (hashed_rows(values, 1000, key) for key in (1, 2))
-    assert np.mean(one == two) == pytest.approx(1 / 1000, abs=0.001)
-    for shift in (1, 2):
-        assert np.mean(one[shift:] == two[:-shift]) < 0.003
-        assert np.mean(one[:-shift] == two[shift:]) < 0.003
-    assert abs(np.corrcoef(one, two)[0, 1]) < 0.03
+    found = hashed_rows(values, 50_000, key=5)
+    for start in range(0, len(values), 1000):
+        np.testing.assert_array_equal(found[start : start + 7], hashed_rows(values[start : start + 7], 50_000, key=5))
     with pytest.raises(ValueError, match="rows <= 4294967296"):
         hashed_rows(values, (1 << 32) + 1, 0)
-
-
-@pytest.mark.parametrize("values_per_row", [0.05, 0.5, 1.0, 3.0])
-def test_share_of_never_touched_rows_is_that_of_the_birthday_problem(values_per_row: float) -> None:
-    rows = 100_000
-    values = int(values_per_row * rows)
-    # Uniform and drawn so often that every value occurs: what stays empty is the hash's doing.
-    law = HashedLaw(law=PowerLaw(rows=values, exponent=0.0, shift=1.0), rows=rows, key=3)
-    drawn = law.sample(np.random.default_rng(0), 14 * values)
-    untouched = 1.0 - len(np.unique(drawn)) / rows
-    assert untouched == pytest.approx(math.exp(-values_per_row), abs=0.004)
 
 
 def test_a_hashed_law_hashes_what_its_law_draws() -> None:
@@ -191,17 +165,6 @@ def test_a_feature_has_the_same_lookups_in_every_subset() -> None:
         CONFIG(tables=398)
 
 
-def test_batches_are_seeded_and_splits_differ() -> None:
-    one, again, other = build(tables=3), build(tables=3), build(tables=3, seed=1)
-    busy = int(np.argmax([one.profiles[i].lookups for i in range(3)]))
-    first = one.bags(Split.TEST, 0, busy).values
-    np.testing.assert_array_equal(first, again.bags(Split.TEST, 4, busy).values)
-    for different in (one.bags(Split.TRAIN, 0, busy), one.bags(Split.TEST, 1, busy), other.bags(Split.TEST, 0, busy)):
-        assert not np.array_equal(first, different.values)
-    assert one.fingerprint == again.fingerprint
-    assert len({one.fingerprint, other.fingerprint, build(tables=3, form="rm2").fingerprint}) == 3
-
-
 def test_a_larger_exponent_scale_is_more_skew() -> None:
     tops = []
     for scale in (0.0, 1.0, 1.5):
@@ -256,6 +219,7 @@ def test_features_are_as_unlike_as_told() -> None:
     assert 0.5 <= min(f.coverage for f in told.features) < 0.51
     for knob in ({"row_scale": 0.5}, {"rows_log_std": 1.0}, {"pooling_top": 20.0}, {"coverage_low": 0.5}):
         assert build(tables=3, **knob).fingerprint != build(tables=3).fingerprint
+    assert build(tables=3, form="rm2").fingerprint != build(tables=3).fingerprint
     for name, value in KNOBS.items():
         assert build(tables=3, **{name: value}).fingerprint == build(tables=3).fingerprint
 

@@ -11,7 +11,6 @@ from fits.synthetic import COLUMNS, draw_tables, expected_reuse, loss, published
 from shardbench.base.errors import BadInput
 from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.synthetic import CONFIG, PARAMETERS, Synthetic, synthetic_tables
-from shardbench.workloads.drawn import bag_lengths
 from shardbench.workloads.trace import Split
 
 NOWHERE = Path("nowhere")
@@ -136,44 +135,6 @@ def test_dims() -> None:
     assert build(tables=3, dims=(4, 8, 64), dims_seed=3).tables == mixed.tables[:3]
 
 
-@pytest.mark.parametrize("batch_size", [1, 512])
-def test_batches_are_seeded_and_splits_differ(batch_size: int) -> None:
-    workload, again = (build(tables=10, batch_size=batch_size, profile_samples=batch_size) for _ in range(2))
-    other = build(tables=10, batch_size=batch_size, profile_samples=batch_size, seed=1)
-    for table in range(10):
-        bags = workload.bags(Split.TEST, 0, table)
-        assert bags.batch_size == batch_size
-        np.testing.assert_array_equal(bags.values, again.bags(Split.TEST, 4, table).values)
-    if batch_size > 1:
-        busy = int(np.argmax([workload.bags(Split.TEST, 0, t).offsets[-1] for t in range(10)]))
-        first = workload.bags(Split.TEST, 0, busy).values
-        assert not np.array_equal(first, workload.bags(Split.TRAIN, 0, busy).values)
-        assert not np.array_equal(first, workload.bags(Split.TEST, 1, busy).values)
-        assert not np.array_equal(first, other.bags(Split.TEST, 0, busy).values)
-
-
-def test_profile_is_the_train_batches_counted() -> None:
-    workload = build(tables=12, batch_size=300, profile_samples=700)
-    for table, profile in enumerate(workload.profiles):
-        parts = [workload.bags(Split.TRAIN, i, table) for i in range(3)]
-        parts[2] = parts[2].samples(0, 100)
-        values = np.concatenate([p.values for p in parts])
-        counts = np.unique(values, return_counts=True)[1]
-        assert profile.samples == 700
-        assert profile.lookups == len(values)
-        assert profile.seen_rows == len(counts)
-        assert profile.present == sum(int((p.lengths > 0).sum()) for p in parts)
-        if len(counts):
-            assert profile.counts[0] == counts.max()
-
-
-def test_bag_lengths_have_the_stated_mean_and_coverage() -> None:
-    table = synthetic_tables()[44]
-    lengths = bag_lengths(np.random.default_rng(0), 50_000, table.pooling, table.coverage)
-    assert lengths.mean() == pytest.approx(194, rel=0.01)
-    assert lengths.min() >= 1
-    assert lengths.max() <= 2 * 194
-    partly = next(t for t in synthetic_tables() if t.coverage < 0.6 and t.pooling > 5)
-    lengths = bag_lengths(np.random.default_rng(0), 50_000, partly.pooling, partly.coverage)
-    assert np.mean(lengths > 0) == pytest.approx(partly.coverage, abs=0.01)
-    assert lengths[lengths > 0].mean() == pytest.approx(partly.pooling, rel=0.02)
+def test_a_batch_may_be_one_sample() -> None:
+    workload = build(tables=10, batch_size=1, profile_samples=1)
+    assert [workload.bags(Split.TEST, 0, table).batch_size for table in range(10)] == [1] * 10

@@ -41,12 +41,6 @@ def test_an_exchange_is_a_bijection_that_swaps_hot_rows_with_others(
     assert np.array_equal(moved[:hot][np.delete(np.arange(hot), left)], np.delete(every[:hot], left)), "others stay"
 
 
-@pytest.mark.parametrize("share", [0.05, 0.1, 0.25, 0.5, 1.0])
-def test_exactly_the_share_moves_where_it_is_whole(share: float) -> None:
-    for seed in range(5):
-        assert len(exchange(skewed(), share, seed, 0).rows) == 2 * round(share * 20)
-
-
 def test_a_share_of_few_rows_is_right_in_the_mean_over_seeds() -> None:
     moved = [len(exchange(skewed(hot=2, rows=50), 0.25, seed, 0).rows) // 2 for seed in range(400)]
     assert set(moved) == {0, 1}

@@ -52,14 +52,6 @@ def test_a_fault_ends_as_it_should_and_leaves_nothing(name):
     assert (seen.hang, seen.lost, seen.orphans) == (False, 0, 0), seen
 
 
-def test_there_are_hundreds_of_all_kinds():
-    faults = all_faults()
-    assert len({named(fault) for fault in faults}) == len(faults) == 286
-    assert {fault.kind for fault in faults} == {
-        "rank", "planner", "cell", "parent", "store", "disk", "output", "memory", "network"
-    }  # fmt: skip
-
-
 def test_another_outcome_cause_phase_or_rank_is_not_right():
     failure = Failure(outcome=Outcome.ERROR, cause="rank 1 was killed by signal 9", phase="time", rank=1)
     right = expected(failure, Outcome.ERROR, "signal 9", rank=1, phase="time")
@@ -104,5 +96,6 @@ def test_the_committed_table_is_whole():
     for fault in all_faults():
         counts[fault.kind, fault.phase] = counts.get((fault.kind, fault.phase), 0) + 1
     assert {(row["kind"], row["phase"]): int(row["cases"]) for row in parts} == counts
+    assert len({named(fault) for fault in all_faults()}) == int(every["cases"]), "two of one name"
     for name in ("cases", "outcome_right", "hangs", "lost_records", "orphans"):
         assert int(every[name]) == sum(int(row[name]) for row in parts)

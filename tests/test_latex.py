@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -49,12 +48,6 @@ def read_back(tex):
 def test_any_text_is_printed_as_it_is(text):
     plain = " ".join(ascii_text(text).split())
     assert read_back(escape(text)) == "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in plain)
-
-
-@pytest.mark.parametrize("bad", ["5 % of it", "a_b", r"\cmd", "a -- b", "x^2", "<b>"])
-def test_the_reader_finds_what_is_not_escaped(bad):
-    with pytest.raises((AssertionError, KeyError)):
-        read_back(bad)
 
 
 def environments(tex):

@@ -140,15 +140,18 @@ def _environment(path: Path) -> object:
     return found.hash
 
 
-def _jobs(folder: Path) -> list[bytes]:
+def _job() -> RankJob:
     problem = random_problem(2, on=machine())
     plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1)))
-    job = RankJob(
+    return RankJob(
         plan=plan, tables=problem.tables, topology=problem.topology, dense=DenseShape(), batch_size=64,
         precision=problem.precision, optimizer=problem.optimizer, warmup=1, iterations=2, seed=0, device="cpu",
         timeout_s=10.0, batches="../batches",
     )  # fmt: skip
-    return [to_json(job).encode()]
+
+
+def _jobs(_: Path) -> list[bytes]:
+    return [to_json(_job()).encode()]
 
 
 def _failures(_: Path) -> list[bytes]:
@@ -166,14 +169,7 @@ def _failure(path: Path) -> object:
 
 
 def _rank_results(folder: Path) -> list[bytes]:
-    problem = random_problem(2, on=machine())
-    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1)))
-    job = RankJob(
-        plan=plan, tables=problem.tables, topology=problem.topology, dense=DenseShape(), batch_size=64,
-        precision=problem.precision, optimizer=problem.optimizer, warmup=1, iterations=2, seed=0, device="cpu",
-        timeout_s=10.0, batches="../batches",
-    )  # fmt: skip
-    write_job(job, folder)
+    write_job(_job(), folder)
     made = []
     for rank in (0, 1):
         result = RankResult(
