@@ -245,7 +245,7 @@ def firsts(family: str) -> list[tuple[Point, Family]]:
 
 @cache
 def drawn_firsts(family: str) -> list[Drawn]:
-    """Return them with their draws."""
+    """Return the held-out points that ``firsts`` gives, each with its draws; made once, as that takes seconds."""
     return [(point, own, drawn_logs(point, own)) for point, own in firsts(family)]
 
 
