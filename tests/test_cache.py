@@ -86,35 +86,6 @@ def test_equals_a_cache_that_goes_access_by_access(algorithm: CacheAlgorithm, lo
     assert min(met[name] for name in ("hit", "inserted", "evicted", "conflict")) > 1000
 
 
-def test_a_batch_does_not_evict_its_own_rows_but_the_oldest_ones() -> None:
-    cache = Cache(1)
-    cache.step(np.arange(0, 20), np.ones(20, dtype=np.int64))
-    cache.step(np.arange(10, 32), np.ones(22, dtype=np.int64))
-    # The set is full. Of forty more rows ten take the places of rows 0..9, then those of batch 1, and eight find none.
-    step = cache.step(np.arange(100, 140), np.ones(40, dtype=np.int64))
-    assert step.inserted.sum() == WAYS
-    assert step.conflict.sum() == 8
-    assert step.evicted[:10].tolist() == list(range(10))
-    assert cache.rows.min() >= 100
-
-
-def test_prefetching_keeps_the_slots_of_the_batch_in_work() -> None:
-    first, second = np.arange(0, 24), np.arange(24, 48)
-    ones = np.ones(24, dtype=np.int64)
-    alone, ahead = Cache(1), Cache(1, locked=2)
-    for cache in (alone, ahead):
-        cache.step(first, ones)
-    assert alone.step(second, ones).conflict.sum() == 0
-    assert ahead.step(second, ones).conflict.sum() == 16
-
-
-def test_least_frequently_used_keeps_what_is_hot() -> None:
-    cache = Cache(1, LFU)
-    cache.step(np.arange(WAYS), np.full(WAYS, 5))
-    step = cache.step(np.array([40, 41]), np.array([4, 6]))
-    assert step.inserted.tolist() == [False, True]
-
-
 def test_only_the_sets_that_are_used_need_be_there() -> None:
     rows = np.array([3, 9, 77])
     used = np.unique(set_of(rows, 1 << 40))

@@ -65,6 +65,7 @@ DIRECTION = {"relation": "direction", "paper": None, "quote": ""}
         # Better is not worse.
         (NOT_WORSE, [0.01, 0.02, 0.03, 0.02, 0.02], ("not stated", "reproduced")),
         (NOT_WORSE, [-0.01] * 5, ("not stated", "not reproduced")),
+        (NOT_WORSE, [-0.0005, -0.0004, -0.0006, -0.0005, -0.0005], ("not stated", "reproduced")),  # within the margin
         (NOT_WORSE | {"better": "lower"}, [-0.01, -0.02, -0.01, -0.01, -0.01], ("not stated", "reproduced")),
         (NOT_WORSE | {"better": "lower"}, [0.0005, 0.0015, 0.0, 0.0012, 0.001], ("not stated", "inconclusive")),
         # A direction has no magnitude and may point down; without a number of no effect there is none.
