@@ -38,7 +38,7 @@ THREE = {"second": [50.0, 0.0, 100.0, 900.0], "first": [0.0, 10.0, 0.0, 0.0], "l
 
 
 def ranked(frame):
-    return profiles.ranked(table_standings(frame))
+    return profiles.ranked_profiles(table_standings(frame))
 
 
 def test_profiles_are_ranked_by_the_area_under_them():
