@@ -229,13 +229,13 @@ def test_a_steps_pieces_add_up_to_its_phases():
     def between(start, stop):
         return float(stop - start)
 
-    ended = [
+    laps = [
         StepPhase.UPDATE, StepPhase.INPUT, StepPhase.INPUT, StepPhase.OUTPUT, StepPhase.LOOKUP, StepPhase.OUTPUT,
         StepPhase.OUTPUT, StepPhase.DENSE, StepPhase.INPUT, StepPhase.OUTPUT_BACKWARD, StepPhase.UPDATE,
         StepPhase.INPUT,
     ]  # fmt: skip
     marks = [0, 1, 3, 4, 5, 9, 10, 12, 20, 21, 40, 43, 48]
-    stamps = PipelinedStamps(marks=marks, ended=ended, vectors_ready=[26, 27], lookups=[(28, 30), (33, 36)])
+    stamps = PipelinedStamps(marks=marks, laps=laps, vectors_ready=[26, 27], lookups=[(28, 30), (33, 36)])
     assert stamps.read(SimpleNamespace(ms=between)) == {
         "input": 2 + 1 + 1 + 5,
         "lookup": 4,
