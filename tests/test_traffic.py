@@ -144,18 +144,46 @@ def test_uvm_precision_and_state():
     assert adagrad.state_bytes.tolist() == [3 * 4, 2 * 4]
 
 
-def test_splits_and_longest_bags_of_copies_by_hand():
+def test_whole_copies_a_node_by_hand():
     # Two nodes of two devices, one sample each; a is copied to both nodes, whole on the second device.
+    traffic = counted(OnLocalRank(local_rank=1), OnRank(rank=0), problem(nodes=2, devices=2))
     # Node 0 asks for rows 0, 1, 1, node 1 for rows 5, 0, 0; b is on rank 0.
-    on = problem(nodes=2, devices=2)
-    traffic = counted(OnLocalRank(local_rank=1), OnRank(rank=0), on)
+    assert traffic.load.lookups.tolist() == [4, 3, 0, 3]
+    assert traffic.load.distinct.tolist() == [2, 2, 0, 2]
+    assert traffic.load.bags.tolist() == [4, 2, 0, 2]
     assert traffic.load.longest_bag.tolist() == [2, 2, 0, 3]
-    # b's exchange over 4 ranks, a's inside the node.
-    splits = traffic.collectives["input_splits"]
-    assert splits.sent_intra.tolist() == splits.sent_inter.tolist() == [2 * 24] * 4
-    # As sequences: only b has bags.
-    sequences = counted(OnLocalRank(local_rank=1), OnRank(rank=0), unpooled(on, "a"))
+    sent = traffic.collectives
+    # a: ranks 0 and 2 send a length to their node's second device, rank 0 two lookups, too; b as above.
+    assert sent["input_all_to_all"].sent_intra.tolist() == [2 * 8 + 4, 8 + 4, 4, 0]
+    assert sent["input_all_to_all"].sent_inter.tolist() == [0, 0, 2 * 8 + 4, 4]
+    # One vector of a to the node's other device; b's to three ranks.
+    assert sent["output_all_to_all"].sent_intra.tolist() == [16, 16, 0, 16]
+    assert sent["output_all_to_all"].sent_inter.tolist() == [2 * 16, 0, 0, 0]
+    assert sent["backward_all_to_all"].sent_intra.tolist() == [16, 16, 16, 0]
+    assert sent["output_reduce_scatter"].sent.sum() == 0
+    # The second devices average their 6 rows: ring of two, 2 * 1/2 of 6 * 16 bytes.
+    assert sent["rows_all_reduce"].sent_inter.tolist() == [0, 6 * 16, 0, 6 * 16]
+    assert sent["rows_all_reduce"].sent_intra.sum() == 0
+    assert sent["input_splits"].sent_intra.tolist() == sent["input_splits"].sent_inter.tolist() == [2 * 24] * 4
+    # As sequences: a vector a lookup, of which rank 0 gets two and rank 2 none; only b has bags.
+    sequences = counted(OnLocalRank(local_rank=1), OnRank(rank=0), unpooled(problem(nodes=2, devices=2), "a"))
+    assert sequences.collectives["output_all_to_all"].sent_intra.tolist() == [16, 2 * 16, 0, 0]
     assert sequences.load.longest_bag.tolist() == [2, 0, 0, 0]
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_node_copies_are_padded_table_by_table(precision):
+    # On two devices 5 rows of a and 3 of b are dealt in blocks of 3 and 2, which are averaged whole.
+    on = problem(nodes=2, devices=2, precision=precision)
+    cut = {"a": 5, "b": 3}
+    segments = []
+    for table in on.tables:
+        segments += row_ranges(table, (cut[table.name], GroupSharded()), (table.rows, OnRank(rank=0)))
+    traffic = count(Plan(world_size=4, segments=tuple(segments)), on, lambda i: (FIRST, SECOND)[i], DENSE)
+    # A ring of two nodes: 2 * 1/2 of (3 + 2) rows of 4 columns.
+    assert traffic.collectives["rows_all_reduce"].sent_inter.tolist() == [(3 + 2) * 4 * precision.bytes] * 4
+    assert traffic.collectives["rows_all_reduce"].sent_intra.tolist() == [0] * 4
+    assert traffic.collectives["rows_all_reduce"].calls == Calls(cross=1)
 
 
 def test_replicas_have_the_bags_of_their_own_samples():
