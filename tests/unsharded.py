@@ -167,7 +167,7 @@ def _batches(job: RankJob) -> Iterator[tuple[int, Callable[[int], Bags]]]:
         return
     pure = packed(job, job.plan, store)
     for batch in in_schedule(job.plan.schedule, [one.kind for one in pure]):
-        yield batch, partial(store.chosen, samples=pure[batch].samples)
+        yield batch, partial(store.bags_of, samples=pure[batch].samples)
 
 
 def _look_up(
