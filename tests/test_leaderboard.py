@@ -215,3 +215,8 @@ def test_scores_have_both_judges_side_by_side() -> None:
 def test_unlike_budgets_have_scores_of_their_own() -> None:
     table = board(bound(8.0, 8.0), row("ours", 10.0), row("ours", 11.0, budget="1 s"))
     assert scores(table)[["budget", "problems", "best"]].to_numpy().tolist() == [["1 s", 1, 0], ["60 s", 1, 1]]
+
+
+def test_bounds_alone_make_no_table(tmp_path):
+    rows = pd.DataFrame([{"workload": "w", "machine": "m", "strategy": None, "budget": "bound", "bound_ms": 1.0}])
+    assert STEPS.tables(rows, tmp_path) == {}
