@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from walls import needs_wall
 
 from shardbench import baselines
 from shardbench.base.errors import BadInput
@@ -88,6 +89,7 @@ def test_entry_points_of_every_form(monkeypatch: pytest.MonkeyPatch, provided: s
     assert list(every) == sorted(every)
 
 
+@needs_wall  # the variable that tells the processes apart is everybody's without one
 def test_strategies_of_others_plan_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     _install(monkeypatch, "Learner")
     learner = get_strategy("learner")

@@ -7,6 +7,7 @@ import pytest
 from faults.__main__ import COLUMNS, all_faults, rows
 from faults.case import Fault, Seen, expected, run
 
+from shardbench.base.wall import Kind, kind
 from shardbench.engine.processes.server import FORK_SERVER
 from shardbench.records.trial import Failure, Outcome
 
@@ -47,6 +48,8 @@ def shared(tmp_path_factory):
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_fault_ends_as_it_should_and_leaves_nothing(name):
     (fault,) = [fault for fault in all_faults() if named(fault) == name]
+    if fault.name.startswith("daemon") and kind() is Kind.UNCONFINED:
+        pytest.skip("bubblewrap builds no wall here: a daemon outlives its planner")
     seen = run(fault, 16)
     assert seen.outcome_right and seen.rank_right in (True, None) and seen.cause_right in (True, None), seen.said
     assert (seen.hang, seen.lost, seen.orphans) == (False, 0, 0), seen
