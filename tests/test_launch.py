@@ -14,9 +14,8 @@ from pathlib import Path
 
 import misbehaving
 import pytest
-from walls import needs_wall
 
-from shardbench.base.wall import wall_around
+from shardbench.base.wall import Kind, kind, wall_around
 from shardbench.engine.processes import launch, server
 from shardbench.engine.processes.failures import TrialFailed
 from shardbench.engine.processes.launch import Worker, call_in_child
@@ -181,7 +180,7 @@ def test_who_reads_nothing_is_not_waited_for(tmp_path):
         assert worker.call(len, (b"anew",), timeout_s=60, phase="plan") == 4
 
 
-@needs_wall
+@pytest.mark.skipif(kind() is Kind.UNCONFINED, reason="bubblewrap builds no wall here")
 @pytest.mark.parametrize(("code", "how"), [(3, "exited with 3"), (200, "exited with 200"), (139, "signal 11")])
 def test_an_exit_behind_a_wall_is_told_from_a_signal(tmp_path, code, how):
     with Worker(tmp_path / "log", wall=wall_around([ROOT], [])) as worker, pytest.raises(TrialFailed, match=how):
