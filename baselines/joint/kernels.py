@@ -23,6 +23,7 @@ class PieceKernels:
     def __init__(self, constants: Constants) -> None:
         self._numbers = KernelNumbers(constants, placing=True)
         self._launch, self._dispatch = 1e3 * constants.launch_s, 1e3 * constants.dispatch_s
+        self._backward_launch = 1e3 * constants.backward_launch_s
 
     def numbers(self, load: Load) -> Floats:
         """Return ten numbers of loads, [..., NUMBERS]; raises BadInput for counted loads, which have a longest bag."""
@@ -42,5 +43,5 @@ class PieceKernels:
         busy = numbers[-1] > NONE
         return (
             np.maximum(self._dispatch, self._launch + 1e3 * forward) * busy,
-            (self._launch + 1e3 * backward) * busy,
+            (self._backward_launch + 1e3 * backward) * busy,
         )

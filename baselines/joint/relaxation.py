@@ -47,7 +47,7 @@ class OptionRelaxation:
         self.room = room
         """Bytes of HBM of all devices together."""
         self._state, self._plain = PlanState(menu.problem), plain
-        self._launch_ms = 1e3 * menu.problem.machine.constants.launch_s
+        self._launch_ms = 1e3 * menu.problem.machine.constants.backward_launch_s
         self._columns = by_table(self.parts.table)
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()

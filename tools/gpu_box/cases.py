@@ -131,7 +131,7 @@ def counted(traffic: Traffic) -> dict[str, Any]:
     load = traffic.load
     numbers = {
         "lookups": float(load.all_lookups[0]), "distinct": float((load.distinct + load.uvm.distinct)[0]),
-        "bags": float(load.bags[0]), "longest_bag": float(load.longest_bag[0]),
+        "bags": float(load.bags[0]), "chain": float(load.chain[0]),
     }  # fmt: skip
     if traffic.caching is not None:
         numbers |= {"filled": float(traffic.caching.filled[0]), "evicted": float(traffic.caching.evicted[0])}

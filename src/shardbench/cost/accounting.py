@@ -201,8 +201,8 @@ class Account:
         load.add_at(at, part)
 
     def _longest_by_group(self, table: Table, segment: Segment, lookups: TableLookups, ways: int) -> Floats:
-        """Return the longest bag's lookups by sharding group and owner, [groups, ways], as ``_longest``."""
-        by_rank = self._longest(table, segment, lookups, self.world, 1)[:, 0]
+        """Return the longest bag's lookups by sharding group and owner, [groups, ways]."""
+        by_rank = lookups.longest_bag(segment.row_start, segment.row_stop, self.world, 1)[:, 0]
         return np.repeat(np.ceil(by_rank[self.groups].max(axis=1) / ways)[:, None], ways, axis=1)
 
     def _cached(
@@ -215,12 +215,6 @@ class Account:
         for total, added in zip(self.caching, work):
             total[at] += added
         return {"missed_lookups": counts.conflict_lookups, "missed": counts.conflict}
-
-    def _longest(self, table: Table, segment: Segment, lookups: TableLookups, groups: int, ways: int) -> Floats:
-        """Return the longest bag's lookups by group of samples and owner, [groups, ways]; zero of unpooled tables."""
-        if table.pooling is Pooling.NONE:
-            return np.zeros((groups, ways))
-        return lookups.longest_bag(segment.row_start, segment.row_stop, groups, ways)
 
     def _exchange(self, table: Table, segment: Segment, kind: str) -> None:
         self._exchanges.add(Exchange(kind, _module_columns(table, segment)))
@@ -242,7 +236,7 @@ class Account:
         tier = place.tier if isinstance(place, OnRank) else Tier.HBM
         self._put(
             load, at, table, segment, tier=tier, samples=self.problem.batch_size, lookups=total, distinct=distinct,
-            longest_bag=float(self._longest(table, segment, lookups, 1, 1)[0, 0]),
+            longest_bag=float(lookups.longest_bag(segment.row_start, segment.row_stop, 1, 1)[0, 0]),
         )  # fmt: skip
         self._to[:, rank] += sources * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
         if table.pooling is Pooling.NONE:
@@ -262,7 +256,7 @@ class Account:
         owned = np.roll(lookups.dealt(segment.row_start, segment.row_stop, len(ranks)), start, axis=1)
         distinct = np.roll(lookups.distinct(segment.row_start, segment.row_stop, len(ranks)), start)
         total = owned.sum(axis=0)
-        longest = self._longest(table, segment, lookups, 1, len(ranks))[0]
+        longest = lookups.longest_bag(segment.row_start, segment.row_stop, 1, len(ranks))[0]
         self._put(
             self.load, at, table, segment, tier=place.tier, ways=len(ranks), samples=self.problem.batch_size,
             lookups=total, distinct=distinct, longest_bag=longest,
@@ -317,7 +311,7 @@ class Account:
         distinct = lookups.distinct_by_source(segment.row_start, segment.row_stop)[ranks]
         self._put(
             self.load, ranks, table, segment, tier=Tier.HBM, samples=self.local_batch, lookups=total, distinct=distinct,
-            longest_bag=self._longest(table, segment, lookups, self.world, 1)[ranks, 0],
+            longest_bag=lookups.longest_bag(segment.row_start, segment.row_stop, self.world, 1)[ranks, 0],
         )  # fmt: skip
         self._touched[ranks] += distinct * (INDEX_BYTES + segment.columns * VECTOR_BYTES)
         # Groups partition the world (validate), so that all copies together are all-reduced once.

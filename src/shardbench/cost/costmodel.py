@@ -1,9 +1,9 @@
 """Time from traffic and machine constants: the simulated backend and the strategies' oracle.
 
-Per rank, forward:   max(dispatch, launch + max(calls + pages + gather + (indices + outputs) / hbm, bag x step))
-Per rank, backward:  launch + calls + 2 pages + sequences + gradients + sort + update
+Per rank, forward:   max(dispatch, launch + calls + warps + pages + gather + (indices + outputs) / hbm + chain)
+Per rank, backward:  launch + launches of the sort + calls + 2 pages + sequences + gradients + sort + update
 Calls are what a CPU pays a table and a bag; they, pages of rows and sequences cost nothing on devices, which run them
-side by side. ``bag`` is the longest one. Before and after its kernels a rank puts what it received and what it sends in
+side by side, a warp a bag; ``chain`` is what one warp takes for the longest bag. Before and after its kernels a rank puts what it received and what it sends in
 place: copies, which lengthen the step where they are on the rank that is busy longest.
 A row that a table meets again is served by the cache with a share that falls with the working set
 of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
@@ -73,31 +73,43 @@ class StepTime:
         return sum(self.phases_ms.values())
 
 
-def hit_share(repeats: Floats, set_bytes2: Floats, constants: Constants) -> Floats:
+def reach(constants: Constants) -> float:
+    """Return the bytes of a table's working set at which half of its repeats miss the cache."""
+    return constants.cache_reach_ratio * constants.cache_bytes
+
+
+def uvm_reach(constants: Constants) -> float:
+    """Return the same of rows in host memory: nothing on a GPU, whose cache does not keep them."""
+    return constants.uvm_cached_ratio * reach(constants)
+
+
+def hit_share(repeats: Floats, set_bytes2: Floats, reach_bytes: float) -> Floats:
     """Return the share of repeated accesses that the cache serves, 0..1: reach / (reach + mean working set).
 
     ``repeats`` are bytes, ``set_bytes2`` each repeat's bytes times its working set's, summed. The
     share is convex in the working set: that is what makes work super-additive (``bounds.embedding``).
     """
-    reach = constants.cache_reach_ratio * constants.cache_bytes
+    if not reach_bytes:
+        return np.zeros_like(repeats)
     working_set = np.divide(set_bytes2, repeats, out=np.zeros_like(repeats), where=repeats > 0)
-    return np.asarray(reach / (reach + working_set))
+    return np.asarray(reach_bytes / (reach_bytes + working_set))
 
 
-def _repeated_s(repeats: Floats, set_bytes2: Floats, rate: float, constants: Constants) -> Floats:
+def _repeated_s(repeats: Floats, set_bytes2: Floats, rate: float, constants: Constants, reach_bytes: float) -> Floats:
     """Return the seconds to read bytes again from the cache or, where they miss, at the tier's rate."""
-    hit = hit_share(repeats, set_bytes2, constants)
+    hit = hit_share(repeats, set_bytes2, reach_bytes)
     cached = max(constants.cache_bytes_per_s, rate)
     return np.asarray(repeats * (hit / cached + (1.0 - hit) / rate))
 
 
-def _gather_s(rows: TierRows, rate: float, constants: Constants) -> Floats:
+def _gather_s(rows: TierRows, rate: float, constants: Constants, reach_bytes: float) -> Floats:
     """Return the seconds to read the rows of one tier: distinct rows at its rate, the others mostly cached."""
     overhead = constants.access_overhead_bytes
     first = (rows.distinct_bytes + overhead * rows.distinct) / rate
     repeats = np.maximum(rows.lookup_bytes - rows.distinct_bytes, 0.0)
-    again = _repeated_s(repeats, rows.repeat_set_bytes2, rate, constants)
-    wasted = overhead * np.maximum(rows.lookups - rows.distinct, 0.0) / max(constants.cache_bytes_per_s, rate)
+    again = _repeated_s(repeats, rows.repeat_set_bytes2, rate, constants, reach_bytes)
+    fastest = max(constants.cache_bytes_per_s, rate) if reach_bytes else rate
+    wasted = overhead * np.maximum(rows.lookups - rows.distinct, 0.0) / fastest
     return np.asarray(first + again + wasted)
 
 
@@ -111,6 +123,11 @@ def calls_s(load: Load, constants: Constants) -> Floats:
     return np.asarray(constants.table_s * load.tables + constants.bag_s * load.bags)
 
 
+def forward_calls_s(load: Load, constants: Constants) -> Floats:
+    """Return the same of the forward kernel, which starts a warp for every bag on a GPU, [n]."""
+    return calls_s(load, constants) + constants.warp_s * load.bags
+
+
 def _sequences_s(load: Load, constants: Constants) -> Floats:
     """Return the seconds to collect unpooled tables' gradients in a map, [n]; convex in its rows, so super-additive."""
     rows = load.sequence_rows
@@ -120,10 +137,10 @@ def _sequences_s(load: Load, constants: Constants) -> Floats:
 
 def forward_work_s(load: Load, constants: Constants) -> Floats:
     """Return the seconds of memory traffic and calls of the forward lookup, [n]."""
-    hbm = _gather_s(load, gather_rate(constants), constants)
-    uvm = _gather_s(load.uvm, constants.uvm_bytes_per_s, constants)
+    hbm = _gather_s(load, gather_rate(constants), constants, reach(constants))
+    uvm = _gather_s(load.uvm, constants.uvm_bytes_per_s, constants, uvm_reach(constants))
     streams = (INDEX_BYTES * load.all_lookups + load.bag_bytes) / constants.hbm_bytes_per_s
-    return np.asarray(hbm + uvm + streams + calls_s(load, constants) + constants.page_s * load.pages)
+    return np.asarray(hbm + uvm + streams + forward_calls_s(load, constants) + constants.page_s * load.pages)
 
 
 def backward_work_s(load: Load, constants: Constants) -> Floats:
@@ -131,7 +148,7 @@ def backward_work_s(load: Load, constants: Constants) -> Floats:
     rate, overhead = gather_rate(constants), constants.access_overhead_bytes
     # One gradient row is read per lookup; the lookups of one bag share it.
     repeats = load.gradient_bytes - load.gradient_first_bytes
-    again = _repeated_s(repeats, load.gradient_set_bytes2, rate, constants)
+    again = _repeated_s(repeats, load.gradient_set_bytes2, rate, constants, reach(constants))
     gradients = load.gradient_first_bytes / rate + again
     sort = constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
     update = 2.0 * (load.distinct_bytes + overhead * load.distinct + load.state_bytes) / rate
@@ -161,14 +178,13 @@ def caching_s(work: CacheWork, constants: Constants, directory_s: float) -> Floa
 
 def forward_s(load: Load, constants: Constants, cache_s: Floats | float = 0.0) -> Floats:
     """Return the seconds of the fused forward lookup, ``cache_s`` among them, [n]; zero where a rank has no bag."""
-    tail = constants.bag_step_s * load.longest_bag
-    busy = constants.launch_s + cache_s + np.maximum(forward_work_s(load, constants), tail)
+    busy = constants.launch_s + cache_s + forward_work_s(load, constants) + constants.bag_step_s * load.chain
     return np.where(load.bags > 0, np.maximum(constants.dispatch_s, busy), 0.0)
 
 
 def backward_s(load: Load, constants: Constants) -> Floats:
     """Return the seconds of the fused backward and optimiser, [n]; zero where a rank has no bag."""
-    return np.where(load.bags > 0, constants.launch_s + backward_work_s(load, constants), 0.0)
+    return np.where(load.bags > 0, constants.backward_launch_s + backward_work_s(load, constants), 0.0)
 
 
 def busy_forward_s(load: Load, constants: Constants, cache_s: Floats | float = 0.0) -> Floats:
@@ -176,8 +192,7 @@ def busy_forward_s(load: Load, constants: Constants, cache_s: Floats | float = 0
 
     What is put in place before and after the kernel is device work as well, behind which the dispatch hides.
     """
-    tail = constants.bag_step_s * load.longest_bag
-    kernel = constants.launch_s + cache_s + np.maximum(forward_work_s(load, constants), tail)
+    kernel = constants.launch_s + cache_s + forward_work_s(load, constants) + constants.bag_step_s * load.chain
     busy = np.maximum(constants.dispatch_s, kernel + placing_forward_s(load, constants))
     return np.where(load.bags > 0, busy, 0.0)
 

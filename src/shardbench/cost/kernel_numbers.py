@@ -17,6 +17,8 @@ from shardbench.cost.costmodel import (
     gather_rate,
     placing_backward_s,
     placing_forward_s,
+    reach,
+    uvm_reach,
 )
 from shardbench.cost.load import Load, TierRows
 from shardbench.model.machine import Constants
@@ -44,14 +46,14 @@ class KernelNumbers:
         With ``placing`` the works have the time to put things in place before and after the kernels.
         """
         self.constants, self._sequences, self._placing = constants, sequences, placing
-        self.reach = constants.cache_reach_ratio * constants.cache_bytes
         rate = gather_rate(constants)
         work_and_rate = {HBM: (FORWARD, rate), UVM: (FORWARD, constants.uvm_bytes_per_s), GRADIENTS: (BACKWARD, rate)}
         self._kinds = sorted(kinds)
         self._works = [work_and_rate[kind][0] for kind in self._kinds]
         rates = np.array([work_and_rate[kind][1] for kind in self._kinds])
         # The cache is never slower than what is behind it.
-        self._gains = self.reach * (1.0 / rates - 1.0 / np.maximum(constants.cache_bytes_per_s, rates))
+        self._reaches = np.array([uvm_reach(constants) if kind == UVM else reach(constants) for kind in self._kinds])
+        self._gains = self._reaches * (1.0 / rates - 1.0 / np.maximum(constants.cache_bytes_per_s, rates))
         """Seconds a byte of ``_hits``, [kinds]."""
         number = len(self._kinds)
         self._repeated, self._sets = slice(FIRST, FIRST + number), slice(FIRST + number, FIRST + 2 * number)
@@ -67,7 +69,7 @@ class KernelNumbers:
 
     def of(self, load: Load) -> Floats:
         """Return numbers of loads [...], float64 [count, ...]; raises BadInput for counted ones: tails are maxima."""
-        if load.longest_bag.any():
+        if load.chain.any():
             raise BadInput("kernel numbers add up; the longest bag does not: give expected loads")
         works = [forward_work_s(load, self.constants), backward_work_s(load, self.constants)]
         if self._placing:
@@ -97,12 +99,11 @@ class KernelNumbers:
 
         A device without a bag counts as one with launches and no work: some other one is slower, or none has any bag.
         """
-        launch = self.constants.launch_s
         forward, backward = self.work_s(sums)
-        forward += launch
+        forward += self.constants.launch_s
         np.maximum(forward, self.constants.dispatch_s, out=forward)
         forward += backward
-        forward += launch
+        forward += self.constants.backward_launch_s
         forward *= 1e3
         return forward
 
@@ -125,12 +126,13 @@ class KernelNumbers:
 
         Bytes again that hit, over the cache's reach, are r / (reach + s / r), whose share is ``hit_share``.
         """
-        under = self.reach * repeats
+        shape = -1, *(1,) * (repeats.ndim - 1)
+        under = self._reaches.reshape(shape) * repeats
         under += sets
         under += TINY
         saving = repeats * repeats
         saving /= under
-        saving *= self._gains.reshape(-1, *(1,) * (repeats.ndim - 1))
+        saving *= self._gains.reshape(shape)
         return saving
 
     def _sequences_s(self, rows: Floats) -> Floats:

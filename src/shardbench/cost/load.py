@@ -10,6 +10,8 @@ from shardbench.model.caching import ROWWISE_STATE_BYTES
 from shardbench.model.plan import Tier
 from shardbench.model.table import Precision
 
+STEP_COLUMNS = 170.0
+"""Columns that a warp reads in the time that it waits for one lookup (measured on an H100 and an H200)."""
 VECTOR_BYTES = 4
 """Kernels write vectors and read gradients as fp32, whatever the weights are; ``Problem.exchange`` is what is sent."""
 
@@ -52,7 +54,7 @@ class Load(TierRows):
     """What embedding kernels of devices do in one iteration, [...] each; the tier's own fields are HBM's.
 
     On a host they are its memory's. ``bags`` are pooled output vectors of ``bag_bytes`` (fp32) in
-    all. Every field but ``longest_bag`` adds up over the tables of a device. Fields are views: what
+    all. Every field but ``chain`` adds up over the tables of a device. Fields are views: what
     is written to one is written to the load.
     """
 
@@ -70,8 +72,9 @@ class Load(TierRows):
     """Memory pages that the distinct rows lie on, were they spread evenly over their table's part."""
     sequence_rows = LoadField(2 * _TIER + 7)
     """Distinct rows of unpooled tables."""
-    longest_bag = LoadField(2 * _TIER + 8)
-    """Lookups of the longest single bag; zero where only expected values are known."""
+    chain = LoadField(2 * _TIER + 8)
+    """Lookups of the longest single bag, which one warp reads one after another, and more for wide rows: times
+    (1 + columns / ``STEP_COLUMNS``); zero where only expected values are known."""
 
     @classmethod
     def zeros(cls, *shape: int) -> "Load":
@@ -91,10 +94,10 @@ class Load(TierRows):
         """Add ``load`` to the devices, in place: one for all, or one for each, of which some may be the same."""
         if isinstance(devices, slice):  # none twice: no need of the slower unbuffered sum
             self.values[devices, :-1] += load.values[..., :-1]
-            self.longest_bag[devices] = np.maximum(self.longest_bag[devices], load.longest_bag)
+            self.chain[devices] = np.maximum(self.chain[devices], load.chain)
             return
         np.add.at(self.values[..., :-1], devices, load.values[..., :-1])
-        np.maximum.at(self.longest_bag, devices, load.longest_bag)
+        np.maximum.at(self.chain, devices, load.chain)
 
     @property
     def uvm(self) -> TierRows:
@@ -147,8 +150,13 @@ def segment_load(
     load.tables[...] = features * (np.asarray(bags) > 0)
     load.pages[...] = _pages(rows * width, distinct)
     load.sequence_rows[...] = distinct if unpooled else 0.0
-    load.longest_bag[...] = longest_bag
+    load.chain[...] = np.asarray(longest_bag) * (1.0 + columns / STEP_COLUMNS)
     return load
+
+
+def longest_lookups(chain: Floats, columns: Floats | int) -> Floats:
+    """Return the lookups of the longest bag of loads with this ``chain``, of tables this wide, [...]."""
+    return np.asarray(chain / (1.0 + columns / STEP_COLUMNS))
 
 
 def _read(rows: TierRows, lookups: Floats | float, distinct: Floats | float, width: Floats | int) -> None:

@@ -117,6 +117,18 @@ class Constants:
     """Bytes that arrive in a reduce-scatter and are added up a second, beside what the link takes for them."""
     step_floor_s: NonNegativeFloat
     """Host time of a step, below which it cannot fall whatever the devices do."""
+    # What only a GPU has; a file that does not state it is as it was before, and so is its hash.
+    sort_launch_s: NonNegativeFloat = Field(default=0.0, exclude_if=lambda value: value == 0.0)
+    """Fixed time of one fused backward beside ``launch_s``: a GPU's sort of the lookups is several kernels."""
+    warp_s: NonNegativeFloat = Field(default=0.0, exclude_if=lambda value: value == 0.0)
+    """Time that every bag adds to a fused forward whose bags are spread over a GPU's cores, a warp each."""
+    uvm_cached_ratio: Annotated[float, Field(ge=0, le=1)] = Field(default=1.0, exclude_if=lambda value: value == 1.0)
+    """Part of the cache's reach that rows in host memory have: a GPU reads them anew for every lookup."""
+
+    @property
+    def backward_launch_s(self) -> float:
+        """Fixed time of one fused backward."""
+        return self.launch_s + self.sort_launch_s
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

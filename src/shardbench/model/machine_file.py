@@ -114,7 +114,12 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "bucketise": ("bucketise_s", "s"),
     "reduce": ("reduce_bytes_per_s", "bytes_per_s"),
     "step_floor": ("step_floor_s", "s"),
+    "sort_launch": ("sort_launch_s", "s"),
+    "warp": ("warp_s", "s"),
+    "uvm_cached": ("uvm_cached_ratio", "ratio"),
 }
+_UNSTATED = ("sort_launch", "warp", "uvm_cached")
+"""What a file may leave out, since it is of GPUs."""
 # Only on machines that state them, all or none.
 _HOST_FIELDS: dict[str, tuple[str, str]] = {
     "host_link": ("link_bytes_per_s", "bytes_per_s"),
@@ -136,7 +141,8 @@ def _optional_fields(host: bool, matrix: bool) -> dict[str, tuple[str, str]]:
 
 def known_fields(machine: "Machine") -> dict[str, tuple[str, str]]:
     """Return (field, dimension) by key of a machine file, of all constants that the machine states."""
-    return _FIELDS | _optional_fields(machine.host is not None, machine.matrix is not None)
+    known = _FIELDS | _optional_fields(machine.host is not None, machine.matrix is not None)
+    return {key: field for key, field in known.items() if key not in _UNSTATED or field[0] in machine.sources}
 
 
 def parse_machine(text: str, what: str) -> Machine:
@@ -148,6 +154,7 @@ def parse_machine(text: str, what: str) -> Machine:
     file = from_data(_MachineFile, _on_its_base(toml_data(text, what), what), what)
     keys = file.constants.keys()
     dimensions = _FIELDS | _optional_fields(bool(_HOST_FIELDS.keys() & keys), bool(_MATRIX_FIELDS.keys() & keys))
+    dimensions = {key: of for key, of in dimensions.items() if key not in _UNSTATED or key in keys}
     missing = sorted(dimensions.keys() - file.constants.keys())
     unknown = sorted(file.constants.keys() - dimensions.keys())
     if missing:
@@ -164,9 +171,9 @@ def parse_machine(text: str, what: str) -> Machine:
             raise BadInput(f"{what}: constant '{key}' has unit '{constant.unit}'; use one of {fitting}")
         _refuse_without_error(key, constant, what)
         values[key] = float(constant.value) * UNITS[constant.unit][1]
-    field_values = {field: values[key] for key, (field, _) in _FIELDS.items()}
+    field_values = {field: values[key] for key, (field, _) in _FIELDS.items() if key in values}
     topology = {field: round(field_values[field]) for field in _TOPOLOGY_BYTES}
-    constants = {field.name: field_values[field.name] for field in fields(Constants)}
+    constants = {field.name: field_values[field.name] for field in fields(Constants) if field.name in field_values}
     host = {field: values[key] for key, (field, _) in _HOST_FIELDS.items() if key in dimensions}
     matrix = {field: values[key] for key, (field, _) in _MATRIX_FIELDS.items() if key in dimensions}
     try:

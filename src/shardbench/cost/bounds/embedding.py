@@ -57,7 +57,14 @@ from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.cost.bounds.capacity import Curve, largest_saving
-from shardbench.cost.costmodel import backward_work_s, calls_s, embedding_ms, forward_work_s, gather_rate
+from shardbench.cost.costmodel import (
+    backward_work_s,
+    calls_s,
+    embedding_ms,
+    forward_calls_s,
+    forward_work_s,
+    gather_rate,
+)
 from shardbench.cost.load import Load, TierRows, in_uvm, segment_load
 from shardbench.cost.lookups import ExpectedLookups, TableLookups
 from shardbench.model.machine import Constants
@@ -99,7 +106,7 @@ def alone_load(problem: Problem, i: int, lookups: TableLookups) -> Load:
         lookups=lookup_count,
         distinct=float(lookups.distinct(0, table.rows, 1)[0]),
         bags=float(problem.batch_size * table.features) if pooled else lookup_count,
-        longest_bag=float(lookups.longest_bag(0, table.rows, 1, 1)[0, 0]) if pooled else 0.0,
+        longest_bag=float(lookups.longest_bag(0, table.rows, 1, 1)[0, 0]),
         rows=float(table.rows),
         columns=table.dim,
         unpooled=not pooled,
@@ -181,13 +188,14 @@ class _CostPair:
 
 def _pairs(constants: Constants) -> tuple[_CostPair, _CostPair]:
     launch_ms, dispatch_ms = 1e3 * constants.launch_s, 1e3 * constants.dispatch_s
+    backward_ms = 1e3 * constants.backward_launch_s
     return (
         _CostPair(
-            fixed_ms=2.0 * launch_ms,
+            fixed_ms=launch_ms + backward_ms,
             whole_s=lambda load, c: forward_work_s(load, c) + backward_work_s(load, c),
             least_s=lambda load, c, moves: least_forward_s(load, c, moves) + least_backward_s(load, c, moves),
         ),
-        _CostPair(fixed_ms=dispatch_ms + launch_ms, whole_s=backward_work_s, least_s=least_backward_s),
+        _CostPair(fixed_ms=dispatch_ms + backward_ms, whole_s=backward_work_s, least_s=least_backward_s),
     )
 
 
@@ -288,7 +296,7 @@ def least_forward_s(load: Load, constants: Constants, moves: frozenset[Move]) ->
 
     streamed = INDEX_BYTES * load.all_lookups + load.bag_bytes
     gathered = gather(load, gather_rate(constants)) + gather(load.uvm, constants.uvm_bytes_per_s)
-    return np.asarray(gathered + streamed / constants.hbm_bytes_per_s + calls_s(load, constants))
+    return np.asarray(gathered + streamed / constants.hbm_bytes_per_s + forward_calls_s(load, constants))
 
 
 def least_backward_s(load: Load, constants: Constants, moves: frozenset[Move]) -> Floats:

@@ -53,8 +53,9 @@ class KernelBounds:
         """Seconds of the calls of a pooled table on one device, in each direction."""
         self.bag_s = np.where(self.pooled, constants.bag_s * bags, 0.0)
         """Seconds of the calls of a pooled table's bags, in each direction."""
-        self.vector_s = np.where(self.pooled, bags * self.dims * VECTOR_BYTES / constants.hbm_bytes_per_s, 0.0)
-        """Seconds to write a pooled table's vectors, forward."""
+        written_s = self.dims * VECTOR_BYTES / constants.hbm_bytes_per_s
+        self.vector_s = np.where(self.pooled, bags * (written_s + constants.warp_s), 0.0)
+        """Seconds to start the warps of a pooled table's bags and to write their vectors, forward."""
         self.lookups = loads.all_lookups.mean(axis=0)
         self._lengths_s = constants.length_copy_s * np.where(self.pooled, bags, self.lookups)
         vectors = np.where(self.pooled, bags, self.lookups) * self.dims * VECTOR_BYTES
@@ -114,10 +115,11 @@ class KernelBounds:
         if self.problem.optimizer is Optimizer.ADAM:
             narrow.state_bytes[...] = 0.0
         tiers = [narrow, in_uvm(narrow)] if self.in_uvm else [narrow]
-        calls = self.table_s + self.bag_s
+        # Segments pay calls and warps each: they are counted by themselves.
+        warps_s = np.where(self.pooled, constants.warp_s * loads.bags.mean(axis=0), 0.0)
         self._same = [
             np.min([self._least(tier, backward=backward) for tier in tiers], axis=0) - calls
-            for backward in (False, True)
+            for backward, calls in ((False, self.table_s + self.bag_s + warps_s), (True, self.table_s + self.bag_s))
         ]
         rates = [gather_rate(self.constants), *([self.constants.uvm_bytes_per_s] if self.in_uvm else [])]
         repeats = np.maximum(loads.lookup_bytes - loads.distinct_bytes, 0.0)

@@ -230,7 +230,7 @@ class Relaxation:
         b, reduced = prices.backward, self._reduced(prices)
         tables = self._modules.least_s(self._costs(prices) / self.world, b, reduced)
         memory = prices.hbm_byte * self.capacity / self.world
-        launches = self._busy * (first + b * constants.launch_s)
+        launches = self._busy * (first + b * constants.backward_launch_s)
         return 1e3 * (launches + tables + reduced * self._reduced_s - memory)
 
     def calls_ms(self) -> float:

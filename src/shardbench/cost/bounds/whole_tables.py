@@ -47,7 +47,7 @@ def whole_tables_ms(demand: Demand, problem: Problem, moves: frozenset[Move], ca
         + converting_ms
         + 1e3 * (placing_forward_s(loads, constants) + placing_backward_s(loads, constants)).mean(axis=0)
     )
-    launches = 2e3 * constants.launch_s * float(loads.bags.any(axis=1).mean())
+    launches = 1e3 * (constants.launch_s + constants.backward_launch_s) * float(loads.bags.any(axis=1).mean())
     together = launches + pigeonhole_ms(works + own * (lookups + 2.0 * vectors), world)
     return calls_ms + max(apart, together)
 

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from shardbench.cost.collectives import collective_s, pairwise
-from shardbench.cost.costmodel import backward_s, forward_s, forward_work_s
+from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.dense import Format, Product, products_s
 from shardbench.cost.published.cached import cached_runs, run_ms
 from shardbench.cost.published.gpus import committed, shared, with_shares
@@ -102,7 +102,7 @@ def _kernel_s(point: PublishedKernel, machine: Machine, directory_s: float) -> f
         return float(forward_s(load, constants)[0])
     # Every lookup is looked up in the cache's directory; rows that it lacks are fetched first.
     cache = point.tables * point.lookups * directory_s + missed_bytes(point) / constants.uvm_bytes_per_s
-    return max(constants.dispatch_s, constants.launch_s + float(forward_work_s(load, constants)[0]) + cache)
+    return float(forward_s(load, constants, cache)[0])
 
 
 def _exchange_s(point: PublishedExchange, machine: Machine) -> float:

@@ -43,6 +43,8 @@ class DataSheet:
     nic: PositiveFloat
     network: Literal["infiniband", "efa"] = "infiniband"
     fp32: PositiveFloat
+    lanes: Literal[64, 128]
+    """FP32 units of one of its cores (streaming multiprocessors): with ``fp32`` they tell the cores' cycles."""
     tf32: PositiveFloat
     """The same as FP32 where the GPU has no TF32."""
     fp16: PositiveFloat
@@ -77,14 +79,20 @@ def rates(sheet: DataSheet, shares: Mapping[str, float]) -> dict[str, float]:
     Units are bytes, seconds and operations.
     """
     copy = 1e9 * sheet.hbm * shares["copy"] / 2.0
+    # Of all cores together: what bounds a kernel of many warps that wait for little memory.
+    cycles = 1e12 * sheet.fp32 / (2.0 * sheet.lanes)
     tensor = shares["product_tensor"]
     return {
         "cache_bandwidth": 1e9 * sheet.cache * shares["cache"],
         "cache_reach": shares["cache_reach"],
         "gather_efficiency": shares["gather"],
         "access_overhead": shares["access_overhead_bytes"],
-        "sort_traffic": shares["sort_bytes"],
+        # Sorting is bound by the cores, whatever the memory: as much traffic as takes that long.
+        "sort_traffic": 1e9 * sheet.hbm * shares["sort_cycles"] / cycles,
         "launch": shares["launch_s"],
+        "sort_launch": shares["sort_launch_s"],
+        "warp": shares["warp_cycles"] / cycles,
+        "uvm_cached": 0.0,
         "dispatch": shares["dispatch_s"],
         "bag_step": shares["bag_step_s"],
         "intra_bandwidth": 1e9 * sheet.link * shares[sheet.fabric],
@@ -109,7 +117,8 @@ def rates(sheet: DataSheet, shares: Mapping[str, float]) -> dict[str, float]:
 _FIELDS = {
     "cache_bandwidth": "cache_bytes_per_s", "cache_reach": "cache_reach_ratio",
     "gather_efficiency": "gather_efficiency_ratio", "access_overhead": "access_overhead_bytes",
-    "sort_traffic": "sort_bytes", "launch": "launch_s", "dispatch": "dispatch_s",
+    "sort_traffic": "sort_bytes", "launch": "launch_s", "dispatch": "dispatch_s", "sort_launch": "sort_launch_s",
+    "warp": "warp_s", "uvm_cached": "uvm_cached_ratio",
     "bag_step": "bag_step_s", "intra_bandwidth": "intra_bytes_per_s",
     "inter_bandwidth": "inter_bytes_per_s", "intra_latency": "intra_latency_s", "inter_latency": "inter_latency_s",
     "peer_latency": "peer_latency_s", "dense_rate": "dense_flop_per_s", "dense_layer": "dense_layer_s",

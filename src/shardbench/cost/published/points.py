@@ -37,14 +37,15 @@ class PublishedKernel:
     published_ms: PositiveFloat
     phase: Literal["forward", "backward"]
     tier: Literal["hbm", "uvm", "uvm_cache"]
-    optimizer: Literal["sgd", "adam"]
+    optimizer: Literal["sgd", "adam", "rowwise_adagrad"]
     tables: PositiveInt
     rows: PositiveInt
     dim: PositiveInt
-    lookups: PositiveInt
+    lookups: PositiveFloat
     distinct: NonNegativeFloat
-    bags: PositiveInt
-    longest_bag: PositiveInt = 1
+    bags: PositiveFloat
+    longest_bag: PositiveFloat = 1.0
+    unpooled: bool = False
     alpha: PositiveFloat | None = None
     """Exponent of the power law of the rows, where a cached share must be known."""
     cached_ratio: PositiveFloat | None = None
@@ -227,7 +228,7 @@ class PublishedData:
     plans: dict[str, PublishedPlan] = Field(default_factory=dict)
 
 
-FILES = ("points.json", "collectives.json", "copies.json", "steps.json", "pairs.json")
+FILES = ("points.json", "lent.json", "collectives.json", "copies.json", "steps.json", "pairs.json")
 
 
 @lru_cache(maxsize=1)
@@ -277,7 +278,7 @@ def kernel_load(point: PublishedKernel) -> Load:
     state = Optimizer(point.optimizer).state_bytes(point.dim)
     alone = segment_load(
         lookups=float(point.lookups), distinct=float(point.distinct), bags=float(point.bags),
-        longest_bag=float(point.longest_bag), rows=float(point.rows), columns=point.dim,
+        longest_bag=float(point.longest_bag), rows=float(point.rows), columns=point.dim, unpooled=point.unpooled,
         tier=tier, precision=Precision.FP32, state=state,
     )  # fmt: skip
     for _ in range(point.tables):

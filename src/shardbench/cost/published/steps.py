@@ -25,8 +25,6 @@ from shardbench.model.machine import Machine
 from shardbench.model.plan import Tier
 from shardbench.model.table import Precision
 
-KERNELS_A_LAUNCH = 4
-"""Kernels that ``launch_s`` stands for: one large and a few small ones."""
 RING_CALLS = 4.0
 """Exchanges that an all-reduce waits for: its two rings' steps follow one another, those of an exchange do not."""
 FILL = 2.0
@@ -204,15 +202,15 @@ def step_parts(step: PublishedStep, machine: Machine, host_s: float) -> StepPart
     width = Precision(step.exchange).bytes
     samples = step.batch_size / step.gpus
     load = with_vectors_of(placed.load, width)
-    kernel_s = constants.launch_s / KERNELS_A_LAUNCH
-    chains = software.kernels_a_table * kernel_s * placed.tables / 2.0
+    chains = software.kernels_a_table * constants.launch_s * placed.tables / 2.0
     copy_s = 1.0 / constants.vector_copy_bytes_per_s
 
     sent = placed.columns * step.batch_size * width
     exchange, reduced = _exchange(placed, step, width, machine)
     rows_bytes = placed.rows * width
-    forward = constants.launch_s + chains + forward_work_s(load, constants)
-    backward = constants.launch_s + chains + backward_work_s(load, constants)
+    forward = constants.launch_s + chains + forward_work_s(load, constants) + constants.bag_step_s * load.chain
+    sorts_s = min(1.0, software.sort_ratio) * constants.sort_launch_s
+    backward = constants.launch_s + sorts_s + chains + backward_work_s(load, constants)
     backward += (software.sort_ratio - 1.0) * constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
     backward += software.materialised_passes * load.gradient_bytes * copy_s
     if step.weight_gradient and placed.weighted.lookups.any():

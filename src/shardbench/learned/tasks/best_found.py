@@ -90,8 +90,8 @@ def _descend(placement: Ints, loads: Load, task: Task) -> tuple[Ints, float]:
         )
         here = Load(device_loads.values[worst] - leaving.values + coming.values)
         there = Load(device_loads.values[to] + leaving.values - coming.values)
-        here.longest_bag[:] = np.maximum(_without(longest[worst], leaving.longest_bag), coming.longest_bag)
-        there.longest_bag[:] = np.maximum(_without(longest[to].T, coming.longest_bag), leaving.longest_bag)
+        here.chain[:] = np.maximum(_without(longest[worst], leaving.chain), coming.chain)
+        there.chain[:] = np.maximum(_without(longest[to].T, coming.chain), leaving.chain)
         untouched = np.where(np.arange(devices) == to[:, None], -np.inf, device_ms)
         untouched[:, worst] = -np.inf
         after = np.maximum(_device_ms(here, everyone, problem), _device_ms(there, everyone, problem))
@@ -109,9 +109,9 @@ def _loads_by_device(placement: Ints, loads: Load, devices: int) -> tuple[Load, 
     """Give the load of devices, [devices], and the two longest bags of each, [devices, 2]."""
     member = placement[None, :] == np.arange(devices)[:, None]
     device_loads = Load(member.astype(np.float64) @ loads.values)
-    bags = np.sort(np.where(member, loads.longest_bag, 0.0), axis=1)
+    bags = np.sort(np.where(member, loads.chain, 0.0), axis=1)
     longest = np.concatenate([np.zeros((devices, 2)), bags], axis=1)[:, [-1, -2]]
-    device_loads.longest_bag[:] = longest[:, 0]
+    device_loads.chain[:] = longest[:, 0]
     return device_loads, longest
 
 

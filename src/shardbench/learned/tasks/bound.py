@@ -53,7 +53,7 @@ def placement_bound_ms(task: Task, *, counted: bool) -> float:
     sent_ms = 2.0 * per_byte_ms * sent_bytes
     least_ms = 2.0 * least_exchange_ms(float(sent_bytes.sum()), machine)
     work = work_ms(load, constants)
-    start_ms = 2e3 * constants.launch_s + 2.0 * fixed_ms
+    start_ms = 1e3 * (constants.launch_s + constants.backward_launch_s) + 2.0 * fixed_ms
     least_step_ms = max(
         start_ms + float((work + sent_ms).sum()) / world,
         start_ms + pigeonhole_ms(work + sent_ms, world),

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardbench.base.arrays import Ints
-from shardbench.cost.load import Load, segment_load
+from shardbench.cost.load import Load, longest_lookups, segment_load
 from shardbench.learned.tasks.features import table_features
 from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import Tier
@@ -24,6 +24,8 @@ def shard_loads(task: Task, tables: Ints, columns: Ints, *, counted: bool) -> Lo
     """
     problem, whole = task.problem, task.loads(counted=counted)[tables]
     rows = np.array([table.rows for table in problem.tables], dtype=np.float64)[tables]
+    dims = np.array([table.dim for table in problem.tables], dtype=np.float64)[tables]
+    longest = longest_lookups(whole.chain, dims)
     unpooled = np.array([table.pooling is Pooling.NONE for table in problem.tables])[tables]
     loads = Load.zeros(len(tables))
     # Optimiser state and the kind of pooling are one for all shards of a call: few widths, two kinds.
@@ -34,7 +36,7 @@ def shard_loads(task: Task, tables: Ints, columns: Ints, *, counted: bool) -> Lo
                 lookups=whole.lookups[at],
                 distinct=whole.distinct[at],
                 bags=whole.bags[at],
-                longest_bag=whole.longest_bag[at],
+                longest_bag=longest[at],
                 rows=rows[at],
                 columns=width,
                 unpooled=sequence,

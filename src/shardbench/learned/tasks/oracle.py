@@ -131,7 +131,7 @@ def set_loads(loads: Load, sets: Ints) -> Load:
     for first in range(0, len(sets), step):
         member_loads = padded[sets[first : first + step]]
         sums.values[first : first + step] = member_loads.sum(axis=1)
-        sums.longest_bag[first : first + step] = Load(member_loads).longest_bag.max(axis=1, initial=0.0)
+        sums.chain[first : first + step] = Load(member_loads).chain.max(axis=1, initial=0.0)
     return sums
 
 
@@ -142,5 +142,5 @@ def device_loads(loads: Load, assignments: Ints, devices: int) -> Load:
     for first in range(0, len(assignments), step):
         membership = one_hot(assignments[first : first + step], devices)
         sums.values[first : first + step] = membership @ loads.values
-        sums.longest_bag[first : first + step] = (membership * loads.longest_bag).max(axis=2, initial=0.0)
+        sums.chain[first : first + step] = (membership * loads.chain).max(axis=2, initial=0.0)
     return sums

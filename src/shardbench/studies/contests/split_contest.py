@@ -9,6 +9,7 @@ from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.collectives import CollectiveName, ranks_s
 from shardbench.cost.costmodel import backward_s, forward_s
+from shardbench.cost.load import longest_lookups
 from shardbench.cost.lookups import CountedLookups, TableLookups
 from shardbench.cost.traffic import Traffic, traffic_of
 from shardbench.learned.tasks.bound import shards_bound_ms
@@ -38,7 +39,7 @@ class UncutLookups:
 
     def __init__(self, task: Task, table: int) -> None:
         load = task.loads(counted=True)[np.array([table])]
-        fields = load.lookups, load.distinct, load.longest_bag
+        fields = load.lookups, load.distinct, longest_lookups(load.chain, task.problem.tables[table].dim)
         self._total, self._distinct, self._longest = (float(field[0]) for field in fields)
         self._world, self._name = task.devices, task.problem.tables[table].name
 
