@@ -78,44 +78,51 @@ def reach(constants: Constants) -> float:
     return constants.cache_reach_ratio * constants.cache_bytes
 
 
-def uvm_reach(constants: Constants) -> float:
-    """Return the same of rows in host memory: nothing on a GPU, whose cache does not keep them."""
-    return constants.uvm_cached_ratio * reach(constants)
-
-
-def hit_share(repeats: Floats, set_bytes2: Floats, reach_bytes: float) -> Floats:
+def hit_share(repeats: Floats, set_bytes2: Floats, constants: Constants) -> Floats:
     """Return the share of repeated accesses that the cache serves, 0..1: reach / (reach + mean working set).
 
     ``repeats`` are bytes, ``set_bytes2`` each repeat's bytes times its working set's, summed. The
     share is convex in the working set: that is what makes work super-additive (``bounds.embedding``).
     """
-    if not reach_bytes:
-        return np.zeros_like(repeats)
     working_set = np.divide(set_bytes2, repeats, out=np.zeros_like(repeats), where=repeats > 0)
-    return np.asarray(reach_bytes / (reach_bytes + working_set))
+    return np.asarray(reach(constants) / (reach(constants) + working_set))
 
 
-def _repeated_s(repeats: Floats, set_bytes2: Floats, rate: float, constants: Constants, reach_bytes: float) -> Floats:
+def _repeated_s(repeats: Floats, hit: Floats | float, rate: float, constants: Constants) -> Floats:
     """Return the seconds to read bytes again from the cache or, where they miss, at the tier's rate."""
-    hit = hit_share(repeats, set_bytes2, reach_bytes)
     cached = max(constants.cache_bytes_per_s, rate)
     return np.asarray(repeats * (hit / cached + (1.0 - hit) / rate))
 
 
-def _gather_s(rows: TierRows, rate: float, constants: Constants, reach_bytes: float) -> Floats:
+def _gather_s(rows: TierRows, rate: float, constants: Constants) -> Floats:
     """Return the seconds to read the rows of one tier: distinct rows at its rate, the others mostly cached."""
     overhead = constants.access_overhead_bytes
     first = (rows.distinct_bytes + overhead * rows.distinct) / rate
     repeats = np.maximum(rows.lookup_bytes - rows.distinct_bytes, 0.0)
-    again = _repeated_s(repeats, rows.repeat_set_bytes2, rate, constants, reach_bytes)
-    fastest = max(constants.cache_bytes_per_s, rate) if reach_bytes else rate
-    wasted = overhead * np.maximum(rows.lookups - rows.distinct, 0.0) / fastest
+    again = _repeated_s(repeats, hit_share(repeats, rows.repeat_set_bytes2, constants), rate, constants)
+    wasted = overhead * np.maximum(rows.lookups - rows.distinct, 0.0) / max(constants.cache_bytes_per_s, rate)
     return np.asarray(first + again + wasted)
+
+
+def _uvm_gather_s(rows: TierRows, constants: Constants) -> Floats:
+    """Return the same of rows in host memory, of whose repeats a GPU's cache serves the same share of any table."""
+    rate, overhead = constants.uvm_bytes_per_s, constants.access_overhead_bytes
+    if constants.uvm_hit_ratio is None:
+        return _gather_s(rows, rate, constants)
+    repeats = np.maximum(rows.lookup_bytes - rows.distinct_bytes, 0.0)
+    repeats = repeats + overhead * np.maximum(rows.lookups - rows.distinct, 0.0)
+    first = (rows.distinct_bytes + overhead * rows.distinct) / rate
+    return np.asarray(first + _repeated_s(repeats, constants.uvm_hit_ratio, rate, constants))
 
 
 def gather_rate(constants: Constants) -> float:
     """Return the bytes a second of random rows out of HBM."""
     return constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
+
+
+def gradient_rate(constants: Constants) -> float:
+    """Return the bytes a second of gradient rows, in the order of sorted lookups."""
+    return constants.gradient_ratio * gather_rate(constants)
 
 
 def calls_s(load: Load, constants: Constants) -> Floats:
@@ -137,24 +144,23 @@ def _sequences_s(load: Load, constants: Constants) -> Floats:
 
 def forward_work_s(load: Load, constants: Constants) -> Floats:
     """Return the seconds of memory traffic and calls of the forward lookup, [n]."""
-    hbm = _gather_s(load, gather_rate(constants), constants, reach(constants))
-    uvm = _gather_s(load.uvm, constants.uvm_bytes_per_s, constants, uvm_reach(constants))
+    hbm, uvm = _gather_s(load, gather_rate(constants), constants), _uvm_gather_s(load.uvm, constants)
     streams = (INDEX_BYTES * load.all_lookups + load.bag_bytes) / constants.hbm_bytes_per_s
     return np.asarray(hbm + uvm + streams + forward_calls_s(load, constants) + constants.page_s * load.pages)
 
 
 def backward_work_s(load: Load, constants: Constants) -> Floats:
     """Return the seconds of backward and optimiser, [n]: calls, gradients, sort, rows and state read and written."""
-    rate, overhead = gather_rate(constants), constants.access_overhead_bytes
+    rate, gradient, overhead = gather_rate(constants), gradient_rate(constants), constants.access_overhead_bytes
     # One gradient row is read per lookup; the lookups of one bag share it.
     repeats = load.gradient_bytes - load.gradient_first_bytes
-    again = _repeated_s(repeats, load.gradient_set_bytes2, rate, constants, reach(constants))
-    gradients = load.gradient_first_bytes / rate + again
+    again = _repeated_s(repeats, hit_share(repeats, load.gradient_set_bytes2, constants), gradient, constants)
+    gradients = load.gradient_first_bytes / gradient + again
     sort = constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
     update = 2.0 * (load.distinct_bytes + overhead * load.distinct + load.state_bytes) / rate
-    # Written back while the next rows are read: the host link is full duplex.
+    # Written back while the next rows are read: the host link is full duplex, or nearly so.
     rows = load.uvm
-    uvm = rows.distinct_bytes + overhead * rows.distinct + rows.state_bytes
+    uvm = constants.uvm_update_ratio * (rows.distinct_bytes + overhead * rows.distinct + rows.state_bytes)
     calls = calls_s(load, constants) + 2.0 * constants.page_s * load.pages + _sequences_s(load, constants)
     return np.asarray(gradients + sort + update + uvm / constants.uvm_bytes_per_s + calls)
 

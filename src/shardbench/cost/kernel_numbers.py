@@ -15,10 +15,10 @@ from shardbench.cost.costmodel import (
     backward_work_s,
     forward_work_s,
     gather_rate,
+    gradient_rate,
     placing_backward_s,
     placing_forward_s,
     reach,
-    uvm_reach,
 )
 from shardbench.cost.load import Load, TierRows
 from shardbench.model.machine import Constants
@@ -46,14 +46,19 @@ class KernelNumbers:
         With ``placing`` the works have the time to put things in place before and after the kernels.
         """
         self.constants, self._sequences, self._placing = constants, sequences, placing
-        rate = gather_rate(constants)
-        work_and_rate = {HBM: (FORWARD, rate), UVM: (FORWARD, constants.uvm_bytes_per_s), GRADIENTS: (BACKWARD, rate)}
+        self.reach = reach(constants)
+        work_and_rate = {
+            HBM: (FORWARD, gather_rate(constants)), UVM: (FORWARD, constants.uvm_bytes_per_s),
+            GRADIENTS: (BACKWARD, gradient_rate(constants)),
+        }  # fmt: skip
         self._kinds = sorted(kinds)
         self._works = [work_and_rate[kind][0] for kind in self._kinds]
         rates = np.array([work_and_rate[kind][1] for kind in self._kinds])
         # The cache is never slower than what is behind it.
-        self._reaches = np.array([uvm_reach(constants) if kind == UVM else reach(constants) for kind in self._kinds])
-        self._gains = self._reaches * (1.0 / rates - 1.0 / np.maximum(constants.cache_bytes_per_s, rates))
+        self._gains = self.reach * (1.0 / rates - 1.0 / np.maximum(constants.cache_bytes_per_s, rates))
+        if constants.uvm_hit_ratio is not None and UVM in self._kinds:
+            # The same share of every table's repeats: work, which adds up.
+            self._gains[self._kinds.index(UVM)] = 0.0
         """Seconds a byte of ``_hits``, [kinds]."""
         number = len(self._kinds)
         self._repeated, self._sets = slice(FIRST, FIRST + number), slice(FIRST + number, FIRST + 2 * number)
@@ -126,13 +131,12 @@ class KernelNumbers:
 
         Bytes again that hit, over the cache's reach, are r / (reach + s / r), whose share is ``hit_share``.
         """
-        shape = -1, *(1,) * (repeats.ndim - 1)
-        under = self._reaches.reshape(shape) * repeats
+        under = self.reach * repeats
         under += sets
         under += TINY
         saving = repeats * repeats
         saving /= under
-        saving *= self._gains.reshape(shape)
+        saving *= self._gains.reshape(-1, *(1,) * (repeats.ndim - 1))
         return saving
 
     def _sequences_s(self, rows: Floats) -> Floats:

@@ -122,8 +122,13 @@ class Constants:
     """Fixed time of one fused backward beside ``launch_s``: a GPU's sort of the lookups is several kernels."""
     warp_s: NonNegativeFloat = Field(default=0.0, exclude_if=lambda value: value == 0.0)
     """Time that every bag adds to a fused forward whose bags are spread over a GPU's cores, a warp each."""
-    uvm_cached_ratio: Annotated[float, Field(ge=0, le=1)] = Field(default=1.0, exclude_if=lambda value: value == 1.0)
-    """Part of the cache's reach that rows in host memory have: a GPU reads them anew for every lookup."""
+    gradient_ratio: Annotated[float, Field(ge=1e-12, le=1)] = Field(default=1.0, exclude_if=lambda value: value == 1.0)
+    """Rate of gradient rows over that of weights' rows: the backward reads them in the order of sorted lookups."""
+    uvm_hit_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(default=None, exclude_if=lambda v: v is None)
+    """Share of repeated rows in host memory that a GPU's cache serves, whatever their working set: only the hottest
+    ones stay in it. Without it the same law as for rows in HBM, as on CPUs, where both are one memory."""
+    uvm_update_ratio: Annotated[float, Field(ge=1, le=2)] = Field(default=1.0, exclude_if=lambda value: value == 1.0)
+    """Time to read and write back a row in host memory over that to read it: 1 where the link is full duplex."""
 
     @property
     def backward_launch_s(self) -> float:

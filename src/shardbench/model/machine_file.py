@@ -116,9 +116,11 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "step_floor": ("step_floor_s", "s"),
     "sort_launch": ("sort_launch_s", "s"),
     "warp": ("warp_s", "s"),
-    "uvm_cached": ("uvm_cached_ratio", "ratio"),
+    "gradient_gather": ("gradient_ratio", "ratio"),
+    "uvm_hits": ("uvm_hit_ratio", "ratio"),
+    "uvm_update": ("uvm_update_ratio", "ratio"),
 }
-_UNSTATED = ("sort_launch", "warp", "uvm_cached")
+_UNSTATED = ("sort_launch", "warp", "gradient_gather", "uvm_hits", "uvm_update")
 """What a file may leave out, since it is of GPUs."""
 # Only on machines that state them, all or none.
 _HOST_FIELDS: dict[str, tuple[str, str]] = {

@@ -64,6 +64,7 @@ from shardbench.cost.costmodel import (
     forward_calls_s,
     forward_work_s,
     gather_rate,
+    gradient_rate,
 )
 from shardbench.cost.load import Load, TierRows, in_uvm, segment_load
 from shardbench.cost.lookups import ExpectedLookups, TableLookups
@@ -303,7 +304,7 @@ def least_backward_s(load: Load, constants: Constants, moves: frozenset[Move]) -
     """Return the least seconds of backward work of tables of this load [...], however split; linear in the load."""
     gather, overhead = gather_rate(constants), constants.access_overhead_bytes
     first = np.zeros_like(load.gradient_bytes) if Move.REPLICATE in moves else load.gradient_first_bytes
-    gradients = first / gather + (load.gradient_bytes - first) / cache_rate(constants, moves)
+    gradients = first / gradient_rate(constants) + (load.gradient_bytes - first) / cache_rate(constants, moves)
     sort = constants.sort_bytes * load.all_lookups / constants.hbm_bytes_per_s
 
     def updated(rows: TierRows) -> Floats:
@@ -314,5 +315,5 @@ def least_backward_s(load: Load, constants: Constants, moves: frozenset[Move]) -
         + sort
         + calls_s(load, constants)
         + 2.0 * updated(load) / gather
-        + updated(load.uvm) / constants.uvm_bytes_per_s
+        + constants.uvm_update_ratio * updated(load.uvm) / constants.uvm_bytes_per_s
     )

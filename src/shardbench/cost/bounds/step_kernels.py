@@ -8,7 +8,15 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import DECODE_BYTES, ENCODE_BYTES, INDEX_BYTES
 from shardbench.cost.bounds.embedding import by_tier, cache_rate, least_backward_s, least_forward_s, reads_uvm
-from shardbench.cost.costmodel import GRADIENT_PASSES, OUTPUT_PASSES, backward_work_s, forward_work_s, gather_rate
+from shardbench.cost.costmodel import (
+    GRADIENT_PASSES,
+    OUTPUT_PASSES,
+    backward_work_s,
+    forward_work_s,
+    gather_rate,
+    gradient_rate,
+    reach,
+)
 from shardbench.cost.load import VECTOR_BYTES, Load, in_uvm
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
@@ -72,16 +80,17 @@ class KernelBounds:
         """Seconds of all ranks to put a table's lengths in place for one device."""
         self.forward, self.forward_uvm = self._by_tier(loads, backward=False)
         self.backward, self.backward_uvm = self._by_tier(loads, backward=True)
-        slower = 1.0 / gather_rate(constants) - 1.0 / cache_rate(constants, self._once)
+        fastest_s = 1.0 / cache_rate(constants, self._once)
+        slower = 1.0 / gather_rate(constants) - fastest_s
         fewer = loads.gradient_first_bytes.mean(axis=0) - first_by_rank * self.dims * VECTOR_BYTES
-        self.first_credit = np.where(self.pooled, np.maximum(fewer, 0.0) * slower, 0.0)
+        self.first_credit = np.where(self.pooled, np.maximum(fewer, 0.0) * (1.0 / gradient_rate(constants) - fastest_s), 0.0)
         """Seconds that pooled gradients cost less, at most, where copies share a table's bags."""
         state = np.array([problem.optimizer.state_bytes(t.dim) for t in tables], dtype=np.float64)
         row = self.dims * problem.precision.bytes + constants.access_overhead_bytes
         self.another_hbm = row * slower, 2.0 * (row + state) / gather_rate(constants)
         """Seconds of a row that one device more asks for, forward and backward."""
         host = constants.uvm_bytes_per_s
-        by_host = row * (1.0 / host - 1.0 / cache_rate(constants, self._once)), (row + state) / host
+        by_host = row * (1.0 / host - fastest_s), constants.uvm_update_ratio * (row + state) / host
         least = np.minimum(self.another_hbm[0], by_host[0]), np.minimum(self.another_hbm[1], by_host[1])
         self.another = least if self.in_uvm else self.another_hbm
         """Seconds of such a row where it may be in host memory, forward and backward."""
@@ -121,17 +130,22 @@ class KernelBounds:
             np.min([self._least(tier, backward=backward) for tier in tiers], axis=0) - calls
             for backward, calls in ((False, self.table_s + self.bag_s + warps_s), (True, self.table_s + self.bag_s))
         ]
-        rates = [gather_rate(self.constants), *([self.constants.uvm_bytes_per_s] if self.in_uvm else [])]
+        rates = [(gather_rate(self.constants), 0.0)]
+        if self.in_uvm:
+            rates.append((self.constants.uvm_bytes_per_s, self.constants.uvm_hit_ratio or 0.0))
         repeats = np.maximum(loads.lookup_bytes - loads.distinct_bytes, 0.0)
-        forward = [self._mean_losses(repeats, loads.distinct_bytes, share, rate) for rate in rates]
+        forward = [self._mean_losses(repeats, loads.distinct_bytes, share, *rate) for rate in rates]
         again = loads.gradient_bytes - loads.gradient_first_bytes
-        self._losses = [np.min(forward, axis=0), self._mean_losses(again, loads.gradient_first_bytes, share, rates[0])]
+        lost = self._mean_losses(again, loads.gradient_first_bytes, share, gradient_rate(self.constants))
+        self._losses = [np.min(forward, axis=0), lost]
 
-    def _mean_losses(self, repeats: Floats, sets: Floats, share: Floats, rate: float) -> Floats:
-        """Return mean seconds that repeats [batches, tables] take beyond the cache's rate, [tables, widths]."""
+    def _mean_losses(self, repeats: Floats, sets: Floats, share: Floats, rate: float, hits: float = 0.0) -> Floats:
+        """Return mean seconds that repeats [batches, tables] take beyond the cache's rate, [tables, widths].
+
+        The cache serves a share ``hits`` of them at least.
+        """
         constants = self.constants
-        reach = constants.cache_reach_ratio * constants.cache_bytes
-        hit = reach / (reach + sets[..., None] * share)
+        hit = np.maximum(hits, reach(constants) / (reach(constants) + sets[..., None] * share))
         fastest = cache_rate(constants, self._once)
         slower = hit / max(constants.cache_bytes_per_s, rate) + (1.0 - hit) / rate - 1.0 / fastest
         return np.asarray((repeats[..., None] * slower).mean(axis=0))
