@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from shardbench.cost.collectives import collective_s, pairwise
-from shardbench.cost.costmodel import backward_s, forward_s
+from shardbench.cost.costmodel import backward_s, caching_s, forward_s
 from shardbench.cost.dense import Format, Product, products_s
 from shardbench.cost.published.cached import cached_runs, run_ms
 from shardbench.cost.published.gpus import committed, shared, with_shares
@@ -23,8 +23,8 @@ from shardbench.cost.published.points import (
     PublishedKernel,
     PublishedProduct,
     PublishedStep,
+    cache_work,
     kernel_load,
-    missed_bytes,
     published,
     with_constants,
 )
@@ -96,13 +96,11 @@ def predicted_ms(
 
 def _kernel_s(point: PublishedKernel, machine: Machine, directory_s: float) -> float:
     load, constants = kernel_load(point), machine.constants
+    cache_s = caching_s(cache_work(point), constants, directory_s)
     if point.phase == "backward":
-        return float(backward_s(load, constants)[0])
-    if point.tier != "uvm_cache":
-        return float(forward_s(load, constants)[0])
-    # Every lookup is looked up in the cache's directory; rows that it lacks are fetched first.
-    cache = point.tables * point.lookups * directory_s + missed_bytes(point) / constants.uvm_bytes_per_s
-    return float(forward_s(load, constants, cache)[0])
+        return float((backward_s(load, constants) + cache_s)[0])
+    update_s = backward_s(load, constants) if point.phase == "train" else 0.0
+    return float((forward_s(load, constants, cache_s) + update_s)[0])
 
 
 def _exchange_s(point: PublishedExchange, machine: Machine) -> float:
@@ -203,8 +201,8 @@ def _paired(point: Point, family: Family) -> tuple[str, str] | None:
     if isinstance(point, PublishedStep):
         return plan_of(point)
     if isinstance(point, PublishedKernel) and point.tier != "hbm":
-        cached = "" if point.cached_ratio is None else f" {point.cached_ratio:g}"
         same = f"{point.phase}, {point.optimizer}, {point.tables} x {point.rows} rows, {point.lookups} lookups"
+        cached = "" if point.cached_ratio is None else f" {point.cached_ratio:g}"
         return same, f"{point.tier}{cached}"
     return None
 

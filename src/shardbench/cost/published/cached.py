@@ -48,6 +48,10 @@ class CachedRun:
     """Exponent of the power law of the ids; uniform ones where it is not stated."""
     distinct: NonNegativeFloat | None = None
     """Distinct rows where the source counts them."""
+    filled: NonNegativeFloat | None = None
+    """Rows that a batch inserts and that no steady state tells, since the run began with an empty cache."""
+    evicted: NonNegativeFloat = 0.0
+    """Rows that leave it then."""
     fills_all: bool = False
     """Whether the cache lacks every row of a batch that it will hold."""
     prefetched: bool = False
@@ -151,6 +155,8 @@ def _cache_counts(run: CachedRun, distinct: float) -> Floats:
     """Return the rows of one table that a batch inserts, that find no slot, their lookups, and those evicted."""
     if run.fills_all:
         return np.array([distinct, 0.0, 0.0, distinct])
+    if run.filled is not None:
+        return np.array([run.filled, 0.0, 0.0, run.evicted])
     if run.cache_ratio is None:
         raise TypeError(f"{run.point} has no cache")
     steady = SteadyCache(

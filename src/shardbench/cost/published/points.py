@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.serialise import STRICT
+from shardbench.cost.caching import CacheWork
 from shardbench.cost.load import Load, segment_load
 from shardbench.model.machine import Constants
 from shardbench.model.plan import Tier
@@ -35,7 +36,8 @@ class PublishedKernel:
     point: str
     group: str
     published_ms: PositiveFloat
-    phase: Literal["forward", "backward"]
+    phase: Literal["forward", "backward", "train"]
+    """``train`` is a forward and a backward together."""
     tier: Literal["hbm", "uvm", "uvm_cache"]
     optimizer: Literal["sgd", "adam", "rowwise_adagrad"]
     tables: PositiveInt
@@ -47,9 +49,14 @@ class PublishedKernel:
     longest_bag: PositiveFloat = 1.0
     unpooled: bool = False
     alpha: PositiveFloat | None = None
-    """Exponent of the power law of the rows, where a cached share must be known."""
+    """Exponent of the power law of the rows, where there is one."""
     cached_ratio: PositiveFloat | None = None
     """The share of all rows that the cache in HBM holds."""
+    filled: NonNegativeFloat = 0.0
+    """Rows that a batch puts in the cache in HBM before the lookup; of a backward that is the difference of two runs,
+    those of which the one that it was taken from has more."""
+    evicted: NonNegativeFloat = 0.0
+    """Rows that leave it, in the same way."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -249,12 +256,6 @@ def with_constants(constants: Constants, changed: dict[str, float]) -> Constants
     return Constants(**(values | {name: value for name, value in changed.items() if name in values}))
 
 
-def power_law_share(rows: int, hottest: float, alpha: float) -> float:
-    """Return share of lookups on the ``hottest`` rows where rank k in [1, rows] has density k^-alpha (alpha > 1)."""
-    power = 1.0 - alpha
-    return float((1.0 - (hottest + 1.0) ** power) / (1.0 - (rows + 1.0) ** power))
-
-
 @lru_cache(maxsize=1024)
 def power_law_distinct(rows: int, lookups: float, alpha: float) -> float:
     """Return the expected distinct rows of lookups of rank floor(x), x in [1, rows + 1) of density x^-alpha."""
@@ -288,9 +289,9 @@ def kernel_load(point: PublishedKernel) -> Load:
     return load
 
 
-def missed_bytes(point: PublishedKernel) -> float:
-    """Return the weight bytes that a cache of the hottest rows does not hold, each missed lookup a row of its own."""
-    if point.cached_ratio is None or point.alpha is None:
-        return 0.0
-    cached = power_law_share(point.rows, point.cached_ratio * point.rows, point.alpha)
-    return point.tables * point.lookups * (1.0 - cached) * point.dim * Precision.FP32.bytes
+def cache_work(point: PublishedKernel) -> CacheWork:
+    """Return what the cache does for a kernel point, [1]; a backward looks nothing up in its directory."""
+    width = point.dim * Precision.FP32.bytes
+    lookups = point.lookups if point.phase != "backward" and point.tier == "uvm_cache" else 0.0
+    work = lookups, point.filled, point.filled * width, point.evicted, point.evicted * width
+    return CacheWork(*(np.array([point.tables * number]) for number in work))
