@@ -33,12 +33,13 @@ _SHARES = {
 _UNIT = {
     "cache_bandwidth": "GB/s", "cache_reach": "ratio", "gather_efficiency": "ratio", "access_overhead": "B",
     "sort_traffic": "B", "launch": "us", "dispatch": "us", "bag_step": "us", "intra_bandwidth": "GB/s",
+    "sort_launch": "us", "warp": "ns", "gradient_gather": "ratio", "uvm_hits": "ratio", "uvm_update": "ratio",
     "inter_bandwidth": "GB/s", "intra_latency": "us", "inter_latency": "us", "peer_latency": "us",
     "dense_rate": "TFLOP/s", "dense_tf32_rate": "TFLOP/s", "dense_half_rate": "TFLOP/s", "dense_layer": "us",
     "vector_copy": "GB/s", "reduce": "GB/s", "activation_copy": "GB/s", "lookup_copy": "ns",
     "length_copy": "ns", "bucketise": "ns",
 }  # fmt: skip
-_SLOWED = ("lookup_copy", "length_copy", "bucketise")
+_SLOWED = ("lookup_copy", "length_copy", "bucketise", "warp")
 _SLICED = ("bandwidth", "dense_rate", "dense_tf32_rate", "dense_half_rate", "vector_copy", "reduce", "activation_copy")
 
 

@@ -58,13 +58,14 @@ _EXCHANGES = (
     "all_to_all_rtx6000d", "all_to_all_others", "all_to_all_h100", "all_reduce_a100", "all_reduce_b200",
     "collectives_b200_mlperf", "all_reduce_v100", "all_reduce_b200_efa",
 )  # fmt: skip
-_KERNELS = ("tbe_h100", "tbe_width", "embedding_bag")
+_KERNELS = tuple(name for name in published().families if name.startswith(("tbe_", "lent_", "embedding_bag")))
 JUDGED = {
     "kernels": Judged(
         families=_KERNELS,
         constants=(
             "hbm_bytes_per_s", "cache_bytes_per_s", "cache_reach_ratio", "uvm_bytes_per_s", "gather_efficiency_ratio",
-            "access_overhead_bytes", "sort_bytes", "dispatch_s", "launch_s", "bag_step_s",
+            "access_overhead_bytes", "sort_bytes", "dispatch_s", "launch_s", "bag_step_s", "sort_launch_s", "warp_s",
+            "gradient_ratio", "uvm_hit_ratio", "uvm_update_ratio",
         ),
         form=KERNEL_FORM,
     ),
@@ -87,7 +88,8 @@ BEGINS = "held out: "
 _KEYS = {
     "kernels": (
         "hbm_bandwidth", "cache_bandwidth", "cache_reach", "uvm_bandwidth", "gather_efficiency", "access_overhead",
-        "sort_traffic", "dispatch", "launch", "bag_step",
+        "sort_traffic", "dispatch", "launch", "bag_step", "sort_launch", "warp", "gradient_gather", "uvm_hits",
+        "uvm_update",
     ),
     "exchanges": ("intra_bandwidth", "inter_bandwidth", "intra_latency", "inter_latency", "peer_latency"),
     "steps": (

@@ -127,7 +127,7 @@ class Constants:
     uvm_hit_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(default=None, exclude_if=lambda v: v is None)
     """Share of repeated rows in host memory that a GPU's cache serves, whatever their working set: only the hottest
     ones stay in it. Without it the same law as for rows in HBM, as on CPUs, where both are one memory."""
-    uvm_update_ratio: Annotated[float, Field(ge=1, le=2)] = Field(default=1.0, exclude_if=lambda value: value == 1.0)
+    uvm_update_ratio: Positive = Field(default=1.0, exclude_if=lambda value: value == 1.0)
     """Time to read and write back a row in host memory over that to read it: 1 where the link is full duplex."""
 
     @property

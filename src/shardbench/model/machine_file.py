@@ -122,6 +122,7 @@ _FIELDS: dict[str, tuple[str, str]] = {
 }
 _UNSTATED = ("sort_launch", "warp", "gradient_gather", "uvm_hits", "uvm_update")
 """What a file may leave out, since it is of GPUs."""
+_SHARES = {"gather_efficiency_ratio", "gradient_ratio", "uvm_hit_ratio"}
 # Only on machines that state them, all or none.
 _HOST_FIELDS: dict[str, tuple[str, str]] = {
     "host_link": ("link_bytes_per_s", "bytes_per_s"),
@@ -328,8 +329,8 @@ def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
     constants = {
         name: getattr(machine.constants, name) * factor for name, factor in factors.items() if name not in _OPTIONAL
     }
-    if "gather_efficiency_ratio" in constants:
-        constants["gather_efficiency_ratio"] = min(1.0, constants["gather_efficiency_ratio"])
+    for share in _SHARES & constants.keys():
+        constants[share] = min(1.0, constants[share])
     host = machine.host
     if host is not None:
         own = {field: name for name, (field, _) in _HOST_FIELDS.items() if name in factors}
