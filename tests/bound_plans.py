@@ -186,7 +186,7 @@ class Instance:
         """Loads of plans, [plans, batches, world]."""
         parts = [cell.values[choice] for cell, choice in zip(self.cells, chosen.T)]
         load = Load(np.sum(parts, axis=0))
-        load.longest_bag[...] = np.max([Load(part).longest_bag for part in parts], axis=0)
+        load.chain[...] = np.max([Load(part).chain for part in parts], axis=0)
         return load
 
     def rated(self, chosen: Ints) -> Plans:

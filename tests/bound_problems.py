@@ -23,6 +23,13 @@ def machine(
     rng: np.random.Generator, nodes: int, devices: int, hbm_bytes: int = ENOUGH, device: str = "cuda"
 ) -> Machine:
     """Random constants: caches from useless to huge, host memory slower and now and then faster than HBM."""
+    # Without a draw from ``rng``: half of the machines pay what only GPUs do.
+    gpu = np.random.default_rng(rng.bit_generator.state["state"]["state"] % 2**32)
+    on = float(gpu.integers(2))
+    own = {
+        "sort_launch_s": on * 1e-6, "warp_s": on * 1e-7, "gradient_ratio": 1.0 - 0.6 * on * gpu.random(),
+        "uvm_hit_ratio": gpu.random() if on else None, "uvm_update_ratio": 1.0 + on * gpu.random(),
+    }  # fmt: skip
     return Machine(
         name="m",
         description="",
@@ -31,6 +38,7 @@ def machine(
             nodes=nodes, devices_per_node=devices, hbm_bytes=hbm_bytes, uvm_bytes=ENOUGH, host_bytes=ENOUGH
         ),
         constants=Constants(
+            **own,
             hbm_bytes_per_s=1e9,
             cache_bytes_per_s=float(10 ** rng.uniform(8, 11)),
             cache_bytes=float(10 ** rng.uniform(1, 5)),
@@ -100,7 +108,7 @@ def enumerated_ms(load: Load, constants: Constants, world: int, uvm: bool) -> Fl
     loads = np.array([x.values for x in tiers])[tier, np.arange(len(load.bags))]
     held = np.stack([loads * (rank == device)[..., None] for device in range(world)], axis=1)
     together = Load(held.sum(axis=2))
-    together.longest_bag[...] = Load(held).longest_bag.max(axis=2)
+    together.chain[...] = Load(held).chain.max(axis=2)
     return embedding_ms(together, constants).max(axis=1)
 
 
@@ -120,6 +128,8 @@ def ids_bags(ids: list[int]) -> Bags:
 def only(on: Machine, **constants: float) -> Machine:
     """The machine with nothing that costs time but what is named, and host memory."""
     free = dict.fromkeys(("hbm_bytes_per_s", "cache_bytes_per_s", "cache_bytes", "uvm_bytes_per_s"), 1e30)
-    free |= dict.fromkeys(("access_overhead_bytes", "sort_bytes", "launch_s", "dispatch_s", "bag_step_s"), 0.0)
+    free |= dict.fromkeys(
+        ("access_overhead_bytes", "sort_bytes", "launch_s", "sort_launch_s", "dispatch_s", "bag_step_s", "warp_s"), 0.0
+    )
     free |= dict.fromkeys(("table_s", "bag_s", "page_s", "sequence_row_s"), 0.0)
     return replace(on, constants=replace(on.constants, **(free | {"gather_efficiency_ratio": 1.0} | constants)))

@@ -19,7 +19,7 @@ from shardbench.learned.tasks.task import Task
 def _with_bags(task: Task, seed: int) -> Task:
     longest = np.random.default_rng(seed).integers(0, 4000, task.tables).astype(np.float64)
     counted = Load(task.expected.values.copy())
-    counted.longest_bag[:] = longest
+    counted.chain[:] = longest
     return replace(task, counted=counted)
 
 

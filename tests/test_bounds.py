@@ -73,7 +73,7 @@ def test_bound_is_below_every_plan_with_host_memory(seed: int, tables: int) -> N
 def test_the_tail_of_one_table_and_the_hosts_dispatch_are_in_the_bound() -> None:
     problem, bags = random_problem(4, 3)
     loads = table_loads(problem, lambda i: bags[i])
-    for name, floor_s in (("bag_step_s", 2.0 * loads.longest_bag.max()), ("dispatch_s", 2.0)):
+    for name, floor_s in (("bag_step_s", 2.0 * loads.chain.max()), ("dispatch_s", 2.0)):
         constants = replace(problem.machine.constants, **{name: 2.0})
         slow = replace(problem, machine=replace(problem.machine, constants=constants))
         whole = whole_table_bound_ms(loads, slow, frozenset({Move.TABLE}))

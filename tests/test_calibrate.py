@@ -223,6 +223,9 @@ def test_a_written_file_loads_and_keeps_what_was_not_measured(tmp_path, measured
     assert loaded.topology == load_machine("cpu-1x2").topology
     for field in fields(loaded.constants):
         written = getattr(machine.constants, field.name)
+        if written is None:
+            assert getattr(loaded.constants, field.name) is None
+            continue
         assert getattr(loaded.constants, field.name) == pytest.approx(written, rel=1e-3), field.name
     assert loaded.sources["launch_s"].startswith("measured by shardbench doctor --calibrate on ")
     assert "median error" in loaded.sources["launch_s"]

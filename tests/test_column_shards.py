@@ -59,9 +59,9 @@ def test_shards_load_what_a_plan_of_them_does(counted, optimizer, unpooled):
     )
     loads = shard_loads(task, TABLES, COLUMNS, counted=counted)
     sums = np.stack([loads.values[rank == RANKS].sum(axis=0) for rank in range(3)])
-    longest = [loads.longest_bag[rank == RANKS].max() for rank in range(3)]
+    longest = [loads.chain[rank == RANKS].max() for rank in range(3)]
     np.testing.assert_allclose(sums[:, :-1], traffic.load.values[:, :-1], rtol=1e-9)
-    np.testing.assert_allclose(longest, traffic.load.longest_bag)
+    np.testing.assert_allclose(longest, traffic.load.chain)
 
 
 def shard_costs(task, tables, columns, ranks):

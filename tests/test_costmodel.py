@@ -25,7 +25,7 @@ from shardbench.cost.costmodel import (
     synchronisation_s,
     work_ms,
 )
-from shardbench.cost.load import Load, in_uvm, segment_load
+from shardbench.cost.load import Load, in_uvm, longest_lookups, segment_load
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import Synchronisation, count
 from shardbench.model.machine import Constants
@@ -72,7 +72,7 @@ def test_loads_of_one_device_add_up_but_for_the_longest_bag() -> None:
     assert devices.uvm.lookups.tolist() == [2, 0]
     assert devices.all_lookups.tolist() == [3, 16]
     assert devices.bag_bytes.tolist() == [(1 + 2) * 20, (5 + 2) * 20]
-    assert devices.longest_bag.tolist() == [9, 7]
+    assert longest_lookups(devices.chain, 5).tolist() == [9, 7]
     assert devices[np.array([1])].values.tolist() == devices.values[1:].tolist()
 
 
@@ -121,10 +121,26 @@ def test_floors_by_hand() -> None:
     load = one_table(10, 4, 5, 5, longest=7)
     work = forward_work_s(load, PLAIN)[0]
     assert forward_s(load, replace(PLAIN, dispatch_s=50))[0] == 50  # the host is slower than the device
-    assert forward_s(load, replace(PLAIN, bag_step_s=2))[0] == 3 + 7 * 2  # the longest bag ends last
-    assert forward_s(load, replace(PLAIN, bag_step_s=work / 8))[0] == pytest.approx(3 + work)
+    # A warp waits for each of 7 lookups, and reads 5 columns of each in a thirty-fourth of that time.
+    assert forward_s(load, replace(PLAIN, bag_step_s=2))[0] == pytest.approx(3 + work + 7 * 2 * 35 / 34)
     assert backward_s(load, replace(PLAIN, dispatch_s=50, bag_step_s=2))[0] == backward_s(load, PLAIN)[0]
     assert embedding_ms(Load.zeros(2), replace(PLAIN, dispatch_s=50)).tolist() == [0, 0]
+
+
+def test_what_only_a_gpu_pays_by_hand() -> None:
+    # Two launches of the sort, three seconds a bag, gradients at half the rate, a third of UVM's repeats for nothing.
+    gpu = replace(
+        PLAIN, sort_launch_s=2, warp_s=3, gradient_ratio=0.5, uvm_hit_ratio=1 / 3, uvm_update_ratio=1.5,
+        cache_bytes_per_s=1e12,
+    )  # fmt: skip
+    plain = replace(PLAIN, cache_bytes_per_s=1e12)
+    hbm, uvm = one_table(10, 4, 5, 5), one_table(10, 4, 5, 5, tier=Tier.UVM)
+    assert forward_s(hbm, gpu)[0] == pytest.approx(forward_s(hbm, plain)[0] + 3 * 5)
+    gradients = 100 / 250 + 100 / 3 / 250
+    assert backward_s(hbm, gpu)[0] == pytest.approx(3 + 2 + gradients + 200 / 1000 + 2 * (80 + 4 * 10) / 500)
+    # 4 rows and two thirds of 6 more, of 20 bytes and 10 wasted ones.
+    assert forward_s(uvm, gpu)[0] == pytest.approx(3 + 8 * 30 / 100 + (80 + 100) / 1000 + 3 * 5)
+    assert backward_s(uvm, gpu)[0] == pytest.approx(3 + 2 + gradients + 200 / 1000 + 1.5 * (80 + 4 * 10) / 100)
 
 
 def test_host_lookups_and_copies_by_hand() -> None:
@@ -205,11 +221,14 @@ tables = st.builds(
     tier=st.sampled_from([Tier.HBM, Tier.UVM]), optimizer=st.sampled_from(Optimizer),
     more=st.integers(0, 10**7), unpooled=st.booleans(),
 )  # fmt: skip
+GPU = {
+    "sort_launch_s": 1e-4, "warp_s": 3e-10, "gradient_ratio": 0.7, "uvm_hit_ratio": 0.5, "uvm_update_ratio": 1.3,
+}  # fmt: skip
 constants = st.builds(
     lambda cache, rate, uvm, dispatch, step, cpu: replace(
         CONSTANTS, cache_bytes=cache, cache_bytes_per_s=rate, uvm_bytes_per_s=uvm, dispatch_s=dispatch, bag_step_s=step,
         table_s=cpu * 5e-6, bag_s=cpu * 2e-8, page_s=cpu * 5e-8, sequence_row_s=cpu * 2e-6,
-        sequence_half_rows=1e4 * cpu,
+        sequence_half_rows=1e4 * cpu, **(GPU if cpu == 0.0 else {}),
     ),
     cache=st.floats(1e3, 1e9), rate=st.floats(1e9, 1e13), uvm=st.floats(1e9, 2e12),
     dispatch=st.sampled_from([0.0, 1e-4]), step=st.sampled_from([0.0, 1e-6]), cpu=st.sampled_from([0.0, 1.0, 100.0]),
@@ -222,8 +241,8 @@ def test_fused_work_is_at_least_the_sum_of_the_single_tables(loads: list[Load], 
     fused, single = together(*loads), sum(work_ms(load, rates)[0] for load in loads)
     assert work_ms(fused, rates)[0] * ROUNDING >= single
     # With launches: one forward and one backward for all, dispatched once.
-    floors = 1e3 * (len(loads) - 1) * (max(rates.launch_s, rates.dispatch_s) + rates.launch_s)
-    tails = sum(1e3 * rates.bag_step_s * load.longest_bag[0] for load in loads)
+    floors = 1e3 * (len(loads) - 1) * (max(rates.launch_s, rates.dispatch_s) + rates.backward_launch_s)
+    tails = sum(1e3 * rates.bag_step_s * load.chain[0] for load in loads)
     assert embedding_ms(fused, rates)[0] * ROUNDING >= sum(embedding_ms(x, rates)[0] for x in loads) - floors - tails
     assert embedding_ms(fused, rates)[0] * ROUNDING >= max(embedding_ms(x, rates)[0] for x in loads)
 
@@ -260,7 +279,7 @@ def test_more_lookups_and_more_distinct_rows_never_cost_less(
 def test_wider_rows_cost_more_but_less_than_in_proportion(
     distinct: int, times: float, bags: int, dim: int, rates: Constants
 ) -> None:
-    plain = replace(rates, launch_s=0.0, dispatch_s=0.0, bag_step_s=0.0, cache_bytes=1e15)
+    plain = replace(rates, launch_s=0.0, sort_launch_s=0.0, dispatch_s=0.0, bag_step_s=0.0, cache_bytes=1e15)
     for tier in (Tier.HBM, Tier.UVM):
         one, two = (one_table(distinct * times, distinct, bags, width, tier=tier) for width in (dim, 2 * dim))
         assert embedding_ms(two, rates)[0] * ROUNDING >= embedding_ms(one, rates)[0]
@@ -274,6 +293,8 @@ BETTER: dict[str, Callable[[float], float]] = {
     "table_s": lambda x: x / 2, "bag_s": lambda x: x / 2, "page_s": lambda x: x / 2, "sequence_row_s": lambda x: x / 2,
     "sequence_half_rows": lambda x: 2 * x,
     "bag_step_s": lambda x: x / 2, "sort_bytes": lambda x: x / 2, "access_overhead_bytes": lambda x: x / 2,
+    "sort_launch_s": lambda x: x / 2, "warp_s": lambda x: x / 2, "gradient_ratio": lambda x: min(1.0, 2 * x),
+    "uvm_hit_ratio": lambda x: x and (1.0 + x) / 2, "uvm_update_ratio": lambda x: (1.0 + x) / 2,
 }  # fmt: skip
 
 
@@ -326,10 +347,10 @@ def test_the_longest_bag_is_counted_and_not_expected() -> None:
     bags = [workload.bags(Split.TEST, 0, i) for i in range(2)]
     plan = Plan(world_size=2, segments=whole_tables(workload.tables, (0, 1)))
     counted = count(plan, problem, lambda i: bags[i], DenseShape()).load
-    assert counted.longest_bag.tolist() == [b.lengths.max() for b in bags]
+    assert longest_lookups(counted.chain, 8).tolist() == [b.lengths.max() for b in bags]
     fused = Plan(world_size=2, segments=whole_tables(workload.tables, (1, 1)))
     counted = count(fused, problem, lambda i: bags[i], DenseShape()).load
-    assert counted.longest_bag.tolist() == [0, max(b.lengths.max() for b in bags)]
+    assert longest_lookups(counted.chain, 8).tolist() == [0, max(b.lengths.max() for b in bags)]
     assert estimate(plan, problem).forward_ms.min() > 0
 
 
@@ -338,5 +359,6 @@ def test_no_rank_sees_a_longer_bag_than_there_is(case: tuple[RandomWorkload, obj
     workload, problem, plan = case
     bags = [workload.bags(Split.TEST, 0, i) for i in range(len(workload.tables))]
     load = count(plan, problem, lambda i: bags[i], DenseShape()).load  # type: ignore[arg-type]
-    assert load.longest_bag.max() <= max(b.lengths.max() for b in bags)
+    widest = max(table.dim for table in workload.tables)
+    assert longest_lookups(load.chain, widest).max() <= max(b.lengths.max() for b in bags)
     assert (load.gradient_first_bytes <= load.gradient_bytes).all()

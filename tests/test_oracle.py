@@ -53,7 +53,7 @@ def test_counted_costs_are_the_cost_models():
     costs = SimulatedOracle(counted=True).measure(task, placement[None])
     plan = Plan(world_size=3, segments=whole_tables(problem.tables, placement.tolist()))
     traffic = count(plan, problem, lambda i: workload.bags(Split.TEST, 0, i), DenseShape())
-    assert traffic.load.longest_bag[0] == max(task.counted.longest_bag[[0, 2, 3]])
+    assert traffic.load.chain[0] == max(task.counted.chain[[0, 2, 3]])
     _same(costs, traffic, problem.machine)
 
 

@@ -51,7 +51,7 @@ def test_a_slice_takes_the_same_time_for_as_small_a_share_of_a_load() -> None:
     for what in (small, small.uvm):
         what.repeat_set_bytes2[...] *= 0.01
     small.gradient_set_bytes2[...] *= 0.01
-    small.longest_bag[...] = load.longest_bag
+    small.chain[...] = load.chain
     times = embedding_ms(small, slice_of(WHOLE, 0.01).constants)
     np.testing.assert_allclose(times, embedding_ms(load, WHOLE.constants), rtol=1e-12)
 

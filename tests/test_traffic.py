@@ -11,6 +11,7 @@ from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.accounting import distinct_columns
 from shardbench.cost.collectives import Calls
 from shardbench.cost.dense import dense_s
+from shardbench.cost.load import longest_lookups
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import count, expect
 from shardbench.model.plan import (
@@ -151,7 +152,7 @@ def test_whole_copies_a_node_by_hand():
     assert traffic.load.lookups.tolist() == [4, 3, 0, 3]
     assert traffic.load.distinct.tolist() == [2, 2, 0, 2]
     assert traffic.load.bags.tolist() == [4, 2, 0, 2]
-    assert traffic.load.longest_bag.tolist() == [2, 2, 0, 3]
+    assert longest_lookups(traffic.load.chain, 4).tolist() == [2, 2, 0, 3]
     sent = traffic.collectives
     # a: ranks 0 and 2 send a length to their node's second device, rank 0 two lookups, too; b as above.
     assert sent["input_all_to_all"].sent_intra.tolist() == [2 * 8 + 4, 8 + 4, 4, 0]
@@ -168,7 +169,7 @@ def test_whole_copies_a_node_by_hand():
     # As sequences: a vector a lookup, of which rank 0 gets two and rank 2 none; only b has bags.
     sequences = counted(OnLocalRank(local_rank=1), OnRank(rank=0), unpooled(problem(nodes=2, devices=2), "a"))
     assert sequences.collectives["output_all_to_all"].sent_intra.tolist() == [16, 2 * 16, 0, 0]
-    assert sequences.load.longest_bag.tolist() == [2, 0, 0, 0]
+    assert longest_lookups(sequences.load.chain, 4).tolist() == [2, 2, 0, 3]
 
 
 @pytest.mark.parametrize("precision", Precision)
@@ -188,7 +189,7 @@ def test_node_copies_are_padded_table_by_table(precision):
 
 def test_replicas_have_the_bags_of_their_own_samples():
     traffic = counted(Replicated(ranks=(0, 1)), OnRank(rank=0))
-    assert traffic.load.longest_bag.tolist() == [2, 3]
+    assert longest_lookups(traffic.load.chain, 4).tolist() == [2, 3]
 
 
 def unpooled(on, *names):

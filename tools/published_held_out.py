@@ -58,7 +58,7 @@ _EXCHANGES = (
     "all_to_all_rtx6000d", "all_to_all_others", "all_to_all_h100", "all_reduce_a100", "all_reduce_b200",
     "collectives_b200_mlperf", "all_reduce_v100", "all_reduce_b200_efa",
 )  # fmt: skip
-_KERNELS = tuple(name for name in published().families if name.startswith(("tbe_", "lent_", "embedding_bag")))
+_KERNELS = tuple(name for name in published().families if name.startswith(("tbe_", "embedding_bag")))
 JUDGED = {
     "kernels": Judged(
         families=_KERNELS,

@@ -52,7 +52,7 @@ _RATES = (
     "intra_bytes_per_s", "inter_bytes_per_s", "dense_flop_per_s", "vector_copy_bytes_per_s", "activation_bytes_per_s",
     "reduce_bytes_per_s",
 )  # fmt: skip
-_TIMES = ("lookup_copy_s", "length_copy_s", "bucketise_s")
+_TIMES = ("lookup_copy_s", "length_copy_s", "bucketise_s", "warp_s")
 """Times of a lookup or a bag, of which a model in small has as small a share."""
 
 

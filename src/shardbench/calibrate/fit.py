@@ -12,6 +12,7 @@ from shardbench.calibrate.session import KernelTime, Measurements, PlanTime
 from shardbench.cost.costmodel import StepTime, backward_s, forward_s, step_time
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
 from shardbench.model.machine import Constants, Machine
+from shardbench.model.machine_file import GPU_FIELDS
 
 CPU_TERMS = ("table_s", "bag_s", "page_s", "sequence_row_s")
 """Constants of the terms that only CPUs pay; each is judged by the error without it."""
@@ -98,7 +99,7 @@ def fit(measured: Measurements) -> Fit:
     start, direct = _start(measured)
     times = residuals(measured)
     weighted = [residual for residual in times if residual.weight]
-    names = _sensitive(start, weighted, _FITTED)
+    names = _sensitive(start, weighted, _fitted(start))
     machine = _solve(start, names, weighted, _prior_weights(names, direct))
     return Fit(
         machine=machine,
@@ -133,6 +134,11 @@ def refit(
     return Fit(machine=machine, fitted=tuple(names), quality=_quality(times, machine), held_out=held_out), without
 
 
+def _fitted(machine: Machine) -> frozenset[str]:
+    """Return the constants that a calibration of the machine fits."""
+    return _FITTED.difference(GPU_FIELDS) if machine.device == "cpu" else _FITTED
+
+
 def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
     """Return the machine that the fit starts from, and which of its constants a measurement gave."""
     # A plain copy is the one rate that needs no model.
@@ -153,7 +159,7 @@ def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str,
     start, direct = _start(measured)
 
     def error_pct(start: Machine) -> float:
-        names = _sensitive(start, weighted, _FITTED)
+        names = _sensitive(start, weighted, _fitted(start))
         machine = _solve(start, names, weighted, _prior_weights(names, direct))
         return _quality(judged, machine)["embedding"].median_pct
 
@@ -201,7 +207,8 @@ def direct_constants(measured: Measurements) -> dict[str, float]:
     """Return the constants that a measurement gives without the cost model; where the fit starts."""
     forward_s = 1e-3 * min(kernel.forward_ms for kernel in measured.kernels)
     backward_s = 1e-3 * min(kernel.backward_ms for kernel in measured.kernels)
-    floor_s = {"dispatch_s": forward_s, "launch_s": backward_s}
+    # The dispatch hides a forward's launch, which is the file's.
+    floor_s = {"dispatch_s": forward_s, "sort_launch_s": max(backward_s - measured.machine.constants.launch_s, 1e-6)}
     if measured.machine.device == "cpu":
         # Nothing hides the dispatch behind a device: it is part of every launch.
         floor_s = {"dispatch_s": 0.0, "launch_s": backward_s}
@@ -367,10 +374,13 @@ def _sensitive(
     names = []
     for field in fields(Constants):
         value = getattr(machine.constants, field.name)
-        # A ratio of 1 may only go down; a constant of 0 is one the machine does without.
+        # A constant of 0 is one the machine does without.
+        if not value or field.name not in among:
+            continue
+        # A ratio of 1 may only go down.
         moved = tied(_with(machine, **{field.name: value / _STEP}))
         after = np.asarray([r.log_error(moved) for r in times])
-        if value > 0 and field.name in among and np.abs(after - before).max(initial=0.0) > 1e-6:
+        if np.abs(after - before).max(initial=0.0) > 1e-6:
             names.append(field.name)
     return names
 

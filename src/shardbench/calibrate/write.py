@@ -14,6 +14,7 @@ from shardbench.model.machine import Machine, Trust
 from shardbench.model.machine_file import (
     _FIELDS,
     _OPTIONAL,
+    _UNSTATED,
     UNITS,
     _on_its_base,
     load_machine,
@@ -135,7 +136,7 @@ def machine_toml(
         f"nodes = {machine.topology.nodes}",
         f"devices_per_node = {machine.topology.devices_per_node}",
     ]
-    for key in _FIELDS:
+    for key in _FIELDS.keys() - _UNSTATED if machine.device == "cpu" else _FIELDS:
         lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources, judged)]
     for key in _OPTIONAL:
         if key in base.constants:

@@ -3,8 +3,9 @@
 Per rank, forward:   max(dispatch, launch + calls + warps + pages + gather + (indices + outputs) / hbm + chain)
 Per rank, backward:  launch + launches of the sort + calls + 2 pages + sequences + gradients + sort + update
 Calls are what a CPU pays a table and a bag; they, pages of rows and sequences cost nothing on devices, which run them
-side by side, a warp a bag; ``chain`` is what one warp takes for the longest bag. Before and after its kernels a rank puts what it received and what it sends in
-place: copies, which lengthen the step where they are on the rank that is busy longest.
+side by side, a warp a bag; ``chain`` is what one warp takes for the longest bag. Before and after its kernels a rank
+puts what it received and what it sends in place: copies, which lengthen the step where they are on the rank that is
+busy longest.
 A row that a table meets again is served by the cache with a share that falls with the working set
 of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
 (``docs/costmodel.md``: every formula, every constant, and how far published times are off).

@@ -122,6 +122,8 @@ _FIELDS: dict[str, tuple[str, str]] = {
 }
 _UNSTATED = ("sort_launch", "warp", "gradient_gather", "uvm_hits", "uvm_update")
 """What a file may leave out, since it is of GPUs."""
+GPU_FIELDS = tuple(_FIELDS[key][0] for key in _UNSTATED)
+"""The fields of these constants."""
 _SHARES = {"gather_efficiency_ratio", "gradient_ratio", "uvm_hit_ratio"}
 # Only on machines that state them, all or none.
 _HOST_FIELDS: dict[str, tuple[str, str]] = {

@@ -83,7 +83,8 @@ class KernelBounds:
         fastest_s = 1.0 / cache_rate(constants, self._once)
         slower = 1.0 / gather_rate(constants) - fastest_s
         fewer = loads.gradient_first_bytes.mean(axis=0) - first_by_rank * self.dims * VECTOR_BYTES
-        self.first_credit = np.where(self.pooled, np.maximum(fewer, 0.0) * (1.0 / gradient_rate(constants) - fastest_s), 0.0)
+        slower_gradient = 1.0 / gradient_rate(constants) - fastest_s
+        self.first_credit = np.where(self.pooled, np.maximum(fewer, 0.0) * slower_gradient, 0.0)
         """Seconds that pooled gradients cost less, at most, where copies share a table's bags."""
         state = np.array([problem.optimizer.state_bytes(t.dim) for t in tables], dtype=np.float64)
         row = self.dims * problem.precision.bytes + constants.access_overhead_bytes
@@ -125,7 +126,7 @@ class KernelBounds:
             narrow.state_bytes[...] = 0.0
         tiers = [narrow, in_uvm(narrow)] if self.in_uvm else [narrow]
         # Segments pay calls and warps each: they are counted by themselves.
-        warps_s = np.where(self.pooled, constants.warp_s * loads.bags.mean(axis=0), 0.0)
+        warps_s = np.where(self.pooled, self.constants.warp_s * loads.bags.mean(axis=0), 0.0)
         self._same = [
             np.min([self._least(tier, backward=backward) for tier in tiers], axis=0) - calls
             for backward, calls in ((False, self.table_s + self.bag_s + warps_s), (True, self.table_s + self.bag_s))
