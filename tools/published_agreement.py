@@ -117,7 +117,7 @@ def steps_csv(rows: Iterable[Predicted]) -> str:
         step = points[row.point]
         if not isinstance(step, PublishedStep):
             continue
-        parts = step_parts(step, committed(step.machine), shared()["host_step_s"])
+        parts = step_parts(step, committed(step.machine), shared())
         lines.append(
             (
                 row.point, *cells(row)[2:5], row.split, step.machine, step.gpus, step.nodes, step.batch_size,

@@ -195,6 +195,8 @@ def _row(question: CountedQuestion, strategy: Strategy, answer: Answer[Simulatio
         "step_ms": answer.judged.step_ms,
         "draws_ms": draws.step_ms if draws is not None else (),
         "bounded_by": _bounded_by(answer),
+        "host_ms": answer.judged.host_ms,
+        "bound_by": answer.judged.bound_by,
         "torchrec_estimate_ms": torchrec_estimate_ms(answer.plan, question.problem),
         "plan_hash": planned.plan_hash,
         "plan_s": spent.plan_s,

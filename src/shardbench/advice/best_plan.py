@@ -72,6 +72,10 @@ class Best:
     over_profile_bound_pct: float | None = None
     """The same under the profiles by which plans are made, where no single test bag is unusually long."""
     phases_ms: dict[str, float]
+    host_ms: float
+    """Time in which the host starts an eager TorchRec step, which takes no less whatever the plan; 0 on CPUs."""
+    bound_by: str
+    """What takes most of the step: host, kernels, exchange or dense."""
     sharding_types: dict[str, int]
     """How many tables are sharded how."""
     hbm_used_bytes: tuple[int, ...]
@@ -421,6 +425,8 @@ def _best(
         step_ms=answer.judged.step_ms,
         band_ms=band_ms,
         phases_ms={str(phase): ms for phase, ms in answer.judged.timing(1).phases_ms.items()},
+        host_ms=answer.judged.host_ms,
+        bound_by=answer.judged.bound_by,
         sharding_types=dict(sorted(kinds.items())),
         hbm_used_bytes=answer.planned.hbm_memory_bytes,
         hbm_room_bytes=constraints.device_bytes(topology),

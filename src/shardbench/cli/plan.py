@@ -241,6 +241,7 @@ def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") 
         _bound_line(best, limits),
         f"  least room: device {fullest}, {left_gib:.3g} of {room_bytes[fullest] / GIB:.3g} GiB are left",
         "  tables: " + ", ".join(f"{number} {kind}" for kind, number in best.sharding_types.items()),
+        _binding_line(best),
         "  phases: " + ", ".join(f"{name} {ms:.3g}" for name, ms in best.phases_ms.items() if ms >= 5e-4) + " ms",
     ]
     if best.placed_anew:
@@ -248,6 +249,15 @@ def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") 
     if best.simpler_than:
         sentences.append(f"  taken as the simplest: {best.simpler_than}")
     return [part for line in sentences for part in _wrapped(line)]
+
+
+def _binding_line(best: "Best") -> str:
+    if best.bound_by != "host":
+        return f"  most of the step: {best.bound_by}"
+    return (
+        f"  bound by the host, which takes about {best.host_ms:.2g} ms to start an eager step: no plan will help; "
+        "fewer tables a call, or CUDA graphs, will"
+    )
 
 
 def _wrapped(line: str) -> list[str]:

@@ -25,7 +25,7 @@ from shardbench.cost.caching import CacheWork
 from shardbench.cost.collectives import CollectiveName, calls_latency_s, waits_s
 from shardbench.cost.dense import DenseWork, dense_s
 from shardbench.cost.load import Load, TierRows
-from shardbench.cost.phases import WAITS, StepPhase
+from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, WAITS, StepPhase
 from shardbench.cost.published.gpus import shared
 from shardbench.cost.traffic import Synchronisation, Traffic, expect
 from shardbench.model.machine import Constants, Machine
@@ -62,6 +62,9 @@ class StepTime:
     """
     hidden_ms: dict[StepPhase, float] = field(default_factory=dict)
     """Milliseconds of phases that go on beside others, and so are not in ``phases_ms``."""
+    host_ms: float = 0.0
+    """Time in which the host of an eager TorchRec step starts its kernels and collectives, beside what devices do: a
+    step takes no less, whatever the plan. Zero on CPUs, whose calls are parts of the phases."""
 
     @property
     def embedding_ms(self) -> Floats:
@@ -77,6 +80,27 @@ class StepTime:
 def reach(constants: Constants) -> float:
     """Return the bytes of a table's working set at which half of its repeats miss the cache."""
     return constants.cache_reach_ratio * constants.cache_bytes
+
+
+def bound_by(phases_ms: Mapping[StepPhase, float], host_ms: float) -> str:
+    """Return what a step of these phases takes most of its time for: host, kernels, exchange or dense."""
+    parts = {
+        "kernels": sum(phases_ms[phase] for phase in KERNELS),
+        "exchange": sum(phases_ms[phase] for phase in (*EXCHANGE_PHASES, StepPhase.ALL_REDUCE)),
+        "dense": phases_ms[StepPhase.DENSE],
+    }
+    parts["exchange"] += phases_ms.get(StepPhase.SYNCHRONISE, 0.0)
+    return "host" if host_ms > sum(parts.values()) else max(parts, key=parts.__getitem__)
+
+
+def host_ms(traffic: Traffic, machine: Machine) -> float:
+    """Return the milliseconds in which a host starts an eager TorchRec step: a base, and a part for each collective."""
+    if machine.device == "cpu":
+        return 0.0
+    sent = (collective.calls for collective in traffic.collectives.values() if collective.sent.any())
+    # The last number of calls is of peers, which take part in one.
+    calls = sum(sum(numbers[:-1]) for numbers in sent)
+    return 1e3 * (shared()["host_step_s"] + shared()["host_call_s"] * calls)
 
 
 def hit_share(repeats: Floats, set_bytes2: Floats, constants: Constants) -> Floats:
@@ -338,6 +362,7 @@ def step_time(
         placing_backward_ms=1e3 * (placing_backward + convert_backward),
         phases_ms=phases_ms,
         hidden_ms=hidden,
+        host_ms=host_ms(traffic, machine),
     )
 
 

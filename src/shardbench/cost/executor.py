@@ -124,7 +124,7 @@ EXECUTORS = {
             kernels_a_table=10.0,
             materialised_passes=2.0,
             sort_ratio=4.0,
-            host_ratio=0.5,
+            host_ratio=0.75,
         ),
         Executor(
             name="tensorflow-xla-fused-interaction",
@@ -137,7 +137,7 @@ EXECUTORS = {
             kernels_a_table=10.0,
             materialised_passes=2.0,
             sort_ratio=4.0,
-            host_ratio=0.5,
+            host_ratio=0.75,
         ),
         Executor(
             name="tensorflow-eager",
@@ -150,7 +150,7 @@ EXECUTORS = {
             kernels_a_table=30.0,
             materialised_passes=4.0,
             sort_ratio=4.0,
-            host_ratio=0.5,
+            host_ratio=0.75,
         ),
     )
 }

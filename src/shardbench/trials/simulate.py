@@ -12,7 +12,7 @@ from shardbench.cost.bounds.demand import count_demand, expected_demand
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBounds, in_order, step_bound
 from shardbench.cost.caching import CacheWork, counted_caches
 from shardbench.cost.collectives import waits_s
-from shardbench.cost.costmodel import StepTime, step_time
+from shardbench.cost.costmodel import StepTime, bound_by, step_time
 from shardbench.cost.dense import DenseWork
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import WAITS, StepPhase
@@ -57,6 +57,16 @@ class Simulation:
     def step_ms(self) -> float:
         """Mean step over samples, synchronisation included."""
         return float(self._shares @ [t.step_ms for t in self.times])
+
+    @property
+    def host_ms(self) -> float:
+        """Mean time of the host that starts a step; ``StepTime.host_ms``."""
+        return float(self._shares @ [t.host_ms for t in self.times])
+
+    @property
+    def bound_by(self) -> str:
+        """What takes most of the step: host, kernels, exchange or dense."""
+        return bound_by({name: self._phase_ms(name) for name in self.times[0].phases_ms}, self.host_ms)
 
     @cached_property
     def traffic(self) -> Traffic:

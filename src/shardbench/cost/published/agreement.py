@@ -91,7 +91,7 @@ def predicted_ms(
     if isinstance(point, PublishedProduct):
         product = Product(m=point.m, k=point.k, n=point.n)
         return 1e3 * products_s([product] * point.count, machine, Format(point.precision))
-    return 1e3 * step_parts(point, machine, shares["host_step_s"]).total
+    return 1e3 * step_parts(point, machine, shares).total
 
 
 def _kernel_s(point: PublishedKernel, machine: Machine, directory_s: float) -> float:

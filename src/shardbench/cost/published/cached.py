@@ -115,7 +115,7 @@ def run_ms(run: CachedRun, family: CachedFamily) -> float:
     step = next(p for p in published().families[name].points if p.point == point)
     if not isinstance(step, PublishedStep):
         raise TypeError(f"{run.within} is no step")
-    whole = step_parts(step, committed(step.machine), shared()["host_step_s"]).total
+    whole = step_parts(step, committed(step.machine), shared()).total
     return 1e3 * max(whole - kernels(replaced(run), machine).step + own.step, own.beside)
 
 

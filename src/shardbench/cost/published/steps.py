@@ -1,5 +1,6 @@
 """Predicts the time of a published training step on some GPUs, by the cost model, part by part."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
@@ -25,6 +26,8 @@ from shardbench.model.machine import Machine
 from shardbench.model.plan import Tier
 from shardbench.model.table import Precision
 
+HOST_CALLS = 6
+"""Collectives that a host starts on several GPUs: splits, lengths, lookups, vectors, gradients and an all-reduce."""
 RING_CALLS = 4.0
 """Exchanges that an all-reduce waits for: its two rings' steps follow one another, those of an exchange do not."""
 FILL = 2.0
@@ -190,10 +193,10 @@ def _greedy(loads: Load, ranks: int) -> list[int]:
     return rank
 
 
-def step_parts(step: PublishedStep, machine: Machine, host_s: float) -> StepParts:
+def step_parts(step: PublishedStep, machine: Machine, shares: Mapping[str, float]) -> StepParts:
     """Return the seconds of each part of a published step on GPUs with the machine's constants.
 
-    ``host_s`` is the host's time for a step of TorchRec that is no recorded graph.
+    Of the ``shares`` those of the host's time are asked for, for a step of TorchRec that is no recorded graph.
     """
     software, model, placed = executor(step.executor), published().models[step.model], place(step)
     topology = replace(machine.topology, nodes=step.nodes, devices_per_node=step.gpus // step.nodes)
@@ -241,6 +244,7 @@ def step_parts(step: PublishedStep, machine: Machine, host_s: float) -> StepPart
         fill=0.0,
         floor=0.0,
     )
+    host_s = shares["host_step_s"] + shares["host_call_s"] * HOST_CALLS * (step.gpus > 1)
     floor = 0.0 if software.graph else host_s * software.host_ratio
     parts = replace(parts, floor=max(0.0, floor - parts.total))
     return replace(parts, fill=parts.total * FILL / step.batches) if step.batches else parts

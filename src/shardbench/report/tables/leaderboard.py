@@ -23,8 +23,8 @@ STEPS = (
     "version", "family", "workload", "machine", "devices", "fills", "schedule", "precision", "backend", "strategy",
     "budget", "outcome", "step_ms", "over_bound_pct", "over_best_pct", "tie", "p_best", "p_within_1.05",
     "expected_over_best_pct", "plan_s", "fit_s", "effort_cpu_s", "headroom_pct", "step_ms_low",
-    "step_ms_high", "bound_ms", "bounded_by", "predicted_step_ms", "torchrec_estimate_ms", *RANKS, "n", "role", "sees",
-    "moves", "batch_size", "plan_hash", "cause",
+    "step_ms_high", "bound_ms", "bounded_by", "host_ms", "bound_by", "predicted_step_ms", "torchrec_estimate_ms", *RANKS,
+    "n", "role", "sees", "moves", "batch_size", "plan_hash", "cause",
 )  # fmt: skip
 BOUND, ANY_PLAN, ORDERED = "bound", "any plan", "plans in order"
 FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
@@ -53,6 +53,7 @@ def steps(rows: pd.DataFrame, version: int) -> pd.DataFrame:
     its budget and role; ``over_bound_pct`` that to the proven bound on plans like this one (``bounded_by``). ``tie``
     is ``=`` where a step is the best's to the last digit, ``~`` where the cost model is not sure of the sign, ``?``
     where its error is unknown. ``headroom_pct`` is the free share of HBM of the fullest device.
+    ``host_ms`` is the time in which an eager step's host starts it, ``bound_by`` what takes most of the step.
     ``torchrec_estimate_ms`` is the step by TorchRec's own estimator, empty of plans that TorchRec cannot express;
     ``model_rank`` and ``torchrec_rank`` are a row's places by either judge, among the problem's rows that both rate.
     """
