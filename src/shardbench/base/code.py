@@ -18,7 +18,7 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-JUDGE_VERSION = 1
+JUDGE_VERSION = 2
 """The version of all that a number goes through besides a strategy: counts, cost model, bounds, engine, data sets."""
 PACKAGE = "shardbench"
 BASELINES, DATASETS = f"{PACKAGE}.baselines", f"{PACKAGE}.datasets"

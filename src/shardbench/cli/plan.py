@@ -232,11 +232,12 @@ def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") 
     else:
         sure = "the machine does not say how well its constants are known"
     rate = 1e3 * problem.batch_size / best.step_ms
+    where = " on the devices" if best.bound_by == "host" else ""
     used_bytes, room_bytes = best.hbm_used_bytes, best.hbm_room_bytes
     fullest = min(range(len(room_bytes)), key=lambda rank: room_bytes[rank] - used_bytes[rank])
     left_gib = (room_bytes[fullest] - used_bytes[fullest]) / GIB
     sentences = [
-        f"best: {best.strategy}, {best.step_ms:.4g} ms a step, {rate:,.0f} samples/s",
+        f"best: {best.strategy}, {best.step_ms:.4g} ms a step, {rate:,.0f} samples/s{where}",
         f"  {sure}",
         _bound_line(best, limits),
         f"  least room: device {fullest}, {left_gib:.3g} of {room_bytes[fullest] / GIB:.3g} GiB are left",
