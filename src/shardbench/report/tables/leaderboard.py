@@ -23,8 +23,8 @@ STEPS = (
     "version", "family", "workload", "machine", "devices", "fills", "schedule", "precision", "backend", "strategy",
     "budget", "outcome", "step_ms", "over_bound_pct", "over_best_pct", "tie", "p_best", "p_within_1.05",
     "expected_over_best_pct", "plan_s", "fit_s", "effort_cpu_s", "headroom_pct", "step_ms_low",
-    "step_ms_high", "bound_ms", "bounded_by", "host_ms", "bound_by", "predicted_step_ms", "torchrec_estimate_ms", *RANKS,
-    "n", "role", "sees", "moves", "batch_size", "plan_hash", "cause",
+    "step_ms_high", "bound_ms", "bounded_by", "host_ms", "bound_by", "predicted_step_ms", "torchrec_estimate_ms",
+    *RANKS, "n", "role", "sees", "moves", "batch_size", "plan_hash", "cause",
 )  # fmt: skip
 BOUND, ANY_PLAN, ORDERED = "bound", "any plan", "plans in order"
 FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
