@@ -55,8 +55,9 @@ class Judged:
 
 
 _EXCHANGES = (
-    "all_to_all_rtx6000d", "all_to_all_others", "all_to_all_h100", "all_reduce_a100", "all_reduce_b200",
-    "collectives_b200_mlperf", "all_reduce_v100", "all_reduce_b200_efa",
+    "all_to_all_rtx6000d", "all_to_all_others", "all_to_all_h100", "all_to_all_h100_small", "all_to_all_h100_four",
+    "all_to_all_h20", "all_reduce_a100", "all_reduce_b200", "collectives_b200_mlperf", "all_reduce_v100",
+    "all_reduce_b200_efa",
 )  # fmt: skip
 _KERNELS = ("tbe_h100", "tbe_width", "embedding_bag")
 JUDGED = {
@@ -70,7 +71,10 @@ JUDGED = {
     ),
     "exchanges": Judged(
         families=_EXCHANGES,
-        constants=("intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s", "peer_latency_s"),
+        constants=(
+            "intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s", "peer_latency_s",
+            "switch_reduction",
+        ),
         form=EXCHANGE_FORM,
     ),
     "steps": Judged(
@@ -89,7 +93,9 @@ _KEYS = {
         "hbm_bandwidth", "cache_bandwidth", "cache_reach", "uvm_bandwidth", "gather_efficiency", "access_overhead",
         "sort_traffic", "dispatch", "launch", "bag_step",
     ),
-    "exchanges": ("intra_bandwidth", "inter_bandwidth", "intra_latency", "inter_latency", "peer_latency"),
+    "exchanges": (
+        "intra_bandwidth", "inter_bandwidth", "intra_latency", "inter_latency", "peer_latency", "switch_reduction",
+    ),
     "steps": (
         "dense_rate", "dense_tf32_rate", "dense_half_rate", "dense_layer", "vector_copy", "reduce", "activation_copy",
         "lookup_copy", "length_copy",
