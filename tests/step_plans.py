@@ -12,6 +12,7 @@ from shardbench.cost.bounds.embedding import copies_hottest, keeps_order
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, dense_step_ms, step_bound
 from shardbench.cost.costmodel import StepTime, estimate, step_time
 from shardbench.cost.traffic import Traffic, count
+from shardbench.model.machine import NcclConstants
 from shardbench.model.plan import GroupSharded, OnLocalRank, Plan, Replicated, ShardingGroups
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
@@ -61,6 +62,10 @@ class StepInstance:
             step_floor_s=float(rng.choice([0.0, 0.0, 0.0, 1e-3])),
         )
         machine = replace(problem.machine, constants=constants, device="cpu" if seed % 3 == 1 else "cuda")  # not duplex
+        if machine.device == "cuda":
+            # All-reduces in switches take what a ring takes, or less.
+            ratio = float(np.random.default_rng(seed + 4 * 10**6).choice([0.0, 1.0, 10.0]))
+            machine = replace(machine, nccl=NcclConstants(call_s=0.0, switch_ratio=ratio))
         profiles = tuple(self._profile(table.rows) for table in problem.tables) if expected else problem.profiles
         # Each schedule on each device.
         schedule = StepSchedule.PIPELINED if seed // 3 % 2 else StepSchedule.SEQUENTIAL

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from problems import CONSTANTS, RandomWorkload, machine
 from random_plans import random_plans
 
-from shardbench.cost.collectives import Calls, collective_s, pairwise
+from shardbench.cost.collectives import (
+    Calls,
+    Collective,
+    all_reduce_s,
+    calls_latency_s,
+    captured,
+    collective_s,
+    group_reduction,
+    pairwise,
+    switched_ratio,
+)
 from shardbench.cost.costmodel import (
     backward_s,
     backward_work_s,
@@ -28,7 +38,7 @@ from shardbench.cost.costmodel import (
 from shardbench.cost.load import Load, in_uvm, longest_lookups, segment_load
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import Synchronisation, count
-from shardbench.model.machine import Constants
+from shardbench.model.machine import Constants, Machine, NcclConstants
 from shardbench.model.plan import Host, Plan, Tier, whole_tables
 from shardbench.model.table import DenseShape, Optimizer, Precision
 from shardbench.workloads.trace import Bags, Split
@@ -196,6 +206,61 @@ def test_collective_by_hand() -> None:
     assert collective_s(pairwise(sent, toy.topology).called(calls), toy) == pytest.approx(waited + 40 / 10)
     one_node = replace(toy, topology=replace(toy.topology, nodes=1, devices_per_node=4))
     assert collective_s(pairwise(sent, one_node.topology), one_node) == pytest.approx(5 + 3 + 60 / 100)
+
+
+def gpus(nodes: int, devices: int, switch_ratio: float | None = None, **latencies: float) -> Machine:
+    """GPUs whose links move 100 bytes a second inside a node and 10 across, and wait for nothing but what is named."""
+    made = replace(machine(nodes, devices), device="cuda")
+    free = dict.fromkeys(("intra_latency_s", "inter_latency_s", "peer_latency_s"), 0.0)
+    rates = {"intra_bytes_per_s": 100, "inter_bytes_per_s": 10}
+    nccl = None if switch_ratio is None else NcclConstants(call_s=2.0, switch_ratio=switch_ratio)
+    return replace(made, constants=replace(made.constants, **(free | rates | latencies)), nccl=nccl)
+
+
+def test_an_all_reduce_of_gpus_by_hand() -> None:
+    latencies = {"intra_latency_s": 5.0, "inter_latency_s": 7.0, "peer_latency_s": 1.0}
+    # A ring of two waits for four exchanges of 5 + 1, a tree of four nodes for two levels up and down: 24 + 4 x 7.
+    four = gpus(4, 2, **latencies)
+    waited, moving = 24 + 28, 2 * 80 / 2 * (3 / 4) / 10
+    assert all_reduce_s(80.0, four) == pytest.approx(waited + moving + (waited * moving) ** 0.5)
+    assert calls_latency_s(Calls(world=1, node=2, cross=3), four, all_reduce=True) == 52 + 2 * 24 + 3 * 28
+    # Other groups of three ranks: rings of a first and two more exchanges; those that span nodes go along the tree.
+    assert calls_latency_s(Calls(inner=1, peers=2), four, all_reduce=True) == 4 * (5 + 2)
+    assert calls_latency_s(Calls(outer=1, peers=2), four, all_reduce=True) == 4 * (5 + 2) + 28
+    # Eight nodes are one level more; nodes of one GPU have no ring, and one node has no tree.
+    assert all_reduce_s(0.0, four) == 0.0
+    assert calls_latency_s(Calls(world=1), gpus(8, 2, **latencies), all_reduce=True) == 24 + 6 * 7
+    assert calls_latency_s(Calls(world=1), gpus(8, 1, **latencies), all_reduce=True) == 6 * 7
+    assert calls_latency_s(Calls(world=1), gpus(1, 2, **latencies), all_reduce=True) == 24
+    # CPU ranks wait as for any collective: 7 and 1 for each of seven peers.
+    assert all_reduce_s(80.0, replace(four, device="cpu")) == pytest.approx(14 + moving)
+
+
+def test_switches_add_up_what_a_ring_passes_on() -> None:
+    # Eight GPUs: 1 + 1 / 8 of the bytes each way, at half of the rate, where a ring takes 2 x 7 / 8.
+    assert all_reduce_s(800.0, gpus(1, 8, switch_ratio=0.0)) == pytest.approx(2 * 700 / 100)
+    assert all_reduce_s(800.0, gpus(1, 8, switch_ratio=0.8)) == pytest.approx(900 / 80)
+    # Of two GPUs a ring takes less, and so it does with slow switches.
+    assert switched_ratio(gpus(1, 2, switch_ratio=0.8)) == switched_ratio(gpus(1, 8, switch_ratio=0.1)) == 1.0
+    # An exchange adds nothing up.
+    sent = np.full((8, 8), 10.0)
+    exchange = pairwise(sent, gpus(1, 8).topology)
+    assert collective_s(exchange, gpus(1, 8, switch_ratio=0.8)) == collective_s(exchange, gpus(1, 8))
+    # Groups of a part of a node go round a ring.
+    halves = gpus(1, 8, switch_ratio=0.8)
+    reduction: Collective = group_reduction(np.full(8, 800.0), 2.0, np.arange(8).reshape(2, 4), halves.topology)
+    in_halves = reduction.called(Calls(inner=1, peers=3))
+    assert collective_s(in_halves, halves, all_reduce=True) == pytest.approx(2 * 600 / 100)
+
+
+def test_a_recorded_graph_waits_for_no_call_of_the_host() -> None:
+    eager = gpus(2, 2, switch_ratio=0.0, intra_latency_s=5.0, inter_latency_s=7.0, peer_latency_s=1.0)
+    calls = Calls(world=1, node=1)
+    assert calls_latency_s(calls, eager) == (7 + 3) + (5 + 1)
+    assert calls_latency_s(calls, captured(eager)) == (5 + 3) + (3 + 1)
+    assert captured(gpus(1, 2, switch_ratio=0.0, intra_latency_s=1.0)).constants.intra_latency_s == 0.0
+    unstated = gpus(1, 2, intra_latency_s=1.0)
+    assert captured(unstated) is unstated
 
 
 def test_a_step_takes_the_slowest_rank_of_every_phase() -> None:

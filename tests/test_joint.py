@@ -37,7 +37,7 @@ from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import expect
 from shardbench.cost.uncertainty import deviations
 from shardbench.cost.uncertainty import drawn_machines as judging_machines
-from shardbench.model.machine import Trust
+from shardbench.model.machine import NcclConstants, Trust
 from shardbench.model.machine_file import load_machine, uncertain
 from shardbench.model.plan import Plan, Replicated, Segment
 from shardbench.model.problem import Problem
@@ -63,7 +63,8 @@ def random_problem(rng: np.random.Generator, nodes: int, devices: int) -> Proble
 
 def scheduled(problem: Problem, device: str, schedule: StepSchedule) -> Problem:
     """The problem under a schedule, on a machine of such devices."""
-    return replace(problem, machine=replace(problem.machine, device=device), schedule=schedule)
+    nccl = NcclConstants(call_s=0.0, switch_ratio=1.0) if device == "cuda" else None
+    return replace(problem, machine=replace(problem.machine, device=device, nccl=nccl), schedule=schedule)
 
 
 def some_menu(problem: Problem, rng: np.random.Generator) -> Menu:
@@ -105,7 +106,7 @@ def test_sums_give_the_cost_models_step_and_the_plans_memory(
     own = [times.input + times.forward + times.output + times.added, times.backward + times.output]
     own = [*(ms + converted for ms, converted in zip(own, times.converted)), times.hidden]
     np.testing.assert_allclose(own, expected, rtol=1e-9, atol=1e-9)
-    reduced_ms = 1e3 * collective_s(rows, problem.machine) if nodes * devices > 1 else 0.0
+    reduced_ms = 1e3 * collective_s(rows, problem.machine, all_reduce=True) if nodes * devices > 1 else 0.0
     assert times.all_reduce == pytest.approx(reduced_ms, rel=1e-9, abs=1e-9)
     overlap = state.overlap
     assert times.step_ms + overlap.dense_ms + overlap.reduced_ms == pytest.approx(step.step_ms, rel=1e-9)

@@ -23,7 +23,7 @@ from shardbench.cost.uncertainty import (
     trust,
     with_form,
 )
-from shardbench.model.machine import HostConstants, Trust
+from shardbench.model.machine import HostConstants, NcclConstants, Trust
 from shardbench.model.machine_file import load_machine, uncertain
 from shardbench.model.plan import Plan, Tier, whole_tables
 from shardbench.model.problem import Problem
@@ -76,6 +76,11 @@ def test_a_host_has_draws_of_its_own():
     hosts = [m.host for m in drawn if m.host is not None]
     assert len({h.dense_flop_per_s for h in hosts}) == DRAWS
     assert {h.link_bytes_per_s for h in hosts} == {1e10}
+    # What no switch adds up stays nothing, whatever its error.
+    gpu = replace(KNOWN, nccl=NcclConstants(call_s=1e-6, switch_ratio=0.0))
+    parts = [m.nccl for m in drawn_machines(replace(gpu, errors=dict.fromkeys(uncertain(gpu), 1.5))) if m.nccl]
+    assert len({part.call_s for part in parts}) == DRAWS
+    assert {part.switch_ratio for part in parts} == {0.0}
 
 
 def test_machines_with_the_same_constants_err_alike():

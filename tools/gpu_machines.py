@@ -20,6 +20,7 @@ from shardbench.model.machine_file import UNITS
 FILES = Path("benchmarks/machines")
 SLICES = {"a100-24gb-512th-2x8": ("a100-40gb-2x8", 512)}
 """Machines with a part of all rates of another one."""
+SWITCH = "nccl 2.32.3's own table: 0.85 of the links on Hopper, 0.74 on Blackwell"
 FITTED = "fitted once to published points of all GPUs (docs/costmodel.md, section 4)"
 _SHARES = {
     "cache_bandwidth": ("cache", "cache", "GB/s"), "intra_bandwidth": ("link", "", "GB/s a direction"),
@@ -37,7 +38,7 @@ _UNIT = {
     "inter_bandwidth": "GB/s", "intra_latency": "us", "inter_latency": "us", "peer_latency": "us",
     "dense_rate": "TFLOP/s", "dense_tf32_rate": "TFLOP/s", "dense_half_rate": "TFLOP/s", "dense_layer": "us",
     "vector_copy": "GB/s", "reduce": "GB/s", "activation_copy": "GB/s", "lookup_copy": "ns",
-    "length_copy": "ns", "bucketise": "ns",
+    "length_copy": "ns", "bucketise": "ns", "collective_call": "us", "switch_reduction": "ratio",
 }  # fmt: skip
 _SLOWED = ("lookup_copy", "length_copy", "bucketise", "warp")
 _SLICED = ("bandwidth", "dense_rate", "dense_tf32_rate", "dense_half_rate", "vector_copy", "reduce", "activation_copy")
@@ -45,6 +46,10 @@ _SLICED = ("bandwidth", "dense_rate", "dense_tf32_rate", "dense_half_rate", "vec
 
 def source(key: str, sheet: DataSheet) -> str:
     """Return the words that say where a constant comes from."""
+    if key == "switch_reduction":
+        return SWITCH if sheet.switch else "no switch between its GPUs adds up"
+    if key == "collective_call":
+        return known_gpus().shares["collective_call_s"].source
     if key not in _SHARES:
         return f"shared by all GPUs, {FITTED}"
     peak, share, words = _SHARES[key]

@@ -55,8 +55,9 @@ class Judged:
 
 
 _EXCHANGES = (
-    "all_to_all_rtx6000d", "all_to_all_others", "all_to_all_h100", "all_reduce_a100", "all_reduce_b200",
-    "collectives_b200_mlperf", "all_reduce_v100", "all_reduce_b200_efa",
+    "all_to_all_rtx6000d", "all_to_all_others", "all_to_all_h100", "all_to_all_h100_small", "all_to_all_h100_four",
+    "all_to_all_h20", "all_reduce_a100", "all_reduce_b200", "collectives_b200_mlperf", "all_reduce_v100",
+    "all_reduce_b200_efa",
 )  # fmt: skip
 _KERNELS = tuple(name for name in published().families if name.startswith(("tbe_", "embedding_bag")))
 JUDGED = {
@@ -71,7 +72,10 @@ JUDGED = {
     ),
     "exchanges": Judged(
         families=_EXCHANGES,
-        constants=("intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s", "peer_latency_s"),
+        constants=(
+            "intra_bytes_per_s", "inter_bytes_per_s", "intra_latency_s", "inter_latency_s", "peer_latency_s",
+            "switch_reduction",
+        ),
         form=EXCHANGE_FORM,
     ),
     "steps": Judged(
@@ -91,7 +95,9 @@ _KEYS = {
         "sort_traffic", "dispatch", "launch", "bag_step", "sort_launch", "warp", "gradient_gather", "uvm_hits",
         "uvm_update",
     ),
-    "exchanges": ("intra_bandwidth", "inter_bandwidth", "intra_latency", "inter_latency", "peer_latency"),
+    "exchanges": (
+        "intra_bandwidth", "inter_bandwidth", "intra_latency", "inter_latency", "peer_latency", "switch_reduction",
+    ),
     "steps": (
         "dense_rate", "dense_tf32_rate", "dense_half_rate", "dense_layer", "vector_copy", "reduce", "activation_copy",
         "lookup_copy", "length_copy",

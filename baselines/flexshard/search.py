@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints
-from shardbench.cost.collectives import collective_s
+from shardbench.cost.collectives import ALL_REDUCES, collective_s
 from shardbench.cost.traffic import expect
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling
@@ -122,7 +122,10 @@ class _Search:
 def communication_s(problem: Problem, homes: Homes, tiers: RowTiers) -> float:
     """Return expected seconds of all collectives of a step but the dense model's, counted and timed as trials are."""
     traffic = expect(make_plan(problem, homes, tiers), problem)
-    return sum(collective_s(collective, problem.machine) for collective in traffic.collectives.values())
+    return sum(
+        collective_s(collective, problem.machine, all_reduce=name in ALL_REDUCES)
+        for name, collective in traffic.collectives.items()
+    )
 
 
 def _empty(tiers: RowTiers, rows: Ints, at: Bools, *, with_warm: bool) -> Iterator[RowTiers]:

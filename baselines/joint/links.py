@@ -4,6 +4,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import DECODE_BYTES, ENCODE_BYTES
+from shardbench.cost.collectives import switched_ratio
 from shardbench.model.problem import Problem
 from shardbench.model.table import Precision
 
@@ -18,13 +19,15 @@ class Links:
         self.world, self.local, self.nodes = topology.world_size, topology.devices_per_node, topology.nodes
         self.intra, self.inter = 1e3 / constants.intra_bytes_per_s, 1e3 / constants.inter_bytes_per_s
         """Milliseconds a byte."""
+        self.switched = switched_ratio(problem.machine)
+        """What a byte of an all-reduce counts inside a node."""
         self.weight_bytes = problem.precision.bytes
         self.sample_bytes = problem.batch_size // self.world * problem.exchange.bytes
         """Bytes of one column of pooled vectors for one rank's samples."""
         self.exchanged = max((self.local - 1) * self.intra, (self.world - self.local) * self.inter) / self.world
         """Milliseconds a byte that each rank asks of rows dealt over all devices."""
         across = 1.0 / self.local * (self.nodes - 1) / self.nodes * self.inter
-        self.reduced = max((self.local - 1) / self.local * self.intra, across)
+        self.reduced = max((self.local - 1) / self.local * self.intra * self.switched, across)
         """Milliseconds a byte of half an all-reduce between all devices."""
         self.added = 1e3 / constants.reduce_bytes_per_s
         """Milliseconds to add up a byte that arrives in a reduce-scatter."""
@@ -52,7 +55,7 @@ class Links:
         link_bytes[:, 1, 1] = vectors * across * ranked + columns * (nodes - 1) * node
         link_bytes[:, 2, 0] = columns * sharers * local / self.local
         link_bytes[:, 2, 1] = columns * self.world / self.local * (nodes - 1) / nodes * world
-        link_bytes[:, 3, 0] = weights * local / self.local * own
+        link_bytes[:, 3, 0] = weights * local / self.local * own * self.switched
         link_bytes[:, 3, 1] = weights * own / self.local * (nodes - 1) / nodes
         link_bytes[:, 4, 1] = weights * copies * (nodes - 1) / nodes
         return np.asarray(link_bytes * [self.intra, self.inter])

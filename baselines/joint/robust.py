@@ -113,7 +113,8 @@ class SeenPlan:
         """Return the plan's sums under the problem, and so the machine, of another state, which has nothing placed."""
         state = copy(self.state)
         state.problem, state.machine, state.constants = machine.problem, machine.machine, machine.constants
-        state.latency, state.kernels, state.overlap = machine.latency, machine.kernels, machine.overlap
+        state.latency, state.reduced_latency = machine.latency, machine.reduced_latency
+        state.switched, state.kernels, state.overlap = machine.switched, machine.kernels, machine.overlap
         state.load = machine.kernels.numbers(self._load).T
         state.sources_ms = 1e3 * float(sources_s(self._sources, machine.constants))
         return state

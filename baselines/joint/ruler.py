@@ -181,7 +181,7 @@ class Ruler:
         def rows_ms(copied: float) -> float:
             each = weights * state.replicated_weights / state.local
             across = (each + weights * copied) * (state.nodes - 1) / state.nodes
-            return max(each * (state.local - 1) * links.intra, across * links.inter)
+            return max(each * (state.local - 1) * links.intra * links.switched, across * links.inter)
 
         return Shared(state.sources_ms, rows_ms(state.copied_weights), rows_ms(0.0), state.returning_ms())
 

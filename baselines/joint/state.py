@@ -7,7 +7,15 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import DECODE_BYTES, ENCODE_BYTES, SPLIT_BYTES
-from shardbench.cost.collectives import Calls, bytes_s, grouped, latencies_s, moved
+from shardbench.cost.collectives import (
+    Calls,
+    all_reduce_latencies_s,
+    bytes_s,
+    grouped,
+    latencies_s,
+    moved,
+    switched_ratio,
+)
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 from shardbench.model.table import Precision
@@ -51,7 +59,8 @@ class PlanState:
         self.world, self.local = self.topology.world_size, self.topology.devices_per_node
         self.nodes = self.topology.nodes
         self.sample_bytes = problem.batch_size // self.world * problem.exchange.bytes
-        self.latency = latencies_s(problem.machine)
+        self.latency, self.reduced_latency = latencies_s(problem.machine), all_reduce_latencies_s(problem.machine)
+        self.switched = switched_ratio(problem.machine)
         self.kernels, self.overlap = PieceKernels(self.constants), Overlap(problem)
         self.load: Floats = np.zeros((NUMBERS, self.world))
         """The numbers of ``PieceKernels`` by device."""
@@ -135,16 +144,18 @@ class PlanState:
             grouped(topology, number(copies), cross=int(copied)),
         )
 
-    def _wait_s(self, calls: Calls, intra: Floats | float, inter: Floats | float) -> float:
+    def _wait_s(
+        self, calls: Calls, intra: Floats | float, inter: Floats | float, latency: Calls | None = None
+    ) -> float:
         """Return seconds of a collective whose slowest rank moves so many bytes by link; zero if nothing is sent."""
         if not np.any(intra) and not np.any(inter):
             return 0.0
-        waited = self._calls_s(calls)
+        waited = _called_s(calls, latency or self.latency)
         moving = float(np.max(bytes_s(intra, inter, self.constants)))
         return waited + moving + ((waited * moving) ** 0.5 if self.machine.device == "cuda" else 0.0)
 
     def _calls_s(self, calls: Calls) -> float:
-        return sum(n * latency for n, latency in zip(calls, self.latency))
+        return _called_s(calls, self.latency)
 
     def latencies_ms(self) -> float:
         """Return the milliseconds of all modules and calls of a step whatever they send, if each sends something.
@@ -152,8 +163,8 @@ class PlanState:
         A pipeline is taken to hide those that exchange lookups.
         """
         lookups, vectors, sums, reduced = self.calls()
-        counts = (lookups.times(3 * (not self.overlap.pipelined)), vectors.times(2), sums.times(2), reduced)
-        waited = sum(n * latency for calls in counts for n, latency in zip(calls, self.latency))
+        exchanges = (lookups.times(3 * (not self.overlap.pipelined)), vectors.times(2), sums.times(2))
+        waited = sum(self._calls_s(calls) for calls in exchanges) + _called_s(reduced, self.reduced_latency)
         return 1e3 * (waited + self._modules_s())
 
     def returning_ms(self) -> float:
@@ -253,10 +264,14 @@ class PlanState:
         """Return the seconds of the all-reduce of copies, or of those that every device has."""
         size = self.problem.precision.bytes
         payload = 2.0 * self.replicated_weights * size
-        intra = payload * (self.local - 1) / self.local
+        intra = payload * (self.local - 1) / self.local * self.switched
         inter = payload / self.local * (self.nodes - 1) / self.nodes
         inter += 2.0 * self.copied_weights * size * (self.nodes - 1) / self.nodes * copied
-        return self._wait_s(calls, intra, inter)
+        return self._wait_s(calls, intra, inter, self.reduced_latency)
+
+
+def _called_s(calls: Calls, latency: Calls) -> float:
+    return sum(number * each for number, each in zip(calls, latency))
 
 
 def _clean(values: Floats) -> Floats:

@@ -122,7 +122,7 @@ def communication_ms(collectives: Collectives, machine: Machine) -> float:
 
 def waits_ms(collectives: Collectives, machine: Machine) -> dict[str, float]:
     """Return the milliseconds of each exchange and all-reduce, and their sum ``communication_ms``."""
-    waited_s = {name: collective_s(collective, machine) for name, collective in collectives.items()}
+    waited_s = {name: collective_s(c, machine, all_reduce=name in ALL_REDUCES) for name, c in collectives.items()}
 
     def phase_ms(phase: StepPhase) -> float:
         return 1e3 * sum(waited_s[name] for name in WAITS[phase])

@@ -8,7 +8,7 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.highs import highspy
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, SPLIT_BYTES
-from shardbench.cost.collectives import latencies_s
+from shardbench.cost.collectives import all_reduce_latencies_s, latencies_s, switched_ratio
 from shardbench.model.problem import Problem
 from shardbench.model.validate import memory_bytes
 
@@ -119,13 +119,14 @@ class _Program:
         lower = np.zeros(ends[-1])
         calls = np.concatenate([self.cold_calls, self.warm_calls, self.replicas])
         lower[calls] = upper[calls] = choice
-        world_us, node_us, cross_us = self.latencies_us[:3]
+        world_us, node_us, _ = self.latencies_us[:3]
+        replicas_us, _, copies_us = all_reduce_latencies_s(problem.machine).times(1e6)[:3]
         cost = np.zeros(ends[-1])
         cost[self.waits] = 1.0, 1.0, 2.0, 1.0
         cost[self.vector_calls] = 2.0
         # Lookups are three calls: splits, lengths, indices.
         cost[self.cold_calls], cost[self.warm_calls] = 3.0 * world_us, 3.0 * node_us
-        cost[self.replicas], cost[self.copies] = world_us, cross_us
+        cost[self.replicas], cost[self.copies] = replicas_us, copies_us
         self.solver.addVars(len(upper), lower, upper)
         self.solver.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
         integer = np.concatenate(binary).astype(np.int32)
@@ -219,7 +220,8 @@ class _Program:
 
     def _synchronisation(self) -> None:
         weights = self.units.number * self.units.weights
-        for link, rate in enumerate(self._rates()):
+        intra, inter = self._rates()
+        for link, rate in enumerate((intra / switched_ratio(self.problem.machine), inter)):
             hot, warm = (weights * share[link] / rate for share in (self.shares.hot_sync, self.shares.warm_sync))
             wait = self.waits[[SYNCHRONISATION]], np.ones(1)
             self._row(0.0, highspy.kHighsInf, wait, (self.hot, -hot), (self.warm, -warm))

@@ -13,7 +13,7 @@ from shardbench.model.calibrated import chip_of, measured_on
 from shardbench.model.machine import Machine, Trust
 from shardbench.model.machine_file import (
     _FIELDS,
-    _OPTIONAL,
+    _PART_OF,
     _UNSTATED,
     UNITS,
     _on_its_base,
@@ -138,7 +138,7 @@ def machine_toml(
     ]
     for key in _FIELDS.keys() - _UNSTATED if machine.device == "cpu" else _FIELDS:
         lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources, judged)]
-    for key in _OPTIONAL:
+    for key in _PART_OF:
         if key in base.constants:
             lines += ["", f"[constants.{key}]", *_base_constant(key, base, machine)]
     measured = f"{measured_on(chip_of(Environment.here(), machine.device))}, the control plan's step"

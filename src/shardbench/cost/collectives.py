@@ -3,9 +3,11 @@
 Bytes are algorithmic: what a rank sends to *other* ranks. Reductions are counted as two-level
 (inside the node, then across nodes between equal local ranks), whose total equals the ring's,
 (W-1)/W of the payload for a reduce-scatter or an all-gather and twice that for an all-reduce.
-Time is latency a call + bytes over the slower link, done when the slowest rank is.
+Time is latency a call + bytes over the slower link, done when the slowest rank is. What nccl does otherwise on GPUs, in
+all-reduces and where a graph calls it, is in ``all_reduce_latencies_s``, ``switched_ratio`` and ``captured``.
 """
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -31,6 +33,8 @@ class CollectiveName(StrEnum):
     DENSE_ALL_REDUCE = "dense_all_reduce"
 
 
+RING_CALLS = 4.0
+"""Exchanges that nccl's all-reduce in a node waits for: its rings' steps follow one another, an exchange's do not."""
 ALL_REDUCES = (CollectiveName.ROWS_ALL_REDUCE, CollectiveName.DENSE_ALL_REDUCE)
 EXCHANGES = tuple(name for name in CollectiveName if name not in (*ALL_REDUCES, CollectiveName.ROWS_SPLITS))
 """The collectives that exchange lookups, vectors or their gradients."""
@@ -200,6 +204,55 @@ def latencies_s(machine: Machine) -> Calls:
     )
 
 
+def all_reduce_latencies_s(machine: Machine) -> Calls:
+    """Return the seconds that one all-reduce of each kind costs whatever its bytes.
+
+    On CPU ranks they are any collective's. nccl goes round rings inside a node, and along a tree of the nodes from its
+    leaves to its root and back: what a rank waits for grows with the logarithm of the nodes.
+    """
+    exchange = latencies_s(machine)
+    if machine.device == "cpu":
+        return exchange
+    constants, topology = machine.constants, machine.topology
+    ring = RING_CALLS * exchange.node if topology.devices_per_node > 1 else 0.0
+    tree = 2.0 * math.log2(topology.nodes) * constants.inter_latency_s
+    return Calls(
+        world=ring + tree,
+        node=ring,
+        cross=tree,
+        inner=RING_CALLS * exchange.inner,
+        outer=RING_CALLS * constants.intra_latency_s + tree,
+        peers=RING_CALLS * exchange.peers,
+    )
+
+
+def switched_ratio(machine: Machine) -> float:
+    """Return the time of an all-reduce's bytes inside a node over that of a ring's, at most 1.
+
+    Where the node's switches add up, each of n ranks sends them its P bytes, gets the sum of its n-th part and sends
+    that to all: P (1 + 1 / n) each way, where a ring takes 2 P (1 - 1 / n). nccl takes what is faster.
+    """
+    local = machine.topology.devices_per_node
+    if machine.nccl is None or machine.nccl.switch_ratio == 0.0 or local == 1:
+        return 1.0
+    return min(1.0, (local + 1) / (2.0 * (local - 1)) / machine.nccl.switch_ratio)
+
+
+def captured(machine: Machine) -> Machine:
+    """Return the machine as a recorded graph finds it: its collectives wait for no call of the host."""
+    if machine.nccl is None:
+        return machine
+    constants, call_s = machine.constants, machine.nccl.call_s
+    return replace(
+        machine,
+        constants=replace(
+            constants,
+            intra_latency_s=max(0.0, constants.intra_latency_s - call_s),
+            inter_latency_s=max(0.0, constants.inter_latency_s - call_s),
+        ),
+    )
+
+
 def bytes_s(intra: Floats | float, inter: Floats | float, constants: Constants) -> Floats:
     """Return the seconds of bytes inside the node and across, which travel at once: those of the slower link."""
     return np.maximum(intra / constants.intra_bytes_per_s, inter / constants.inter_bytes_per_s)
@@ -214,26 +267,29 @@ def moved(sent: Floats, received: Floats, *, duplex: bool) -> Floats:
     return np.maximum(sent, received) if duplex else (sent + received) / 2.0
 
 
-def ranks_s(collective: Collective, machine: Machine, *, duplex: bool = True) -> Floats:
+def ranks_s(collective: Collective, machine: Machine, *, duplex: bool = True, all_reduce: bool = False) -> Floats:
     """Return the seconds of the collectives of one name on each rank if it waited for no other, [..., world].
 
     Zero where no rank sends anything. Every call costs its latency; the bytes of all calls are one
     sum a rank, those of ``moved``. Latency + bytes / bandwidth is also the
     size-dependent efficiency: half of the bandwidth is reached at latency x bandwidth bytes. nccl sends
     a message in chunks, whose number trades the start of each against the wait for the first: that adds
-    the geometric mean of both.
+    the geometric mean of both. Only groups that fill a node use its switches for an ``all_reduce``.
     """
     intra = moved(collective.sent_intra, collective.received_intra, duplex=duplex)
     inter = moved(collective.sent_inter, collective.received_inter, duplex=duplex)
-    latency_s = calls_latency_s(collective, machine)
+    if all_reduce and not (collective.calls.inner or collective.calls.outer):
+        intra = intra * switched_ratio(machine)
+    latency_s = calls_latency_s(collective.calls, machine, all_reduce=all_reduce)
     moving = bytes_s(intra, inter, machine.constants)
     own = latency_s + moving + (np.sqrt(latency_s * moving) if machine.device == "cuda" else 0.0)
     return np.where((intra != 0).any(axis=-1, keepdims=True) | (inter != 0).any(axis=-1, keepdims=True), own, 0.0)
 
 
-def calls_latency_s(collective: Collective, machine: Machine) -> float:
-    """Return the seconds that the calls of one name cost whatever they send."""
-    return sum(number * latency for number, latency in zip(collective.calls, latencies_s(machine)))
+def calls_latency_s(calls: Calls, machine: Machine, *, all_reduce: bool = False) -> float:
+    """Return the seconds that calls cost whatever they send."""
+    latencies = all_reduce_latencies_s(machine) if all_reduce else latencies_s(machine)
+    return sum(number * latency for number, latency in zip(calls, latencies))
 
 
 def vectors_exchange_s(bag_bytes: Floats, machine: Machine) -> Floats:
@@ -261,13 +317,18 @@ def waits_s(name: CollectiveName, collective: Collective, machine: Machine) -> F
     On a machine of CPU ranks links are not duplex. A reduce-scatter adds up the vectors that arrive; an all-reduce of
     weights counts as its bytes alone.
     """
-    seconds = ranks_s(collective, machine, duplex=machine.device != "cpu")
+    seconds = ranks_s(collective, machine, duplex=machine.device != "cpu", all_reduce=name in ALL_REDUCES)
     if name is CollectiveName.OUTPUT_REDUCE_SCATTER:
         arrived = collective.received_intra + collective.received_inter
         seconds = seconds + arrived / machine.constants.reduce_bytes_per_s
     return seconds
 
 
-def collective_s(collective: Collective, machine: Machine) -> float:
+def collective_s(collective: Collective, machine: Machine, *, all_reduce: bool = False) -> float:
     """Return the seconds of the collectives of one name over all ranks: those of the slowest rank."""
-    return float(ranks_s(collective, machine).max())
+    return float(ranks_s(collective, machine, all_reduce=all_reduce).max())
+
+
+def all_reduce_s(payload: float, machine: Machine) -> float:
+    """Return the seconds of an all-reduce over all ranks of ``payload`` bytes on each."""
+    return collective_s(world_reduction(payload, 2.0, machine.topology), machine, all_reduce=True)

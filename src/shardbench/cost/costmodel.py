@@ -400,7 +400,7 @@ def hidden_ms(
         if machine.device == "cpu":
             # A core copies messages and puts lookups in place; while it waits for peers it computes.
             calls = [traffic.collectives[name] for name in WAITS[StepPhase.INPUT]]
-            calls_ms = 1e3 * sum(calls_latency_s(call, machine) for call in calls if call.sent.any())
+            calls_ms = 1e3 * sum(calls_latency_s(call.calls, machine) for call in calls if call.sent.any())
             hidden[StepPhase.INPUT] = min(calls_ms, step - linked)
         else:
             # Kernels go on while the device waits for links or its host's copies, exchanges while no other one does.

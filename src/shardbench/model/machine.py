@@ -160,6 +160,16 @@ class MatrixConstants:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class NcclConstants:
+    """What nccl's collectives have beside links and latencies; stated by GPUs."""
+
+    call_s: NonNegativeFloat
+    """The part of a collective's latency that the host's call takes: a recorded graph has none."""
+    switch_ratio: NonNegativeFloat
+    """Share of a node's link rate that all-reduces in its switches reach; 0 where switches add nothing up."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Trust:
     """How far whole steps of plans that no constant was fitted to are from what a machine file predicts of them."""
 
@@ -198,6 +208,7 @@ class Machine:
     # What a machine does not state is not in its JSON, nor in its hash.
     host: HostConstants | None = Field(default=None, exclude_if=lambda host: host is None)
     matrix: MatrixConstants | None = Field(default=None, exclude_if=lambda matrix: matrix is None)
+    nccl: NcclConstants | None = Field(default=None, exclude_if=lambda nccl: nccl is None)
     errors: dict[str, ErrorFactor] = Field(default_factory=dict, exclude_if=lambda errors: not errors)
     """How well each rate, latency and share is known, by name as in ``sources``: the factor that is one
     standard deviation of its logarithm. Every file states them; empty on machines that are built in code."""

@@ -24,6 +24,7 @@ from shardbench.model.machine import (
     HostConstants,
     Machine,
     MatrixConstants,
+    NcclConstants,
     Positive,
     Topology,
     Trust,
@@ -125,28 +126,44 @@ _UNSTATED = ("sort_launch", "warp", "gradient_gather", "uvm_hits", "uvm_update")
 GPU_FIELDS = tuple(_FIELDS[key][0] for key in _UNSTATED)
 """The fields of these constants."""
 _SHARES = {"gather_efficiency_ratio", "gradient_ratio", "uvm_hit_ratio"}
-# Only on machines that state them, all or none.
-_HOST_FIELDS: dict[str, tuple[str, str]] = {
-    "host_link": ("link_bytes_per_s", "bytes_per_s"),
-    "host_dense_rate": ("dense_flop_per_s", "flop_per_s"),
-    "host_dense_step": ("dense_step_s", "s"),
-    "host_dense_layer": ("dense_layer_s", "s"),
+# Only on machines that state them, all of a part or none; by the name of the part.
+_PARTS: dict[str, tuple[type, dict[str, tuple[str, str]]]] = {
+    "host": (
+        HostConstants,
+        {
+            "host_link": ("link_bytes_per_s", "bytes_per_s"),
+            "host_dense_rate": ("dense_flop_per_s", "flop_per_s"),
+            "host_dense_step": ("dense_step_s", "s"),
+            "host_dense_layer": ("dense_layer_s", "s"),
+        },
+    ),
+    "matrix": (
+        MatrixConstants,
+        {
+            "dense_tf32_rate": ("dense_tf32_flop_per_s", "flop_per_s"),
+            "dense_half_rate": ("dense_half_flop_per_s", "flop_per_s"),
+        },
+    ),
+    "nccl": (
+        NcclConstants,
+        {"collective_call": ("call_s", "s"), "switch_reduction": ("switch_ratio", "ratio")},
+    ),
 }
-# As those of the host: all or none.
-_MATRIX_FIELDS: dict[str, tuple[str, str]] = {
-    "dense_tf32_rate": ("dense_tf32_flop_per_s", "flop_per_s"),
-    "dense_half_rate": ("dense_half_flop_per_s", "flop_per_s"),
-}
-_OPTIONAL = {**_HOST_FIELDS, **_MATRIX_FIELDS}
+_PART_OF = {key: name for name, (_, own) in _PARTS.items() for key in own}
 
 
-def _optional_fields(host: bool, matrix: bool) -> dict[str, tuple[str, str]]:
-    return (_HOST_FIELDS if host else {}) | (_MATRIX_FIELDS if matrix else {})
+def _with_parts(parts: Iterable[str]) -> dict[str, tuple[str, str]]:
+    return _FIELDS | {key: field for name in parts for key, field in _PARTS[name][1].items()}
 
 
-def known_fields(machine: "Machine") -> dict[str, tuple[str, str]]:
+def _parts_of(machine: Machine) -> dict[str, Any]:
+    """Return the parts that the machine states, by name."""
+    return {name: part for name in _PARTS if (part := getattr(machine, name)) is not None}
+
+
+def known_fields(machine: Machine) -> dict[str, tuple[str, str]]:
     """Return (field, dimension) by key of a machine file, of all constants that the machine states."""
-    known = _FIELDS | _optional_fields(machine.host is not None, machine.matrix is not None)
+    known = _with_parts(_parts_of(machine))
     return {key: field for key, field in known.items() if key not in _UNSTATED or field[0] in machine.sources}
 
 
@@ -157,9 +174,9 @@ def parse_machine(text: str, what: str) -> Machine:
     has them. What was measured of the base, its dense steps and its trust, is not of the other machine.
     """
     file = from_data(_MachineFile, _on_its_base(toml_data(text, what), what), what)
-    keys = file.constants.keys()
-    dimensions = _FIELDS | _optional_fields(bool(_HOST_FIELDS.keys() & keys), bool(_MATRIX_FIELDS.keys() & keys))
-    dimensions = {key: of for key, of in dimensions.items() if key not in _UNSTATED or key in keys}
+    parts = dict.fromkeys(_PART_OF[key] for key in file.constants if key in _PART_OF)
+    dimensions = _with_parts(parts)
+    dimensions = {key: of for key, of in dimensions.items() if key not in _UNSTATED or key in file.constants}
     missing = sorted(dimensions.keys() - file.constants.keys())
     unknown = sorted(file.constants.keys() - dimensions.keys())
     if missing:
@@ -167,7 +184,7 @@ def parse_machine(text: str, what: str) -> Machine:
             f"{what}: constant '{missing[0]}' is missing; add [constants.{missing[0]}] with value, unit, source"
         )
     if unknown:
-        raise BadInput(f"{what}: unknown constant '{unknown[0]}'; known: {', '.join(_FIELDS | _OPTIONAL)}")
+        raise BadInput(f"{what}: unknown constant '{unknown[0]}'; known: {', '.join(_FIELDS | _PART_OF)}")
     values: dict[str, float] = {}
     for key, (_, dimension) in dimensions.items():
         constant = file.constants[key]
@@ -179,8 +196,7 @@ def parse_machine(text: str, what: str) -> Machine:
     field_values = {field: values[key] for key, (field, _) in _FIELDS.items() if key in values}
     topology = {field: round(field_values[field]) for field in _TOPOLOGY_BYTES}
     constants = {field.name: field_values[field.name] for field in fields(Constants) if field.name in field_values}
-    host = {field: values[key] for key, (field, _) in _HOST_FIELDS.items() if key in dimensions}
-    matrix = {field: values[key] for key, (field, _) in _MATRIX_FIELDS.items() if key in dimensions}
+    part_values = {name: {field: values[key] for key, (field, _) in _PARTS[name][1].items()} for name in parts}
     try:
         return Machine(
             name=file.name,
@@ -189,8 +205,7 @@ def parse_machine(text: str, what: str) -> Machine:
             topology=Topology(nodes=file.nodes, devices_per_node=file.devices_per_node, **topology),
             constants=Constants(**constants),
             sources={_source_name(key): constant.source for key, constant in file.constants.items()},
-            host=HostConstants(**host) if host else None,
-            matrix=MatrixConstants(**matrix) if matrix else None,
+            **{name: _PARTS[name][0](**own) for name, own in part_values.items()},
             errors={_source_name(key): c.error for key, c in file.constants.items() if c.error is not None},
             dense_steps={key: 1e-3 * step.ms for key, step in file.dense_steps.items()},
             trust=file.trust,
@@ -282,8 +297,8 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
     Its name says which, so that its numbers are never taken for the machine's. Raises BadInput
     for an unknown constant, or a value that is not a number with a fitting unit.
     """
-    topology, constants, host, sources = machine.topology, machine.constants, machine.host, dict(machine.sources)
-    matrix, errors, trust = machine.matrix, dict(machine.errors), machine.trust
+    topology, constants, parts, sources = machine.topology, machine.constants, _parts_of(machine), dict(machine.sources)
+    errors, trust = dict(machine.errors), machine.trust
     by_key = known_fields(machine)
     names = [machine.name]
     for key, text in sorted(override.items()):
@@ -294,10 +309,8 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
         value = _quantity(text, dimension, what)
         if field in _TOPOLOGY_BYTES:
             topology = _replace(topology, what, **{field: round(value)})
-        elif host is not None and key in _HOST_FIELDS:
-            host = _replace(host, what, **{field: value})
-        elif matrix is not None and key in _MATRIX_FIELDS:
-            matrix = _replace(matrix, what, **{field: value})
+        elif key in _PART_OF:
+            parts[_PART_OF[key]] = _replace(parts[_PART_OF[key]], what, **{field: value})
         else:
             constants = _replace(constants, what, **{field: value})
         sources[_source_name(key)] = "override of the job"
@@ -308,7 +321,7 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
         names.append(f"{key}-{''.join(text.split()).replace('/', 'p')}")
     replaced: Machine = _replace(
         machine, f"machine {machine.name} overridden", name="+".join(names), topology=topology, constants=constants,
-        sources=sources, host=host, matrix=matrix, errors=errors, trust=trust,
+        sources=sources, errors=errors, trust=trust, **parts,
     )  # fmt: skip
     return replaced
 
@@ -329,19 +342,15 @@ def uncertain(machine: Machine) -> tuple[str, ...]:
 def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
     """Return the machine with constants multiplied, by name as in ``Machine.errors``; a share stays at most 1."""
     constants = {
-        name: getattr(machine.constants, name) * factor for name, factor in factors.items() if name not in _OPTIONAL
+        name: getattr(machine.constants, name) * factor for name, factor in factors.items() if name not in _PART_OF
     }
     for share in _SHARES & constants.keys():
         constants[share] = min(1.0, constants[share])
-    host = machine.host
-    if host is not None:
-        own = {field: name for name, (field, _) in _HOST_FIELDS.items() if name in factors}
-        host = replace(host, **{field: getattr(host, field) * factors[name] for field, name in own.items()})
-    matrix = machine.matrix
-    if matrix is not None:
-        own = {field: name for name, (field, _) in _MATRIX_FIELDS.items() if name in factors}
-        matrix = replace(matrix, **{field: getattr(matrix, field) * factors[name] for field, name in own.items()})
-    return replace(machine, constants=replace(machine.constants, **constants), host=host, matrix=matrix)
+    parts = _parts_of(machine)
+    for name, part in parts.items():
+        own = {field: key for key, (field, _) in _PARTS[name][1].items() if key in factors}
+        parts[name] = replace(part, **{field: getattr(part, field) * factors[key] for field, key in own.items()})
+    return replace(machine, constants=replace(machine.constants, **constants), **parts)
 
 
 def _quantity(text: str, dimension: str, what: str) -> float:

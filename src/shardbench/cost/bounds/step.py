@@ -22,7 +22,7 @@ from shardbench.cost.bounds.demand import Demand
 from shardbench.cost.bounds.embedding import NO_BOUND, ROUNDING, copies_hottest, keeps_order
 from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
 from shardbench.cost.bounds.whole_tables import whole_tables_ms
-from shardbench.cost.collectives import collective_s, world_reduction
+from shardbench.cost.collectives import all_reduce_s
 from shardbench.cost.costmodel import hides_all_reduce
 from shardbench.cost.dense import dense_s
 from shardbench.cost.load import VECTOR_BYTES
@@ -136,8 +136,7 @@ def dense_step_ms(demand: Demand, problem: Problem, dense: DenseShape) -> float:
 
 def dense_all_reduce_s(problem: Problem, dense: DenseShape) -> float:
     """Return the seconds of the all-reduce of the dense model's gradients."""
-    reduced = world_reduction(float(dense.parameters(problem.tables) * VECTOR_BYTES), 2.0, problem.topology)
-    return collective_s(reduced, problem.machine)
+    return all_reduce_s(float(dense.parameters(problem.tables) * VECTOR_BYTES), problem.machine)
 
 
 def _best(relaxation: Relaxation) -> tuple[Prices, float]:

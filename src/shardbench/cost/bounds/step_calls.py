@@ -6,7 +6,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
-from shardbench.cost.collectives import Calls, group_calls, grouped, latencies_s
+from shardbench.cost.collectives import calls_latency_s, group_calls, grouped
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling, StepSchedule
@@ -45,7 +45,7 @@ class Modules:
     def __init__(self, problem: Problem, moves: frozenset[Move], sets: list[Scopes], groups: Ints) -> None:
         self._group, self._replicas = group_calls(groups, problem.topology), group_calls(groups.T, problem.topology)
         scopes = scopes_of(problem, moves)
-        self._problem, self._latency = problem, latencies_s(problem.machine)
+        self._problem = problem
         masks = product((False, True), repeat=len(scopes))
         uses = [Scopes(scope for scope, chosen in zip(scopes, mask) if chosen) for mask in masks if any(mask)]
         self._members = [[i for i, scope_set in enumerate(sets) if scope_set <= use] for use in uses]
@@ -85,7 +85,9 @@ class Modules:
         """Return seconds of calls before the backward pass, in it, and of all-reduces."""
         rank, node, world, nodes, local, copies = (int(scope in use) for scope in range(6))
         # All copies of the groups are all-reduced together: counted with the pooled module.
-        reduced = self._seconds(copies) + self._latency_sum(self._replicas.times(int(pooled and nodes + local > 0)))
+        by_group = self._replicas.times(int(pooled and nodes + local > 0))
+        all_reduces = grouped(self._problem.topology, copies).plus(by_group)
+        reduced = calls_latency_s(all_reduces, self._problem.machine, all_reduce=True)
         modules = self._problem.machine.constants.module_s * len(use)
         first = modules + self._lookups * self._seconds(rank + node + world, nodes + local)
         if pooled:
@@ -96,7 +98,5 @@ class Modules:
 
     def _seconds(self, world: int, group: int = 0, *, node: int = 0, cross: int = 0) -> float:
         """Return the latency of calls, grouped as by ``Account``."""
-        return self._latency_sum(grouped(self._problem.topology, world, node, cross).plus(self._group.times(group)))
-
-    def _latency_sum(self, calls: Calls) -> float:
-        return sum(number * latency for number, latency in zip(calls, self._latency))
+        calls = grouped(self._problem.topology, world, node, cross).plus(self._group.times(group))
+        return calls_latency_s(calls, self._problem.machine)

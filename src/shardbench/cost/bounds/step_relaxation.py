@@ -94,6 +94,7 @@ from shardbench.cost.bounds.step_calls import (
 )
 from shardbench.cost.bounds.step_kernels import KernelBounds, conversion_s
 from shardbench.cost.bounds.step_rows import Curves, RowSums
+from shardbench.cost.collectives import switched_ratio
 from shardbench.cost.costmodel import hides_all_reduce
 from shardbench.model.plan import ShardingGroups, sharding_groups
 from shardbench.model.problem import Problem
@@ -246,7 +247,7 @@ class Relaxation:
         lookups, vectors = self._link(prices.lookups, self.kernels.sent), self._link(prices.vectors)
         fixed = self._fixed(prices, lookups, vectors, self._link(prices.sums))
         work = self._work(prices)
-        a_row = self._row_costs(prices, self._link(prices.rows))
+        a_row = self._row_costs(prices, self._link(prices.rows, inside=switched_ratio(self.problem.machine)))
         both_ways = 1.0 + prices.backward
         wide = np.where(self.pooled, 0.0, both_ways * self.problem.exchange.bytes * self.dims)
         # Each end converts a vector or its gradient, wherever the other is.
@@ -287,13 +288,16 @@ class Relaxation:
             costs.append(cost + alone if scopes == {RANK} else cost)
         return np.array(costs)
 
-    def _link(self, weight: float, times: float = 1.0) -> _Link:
-        """Return ``times`` the prices of bytes where the link between nodes has so much weight."""
+    def _link(self, weight: float, times: float = 1.0, inside: float = 1.0) -> _Link:
+        """Return ``times`` the prices of bytes where the link between nodes has so much weight, those in a node less.
+
+        There, ``inside`` of them count.
+        """
         constants = self.problem.machine.constants
         several, shared = self.nodes > 1, self.local > 1
         weight = weight if several and shared else float(several)
         return _Link(
-            intra=times * (1.0 - weight) / constants.intra_bytes_per_s if shared else 0.0,
+            intra=times * inside * (1.0 - weight) / constants.intra_bytes_per_s if shared else 0.0,
             inter=times * weight / constants.inter_bytes_per_s if several else 0.0,
             inter_used=several,
         )

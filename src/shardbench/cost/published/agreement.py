@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from shardbench.cost.collectives import collective_s, pairwise
+from shardbench.cost.collectives import all_reduce_s, collective_s, pairwise
 from shardbench.cost.costmodel import backward_s, caching_s, forward_s
 from shardbench.cost.dense import Format, Product, products_s
 from shardbench.cost.published.cached import cached_runs, run_ms
@@ -28,7 +28,7 @@ from shardbench.cost.published.points import (
     published,
     with_constants,
 )
-from shardbench.cost.published.steps import all_reduce_s, step_parts
+from shardbench.cost.published.steps import step_parts
 from shardbench.cost.uncertainty import HeldOutStep, trust
 from shardbench.model.machine import Machine, Trust
 from shardbench.model.machine_file import scaled

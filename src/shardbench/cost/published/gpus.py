@@ -10,12 +10,12 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-from pydantic import PositiveFloat, TypeAdapter
+from pydantic import NonNegativeFloat, PositiveFloat, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.serialise import STRICT
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
-from shardbench.model.machine import Machine, MatrixConstants
+from shardbench.model.machine import Machine, MatrixConstants, NcclConstants
 from shardbench.model.machine_file import load_machine
 
 
@@ -40,6 +40,8 @@ class DataSheet:
     link: PositiveFloat
     """One direction of a GPU's links to the others of its node."""
     fabric: Literal["nvlink", "pcie"]
+    switch: NonNegativeFloat = 0.0
+    """Share of the links' rate that nccl expects of all-reduces in the node's switches; 0 where they add nothing up."""
     nic: PositiveFloat
     network: Literal["infiniband", "efa"] = "infiniband"
     fp32: PositiveFloat
@@ -98,10 +100,13 @@ def rates(sheet: DataSheet, shares: Mapping[str, float]) -> dict[str, float]:
         "dispatch": shares["dispatch_s"],
         "bag_step": shares["bag_step_s"],
         "intra_bandwidth": 1e9 * sheet.link * shares[sheet.fabric],
-        "inter_bandwidth": 1e9 * sheet.nic * shares["nic"],
+        # What goes across passes the links of the node as well.
+        "inter_bandwidth": min(1e9 * sheet.nic * shares["nic"], 1e9 * sheet.link * shares[sheet.fabric]),
         "intra_latency": shares["node_latency_s"],
         "inter_latency": shares[f"{sheet.network}_latency_s"],
         "peer_latency": shares["peer_latency_s"],
+        "collective_call": shares["collective_call_s"],
+        "switch_reduction": sheet.switch,
         "dense_rate": 1e12 * sheet.fp32 * shares["product_fp32"],
         # Without TF32 such products run as FP32.
         "dense_tf32_rate": 1e12 * sheet.tf32 * (tensor if sheet.tf32 > sheet.fp32 else shares["product_fp32"]),
@@ -145,4 +150,5 @@ def with_shares(name: str, shares: Mapping[str, float]) -> Machine:
     matrix = MatrixConstants(
         dense_tf32_flop_per_s=gpu_rates["dense_tf32_rate"], dense_half_flop_per_s=gpu_rates["dense_half_rate"]
     )
-    return replace(machine, constants=constants, matrix=matrix)
+    nccl = NcclConstants(call_s=gpu_rates["collective_call"], switch_ratio=gpu_rates["switch_reduction"])
+    return replace(machine, constants=constants, matrix=matrix, nccl=nccl)

@@ -9,7 +9,7 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.cost.accounting import INDEX_BYTES
-from shardbench.cost.collectives import Calls, Collective, collective_s, node_reduction, pairwise, world_reduction
+from shardbench.cost.collectives import Collective, all_reduce_s, captured, collective_s, node_reduction, pairwise
 from shardbench.cost.costmodel import backward_work_s, copy_bytes_per_s, forward_work_s
 from shardbench.cost.dense import PRODUCTS, Format, Product, products_s
 from shardbench.cost.executor import executor
@@ -28,8 +28,6 @@ from shardbench.model.table import Precision
 
 HOST_CALLS = 6
 """Collectives that a host starts on several GPUs: splits, lengths, lookups, vectors, gradients and an all-reduce."""
-RING_CALLS = 4.0
-"""Exchanges that an all-reduce waits for: its two rings' steps follow one another, those of an exchange do not."""
 FILL = 2.0
 """Steps that the begin of a timed run takes beside its own: 269 of 323 ms a step are one iteration (PR 3807)."""
 FREQUENT_ROWS = 8192
@@ -201,6 +199,7 @@ def step_parts(step: PublishedStep, machine: Machine, shares: Mapping[str, float
     software, model, placed = executor(step.executor), published().models[step.model], place(step)
     topology = replace(machine.topology, nodes=step.nodes, devices_per_node=step.gpus // step.nodes)
     machine = replace(machine, topology=topology)
+    machine = captured(machine) if software.graph else machine
     constants = machine.constants
     width = Precision(step.exchange).bytes
     samples = step.batch_size / step.gpus
@@ -248,12 +247,6 @@ def step_parts(step: PublishedStep, machine: Machine, shares: Mapping[str, float
     floor = 0.0 if software.graph else host_s * software.host_ratio
     parts = replace(parts, floor=max(0.0, floor - parts.total))
     return replace(parts, fill=parts.total * FILL / step.batches) if step.batches else parts
-
-
-def all_reduce_s(payload: float, machine: Machine) -> float:
-    """Return the seconds of an all-reduce of ``payload`` bytes on each rank."""
-    reduction = world_reduction(payload, 2.0, machine.topology)
-    return collective_s(reduction.called(Calls(world=RING_CALLS)), machine)
 
 
 def with_vectors_of(load: Load, width: int) -> Load:
