@@ -202,22 +202,6 @@ Drawn = tuple[Point, Family, Floats]
 """A held-out point of a family, with the log(ms) of its draws, [DRAWS]."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Coverage:
-    """Counts of the held-out points of a family, one of each measurement, for which the draws are right."""
-
-    points: int
-    in_band: int
-    """Points whose published time lies within the 95 % band."""
-    pairs: int
-    ratios_in_band: int
-    """Pairs whose published ratio lies within the 95 % band of the ratio."""
-    sure: int
-    """Pairs of which the draws say that they know which is slower."""
-    right: int
-    """Pairs of these for which the draws are right."""
-
-
 def one_group(point: Point, family: Family) -> str:
     """Let every two points be a pair."""
     del point, family
@@ -229,21 +213,21 @@ def alike(point: Point, family: Family) -> str:
     return plan_of(point)[0] if isinstance(point, PublishedStep) else family.title
 
 
-def coverage(points: Sequence[Drawn], common: Callable[[Point, Family], str] = one_group) -> Coverage:
-    """Hold the draws against points of one measurement each; pairs have something in common and differ by DIFFERENT."""
+def coverage(
+    points: Sequence[Drawn], common: Callable[[Point, Family], str] = one_group, machine: str = "", quantity: str = ""
+) -> tuple[TrustCounts, int]:
+    """Hold the draws against points of one measurement each; pairs have something in common and differ by DIFFERENT.
+
+    Return the counts, and of how many pairs the published ratio lies within the 95 % band of the ratio.
+    """
     times = [(common(p, family), drawn, math.log(p.published_ms)) for p, family, drawn in points]
     every = [(a - b, x - y) for (i, a, x), (j, b, y) in combinations(times, 2) if i == j]
     pairs = [(drawn, real) for drawn, real in every if abs(real) > math.log(DIFFERENT)]
     slower = [(float(np.mean(drawn > 0)), real > 0) for drawn, real in pairs]
-    outcomes = [(p > 0.5) == real for p, real in slower if sure(p)]
-    return Coverage(
-        points=len(times),
-        in_band=sum(_holds(drawn, real) for _, drawn, real in times),
-        pairs=len(pairs),
-        ratios_in_band=sum(_holds(drawn, real) for drawn, real in pairs),
-        sure=len(outcomes),
-        right=sum(outcomes),
-    )
+    orders = [(sure(p), (p > 0.5) == real) for p, real in slower]
+    inside = [_holds(drawn, real) for _, drawn, real in times]
+    counts = TrustCounts.of("published", machine, quantity, inside, orders)
+    return counts, sum(_holds(drawn, real) for drawn, real in pairs)
 
 
 def firsts(family: str) -> list[tuple[Point, Family]]:
@@ -267,13 +251,8 @@ def trust_csv() -> str:
             if isinstance(point, kind) and family.fitted:
                 of_machines.setdefault(machine_of(point, family), []).append((point, family, drawn))
         for machine, points in sorted(of_machines.items()):
-            cover = coverage(points, alike)
-            lines.append(
-                TrustCounts(
-                    backend="published", machine=machine, quantity=quantity, points=cover.points, inside=cover.in_band,
-                    pairs=cover.pairs, sure=cover.sure, right=cover.right,
-                ).cells()
-            )  # fmt: skip
+            counts, _ = coverage(points, alike, machine, quantity)
+            lines.append(counts.cells())
     return csv_text(COLUMNS, lines)
 
 
@@ -300,8 +279,8 @@ def markdown() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name in published().families:
-        c = coverage(drawn_firsts(name))
-        lines.append(f"| {name} | {c.points} | {c.in_band} | {c.pairs} | {c.ratios_in_band} | {c.sure} | {c.right} |")
+        c, ratios = coverage(drawn_firsts(name))
+        lines.append(f"| {name} | {c.points} | {c.inside} | {c.pairs} | {ratios} | {c.sure} | {c.right} |")
     return "\n".join(lines)
 
 

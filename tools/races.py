@@ -25,9 +25,12 @@ from shardbench.advice.best_plan import Candidate
 from shardbench.advice.race import race
 from shardbench.advice.race_round import RaceOptions, ratio_to_control
 from shardbench.base.atomic import write_atomically
+from shardbench.base.host import load
 from shardbench.base.statistics import pooled_noise
-from shardbench.calibrate.correction import mape, step_errors
+from shardbench.calibrate.correction import RacedPlan, Trials, corrected, off_pct, raced_plans
 from shardbench.cli.progress import progress
+from shardbench.model.calibrated import chip_of
+from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
@@ -98,7 +101,7 @@ PROBLEMS = (
 
 
 def run(results: Path, only: Sequence[str]) -> None:
-    """Race the problems by the user's command, which corrects a machine file, then time all plans afresh."""
+    """Race the problems by the user's command, then time all plans afresh."""
     for problem in PROBLEMS:
         if only and problem.name not in only:
             continue
@@ -115,10 +118,8 @@ def _race(problem: Raced, results: Path) -> None:
     command = [
         "shardbench", "plan", tables, problem.machine, "--workload", problem.workload, "--budget", str(PLAN_S),
         "--race", "--race-s", str(RACE_S), "--results", str(results), "--json",
-        "--update", str(results / "machines" / problem.name / f"{problem.machine}.toml"),
     ]  # fmt: skip
     print(" ".join(command), flush=True)
-    (results / "machines" / problem.name).mkdir(parents=True, exist_ok=True)
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     write_atomically(answer_file, json.dumps(json.loads(answer), indent=1, sort_keys=True) + "\n")
 
@@ -285,21 +286,30 @@ def _race_row(problem: Raced, results: Path, plans: pd.DataFrame) -> dict[str, o
 def _corrections(
     raced: Sequence[Raced], checks: Mapping[str, Mapping[str, tuple[Plan, list[Record]]]], results: Path
 ) -> Iterator[dict[str, object]]:
-    """Yield how far whole steps are off on a problem's tables, as shipped and corrected by the race of another one."""
+    """Yield how far whole steps are off on a problem's tables, as shipped and corrected by the plans of another one."""
+    questions = {problem.name: _question(problem, results) for problem in raced}
+    trials = {
+        name: [(plan, record) for plan, records in checks[name].values() for record in records] for name in questions
+    }
+    machines = {name: _corrected(question, trials[name], results) for name, question in questions.items()}
     for judged in raced:
-        question = _question(judged, results)
-        trials = [(plan, record) for plan, records in checks[judged.name].values() for record in records]
-        before = step_errors(question.problem.machine, question, trials)
+        plans = raced_plans(questions[judged.name], trials[judged.name])
+        before = questions[judged.name].problem.machine
         for by in raced:
             if by.name != judged.name and by.machine == judged.machine:
-                corrected = load_machine(str(results / "machines" / by.name / f"{judged.machine}.toml"))
-                after = step_errors(corrected, question, trials)
+                after = machines[by.name]
                 yield {
-                    "machine": judged.machine, "corrected_by": by.name, "judged_on": judged.name, "plans": len(before),
-                    "n": len(trials), "n_counts": "process groups", "step_mape_before_pct": mape(before),
-                    "step_mape_after_pct": mape(after), "bias_before_pct": _bias(before),
-                    "bias_after_pct": _bias(after), "tau_before": _tau(before), "tau_after": _tau(after),
+                    "machine": judged.machine, "corrected_by": by.name, "judged_on": judged.name, "plans": len(plans),
+                    "n": sum(len(plan.steps_s) for plan in plans), "n_counts": "process groups",
+                    "step_mape_before_pct": off_pct(plans, before), "step_mape_after_pct": off_pct(plans, after),
+                    "bias_before_pct": _bias(plans, before), "bias_after_pct": _bias(plans, after),
+                    "tau_before": _tau(plans, before), "tau_after": _tau(plans, after),
                 }  # fmt: skip
+
+
+def _corrected(question: CountedQuestion, trials: Trials, results: Path) -> Machine:
+    machine, environment = question.problem.machine, load(results, trials[0][1].environment)
+    return corrected(machine, question, trials, chip=chip_of(environment, machine.device)).machine
 
 
 def _question(raced: Raced, results: Path) -> CountedQuestion:
@@ -308,13 +318,13 @@ def _question(raced: Raced, results: Path) -> CountedQuestion:
     return CountedQuestion(problem, DrawnBatches(workload, workload.test_batches), workload.dense, 10)
 
 
-def _bias(steps: Sequence[tuple[float, float]]) -> float:
-    return 100.0 * float(np.mean([predicted / measured - 1.0 for predicted, measured in steps]))
+def _bias(plans: Sequence[RacedPlan], machine: Machine) -> float:
+    return 100.0 * float(np.mean([math.expm1(plan.step.log_error(machine)) for plan in plans]))
 
 
-def _tau(steps: Sequence[tuple[float, float]]) -> float:
-    predicted, measured = np.array(steps).T
-    return float(kendalltau(predicted, measured).statistic)
+def _tau(plans: Sequence[RacedPlan], machine: Machine) -> float:
+    predicted = [plan.step.predicted_s(machine) for plan in plans]
+    return float(kendalltau(predicted, [plan.step.measured_s for plan in plans]).statistic)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -101,17 +101,9 @@ def _finish(
     for name, (with_it, bare) in ({} if without is None else without).items():
         sources[name] += f"; kernels by themselves, held out: {with_it:.1f} % with this term, {bare:.1f} % without"
     sources["hbm_bytes_per_s"] = f"{measured_on(chip)}, plain copy of 128 MiB, read and written"
-    constants = best_fit.machine.constants
     if measured.cache_bytes is not None:
         sources["cache_bytes"] = "reported by the system (doctor --calibrate): a rank's share of the last-level cache"
     if measured.machine.device == "cpu":
-        gather = _rounded_down(constants.hbm_bytes_per_s * constants.gather_efficiency_ratio)
-        # The model writes UVM rows back while it reads others. One memory does both here: at the full
-        # rate UVM would look faster than HBM, and planners would move tables there.
-        constants = replace(
-            constants, uvm_bytes_per_s=gather / 2.0, host_bytes_per_s=gather, dispatch_s=0.0, bag_step_s=0.0,
-            host_launch_s=constants.launch_s, host_table_s=constants.table_s,
-        )  # fmt: skip
         same = f"{measured_on(chip)}: the same memory as hbm"
         sources["uvm_bytes_per_s"] = f"{same}, half its gather rate, as reads and writes share it"
         sources["host_bytes_per_s"] = f"{same}, at its gather rate"
@@ -120,25 +112,42 @@ def _finish(
         sources["bag_step_s"] = f"{measured_on(chip)}: one thread reads bag after bag, so that no tail is left"
         sources["dispatch_s"] = f"{measured_on(chip)}: nothing hides it on a CPU, it is part of launch"
     if measured.machine.topology.nodes > 1:
-        constants = replace(
-            constants, intra_bytes_per_s=constants.inter_bytes_per_s, intra_latency_s=constants.inter_latency_s
-        )
         same_link = f"{measured_on(chip)}: its nodes are emulated, the link inside them is the one between them"
         sources |= {"intra_bytes_per_s": same_link, "intra_latency_s": same_link}
-    if constants.inter_bytes_per_s > constants.intra_bytes_per_s:
-        constants = replace(constants, inter_bytes_per_s=constants.intra_bytes_per_s)
+    constants, machine = best_fit.machine.constants, with_ties(best_fit.machine)
+    if constants.inter_bytes_per_s > machine.constants.intra_bytes_per_s:
         sources["inter_bytes_per_s"] = f"{NOT_MEASURED} on one node: no faster than inside it"
-    if constants.inter_latency_s < constants.intra_latency_s:
-        constants = replace(constants, inter_latency_s=constants.intra_latency_s)
+    if constants.inter_latency_s < machine.constants.intra_latency_s:
         sources["inter_latency_s"] = f"{NOT_MEASURED} on one node: no lower than inside it"
     errors = base.machine.errors | {name: _error(name, source, best_fit) for name, source in sources.items()}
     errors = {name: error for name, error in errors.items() if name in base.machine.errors}
-    machine = replace(best_fit.machine, constants=constants, errors=errors, dense_steps=dense_steps(measured))
+    machine = replace(machine, errors=errors, dense_steps=dense_steps(measured))
     machine = replace(machine, trust=trust_in(machine, measured))
     if base.own:
         return machine, sources
     topology, of_memory = _capacities(machine)
     return replace(machine, topology=topology), sources | of_memory
+
+
+def with_ties(machine: Machine) -> Machine:
+    """Return the machine with those constants set that follow others: on a CPU, on emulated nodes, between nodes."""
+    constants = machine.constants
+    if machine.device == "cpu":
+        gather = _rounded_down(constants.hbm_bytes_per_s * constants.gather_efficiency_ratio)
+        # The model writes UVM rows back while it reads others. One memory does both here: at the full
+        # rate UVM would look faster than HBM, and planners would move tables there.
+        constants = replace(
+            constants, uvm_bytes_per_s=gather / 2.0, host_bytes_per_s=gather, dispatch_s=0.0, bag_step_s=0.0,
+            host_launch_s=constants.launch_s, host_table_s=constants.table_s,
+        )  # fmt: skip
+        if machine.topology.nodes > 1:
+            constants = replace(
+                constants, intra_bytes_per_s=constants.inter_bytes_per_s, intra_latency_s=constants.inter_latency_s
+            )
+    inter_bytes_per_s = min(constants.inter_bytes_per_s, constants.intra_bytes_per_s)
+    inter_latency_s = max(constants.inter_latency_s, constants.intra_latency_s)
+    constants = replace(constants, inter_bytes_per_s=inter_bytes_per_s, inter_latency_s=inter_latency_s)
+    return replace(machine, constants=constants)
 
 
 def trust_in(machine: Machine, measured: Measurements) -> Trust | None:
@@ -182,7 +191,7 @@ def _memory_bytes(order: Order) -> int:
 
 
 def _source(name: str, chip: str, quality: dict[str, Quality]) -> str:
-    kind = kind_of(name, quality)
+    kind = _kind_of(name, quality)
     kind_quality = quality[kind]
     return f"{measured_on(chip)}, {kind_quality.n} points ({kind}), median error {kind_quality.median_pct:.1f} %"
 
@@ -191,12 +200,12 @@ def _error(name: str, source: str, best_fit: Fit) -> float:
     """Return a new constant's error factor: the RMS error of times left out of the fit, or of all where none was."""
     if source.startswith(NOT_MEASURED):
         return GUESSED_ERROR
-    kind = kind_of(name, best_fit.quality)
+    kind = _kind_of(name, best_fit.quality)
     quality = best_fit.held_out.get(kind, best_fit.quality[kind])
     return max(1.01, round(quality.factor, 2))
 
 
-def kind_of(name: str, quality: dict[str, Quality]) -> str:
+def _kind_of(name: str, quality: dict[str, Quality]) -> str:
     """Return the kind of time that tells the error of a constant, of those that ``quality`` has."""
     # No random plan has rows in UVM: kernels by themselves tell of it.
     kind = "embedding" if name == "uvm_bytes_per_s" else IN_STEP_KINDS.get(name, _OF_KERNELS)

@@ -11,6 +11,7 @@ from shardbench.base.arrays import Floats
 from shardbench.calibrate.session import KernelTime, Measurements, PlanTime
 from shardbench.cost.costmodel import StepTime, backward_s, forward_s, step_time
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
+from shardbench.cost.uncertainty import HeldOutStep
 from shardbench.model.machine import Constants, Machine
 from shardbench.model.machine_file import GPU_FIELDS
 
@@ -32,7 +33,7 @@ _STEP = 1.05
 """Factor by which a constant is moved to see whether the predictions depend on it."""
 _RANGE = 20.0
 """A constant stays within this factor of its starting value."""
-_STEP_WEIGHT = 2.0
+STEP_WEIGHT = 2.0
 """Weight of a whole step, and of the phases that it is made of 1: what trials measure."""
 _KERNEL = 0.2
 """Weight of kernels by themselves: in a step, between copies and other tables' rows, they meet colder caches."""
@@ -65,6 +66,12 @@ class Residual:
         """Return log(predicted / measured) on a machine."""
         return float(np.log(max(self.predicted_s(machine), _TINY_S) / self.measured_s))
 
+    def held_out(self, machine: Machine) -> HeldOutStep:
+        """Return the time beside its prediction on a machine that was fitted to others."""
+        return HeldOutStep(
+            tables=self.name, predicted_ms=1e3 * self.predicted_s(machine), measured_ms=1e3 * self.measured_s
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
@@ -96,55 +103,39 @@ def fit(measured: Measurements) -> Fit:
     The memory stream is taken as measured; every other constant on which a prediction depends
     is fitted, starting from the machine's value or from a direct measurement.
     """
-    start, direct = _start(measured)
-    times = residuals(measured)
-    weighted = [residual for residual in times if residual.weight]
-    names = _sensitive(start, weighted, _fitted(start))
-    machine = _solve(start, names, weighted, _prior_weights(names, direct))
+    return fit_times(*_start(measured), residuals(measured))
+
+
+def fit_times(start: Machine, prior_weights: Mapping[str, float], times: Sequence[Residual]) -> Fit:
+    """Move constants of ``start`` to what the weighted times say, as far as ``prior_weights`` by name let them.
+
+    Constants on which no weighted time depends stay; times of weight 0 judge the fit.
+    """
+    weighted = [time for time in times if time.weight]
+    names = _sensitive(start, weighted, prior_weights)
+    machine = _solve(start, names, weighted, prior_weights)
     return Fit(
         machine=machine,
         fitted=tuple(names),
         quality=_quality(weighted, machine),
-        held_out=_quality([r for r in times if not r.weight], machine),
+        held_out=_quality([time for time in times if not time.weight], machine),
     )
 
 
-def refit(
-    start: Machine, errors: Mapping[str, float], times: Sequence[Residual], tied: Callable[[Machine], Machine]
-) -> tuple[Fit, dict[str, Machine]]:
-    """Move constants from their values to what times of plans say, as far as the errors of these values allow.
-
-    ``errors`` are factors above 1, by name, of the constants that may move; ``tied`` sets what follows other constants.
-    Every second plan is held out from a fit that predicts it, and so are the others. Return the fit to all plans, with
-    held-out errors of all, and by plan the machine that its own half had no part in.
-    """
-
-    def solve(subset: Sequence[Residual]) -> tuple[list[str], Machine]:
-        names = _sensitive(start, subset, errors, tied)
-        # A constant that moved by its error counts as a time that is off by _TAIL.
-        return names, _solve(start, names, subset, np.array([_TAIL / np.log(errors[name]) for name in names]), tied)
-
-    plans = list(dict.fromkeys(time.name for time in times))
-    without: dict[str, Machine] = {}
-    for half in (plans[::2], plans[1::2]):
-        _, machine = solve([time for time in times if time.name not in half])
-        without |= dict.fromkeys(half, machine)
-    names, machine = solve(times)
-    held_out = _by_kind(times, [time.log_error(without[time.name]) for time in times])
-    return Fit(machine=machine, fitted=tuple(names), quality=_quality(times, machine), held_out=held_out), without
+def weights_of(errors: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights of constants' values whose ``errors``, as factors, are known; one of 1 does not move."""
+    # A constant that moved by its error counts as a time that is off by _TAIL.
+    return {name: _TAIL / float(np.log(error)) for name, error in errors.items() if error > 1.0 and name in _FITTED}
 
 
-def _fitted(machine: Machine) -> frozenset[str]:
-    """Return the constants that a calibration of the machine fits."""
-    return _FITTED.difference(GPU_FIELDS) if machine.device == "cpu" else _FITTED
-
-
-def _start(measured: Measurements) -> tuple[Machine, frozenset[str]]:
-    """Return the machine that the fit starts from, and which of its constants a measurement gave."""
+def _start(measured: Measurements) -> tuple[Machine, dict[str, float]]:
+    """Return the machine that the fit starts from, and how much the values of its constants weigh."""
     # A plain copy is the one rate that needs no model.
     direct = direct_constants(measured)
     guesses = CPU_START if measured.machine.device == "cpu" else {}
-    return _with(measured.machine, **_constants_of(measured.machine, guesses | direct)), frozenset(direct)
+    fitted = _FITTED.difference(GPU_FIELDS) if measured.machine.device == "cpu" else _FITTED
+    weights = {name: _MEASURED if name in direct else _GUESSED for name in fitted}
+    return _with(measured.machine, **_constants_of(measured.machine, guesses | direct)), weights
 
 
 def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str, tuple[float, float]]:
@@ -154,43 +145,33 @@ def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str,
     """
     kernels = [time for kernel in measured.kernels for time in _of_kernel(kernel)]
     # The little that kernels weigh beside steps would leave the guesses as they are.
-    weighted = [replace(time, weight=time.weight / _KERNEL) for time in kernels if time.weight]
-    judged = [time for time in kernels if not time.weight and time.what == "embedding"]
-    start, direct = _start(measured)
+    times = [replace(time, weight=time.weight / _KERNEL) for time in kernels]
+    start, prior_weights = _start(measured)
 
     def error_pct(start: Machine) -> float:
-        names = _sensitive(start, weighted, _fitted(start))
-        machine = _solve(start, names, weighted, _prior_weights(names, direct))
-        return _quality(judged, machine)["embedding"].median_pct
+        return fit_times(start, prior_weights, times).held_out["embedding"].median_pct
 
-    terms = [term for term in CPU_TERMS if term in fitted] if judged else []
+    is_judged = any(not time.weight for time in times)
+    terms = [term for term in CPU_TERMS if term in fitted] if is_judged else []
     whole = error_pct(start) if terms else 0.0
     return {term: (whole, error_pct(_with(start, **{term: 0.0}))) for term in terms}
 
 
-def _prior_weights(names: Sequence[str], direct: Collection[str]) -> Floats:
-    """Return the weights of starting values, [names]; ``direct`` ones start from a measurement."""
-    return np.array([_MEASURED if name in direct else _GUESSED for name in names])
-
-
 def _solve(
-    start: Machine,
-    names: Sequence[str],
-    times: Sequence[Residual],
-    prior_weights: Floats,
-    tied: Callable[[Machine], Machine] = lambda machine: machine,
+    start: Machine, names: Sequence[str], times: Sequence[Residual], prior_weights: Mapping[str, float]
 ) -> Machine:
     """Return the machine with the constants ``names`` fitted to the times; their values count by ``prior_weights``."""
     if not names:
         return start
+    weights = np.array([prior_weights[name] for name in names])
     prior = np.log([getattr(start.constants, name) for name in names])
 
     def at(values: Floats) -> Machine:
-        return tied(_with(start, **dict(zip(names, values.tolist()))))
+        return _with(start, **dict(zip(names, values.tolist())))
 
     def errors(logs: Floats) -> Floats:
         machine = at(np.exp(logs))
-        return np.concatenate([[r.weight * r.log_error(machine) for r in times], prior_weights * (logs - prior)])
+        return np.concatenate([[r.weight * r.log_error(machine) for r in times], weights * (logs - prior)])
 
     lower = prior - np.log(_RANGE)
     upper = np.asarray([0.0 if _is_share(start, name) else np.inf for name in names])
@@ -291,52 +272,33 @@ def _of_plan(time: PlanTime, on: Machine) -> list[Residual]:
     times_ms |= {(name, None): time.work_ms[name] for name in exchanges}
     times_ms[StepPhase.DENSE, None] = time.work_ms[StepPhase.DENSE] + time.work_ms[StepPhase.UPDATE]
     times_ms[STEP, None] = time.step_ms
-    return in_step(
-        f"plan of {case.group}",
-        times_ms,
-        lambda machine: step_time(time.traffic, machine, case.dense, tables, case.batch_size),
-        on.topology.world_size,
-        0.0 if case.held_out else 1.0,
-    )
-
-
-def in_step(
-    name: str,
-    times_ms: Mapping[tuple[str, int | None], float],
-    step: Callable[[Machine], StepTime],
-    world: int,
-    weight: float = 1.0,
-) -> list[Residual]:
-    """Put times of a plan on ``world`` ranks beside what ``step`` says of them.
-
-    ``times_ms`` are by phase, or ``STEP``, and by rank for kernels; None for what is one time for all ranks.
-    """
     last: list[tuple[Machine, StepTime]] = []
 
-    def on(machine: Machine) -> StepTime:
+    def step_on(machine: Machine) -> StepTime:
         # All times of a plan are asked for on one machine before the next.
         if not last or last[0][0] is not machine:
-            last[:] = [(machine, step(machine))]
+            step = step_time(time.traffic, machine, case.dense, tables, case.batch_size)
+            last[:] = [(machine, step)]
         return last[0][1]
 
-    def predicted_ms(time: StepTime, kind: str, rank: int | None) -> float:
+    def predicted_ms(step: StepTime, kind: str, rank: int | None) -> float:
         if kind == STEP:
-            return time.step_ms
+            return step.step_ms
         if rank is not None:
-            return float((time.forward_ms if kind == StepPhase.LOOKUP else time.backward_ms)[rank])
+            return float((step.forward_ms if kind == StepPhase.LOOKUP else step.backward_ms)[rank])
         # Data-parallel gradients are all-reduced while the tables' backward pass runs, and waited for there.
-        beside = time.phases_ms[StepPhase.ALL_REDUCE] if kind == StepPhase.OUTPUT_BACKWARD else 0.0
-        return time.phases_ms[StepPhase(kind)] + beside
+        beside = step.phases_ms[StepPhase.ALL_REDUCE] if kind == StepPhase.OUTPUT_BACKWARD else 0.0
+        return step.phases_ms[StepPhase(kind)] + beside
 
     def residual(kind: str, rank: int | None, measured_ms: float) -> Residual:
         # The ranks' kernels count as one phase.
-        share = _STEP_WEIGHT if kind == STEP else 1.0 if rank is None else 1.0 / world
+        share = STEP_WEIGHT if kind == STEP else 1.0 if rank is None else 1.0 / on.topology.world_size
         return Residual(
             what=STEP if kind == STEP else f"{kind} in step",
-            name=name,
+            name=f"plan of {case.group}",
             measured_s=1e-3 * measured_ms,
-            predicted_s=lambda machine: 1e-3 * predicted_ms(on(machine), kind, rank),
-            weight=weight * share,
+            predicted_s=lambda machine: 1e-3 * predicted_ms(step_on(machine), kind, rank),
+            weight=0.0 if case.held_out else share,
         )
 
     return [residual(kind, rank, ms) for (kind, rank), ms in times_ms.items()]
@@ -363,12 +325,7 @@ def _seconds(ms: float, floor_ms: float) -> float:
     return 1e-3 * max(ms - floor_ms, 0.1 * ms)
 
 
-def _sensitive(
-    machine: Machine,
-    times: Sequence[Residual],
-    among: Collection[str],
-    tied: Callable[[Machine], Machine] = lambda machine: machine,
-) -> list[str]:
+def _sensitive(machine: Machine, times: Sequence[Residual], among: Collection[str]) -> list[str]:
     """Return the constants that move a prediction: the cost model, not a list here, says what can be fitted."""
     before = np.asarray([r.log_error(machine) for r in times])
     names = []
@@ -378,7 +335,7 @@ def _sensitive(
         if not value or field.name not in among:
             continue
         # A ratio of 1 may only go down.
-        moved = tied(_with(machine, **{field.name: value / _STEP}))
+        moved = _with(machine, **{field.name: value / _STEP})
         after = np.asarray([r.log_error(moved) for r in times])
         if np.abs(after - before).max(initial=0.0) > 1e-6:
             names.append(field.name)
@@ -386,13 +343,9 @@ def _sensitive(
 
 
 def _quality(times: Sequence[Residual], machine: Machine) -> dict[str, Quality]:
-    return _by_kind(times, [time.log_error(machine) for time in times])
-
-
-def _by_kind(times: Sequence[Residual], errors: Sequence[float]) -> dict[str, Quality]:
     logs: dict[str, list[float]] = {}
-    for time, error in zip(times, errors):
-        logs.setdefault(time.what, []).append(error)
+    for time in times:
+        logs.setdefault(time.what, []).append(time.log_error(machine))
     return {what: _quality_of(np.array(several)) for what, several in logs.items()}
 
 

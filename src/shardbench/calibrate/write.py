@@ -32,7 +32,6 @@ NOT_MEASURED = "not measured"
 CALIBRATED_BY = "shardbench doctor --calibrate; run it again with --force rather than edit it"
 CORRECTED_BY = "shardbench plan --race --update; race again rather than edit it"
 JUDGED = "calibrated: RMS error of the times that took no part in the fit (of all where none was left)"
-RACED = "as before the race, or more: RMS error of times of half of the plans as predicted by the other half"
 _GUESS = "assumption: a factor 2, nothing judges it"
 
 
@@ -105,12 +104,12 @@ def write_machine(
     sources: dict[str, str],
     *,
     by: str = CALIBRATED_BY,
-    judged: str = JUDGED,
+    judged: str | None = JUDGED,
 ) -> None:
     """Write the machine file whole or not at all, after reading it back.
 
-    ``sources`` says, by field name, where a new number comes from, ``judged`` where the errors of these do, and ``by``
-    what wrote it; all else keeps the base's.
+    ``sources`` says, by field name, where a new number comes from, ``judged`` where the errors of these do (None: they
+    are the base's), and ``by`` what wrote it; all else keeps the base's.
     """
     text = machine_toml(base, machine, sources, by=by, judged=judged)
     parse_machine(text, str(out))
@@ -123,7 +122,7 @@ def machine_toml(
     sources: dict[str, str],
     *,
     by: str = CALIBRATED_BY,
-    judged: str = JUDGED,
+    judged: str | None = JUDGED,
 ) -> str:
     """Write the text of a machine file; the arguments are those of ``write_machine``."""
     lines = [
@@ -143,19 +142,20 @@ def machine_toml(
             lines += ["", f"[constants.{key}]", *_base_constant(key, base, machine)]
     measured = f"{measured_on(chip_of(Environment.here(), machine.device))}, the control plan's step"
     for key, seconds in sorted(machine.dense_steps.items()):
-        source = sources.get(key, base.dense_sources.get(key, measured))
+        source = base.dense_sources.get(key, measured)
         lines += ["", f'[dense_steps."{key}"]', f"ms = {1e3 * seconds:.4g}", f'source = "{_quoted(source)}"']
     if machine.trust is not None:
         lines += ["", *trust_lines(machine.trust)]
     return "\n".join(lines) + "\n"
 
 
-def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str], judged: str) -> list[str]:
+def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str], judged: str | None) -> list[str]:
     name, dimension = _FIELDS[key]
     if name in sources:
         holder = machine.constants if hasattr(machine.constants, name) else machine.topology
         value, unit = in_unit(getattr(holder, name), dimension)
-        error_source = _GUESS if sources[name].startswith(NOT_MEASURED) else judged
+        of_base = base.constants[key].get("error_source", "")
+        error_source = _GUESS if sources[name].startswith(NOT_MEASURED) else of_base if judged is None else judged
         return [*_stated(value, unit, sources[name]), *_error(name, machine, error_source)]
     return _base_constant(key, base, machine)
 

@@ -108,7 +108,7 @@ class RaceRequest:
     def _update_machine(
         self, race_result: "RaceResult", search: "PlanSearch", workload: "Workload", options: "RaceOptions"
     ) -> list[str]:
-        """Correct the machine file by all trials that ended well; say what changed."""
+        """Correct the machine file by all trials that ended well; say how far off it was and is."""
         from shardbench.calibrate.correction import update_file  # noqa: PLC0415
         from shardbench.trials.simulate import CountedQuestion  # noqa: PLC0415
         from shardbench.workloads.materialise import DrawnBatches  # noqa: PLC0415

@@ -237,6 +237,14 @@ def merge_plans(points: Sequence[PredictedTime]) -> list[PredictedTime]:
     ]
 
 
+def by_condition(points: Iterable[PredictedTime]) -> list[list[PredictedTime]]:
+    """Return the times of each group, in the order of conditions: only within a group are plans compared."""
+    groups: dict[Condition, list[PredictedTime]] = {}
+    for point in points:
+        groups.setdefault(point.condition, []).append(point)
+    return [members for _, members in sorted(groups.items())]
+
+
 def pair_orders(points: Sequence[PredictedTime], predicted: Floats) -> Floats | None:
     """Return how the pairs that differ by more than the noise are predicted: float64 [pairs], always the same pairs.
 

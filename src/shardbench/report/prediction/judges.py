@@ -8,8 +8,14 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.generated import csv_text
-from shardbench.report.groups import Condition
-from shardbench.report.prediction.against_measured import EVERYTHING, STEP, PredictedTime, merge_plans, pair_orders
+from shardbench.report.prediction.against_measured import (
+    EVERYTHING,
+    STEP,
+    PredictedTime,
+    by_condition,
+    merge_plans,
+    pair_orders,
+)
 
 COLUMNS = (
     "workload", "machine", "plans", "pairs", "pairs_beyond_noise", "model_tau", "torchrec_tau", "only_model_right",
@@ -63,21 +69,19 @@ class JudgeComparison:
 def compare_judges(points: Sequence[PredictedTime]) -> list[JudgeComparison]:
     """Compare the judges for each workload and machine, for each workload on several machines, and for all."""
     steps = [p for p in merge_plans(points) if p.key == STEP and p.torchrec_ms is not None and p.counts]
-    groups: dict[Condition, list[PredictedTime]] = {}
-    for point in steps:
-        groups.setdefault(point.condition, []).append(point)
-    by_condition = [_of_group(condition, members) for condition, members in sorted(groups.items())]
+    groups = [_of_group(members) for members in by_condition(steps)]
     rows: list[JudgeComparison] = []
-    for workload in dict.fromkeys(one.workload for one in by_condition):
-        own = [one for one in by_condition if one.workload == workload]
+    for workload in dict.fromkeys(one.workload for one in groups):
+        own = [one for one in groups if one.workload == workload]
         machines = dict.fromkeys(one.machine for one in own)
         rows += [_together([one for one in own if one.machine == machine], workload, machine) for machine in machines]
         if len(machines) > 1:
             rows.append(_together(own, workload, EVERYTHING))
-    return [*rows, _together(by_condition, EVERYTHING, EVERYTHING)] if len(rows) > 1 else rows
+    return [*rows, _together(groups, EVERYTHING, EVERYTHING)] if len(rows) > 1 else rows
 
 
-def _of_group(condition: Condition, members: Sequence[PredictedTime]) -> JudgeComparison:
+def _of_group(members: Sequence[PredictedTime]) -> JudgeComparison:
+    condition = members[0].condition
     judges = [[point.predicted_ms for point in members], [point.torchrec_ms or 0.0 for point in members]]
     orders = [pair_orders(members, np.asarray(steps)) for steps in judges]
     none = np.empty(0)

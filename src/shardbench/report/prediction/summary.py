@@ -10,13 +10,13 @@ import numpy as np
 
 from shardbench.base.generated import csv_text
 from shardbench.cost.phases import KERNELS, StepPhase
-from shardbench.report.groups import Condition
 from shardbench.report.prediction.against_measured import (
     EMBEDDING,
     EVERYTHING,
     EXCHANGE,
     STEP,
     PredictedTime,
+    by_condition,
     merge_plans,
     pair_orders,
     points_csv,
@@ -90,11 +90,11 @@ def summaries(points: Sequence[PredictedTime]) -> list[Summary]:
 
 def _summary(workload: str, points: Sequence[PredictedTime]) -> Summary:
     errors = np.asarray([point.predicted_ms / point.measured_ms - 1.0 for point in points])
-    by_group: dict[Condition, list[PredictedTime]] = {}
-    for point in points:
-        by_group.setdefault(point.condition, []).append(point)
-    orders = [pairs for members in by_group.values() if (pairs := _pairs_beyond_noise(members)) is not None]
-    beyond = sum(count for count, _ in orders) if orders else None
+    groups = by_condition(points)
+    known = [pair_orders(members, np.array([point.predicted_ms for point in members])) for members in groups]
+    # Where the noise of a group is unknown, so are its orders.
+    orders = [order for order in known if order is not None]
+    beyond = sum(map(len, orders)) if orders else None
     chips = {point.calibrated_on for point in points if point.calibrated_on is not None}
     return Summary(
         workload=workload,
@@ -103,20 +103,11 @@ def _summary(workload: str, points: Sequence[PredictedTime]) -> Summary:
         mape_pct=100.0 * float(np.abs(errors).mean()),
         bias_pct=100.0 * float(errors.mean()),
         repeat_mape_pct=_repeat_mape(points),
-        kendall_tau=sum(order for _, order in orders) / beyond if beyond else None,
+        kendall_tau=sum(float(order.sum()) for order in orders) / beyond if beyond else None,
         pairs_beyond_noise=beyond,
-        pairs=sum(comb(len(members), 2) for members in by_group.values()),
+        pairs=sum(comb(len(members), 2) for members in groups),
         calibrated_on="; ".join(sorted(chips)) or None,
     )
-
-
-def _pairs_beyond_noise(points: Sequence[PredictedTime]) -> tuple[int, float] | None:
-    """Count the pairs of one group and quantity that differ by more than the noise, and sum up their order.
-
-    None is returned where the noise is unknown.
-    """
-    orders = pair_orders(points, np.asarray([point.predicted_ms for point in points]))
-    return None if orders is None else (len(orders), float(orders.sum()))
 
 
 def _repeat_mape(points: Sequence[PredictedTime]) -> float | None:

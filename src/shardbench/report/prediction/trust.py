@@ -9,8 +9,15 @@ import numpy as np
 from shardbench.base.generated import csv_text
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.records.trial import Backend
-from shardbench.report.groups import Condition
-from shardbench.report.prediction.against_measured import EMBEDDING, STEP, Key, PredictedTime, merge_plans, pair_orders
+from shardbench.report.prediction.against_measured import (
+    EMBEDDING,
+    STEP,
+    Key,
+    PredictedTime,
+    by_condition,
+    merge_plans,
+    pair_orders,
+)
 
 COLUMNS = ("backend", "machine", "quantity", "points", "inside_pct", "pairs", "pairs_sure", "right_pct")
 TITLE = "How far to trust the model's errors"
@@ -42,6 +49,23 @@ class TrustCounts:
     """Pairs of these whose order the draws call sure."""
     right: int
     """Pairs of these that were measured in that order."""
+
+    @classmethod
+    def of(
+        cls, backend: str, machine: str, quantity: str, inside: Sequence[bool], orders: Sequence[tuple[bool, bool]]
+    ) -> "TrustCounts":
+        """Count points that are inside or not, and pairs whose order the draws call sure, or not, and have right."""
+        claimed = [right for claimed_sure, right in orders if claimed_sure]
+        return cls(
+            backend=backend,
+            machine=machine,
+            quantity=quantity,
+            points=len(inside),
+            inside=sum(inside),
+            pairs=len(orders),
+            sure=len(claimed),
+            right=sum(claimed),
+        )
 
     def cells(self) -> tuple[str, ...]:
         """Write the cells of a line of the table; a share of nothing is empty."""
@@ -91,21 +115,10 @@ def _slowest(points: Iterable[PredictedTime]) -> list[PredictedTime]:
 
 
 def _of_machine(points: Sequence[PredictedTime]) -> TrustCounts:
-    groups: dict[Condition, list[PredictedTime]] = {}
-    for point in points:
-        groups.setdefault(point.condition, []).append(point)
-    orders = [order for members in groups.values() for pair in combinations(members, 2) for order in _orders(*pair)]
-    claimed = [right for claimed_sure, right in orders if claimed_sure]
-    return TrustCounts(
-        backend=Backend.MEASURED.value,
-        machine=points[0].condition.machine,
-        quantity=points[0].key.quantity,
-        points=len(points),
-        inside=sum(low <= p.measured_ms <= high for p in points for low, high in [band([drawn_ms(p)])]),
-        pairs=len(orders),
-        sure=len(claimed),
-        right=sum(claimed),
-    )
+    inside = [low <= p.measured_ms <= high for p in points for low, high in [band([drawn_ms(p)])]]
+    pairs = [pair for members in by_condition(points) for pair in combinations(members, 2)]
+    orders = [order for pair in pairs for order in _orders(*pair)]
+    return TrustCounts.of(Backend.MEASURED.value, points[0].condition.machine, points[0].key.quantity, inside, orders)
 
 
 def _orders(a: PredictedTime, b: PredictedTime) -> list[tuple[bool, bool]]:
