@@ -16,6 +16,8 @@ from shardbench.leaderboard import problems
 from shardbench.leaderboard.studies import STEPS
 from shardbench.model.machine_file import load_machine
 from shardbench.model.table import Precision, StepSchedule
+from shardbench.records.record import Record
+from shardbench.records.trial import Outcome
 from shardbench.report.standing import by_problem, disagreement, table_standings
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
 from shardbench.studies.reproduction import find_reproduction
@@ -156,6 +158,32 @@ def test_measured_rows_stand_beside_by_a_backend_of_their_own() -> None:
     assert set(table.backend) == {"measured"}
     assert table.over_bound_pct.isna().all()
     assert table.sees[0] == "tables"
+
+
+def test_measured_strategies_have_places_that_the_noise_of_all_problems_leaves_open() -> None:
+    def problem(workload: str, **steps: float | None) -> list[Record]:
+        return [
+            make.failed(Outcome.OOM, name, workload=workload, repeat=repeat)
+            if step is None
+            else make.ok(name, (step * share,) * 4, workload=workload, repeat=repeat)
+            for name, step in steps.items()
+            for repeat, share in enumerate((0.98, 1.02))
+        ]
+
+    # On either problem alone b is within the noise of a; it is behind on both. d is the fastest where it ends.
+    records = problem("v", a=10.0, b=10.8, c=20.0, d=9.0) + problem("w", a=10.0, b=10.8, c=20.0, d=None)
+    table = measured_steps(records, 1, {records[0].spec.machine: 2}, {})
+    assert list(table.set_index(["workload", "strategy"]).loc[("w", "b"), ["tie", "over_best_pct"]]) == [
+        "=",
+        pytest.approx(8.0),
+    ]
+    found = scores(table).set_index("strategy")
+    assert dict(found.places) == {"a": "1 to 1", "b": "2 to 2", "c": "3 to 3", "d": "4 to 4"}
+    assert found["rank"].isna().all()
+    alone = scores(
+        measured_steps([one for one in records if one.spec.repeat == 0], 1, {records[0].spec.machine: 2}, {})
+    )
+    assert alone.places.isna().all(), "nothing was repeated"
 
 
 def test_scores_by_hand() -> None:

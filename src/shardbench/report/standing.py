@@ -237,7 +237,7 @@ def throughput_standing(row: Cells) -> Standing:
     same = None if pd.isna(row["same_as_best"]) else bool(row["same_as_best"])
     return _standing(
         row,
-        step_ms=number(row, "step_ms_p50"),
+        step_ms=number(row, "step_ms"),
         vs_best_pct=vs_best_pct,
         same=same,
         p_slower=p_slower,

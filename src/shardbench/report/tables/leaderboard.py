@@ -17,12 +17,12 @@ from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, Row, groups
 from shardbench.report.page.profiles import geometric_mean
-from shardbench.report.standing import RANKS, UNSHARDED, over_pct, ranks_by_judge, table_standings
+from shardbench.report.standing import RANKS, UNSHARDED, is_measured, over_pct, ranks_by_judge, table_standings
 
 STEPS = (
     "version", "family", "workload", "machine", "devices", "fills", "schedule", "precision", "backend", "strategy",
     "budget", "outcome", "step_ms", "over_bound_pct", "over_best_pct", "tie", "p_best", "p_within_1.05",
-    "expected_over_best_pct", "plan_s", "fit_s", "effort_cpu_s", "headroom_pct", "step_ms_low",
+    "expected_over_best_pct", "width_pct", "plan_s", "fit_s", "effort_cpu_s", "headroom_pct", "step_ms_low",
     "step_ms_high", "bound_ms", "bounded_by", "predicted_step_ms", "torchrec_estimate_ms", *RANKS, "n", "role", "sees",
     "moves", "batch_size", "plan_hash", "cause",
 )  # fmt: skip
@@ -34,7 +34,7 @@ NEAR = 1.05
 SURE_BEST = 0.95
 """Share of draws in which a plan has to be the best, alone or with its equals, to be called so."""
 SCORES = (
-    "version", "backend", "budget", "rank", "strategy", "role", "problems", "ok", "expected_within_1.05",
+    "version", "backend", "budget", "rank", "places", "strategy", "role", "problems", "ok", "expected_within_1.05",
     "torchrec_within_1.05", "common", "common_over_best", "expected_best", "surely_best", "best", "bounded",
     "over_bound_geomean", "over_best_geomean", "plan_s", *(f"within_{factor:g}" for factor in FACTORS),
 )  # fmt: skip
@@ -138,9 +138,9 @@ def measured_steps(
 ) -> pd.DataFrame:
     """Return rows of measured trials, as ``steps`` has them, with one budget.
 
-    ``devices`` are by machine, what strategies declare to see by their name. ``over_best_pct`` compares what trials
-    are compared by (their ratio to the control plan of the same ranks), ``tie`` is ``=`` where that is below the noise
-    of so many trials and ``?`` where the noise is unknown. Nothing is proven about measured steps. Times of ranks that
+    ``devices`` are by machine, what strategies declare to see by their name. ``tie`` is ``=`` where a row is not told
+    apart from the best, all compared at once, and ``?`` where the noise is unknown; ``width_pct`` is how far a row must
+    be behind another for that. Nothing is proven about measured steps. Times of ranks that
     share a core are not compared, and are no rows.
     """
     ranked = (group for group in groups(records) if group.compared and group.condition.trains == UNSHARDED)
@@ -173,10 +173,11 @@ def _measured(group: Group, devices: Mapping[str, int], sees: Mapping[str, str])
 
 def _over_best(group: Group, row: Row, best: Row) -> dict[str, Any]:
     """Return the distance to the best row of any role, and whether it is more than the noise."""
-    apart = group.apart(row, best)
+    behind = group.behind(row, best)
     return {
         "over_best_pct": over_pct(group.estimate(row).value, group.estimate(best).value),
-        "tie": "" if row is best else "?" if apart is None else "" if apart else "=",
+        "tie": "" if row is best else "?" if behind is None else "" if behind else "=",
+        "width_pct": group.width_pct,
     }
 
 
@@ -184,8 +185,9 @@ def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
     """Return one row a backend, budget and strategy, from the table of ``steps`` alone; families weigh alike.
 
     ``rank`` is the place among competitors by ``expected_within_1.05``, equal ones share theirs: the share of problems
-    on which a strategy is expected, over the draws of the model, to be at most 5 % over the best; measured, and of
-    older boards, by ``within_1.05``. A problem that a strategy did not end well is outside every factor.
+    on which a strategy is expected, over the draws of the model, to be at most 5 % over the best; of older boards, by
+    ``within_1.05``. A problem that a strategy did not end well is outside every factor. Measured strategies have no
+    rank but ``places``, as ``_places`` says.
     ``torchrec_within_1.05`` is the share of the problems that TorchRec's own estimator has it so near the best that it
     rates. ``common_over_best`` is the quality of plans apart from who ends in time: the geometric mean of expected
     steps over the best's on the ``common`` problems, which all solve who solve three quarters of all; None of who does
@@ -194,7 +196,8 @@ def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
     """
     rows: list[dict[str, object]] = []
     for (backend, budget), part in steps_table.groupby(["backend", "budget"], sort=True):
-        rows += _with_ranks([_score(own, part) | {"backend": backend, "budget": budget} for own in _by_strategy(part)])
+        scored = [_score(own, part) | {"backend": backend, "budget": budget} for own in _by_strategy(part)]
+        rows += _with_places(scored, part) if is_measured(str(backend)) else _with_ranks(scored)
     return pd.DataFrame(rows, columns=list(SCORES))
 
 
@@ -247,6 +250,39 @@ def _with_ranks(rows: list[dict[str, object]]) -> list[dict[str, object]]:
         str(row["strategy"]): 1 + sum(share(other) < share(row) - SAME for other in competing) for row in competing
     }
     return [{**row, "rank": ranks.get(str(row["strategy"]))} for row in ordered]
+
+
+def _with_places(rows: list[dict[str, Any]], part: pd.DataFrame) -> list[dict[str, object]]:
+    places = _places(part)
+    ordered = sorted(rows, key=lambda row: (-row["ok"], row["over_best_geomean"] or np.inf, row["strategy"]))
+    return [{**row, "places": places.get(row["strategy"])} for row in ordered]
+
+
+def _places(part: pd.DataFrame) -> dict[str, str]:
+    """Write the places that measured strategies may have among the competitors, such as ``1 to 4``; {} where unknown.
+
+    Two are told apart where their steps, as a geometric mean over the problems that both ended, differ by more than the
+    noise of these problems leaves open (``width_pct``); who ended fewer problems stands behind.
+    """
+    ok = part[(part["outcome"] == Outcome.OK.value) & (part["role"] == Role.COMPETITOR.value)]
+    if ok.empty or ok["width_pct"].isna().any():
+        return {}
+    keys = ["workload", "machine"]
+    logs = np.log(ok.pivot_table("step_ms", index=keys, columns="strategy"))
+    squares = np.log1p(ok.groupby(keys)["width_pct"].first() / 100.0) ** 2
+
+    def behind(one: str, other: str) -> bool:
+        if logs[one].count() != logs[other].count():
+            return bool(logs[one].count() < logs[other].count())
+        difference = (logs[one] - logs[other]).dropna()
+        return bool(difference.sum() > np.sqrt(squares[difference.index].sum()))
+
+    names = list(logs.columns)
+    return {
+        name: f"{1 + sum(behind(name, other) for other in names)} to "
+        f"{len(names) - sum(behind(other, name) for other in names)}"
+        for name in names
+    }
 
 
 def _problems(rows: pd.DataFrame) -> list[tuple[str, str]]:
