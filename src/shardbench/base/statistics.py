@@ -170,6 +170,28 @@ def t_quantile(share: float, freedom: int) -> float:
     return float(stdtrit(freedom, share))
 
 
+def deviation_interval(freedom: float) -> tuple[float, float]:
+    """Return the ends of the 95 % interval of a standard deviation over its estimate, by chi square."""
+    from scipy.special import gammaincinv  # noqa: PLC0415 - as for t_quantile
+
+    ends = (float(np.sqrt(freedom / (2.0 * gammaincinv(freedom / 2.0, share)))) for share in (_UPPER, 1.0 - _UPPER))
+    low, high = ends
+    return low, high
+
+
+def decimals(low: float, high: float) -> int:
+    """Return to how many decimals a number is stated whose 95 % interval this is; below 0: to tens, hundreds.
+
+    Half the interval is stated to two digits where it begins with 1.0 to 3.5, and else to one (Particle Data Group,
+    Review of Particle Physics, Introduction, section 5.3). Raises ValueError for an interval without width.
+    """
+    half = (high - low) / 2.0
+    if not half > 0.0:
+        raise ValueError("an interval without width allows any number of digits")
+    place = int(np.floor(np.log10(half)))
+    return 1 - place if half / 10.0**place < 3.55 else -place
+
+
 def _logs(values: Sequence[float]) -> Floats:
     sample = _check(values)
     if sample.min() <= 0:
