@@ -214,6 +214,7 @@ def make_again(session: nox.Session, name: str, *options: str) -> None:
     run(session, "shardbench", "report", "prediction", "--results", "results")
     for tool in ("agreement", "held_out", "chart"):
         run(session, "python", f"tools/published_{tool}.py", PYTHONPATH=str(ROOT / "tools"))
+    run(session, "python", "tools/pair_error.py", PYTHONPATH=str(ROOT / "tools"))
 
 
 @nox.session

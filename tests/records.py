@@ -1,5 +1,6 @@
 """Factory of records for the tests of stores, tables, pages and the command line."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,22 @@ def timing(step_ms: tuple[float, ...], embedding_ms: tuple[float, ...], **phases
 def control(*step_ms: float, plan_hash: str = "9" * 16) -> Control:
     """The steps of the control plan."""
     return Control(plan_hash=plan_hash, step_ms=step_ms)
+
+
+def drifting(strategy: str, own_ms: float, speeds: tuple[float, ...], off: float, **changes: Any) -> list[Record]:
+    """Trials while the machine takes so many times as long, the steps off by turns by a share; one iteration is slow.
+
+    Beside each the control takes 10 ms times that.
+    """
+    return [
+        ok(
+            strategy,
+            (own_ms * slow * math.exp(off * (-1) ** repeat),) * 3 + (99.0,),
+            repeat=repeat,
+            changes={"control": control(*(10.0 * slow,) * 3, 99.0), **changes},
+        )
+        for repeat, slow in enumerate(speeds)
+    ]
 
 
 def draws(step_ms: float, *, embedding_ms: float = 1.0, errors: tuple[float, ...] = (0.8, 0.9, 1.1, 1.2)) -> Draws:

@@ -55,11 +55,11 @@ def test_measured_strategies_tie_within_the_noise() -> None:
     assert [(one.strategy, one.mark) for one in found.placed] == [
         ("a", TieMark.BEST), ("b", TieMark.SAME), ("c", TieMark.APART),
     ]  # fmt: skip
-    floor = f"{found.noise_pct:.1f}"
+    floor = f"{found.width_pct:.1f} %, 3 degrees of freedom"
     assert lines(found)[:4] == [
         "dlrm20 on cpu-1x2, measured, batch 1000:",
-        "  best: a, 5.05 ms a step (4.45 to 5.73, 95 %), 198,000 samples/s",
-        f"  ties with it, within the noise of {floor} % (=): b +1.0 %",
+        "  best: a, 5.05 ms a step (4.92 to 5.18, 95 %), 198,000 samples/s",
+        f"  ties with it, within the noise of {floor} (=): b +1.0 %",
         "  slower: c +78.2 %",
     ]
     assert lines(found, " --results r")[-1] == (

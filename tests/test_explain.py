@@ -64,12 +64,8 @@ UNDRAWN = SLOW.model_copy(update={"draws": None})
 NOISY = [
     make.ok("a", (10.0,), repeat=0), make.ok("a", (11.0,), repeat=1), make.ok("b", (10.5,)), make.ok("c", (60.0,)),
 ]  # fmt: skip
-# a has the shorter step and the longer one beside its control: the machine was slower under b.
-CONTROLLED = [
-    make.ok(name, (step, step), repeat=i, changes={"control": make.control(ms, ms)})
-    for name, step, controls in (("a", 11.0, (10.0, 10.2)), ("b", 15.0, (20.0, 20.4)))
-    for i, ms in enumerate(controls)
-]
+# a has the shorter step and the longer one at one speed of the machine, which was a third as fast under b.
+CONTROLLED = make.drifting("a", 11.0, (1.0, 2.0), 0.001) + make.drifting("b", 9.0, (3.0, 6.0), -0.001)
 FIVE = {"a": (10.0, 10.4, 10.8, 10.2, 10.6), "b": (10.9, 11.3, 11.7, 11.1, 11.5)}
 REPEATED = [make.ok(name, (ms,), repeat=i) for name, five in FIVE.items() for i, ms in enumerate(five)]
 # In b rank 0 looks up for 9 ms, so that rank 1 waits for it in the exchange: its 8 ms are no slower exchange.
@@ -79,11 +75,16 @@ PHASES = {
 }
 WAITING = [make.ok(name, repeat=i, changes={"timing": of}) for name, of in PHASES.items() for i in (0, 1)]
 # The machine was half as fast under b: its phases count half, and its lookup is the shorter one.
-SPEEDS = {
-    "a": {"timing": timed(15.0, {"lookup": 8.0, "dense": 7.0}), "control": make.control(10.0, 10.0)},
-    "b": {"timing": timed(24.0, {"lookup": 10.0, "dense": 14.0}), "control": make.control(20.0, 20.0)},
-}
-AT_SPEEDS = [make.ok(name, repeat=i, changes=of) for name, of in SPEEDS.items() for i in (0, 1)]
+AT_SPEEDS = [
+    record.model_copy(
+        update={
+            "timing": timed(record.timing.step_ms[0], {"lookup": lookup * slow, "dense": 7.0 * slow}),
+            "control": make.control(10.0 * slow, 10.0 * slow),
+        }
+    )
+    for name, own, lookup, speeds, off in (("a", 15.0, 8.0, (1.0, 2.0), 0.001), ("b", 12.0, 6.0, (2.0, 4.0), -0.001))
+    for slow, record in zip(speeds, make.drifting(name, own, speeds, off))
+]
 NEAR = [make.ok(n, (ms,), changes={"draws": make.draws(ms)}, **SIMULATED) for n, ms in (("a", 10.01), ("b", 10.02))]
 ASKED = {
     "simulated": (SLOW, FAST, [FAST, SLOW]),
@@ -114,10 +115,10 @@ def test_measured_records_are_held_against_the_noise_floor():
     assert (close.beyond_noise, far.beyond_noise, alone.beyond_noise) == (False, True, None)
 
 
-def test_measured_records_are_compared_by_their_ratio_to_the_control():
+def test_measured_records_are_compared_at_one_speed_of_the_machine():
     found = explain(*ASKED["by-control"])
     assert (found.faster.name, found.by_control, found.beyond_noise) == ("b", True, True)
-    assert found.ratio == pytest.approx(1.1 / 0.75)
+    assert found.ratio == pytest.approx(11 / 9, rel=3e-3)
 
 
 def test_what_single_trials_leave_open_all_trials_may_decide():
@@ -140,9 +141,9 @@ def test_phases_are_those_of_the_critical_path_at_one_speed_of_the_machine():
     assert waited.beyond_noise
     assert [(p.phase, p.saved_ms) for p in waited.phases] == [("lookup", 6.0), ("dense", 0.0), ("output", -0.5)]
     assert (slowed.faster.name, slowed.by_control, slowed.beyond_noise) == ("b", True, True)
-    assert [(p.phase, p.faster_ms, p.slower_ms) for p in slowed.phases] == [
-        ("lookup", 10.0, 16.0), ("dense", 14.0, 14.0),
-    ]  # fmt: skip
+    lookup, dense = ((p.phase, p.faster_ms, p.slower_ms) for p in slowed.phases)
+    assert lookup == ("lookup", pytest.approx(12.0), pytest.approx(16.0))
+    assert dense == ("dense", pytest.approx(14.0), pytest.approx(14.0))
 
 
 @given(st.floats(0.0, 1e12))

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -14,10 +15,13 @@ import records as make
 from shardbench.base.serialise import content_hash
 from shardbench.leaderboard import problems
 from shardbench.leaderboard.studies import STEPS
+from shardbench.model.machine import Trust
 from shardbench.model.machine_file import load_machine
 from shardbench.model.table import Precision, StepSchedule
+from shardbench.records.record import Record
+from shardbench.records.trial import Outcome
 from shardbench.report.standing import by_problem, disagreement, table_standings
-from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, measured_steps, scores, steps
+from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, _other_errors, measured_steps, scores, steps
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.trials.discovery import strategies
 
@@ -158,6 +162,32 @@ def test_measured_rows_stand_beside_by_a_backend_of_their_own() -> None:
     assert table.sees[0] == "tables"
 
 
+def test_measured_strategies_have_places_that_the_noise_of_all_problems_leaves_open() -> None:
+    def problem(workload: str, **steps: float | None) -> list[Record]:
+        return [
+            make.failed(Outcome.OOM, name, workload=workload, repeat=repeat)
+            if step is None
+            else make.ok(name, (step * share,) * 4, workload=workload, repeat=repeat)
+            for name, step in steps.items()
+            for repeat, share in enumerate((0.98, 1.02))
+        ]
+
+    # On either problem alone b is within the noise of a; it is behind on both. d is the fastest where it ends.
+    records = problem("v", a=10.0, b=10.8, c=20.0, d=9.0) + problem("w", a=10.0, b=10.8, c=20.0, d=None)
+    table = measured_steps(records, 1, {records[0].spec.machine: 2}, {})
+    assert list(table.set_index(["workload", "strategy"]).loc[("w", "b"), ["tie", "over_best_pct"]]) == [
+        "=",
+        pytest.approx(8.0),
+    ]
+    found = scores(table).set_index("strategy")
+    assert dict(found.places) == {"a": "1 to 1", "b": "2 to 2", "c": "3 to 3", "d": "4 to 4"}
+    assert found["rank"].isna().all()
+    alone = scores(
+        measured_steps([one for one in records if one.spec.repeat == 0], 1, {records[0].spec.machine: 2}, {})
+    )
+    assert alone.places.isna().all(), "nothing was repeated"
+
+
 def test_scores_by_hand() -> None:
     table = board(
         bound(8.0, 8.0), row("ours", 10.0), row("theirs", 20.0),
@@ -220,3 +250,22 @@ def test_unlike_budgets_have_scores_of_their_own() -> None:
 def test_bounds_alone_make_no_table(tmp_path):
     rows = pd.DataFrame([{"workload": "w", "machine": "m", "strategy": None, "budget": "bound", "bound_ms": 1.0}])
     assert STEPS.tables(rows, tmp_path) == {}
+
+
+def test_the_share_that_is_expected_has_the_interval_of_the_pairs_error(monkeypatch) -> None:
+    stated = Trust(
+        step_error=1.2, pair_error=1.1, pair_low=1.05, pair_high=1.2, plans=9, source="made up for this test"
+    )
+    machine = replace(load_machine("h100-1x8"), trust=stated)
+    monkeypatch.setattr("shardbench.report.tables.leaderboard.load_machine", lambda name: machine)
+    _other_errors.cache_clear()
+    # b is 4 % behind and errs, beside what both plans share (a factor 2), by 1.5 % either way: half as much keeps it
+    # within 5 %.
+    near = 1.015
+    draws = {"a": [20.0, 20.0, 5.0, 5.0], "b": [20.8 * near, 20.8 / near, 5.2 * near, 5.2 / near]}
+    rows = pd.DataFrame([bound(1.0, 1.0), row("a", 10.0, draws_ms=draws["a"]), row("b", 10.4, draws_ms=draws["b"])])
+    own = steps(rows, 1).set_index("strategy").loc["b"]
+    _other_errors.cache_clear()
+    assert (own["p_near_least_error"], own["p_within_1.05"], own["p_near_most_error"]) == (1.0, 0.5, 0.5)
+    found = scores(steps(rows, 1)).set_index("strategy").loc["a"]
+    assert found["expected_low"] <= found["expected_within_1.05"] <= found["expected_high"]

@@ -5,6 +5,7 @@ import socket
 from dataclasses import replace
 
 import pytest
+import records as make
 from faults.suites import suite
 from kept_folders import Silent
 from toy_machine import MADE_UP
@@ -108,6 +109,31 @@ def test_a_measurement_counts_only_where_it_was_taken(tiny, monkeypatch):
     again = Log()
     run_suite(suite, options, again)
     assert again.calls[0] == ("planned", 4, 2)
+
+
+def test_who_is_clearly_slow_in_the_first_group_is_not_measured_again(tiny, monkeypatch):
+    suite, options = tiny
+    jobs = (suite.jobs[1].model_copy(update={"strategies": ("shuffle", "greedy-size")}),)
+    suite, steps = suite.model_copy(update={"jobs": jobs}), {"shuffle": 20.0, "greedy-size": 10.0}
+    asked = []
+
+    def run_trial(spec, strategy, context, environment, provenance):
+        asked.append((spec.strategy, spec.repeat))
+        timed = make.timing((steps[spec.strategy],) * spec.iterations, (1.0, 1.0))
+        update = {"timing": timed, "control": make.control(*(10.0,) * spec.iterations)}
+        update |= {"key": spec.key, "spec": spec, "provenance": provenance, "environment": environment}
+        return make.ok().model_copy(update=update)
+
+    monkeypatch.setattr("shardbench.trials.runner.run_trial", run_trial)
+    records = run_suite(suite, options, Log())
+    assert asked == [("shuffle", 0), ("greedy-size", 0), ("greedy-size", 1)]
+    (left_out,) = (record for record in records if record.left_out)
+    assert (left_out.spec.strategy, left_out.spec.repeat, left_out.outcome) == ("shuffle", 1, Outcome.SKIPPED)
+    assert "2.00 times the step of the best one" in left_out.failure.cause
+    # What is on record decides as well, and is not asked again.
+    monkeypatch.setattr("shardbench.trials.runner.SuiteWork.wants_rerun", lambda _, record: record.spec.repeat == 1)
+    run_suite(suite, options, Log())
+    assert asked[3:] == [("greedy-size", 1)]
 
 
 def test_job_folders_may_be_kept(tiny, tmp_path):

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from shardbench.base.statistics import log_mean, pooled_noise, t_mean
+from shardbench.base.statistics import covariance, dunnett_quantile, log_mean, pooled_noise, t_mean, t_quantile
 
 
 def test_mean_by_hand():
@@ -85,3 +85,53 @@ def test_nonsense_is_refused():
         log_mean([1.0, 0.0])
     with pytest.raises(ValueError, match="positive"):
         pooled_noise([[0.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("others", "freedom", "value"),
+    # Dunnett 1955, Journal of the American Statistical Association 50, table 1a: one-sided, 95 %.
+    [(1, 5, 2.02), (5, 20, 2.39), (9, 120, 2.45), (2, 10, 2.15)],
+)
+def test_dunnetts_values_are_those_of_his_table(others, freedom, value):
+    assert dunnett_quantile(0.95, others, freedom) == pytest.approx(value, abs=0.011)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 7, 43, 400])
+def test_with_one_other_dunnetts_value_is_students(freedom):
+    assert dunnett_quantile(0.95, 1, freedom) == pytest.approx(t_quantile(0.95, freedom), rel=1e-4)
+
+
+def test_the_best_of_equals_is_called_best_alone_in_one_case_of_twenty():
+    rng = np.random.default_rng(3)
+    wrong = []
+    for trials in drawn_trials(rng, (600, 8, 2)):
+        noise, middles = pooled_noise(trials.tolist()), np.log(trials).mean(axis=1)
+        # The first of eight equals is as good as any; a mistake is to find it behind the best of the others.
+        wrong.append(middles[0] - middles[1:].min() > noise.behind_log(2, 2, 7))
+    assert np.mean(wrong) == pytest.approx(0.05, abs=0.03)
+
+
+def test_the_slope_of_a_covariate_is_that_within_things():
+    # Within things the number falls where the covariate rises; between them both rise.
+    found = covariance([[10.0, 5.0], [40.0, 20.0]], [[1.0, 2.0], [4.0, 8.0]])
+    assert (found.slope, found.noise.freedom) == (pytest.approx(-1.0), 1)
+    assert found.adjusted(10.0, 1.0) == pytest.approx(10.0 / math.exp(found.at))
+    assert found.noise.deviation == pytest.approx(0.0, abs=1e-9)
+
+
+def test_differences_at_one_covariate_are_as_sure_as_they_are_said_to_be():
+    # Trials of which half the noise is the machine's, which the covariate tells up to a noise of its own.
+    rng, wrong = np.random.default_rng(11), []
+    for _ in range(1500):
+        machine = rng.normal(0.0, 0.04, size=(6, 2))
+        x, y = (np.exp(machine + rng.normal(0.0, 0.02, size=(6, 2))) for _ in range(2))
+        found = covariance(y.tolist(), x.tolist())
+        means = [np.mean([math.log(found.adjusted(*pair)) for pair in zip(*both)]) for both in zip(y, x)]
+        wrong.append(abs(means[0] - means[1]) > found.noise.least_log(2, 2))
+    assert np.mean(wrong) == pytest.approx(0.05, abs=0.02)
+
+
+def test_no_slope_is_known_without_repeats_or_where_the_covariate_stands():
+    assert covariance([[1.0], [2.0]], [[1.0], [3.0]]) is None
+    assert covariance([[1.0, 2.0]], [[1.0, 3.0]]) is None, "no degree of freedom is left"
+    assert covariance([[1.0, 2.0], [2.0, 3.0]], [[1.0, 1.0], [3.0, 3.0]]) is None

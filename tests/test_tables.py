@@ -11,7 +11,7 @@ from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.model.table import Optimizer
 from shardbench.records.record import Tiers
-from shardbench.records.trial import Backend, Outcome
+from shardbench.records.trial import LEFT_OUT, Backend, Outcome
 from shardbench.report.groups import current
 from shardbench.report.tables.files import table_csv
 from shardbench.report.tables.suite_tables import balance, tables, throughput, traffic
@@ -27,71 +27,70 @@ def row(frame: pd.DataFrame, strategy: str, backend: str = "measured") -> pd.Ser
 def test_throughput_by_hand():
     frame = throughput(make.sample())
     greedy, torchrec = row(frame, "greedy-size"), row(frame, "torchrec")
-    # Two trials of four iterations, with medians 25 and 26.
+    # Two trials of four iterations, whose three fastest take 20 and 21 on average.
     assert (greedy.n, greedy.iterations) == (2, 8)
-    assert greedy.step_ms_p50 == pytest.approx(math.sqrt(25 * 26))
+    assert greedy.step_ms == pytest.approx(math.sqrt(20 * 21))
     # 10 11 20 21 30 31 40 41: 95th percentile at 6.65 of 0..7 = 40 + 0.65 * 1.
     assert greedy.step_ms_p95 == pytest.approx(40.65)
-    assert greedy.samples_per_s == pytest.approx(1e6 / math.sqrt(25 * 26))
-    # Logarithms ln 25 and ln 26: half their difference is the standard error; t of one degree of freedom.
-    reach = math.tan(0.475 * math.pi) * math.log(26 / 25) / 2
-    assert greedy.step_ms_high == pytest.approx(math.sqrt(25 * 26) * math.exp(reach))
-    assert greedy.step_ms_low == pytest.approx(math.sqrt(25 * 26) / math.exp(reach))
-    # Medians 51 and 53.
-    assert torchrec.vs_best_pct == pytest.approx(100 * (math.sqrt(51 * 53 / (25 * 26)) - 1))
+    assert greedy.samples_per_s == pytest.approx(1e6 / math.sqrt(20 * 21))
+    # Three fastest of 152 and of 157 together.
+    assert torchrec.vs_best_pct == pytest.approx(100 * (math.sqrt(152 * 157 / 9 / (20 * 21)) - 1))
     # A/A: pooled over two strategies with one degree of freedom each, whose t is sqrt(2 p^2 / (1 - p^2)), p = 0.95.
-    squares = (math.log(26 / 25) ** 2 + math.log(53 / 51) ** 2) / 2
-    t = math.sqrt(2 * 0.95**2 / (1 - 0.95**2))
+    squares = (math.log(21 / 20) ** 2 + math.log(157 / 152) ** 2) / 2
+    t, one_sided = (math.sqrt(2 * p**2 / (1 - p**2)) for p in (0.95, 0.9))
     assert greedy.noise_pct == pytest.approx(100 * (math.exp(t * math.sqrt(squares / 2)) - 1))
+    assert greedy.width_pct == pytest.approx(100 * (math.exp(one_sided * math.sqrt(squares / 2)) - 1))
+    assert greedy.noise_freedom == 2
+    # The interval of either row is of that noise, not of its own two trials.
+    assert greedy.step_ms_high == pytest.approx(math.sqrt(20 * 21) * math.exp(t * math.sqrt(squares) / 2))
+    assert greedy.step_ms_low == pytest.approx(math.sqrt(20 * 21) / math.exp(t * math.sqrt(squares) / 2))
+    assert (greedy.places, torchrec.places) == ("1 to 1", "2 to 2")
     assert bool(greedy.same_as_best)
     assert not bool(torchrec.same_as_best)
     assert (greedy.compared_by, greedy.pairs, greedy.pairs_beyond_noise) == ("step", 1, 1)
-    assert pd.isna(greedy.vs_control)
     assert (greedy.input_ms, greedy.lookup_ms) == (1.0, 2.0)
 
 
-def against_control(name, step_ms, control_ms, repeat=0, plan_hash="9" * 16):
-    return make.ok(name, step_ms, repeat=repeat, changes={"control": make.control(*control_ms, plan_hash=plan_hash)})
-
-
-def test_strategies_are_compared_by_their_ratio_to_the_control():
-    # The machine is twice as slow from the third iteration on, in b's trials from the start: medians of b are higher.
-    drift = [
-        against_control("a", (11.0, 11.0, 22.0), (10.0, 10.0, 20.0)),
-        against_control("a", (12.0, 12.0, 24.0), (10.0, 10.0, 20.0), repeat=1),
-        against_control("b", (18.0, 18.0, 18.0), (20.0, 20.0, 20.0)),
-        against_control("b", (18.4, 18.4, 99.0), (20.0, 20.0, 20.0), repeat=1),
-    ]
-    frame = throughput(drift)
+def test_strategies_are_compared_at_one_speed_of_the_machine():
+    # The second trial of each finds the machine half as fast, both of b another half: b has the longer steps. Beside
+    # that steps are off by 0.1 %, which the slope cannot explain.
+    trials = make.drifting("a", 11.0, (1.0, 2.0), 0.001) + make.drifting("b", 9.0, (2.0, 4.0), -0.001)
+    frame = throughput(trials)
     a, b = row(frame, "a"), row(frame, "b")
-    assert (a.compared_by, a.vs_control, b.vs_control) == (
-        "control", pytest.approx(math.sqrt(1.1 * 1.2)), pytest.approx(math.sqrt(0.9 * 0.92)),
-    )  # fmt: skip
-    assert a.step_ms_p50 < b.step_ms_p50
-    assert b.vs_best_pct == 0.0
-    assert a.vs_best_pct == pytest.approx(100 * (math.sqrt(1.1 * 1.2 / (0.9 * 0.92)) - 1))
-    reach = math.tan(0.475 * math.pi) * math.log(12 / 11) / 2
-    assert a.vs_control_high == pytest.approx(a.vs_control * math.exp(reach))
-    squares = (math.log(12 / 11) ** 2 + math.log(92 / 90) ** 2) / 2
-    t = math.sqrt(2 * 0.95**2 / (1 - 0.95**2))
-    assert a.noise_pct == pytest.approx(100 * (math.exp(t * math.sqrt(squares / 2)) - 1))
-    (section,) = sections("throughput", frame)
-    assert [r[section.headers.index("vs control")] for r in section.rows] == ["0.910x", "1.149x"]
-    assert "compared by ratio to the control plan" in section.note
+    assert (a.compared_by, b.vs_best_pct) == ("control", 0.0)
+    # The mean speed of the four is a half to the power of (0 + 1 + 1 + 2) / 4.
+    assert (a.step_ms, b.step_ms) == (pytest.approx(2 * 11.0), pytest.approx(2 * 9.0))
+    assert a.vs_best_pct == pytest.approx(100 * (11 / 9 - 1))
+    # 2 x 2 trials, less two means and the slope. Speeds of strategies differ as those of their trials do, which makes
+    # a difference twice as uncertain in its square.
+    assert a.noise_freedom == 1
+    deviation = math.sqrt(4 * 0.001**2 * 2)
+    assert a.noise_pct == pytest.approx(100 * (math.exp(math.tan(0.475 * math.pi) * deviation) - 1))
+    assert "control" in sections("throughput", frame)[0].note
+
+
+def test_what_the_machine_alone_can_explain_is_no_difference():
+    # Nearly all that is known of the slope is between strategies.
+    trials = make.drifting("a", 11.0, (1.0, 1.02), 0.001) + make.drifting("b", 9.0, (2.0, 2.04), -0.001)
+    assert set(throughput(trials).same_as_best) == {True}
 
 
 @pytest.mark.parametrize("other", [{}, {"control": make.control(10.0, 10.0, plan_hash="8" * 16)}])
 def test_without_one_common_control_steps_are_compared(other):
-    records = [
-        against_control("a", (9.0, 9.0), (10.0, 10.0)), against_control("a", (9.0, 9.0), (10.0, 10.0), repeat=1),
-        make.ok("b", (8.0, 8.0), changes=other),
-    ]  # fmt: skip
-    frame = throughput(records)
-    assert frame.vs_control.isna().all()
+    trials = [*make.drifting("a", 9.0, (1.0, 2.0), 0.001), make.ok("b", (8.0, 8.0), changes=other)]
+    frame = throughput(trials)
     assert set(frame.compared_by) == {"step"}
     assert row(frame, "b").vs_best_pct == 0.0
-    (section,) = sections("throughput", frame)
-    assert "no common control plan" in section.note
+    assert "as they are" in sections("throughput", frame)[0].note
+
+
+def test_repeats_that_were_left_out_are_no_trials():
+    left_out = make.failed(Outcome.SKIPPED, "b", repeat=1)
+    failure = left_out.failure.model_copy(update={"phase": LEFT_OUT})
+    trials = [make.ok("a", (5.0,)), make.ok("a", (5.1,), repeat=1), make.ok("b", (9.0,))]
+    frame = throughput([*trials, left_out.model_copy(update={"failure": failure})])
+    b = row(frame, "b")
+    assert (b.outcome, b.n, b.trials, bool(b.same_as_best), b.places) == ("ok", 1, 1, False, "2 to 2")
 
 
 def test_pairs_are_counted_that_differ_by_more_than_their_trials_noise():
@@ -244,7 +243,7 @@ def test_repeats_with_another_plan_are_not_noise():
 def test_seeds_are_pooled_but_are_no_repeats():
     frame = throughput([make.ok("a", (10.0, 10.0)), make.ok("a", (30.0, 30.0), seed=1)])
     assert len(frame) == 1
-    assert (frame.n[0], frame.iterations[0], frame.step_ms_p50[0]) == (2, 4, pytest.approx(math.sqrt(300)))
+    assert (frame.n[0], frame.iterations[0], frame.step_ms[0]) == (2, 4, pytest.approx(math.sqrt(300)))
     assert frame.noise_pct.isna().all()
 
 

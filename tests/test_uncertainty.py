@@ -1,5 +1,6 @@
 """Draws of the constants: their spread, that trials compare draw by draw, and what a record keeps of them."""
 
+import math
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -19,7 +20,9 @@ from shardbench.cost.uncertainty import (
     drawn_machines,
     form_of,
     judged_steps,
+    off_text,
     p_larger,
+    pair_error,
     trust,
     with_form,
 )
@@ -220,3 +223,41 @@ def test_trust_is_of_whole_steps_and_of_ratios_without_what_all_plans_share():
     assert (found.pairs, found.pairs_right) == (3, 0), "plans that are predicted as equal are in no order"
     with pytest.raises(BadInput, match="no held-out step"):
         trust([], 0.05, "made up for this test")
+
+
+def test_a_pairs_error_is_of_what_plans_of_the_same_tables_do_not_share():
+    # All of the first tables are off by the same, all of the second by another: their ratios are right.
+    right = pair_error({"a": [[0.7, 0.7, 0.7], [-0.2, -0.2]]})
+    assert (right.factor, right.low, right.high) == pytest.approx((1.0, 1.0, 1.0))
+    # Two plans that are 0.2 off each other: the pair itself; of three plans each pair counts.
+    two, three = pair_error({"a": [[0.5, 0.7]]}), pair_error({"a": [[0.0, 0.1, 0.2]]})
+    assert math.log(two.factor) == pytest.approx(0.2)
+    assert math.log(three.factor) == pytest.approx(math.sqrt((0.1**2 + 0.1**2 + 0.2**2) / 3))
+    assert pair_error({"a": [[0.5]], "b": []}) is None
+
+
+def test_sources_of_pairs_weigh_alike_and_their_scatter_is_in_the_interval():
+    rng = np.random.default_rng(4)
+    quiet, loud = ([list(rng.normal(0.0, own, 2)) for _ in range(40)] for own in (0.02, 0.1))
+    many = pair_error({"quiet": quiet, "loud": loud[:10]})
+    assert math.log(many.factor) == pytest.approx(math.sqrt(0.02**2 + 0.1**2), rel=0.25)
+    narrow, wide = pair_error({"loud": loud}), pair_error({"loud": loud[:20], "quiet": quiet[:20]})
+    assert math.log(wide.high / wide.low) / math.log(wide.factor) > math.log(narrow.high / narrow.low) / math.log(
+        narrow.factor
+    )
+
+
+def test_the_interval_of_a_pairs_error_holds_the_truth():
+    rng, held = np.random.default_rng(6), []
+    for _ in range(600):
+        found = pair_error({"a": [list(rng.normal(0.3, 0.07, 4)) for _ in range(3)]})
+        held.append(found.low <= math.exp(0.07 * math.sqrt(2.0)) <= found.high)
+    assert np.mean(held) == pytest.approx(0.95, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("factor", "low", "high", "text"),
+    [(1.195, 1.126, 1.424, "20 % (13 to 42)"), (1.062, 1.053, 1.075, "6.2 % (5.3 to 7.5)"), (1.1, 1.1, 1.1, "10.0 %")],
+)
+def test_errors_are_stated_to_the_digits_that_their_interval_allows(factor, low, high, text):
+    assert off_text(factor, low, high).startswith(text)

@@ -231,7 +231,7 @@ def _cells(column: Column, frame: pd.DataFrame) -> list[str]:
         return [column.text(value) + _unit(column, value) for value in values]
     ends = zip(values, frame.eval(column.low), frame.eval(column.high))
     return [
-        "-" if pd.isna(v) else f"{column.text(v)}{_unit(column, v)} ({column.text(a)} to {column.text(b)})"
+        f"{column.text(v)}{_unit(column, v)}" + ("" if pd.isna(a) else f" ({column.text(a)} to {column.text(b)})")
         for v, a, b in ends
     ]
 

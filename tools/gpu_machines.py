@@ -2,19 +2,22 @@
 
 ``python tools/gpu_machines.py`` rewrites the constants that ``shardbench.cost.published.gpus`` derives, in every file
 that it knows, and leaves all others as they are. A file that has a base states only what differs from it. Every file of
-a GPU also says how far held-out published steps, of all GPUs together, trust such files.
+a GPU also says how far held-out published steps, of all GPUs together, trust such files, and how far ratios of two
+plans are off (``pair_error.py``).
 """
 
 import re
 import tomllib
 from pathlib import Path
 
+from pair_error import gpu_pair_error
 from published_held_out import ERROR_OF, stated_factor
 
 from shardbench.base.atomic import write_atomically
 from shardbench.calibrate.write import trust_lines
 from shardbench.cost.published.agreement import published_trust
 from shardbench.cost.published.gpus import DataSheet, known_gpus, rates, shared
+from shardbench.cost.uncertainty import with_pairs
 from shardbench.model.machine_file import UNITS
 
 FILES = Path("benchmarks/machines")
@@ -104,7 +107,7 @@ def with_errors(text: str) -> str:
 def with_trust(text: str) -> str:
     """Return a machine file's text with its trust replaced, or added at the end."""
     head = re.sub(r"^\[trust\]\n(?:[^\n]+\n?)*", "", text, flags=re.M).rstrip("\n")
-    return "\n".join([head, "", *trust_lines(published_trust()), ""])
+    return "\n".join([head, "", *trust_lines(with_pairs(published_trust(), gpu_pair_error())), ""])
 
 
 def gpu_files() -> list[str]:

@@ -138,7 +138,7 @@ def _mark(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(judge=[marks.get(name, "") for name in table["strategy"]], **beside)
 
 
-_BESIDE = {"rank": "rank", "over_best": "over_best_geomean", "ended": "ok", "problems": "problems"}
+_BESIDE = {"places": "places", "over_best": "over_best_geomean", "ended": "ok", "problems": "problems"}
 """What stands in every row of scores of what was measured, and the column that it is of."""
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from shardbench.base.serialise import to_data
 from shardbench.calibrate.calibration import Calibration
 from shardbench.calibrate.session import KernelTime, Measurements
+from shardbench.cost.uncertainty import off_text
 from shardbench.model.machine import Machine
 
 NOISY_PCT = 10.0
@@ -95,6 +96,8 @@ def trusted(machine: Machine) -> list[str]:
     if trust is None:
         return []
     steps = f"whole steps {100.0 * (trust.step_error - 1.0):.0f} % off (RMS of {trust.plans} plans)"
+    if trust.pair_error is not None and trust.pair_low is not None and trust.pair_high is not None:
+        steps += f", ratios of two plans {off_text(trust.pair_error, trust.pair_low, trust.pair_high)}"
     order = f"{trust.pairs_right} of {trust.pairs} pairs of plans in the right order"
     return [f"how far to trust it, held out: {steps}, {order}; pairs differ by 5 % and by more than their noise"]
 

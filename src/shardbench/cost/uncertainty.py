@@ -13,7 +13,7 @@ There the form of the step is drawn by that: a factor that all plans of the mach
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
@@ -23,7 +23,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
-from shardbench.base.statistics import t_quantile
+from shardbench.base.statistics import decimals, deviation_interval, t_quantile
 from shardbench.cost.costmodel import StepTime
 from shardbench.cost.phases import StepPhase
 from shardbench.model.machine import Machine, Trust
@@ -45,6 +45,8 @@ _FORM = {
 _SHARED = "form of the step of all plans"
 _UPPER = 0.975
 """Share of draws below the upper end of a 95 % band."""
+MOST = 1e6
+"""The largest error factor that a machine file may state."""
 SURE = 0.95
 """Probability from which on one plan is said to be faster than another."""
 
@@ -156,6 +158,56 @@ class HeldOutStep:
         return math.log(self.predicted_ms / self.measured_ms)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PairError:
+    """How far the ratios of two plans' times on the same tables are off what is predicted, as factors."""
+
+    factor: float
+    """The factor whose logarithm is the root mean square of log(predicted ratio / measured ratio)."""
+    low: float
+    """Lower end of its 95 % interval."""
+    high: float
+    sources: int
+    plans: int
+
+    @property
+    def text(self) -> str:
+        """Say it in per cent, to as many digits as its interval allows."""
+        return off_text(self.factor, self.low, self.high)
+
+
+def off_text(factor: float, low: float, high: float) -> str:
+    """Say in per cent how far a factor is from 1, with its interval, to as many digits as that allows."""
+    ends = [100.0 * (one - 1.0) for one in (factor, low, high)]
+    places = decimals(*ends[1:]) if high > low else 1
+    off, least, most = (f"{round(one, places):.{max(places, 0)}f}" for one in ends)
+    return f"{off} % ({least} to {most})"
+
+
+def pair_error(sources: Mapping[str, Sequence[Sequence[float]]]) -> PairError | None:
+    """Return how far ratios of two plans are off; None where no two plans are of the same tables.
+
+    Of each source there are sets of log(predicted / measured), one a plan of the same tables: a set says of its plans
+    how far each is off their mean, and a pair is off twice that in its square. Sources weigh alike, as plans of one err
+    alike. The interval is of chi square. Its degrees of freedom are those that the scatter of the sources leaves
+    (Satterthwaite 1946), or, of a single source, those of its sets.
+    """
+    kept = {name: [np.asarray(one) for one in sets if len(one) > 1] for name, sets in sources.items()}
+    kept = {name: sets for name, sets in kept.items() if sets}
+    if not kept:
+        return None
+    freedoms = [sum(len(one) - 1 for one in sets) for sets in kept.values()]
+    squares = [sum(float(((one - one.mean()) ** 2).sum()) for one in sets) for sets in kept.values()]
+    variances = np.array(squares) / np.array(freedoms)
+    variance, freedom = float(variances.mean()), float(sum(freedoms))
+    if len(variances) > 1 and variances.std() > 0.0:
+        freedom = min(freedom, 2.0 * variance**2 / (float(variances.var(ddof=1)) / len(variances)))
+    spread, (low, high) = math.sqrt(2.0 * variance), deviation_interval(freedom)
+    factor, least, most = (math.exp(min(spread * share, math.log(MOST))) for share in (1.0, low, high))
+    plans = sum(len(one) for sets in kept.values() for one in sets)
+    return PairError(factor=factor, low=least, high=most, sources=len(kept), plans=plans)
+
+
 def trust(steps: Sequence[HeldOutStep], least_log: float, source: str) -> Trust:
     """Return how far these steps are from what is predicted of them, the biases that they share included.
 
@@ -167,14 +219,19 @@ def trust(steps: Sequence[HeldOutStep], least_log: float, source: str) -> Trust:
     pairs = [(a, b) for a, b in combinations(steps, 2) if a.tables == b.tables]
     apart = [(a, b) for a, b in pairs if abs(math.log(a.measured_ms / b.measured_ms)) > least_log]
     right = sum((a.predicted_ms - b.predicted_ms) * (a.measured_ms - b.measured_ms) > 0.0 for a, b in apart)
-    return Trust(
-        step_error=_factor([step.error_log for step in steps]),
-        pair_error=_factor([a.error_log - b.error_log for a, b in pairs]) if pairs else None,
-        plans=len(steps),
-        pairs=len(apart),
-        pairs_right=right,
-        source=source,
-    )
+    of_tables: dict[str, list[float]] = {}
+    for step in steps:
+        of_tables.setdefault(step.tables, []).append(step.error_log)
+    off = pair_error({source: list(of_tables.values())})
+    stated = Trust(step_error=_factor([step.error_log for step in steps]), plans=len(steps), source=source)
+    if off is None:
+        return stated
+    return replace(with_pairs(stated, off), pairs=len(apart), pairs_right=right)
+
+
+def with_pairs(trust: Trust, off: PairError) -> Trust:
+    """Return what a machine file states, with the error of pairs to two digits behind the point."""
+    return replace(trust, pair_error=round(off.factor, 2), pair_low=round(off.low, 2), pair_high=round(off.high, 2))
 
 
 def _factor(logs: Sequence[float]) -> float:

@@ -178,6 +178,9 @@ class Trust:
     pair_error: ErrorFactor | None = None
     """The same of the ratios of two plans' steps on the same tables, in which what all plans share is left out;
     None where no two of them are on the same tables."""
+    pair_low: ErrorFactor | None = Field(default=None, exclude_if=lambda end: end is None)
+    """Lower end of its 95 % interval; None where the file does not state it."""
+    pair_high: ErrorFactor | None = Field(default=None, exclude_if=lambda end: end is None)
     plans: PositiveInt
     """The number of these steps."""
     pairs: Annotated[int, Field(ge=0)] = 0

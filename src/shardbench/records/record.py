@@ -1,6 +1,7 @@
 """The record of a trial: everything that is ever printed about it."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -14,11 +15,18 @@ from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.model.plan import ShardingGroups
 from shardbench.model.strategy import Move, Role
 from shardbench.records.base_record import BaseRecord
-from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
+from shardbench.records.trial import LEFT_OUT, Backend, Failure, Outcome, TrialSpec
 
 ROUNDING = 1e-9
 """Relative difference that sums in another order make."""
 Milliseconds = Annotated[float, Field(ge=0)]
+FASTEST = 3
+"""Iterations of a measured trial that say how long its step takes."""
+
+
+def fast_ms(step_ms: Sequence[float]) -> float:
+    """Return the mean of the three fastest iterations: what else a machine does makes steps longer, never shorter."""
+    return float(np.mean(sorted(step_ms)[:FASTEST]))
 
 
 class Tiers(StrEnum):
@@ -244,6 +252,11 @@ class Record(BaseRecord):
         """Tell whether a race was given the plan, so that the record is about that plan and no strategy's code."""
         made_by = self.provenance.made_by if self.provenance is not None else None
         return self.planned is not None and made_by == self.planned.plan_hash
+
+    @property
+    def left_out(self) -> bool:
+        """Tell whether it is a repeat that was not measured, as its strategy was clearly slow: no trial of its row."""
+        return self.failure is not None and self.failure.phase == LEFT_OUT
 
     @property
     def shares_cores(self) -> bool:

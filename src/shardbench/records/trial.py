@@ -82,6 +82,8 @@ class TrialSpec(StrictModel):
         return f"{where} {self.strategy}{seed} r{self.repeat}"
 
 
+LEFT_OUT = "repeat"
+"""The phase of a repeat that was not measured, as the first trial of its strategy was clearly slow."""
 LONGEST_FAILURE = 1_000
 """Characters that a record keeps of a cause, whoever wrote it."""
 LONGEST_NAME = 100
@@ -109,7 +111,8 @@ class Failure(StrictModel):
     outcome: Annotated[Outcome, pydantic.AfterValidator(_not_ok)]
     cause: Annotated[str, _line(LONGEST_FAILURE), Field(min_length=1)]
     phase: Word
-    """One of start, plan, validate, bound, count, control, build, warmup, time, bytes, reference; harness: its own."""
+    """One of start, plan, validate, bound, count, control, build, warmup, time, bytes, reference; harness: its own;
+    ``LEFT_OUT``."""
     rank: int | None = None
     rule: Word | None = None
     """The rule that a strategy or its plan broke, by the names of the conformance checks."""

@@ -1,6 +1,6 @@
 """Records that belong together: what is compared in one group, what is pooled in one row."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.base.statistics import Average, Noise, log_mean, pooled_noise
+from shardbench.base.statistics import Average, Covariance, Noise, covariance, log_mean, pooled_noise
 from shardbench.cost.uncertainty import band, p_larger
 from shardbench.model.strategy import Role
 from shardbench.model.table import Optimizer, Precision, StepSchedule
-from shardbench.records.record import Record
+from shardbench.records.record import Record, fast_ms
 from shardbench.records.trial import Backend, Outcome, unusual
 from shardbench.report.compare.same_numbers import same
 from shardbench.report.standing import (
@@ -37,9 +37,10 @@ class ComparedBy(StrEnum):
     """What the measured rows of a group are compared by."""
 
     CONTROL = "control"
-    """Each trial's ratio to the control plan that its ranks stepped in turn with it."""
+    """The trials' steps, brought to one speed of the machine by those of the control plan that their ranks stepped in
+    turn."""
     STEP = "step"
-    """The trials' steps, as they have no control or not the same one."""
+    """The trials' steps as they are: they have no control, not the same one, or too few repeats to know its effect."""
     NOTHING = "nothing"
     """Ranks shared cores: what they send is checked, and times are shown."""
 
@@ -131,38 +132,9 @@ class Row:
         return tuple(step for record in self.records if record.timing for step in record.timing.step_ms)
 
     @cached_property
-    def medians_ms(self) -> tuple[float, ...]:
-        """Median step of every trial; the row must be ok."""
-        return tuple(float(np.median(r.timing.step_ms)) for r in self.records if r.timing)
-
-    @cached_property
     def kernels_ms(self) -> tuple[float, ...]:
         """Embedding times of every rank and trial, by the clock that other work disturbs least."""
         return tuple(ms for record in self.records if record.timing for ms in record.timing.kernels_ms)
-
-    @cached_property
-    def ratios(self) -> tuple[float, ...]:
-        """Every trial's median over iterations of its step over the control's of the same turn.
-
-        All trials of the row must have a control.
-        """
-        return tuple(
-            float(np.median(np.divide(r.timing.step_ms, r.control.step_ms)))
-            for r in self.records
-            if r.timing and r.control
-        )
-
-    @cached_property
-    def step(self) -> Prediction | Average:
-        """Typical step and its interval; the row must be ok.
-
-        Measured: geometric mean over trials of their medians. Simulated: median over iterations, and the band of the
-        draws of all trials.
-        """
-        if self.worst.spec.backend is Backend.MEASURED:
-            return log_mean(self.medians_ms)
-        low, high = band(self.step_draws) if self.step_draws else (None, None)
-        return Prediction(value=float(np.median(self.step_ms)), low=low, high=high)
 
     @property
     def step_draws(self) -> list[tuple[float, ...]] | None:
@@ -211,6 +183,12 @@ class Group:
         hashes = {r.control.plan_hash if r.control else None for row in self.ok_rows for r in row.records}
         return hashes.pop() if len(hashes) == 1 else None
 
+    @property
+    def control_ms(self) -> float:
+        """Return the control's step over all trials, in ms; the group must have one control."""
+        controls = [record.control for row in self.ok_rows for record in row.records]
+        return log_mean([fast_ms(control.step_ms) for control in controls if control]).value
+
     @cached_property
     def compared(self) -> bool:
         """Tell whether times are compared: not where ranks shared cores, whose times are of how they did so."""
@@ -221,30 +199,65 @@ class Group:
         """Name what measured rows are compared by."""
         if not self.compared:
             return ComparedBy.NOTHING
-        return ComparedBy.CONTROL if self.control else ComparedBy.STEP
+        return ComparedBy.CONTROL if self.covariance else ComparedBy.STEP
+
+    @cached_property
+    def covariance(self) -> Covariance | None:
+        """The way in which measured trials follow their control; None without one, or with too few repeats of plans."""
+        if self.control is None or not self.compared:
+            return None
+        plans = list(self._same_plans())
+        return covariance(
+            [[fast_ms(record.timing.step_ms) for record in trials if record.timing] for trials in plans],
+            [[fast_ms(record.control.step_ms) for record in trials if record.control] for trials in plans],
+        )
+
+    def _same_plans(self) -> Iterator[list[Record]]:
+        return (trials for row in self.ok_rows for trials in row.same_plan.values())
+
+    def trial_ms(self, record: Record) -> float:
+        """Return a measured trial's step: its three fastest iterations, at the group's mean speed of the machine.
+
+        That is the speed by the control's three fastest iterations, where the group has such a control and enough
+        repeats of plans to know how steps follow it.
+        """
+        if record.timing is None:
+            raise ValueError(f"{record.summary}: no steps")
+        own_ms = fast_ms(record.timing.step_ms)
+        if self.covariance is None or record.control is None or record.control.plan_hash != self.control:
+            return own_ms
+        return self.covariance.adjusted(own_ms, fast_ms(record.control.step_ms))
 
     def numbers(self, row: Row) -> tuple[float, ...]:
-        """Return the numbers that rows are compared by, one a trial: ratios to the control, else median steps.
-
-        The row must be ok.
-        """
-        return row.ratios if self.control else row.medians_ms
+        """Return the steps of a measured row, in ms, one a trial; the row must be ok."""
+        return tuple(self.trial_ms(record) for record in row.records if record.timing)
 
     def estimate(self, row: Row) -> Prediction | Average:
-        """The row's number with its interval; the row must be ok."""
-        return log_mean(self.numbers(row)) if self.control else row.step
+        """Return the row's step in ms and its interval; the row must be ok.
+
+        Measured: geometric mean over trials of their steps, by the noise of the group. Simulated: median over
+        iterations, and the band of the draws of all trials.
+        """
+        return self._estimates[row.strategy]
+
+    @cached_property
+    def _estimates(self) -> dict[str, Prediction | Average]:
+        return {row.strategy: self._estimate(row) for row in self.ok_rows}
+
+    def _estimate(self, row: Row) -> Prediction | Average:
+        if self.condition.backend is Backend.MEASURED:
+            return log_mean(self.numbers(row), self.noise)
+        low, high = band(row.step_draws) if row.step_draws else (None, None)
+        return Prediction(value=float(np.median(row.step_ms)), low=low, high=high)
 
     @cached_property
     def noise(self) -> Noise | None:
-        """Noise of the numbers that rows are compared by, from trials of one plan; None where there is none to know."""
+        """Noise of measured trials' steps, from those of one plan; None where there is none to know."""
         if self.condition.backend is Backend.SIMULATED or not self.compared:
             return None
-        several = (
-            self.numbers(Row(strategy=row.strategy, records=tuple(trials)))
-            for row in self.ok_rows
-            for trials in row.same_plan.values()
-        )
-        return pooled_noise(several)
+        if self.covariance is not None:
+            return self.covariance.noise
+        return pooled_noise([self.trial_ms(record) for record in trials] for trials in self._same_plans())
 
     @cached_property
     def noise_pct(self) -> float | None:
@@ -253,6 +266,14 @@ class Group:
             return None
         typical = self.typical_trials
         return None if typical is None else self.noise.least_pct(typical, typical)
+
+    @property
+    def width_pct(self) -> float | None:
+        """Return how far a row of so many trials must be behind the best to be told apart from it."""
+        typical, others = self.typical_trials, len(self.ok_rows) - 1
+        if self.noise is None or typical is None or not others:
+            return None
+        return 100.0 * float(np.expm1(self.noise.behind_log(typical, typical, others)))
 
     @property
     def typical_trials(self) -> float | None:
@@ -276,6 +297,25 @@ class Group:
             return None
         distance = abs(np.log(self.estimate(a).value / self.estimate(b).value))
         return bool(distance > self.noise.least_log(len(a.records), len(b.records)))
+
+    def behind(self, row: Row, other: Row) -> bool | None:
+        """Return whether a measured row is slower than another, all rows compared at once; None where unknown."""
+        if self.noise is None:
+            return None
+        above = float(np.log(self.estimate(row).value / self.estimate(other).value))
+        return above > self.noise.behind_log(len(row.records), len(other.records), len(self.ok_rows) - 1)
+
+    def places(self, row: Row) -> str | None:
+        """Write the places that a measured row may have among the competitors, such as ``1 to 4``; None where unknown.
+
+        As many stand before it as it is surely behind, and as many after it as are surely behind it.
+        """
+        others = [other for other in self.ok_rows if other.competes and other is not row]
+        if not row.competes or not others or self.noise is None:
+            return None
+        before = sum(bool(self.behind(row, other)) for other in others)
+        after = sum(bool(self.behind(other, row)) for other in others)
+        return f"{1 + before} to {1 + len(others) - after}"
 
     @cached_property
     def pairs(self) -> tuple[tuple[Row, Row], ...]:
@@ -317,7 +357,7 @@ class Group:
     def _standing(self, row: Row, vs_best_pct: float | None, over_best_pct: float | None) -> Standing:
         condition, best = self.condition, self.best
         role, backend = row.worst.role.value, condition.backend.value
-        step = row.step if row.ok else None
+        step = self.estimate(row) if row.ok else None
         own_ms = step.value if step else None
         same = self._same(row, best) if row.ok and best is not None else None
         p_slower = self.p_slower(row, best) if row.ok and best is not None and row is not best else None
@@ -347,9 +387,9 @@ class Group:
 
     def _same(self, row: Row, best: Row) -> bool | None:
         if self.condition.backend is Backend.SIMULATED:
-            return same([row.step.value], [best.step.value])
-        apart = self.apart(row, best)
-        return None if apart is None else not apart
+            return same([self.estimate(row).value], [self.estimate(best).value])
+        behind = self.behind(row, best), self.behind(best, row)
+        return None if None in behind else not any(behind)
 
     @cached_property
     def ok_rows(self) -> tuple[Row, ...]:
@@ -384,9 +424,13 @@ def predicted_step_ms(record: Record) -> float | None:
 
 
 def groups(records: Iterable[Record]) -> list[Group]:
-    """Current records by condition, sorted by it; those whose times are not compared, or of other models, come last."""
+    """Current records by condition, sorted by it; those whose times are not compared, or of other models, come last.
+
+    Repeats that were left out, as their strategy was clearly slow, are no trials.
+    """
     by_condition: dict[Condition, dict[str, list[Record]]] = {}
-    for record in sorted(current(records), key=lambda record: (record.spec.seed, record.spec.repeat)):
+    trials = (record for record in current(records) if not record.left_out)
+    for record in sorted(trials, key=lambda record: (record.spec.seed, record.spec.repeat)):
         by_condition.setdefault(Condition.of(record), {}).setdefault(record.spec.strategy, []).append(record)
     all_groups = [
         Group(condition=condition, rows=tuple(Row(strategy=name, records=tuple(rows[name])) for name in sorted(rows)))

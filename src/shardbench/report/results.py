@@ -13,7 +13,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.uncertainty import band
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.cell import CellRecord
-from shardbench.records.record import Planned, Record, Timing, TrafficTotals
+from shardbench.records.record import Planned, Record, Timing, TrafficTotals, fast_ms
 from shardbench.records.store import cell_store, trial_store
 from shardbench.records.trial import TRAINING, Backend, Outcome
 from shardbench.report.groups import current
@@ -209,7 +209,8 @@ def _plan_columns(planned: Planned) -> Row:
 
 
 def _timing_columns(record: Record, timing: Timing) -> Row:
-    draws = record.draws if record.spec.backend is Backend.SIMULATED else None
+    measured = record.spec.backend is Backend.MEASURED
+    draws = None if measured else record.draws
     low, high = band([draws.step_ms]) if draws is not None else (None, None)
     control, predicted = record.control, record.predicted
     return {
@@ -218,7 +219,8 @@ def _timing_columns(record: Record, timing: Timing) -> Row:
         "step_ms_p95": float(np.percentile(timing.step_ms, 95.0)),
         "step_ms_low": low,
         "step_ms_high": high,
-        "vs_control": float(np.median(np.divide(timing.step_ms, control.step_ms))) if control is not None else None,
+        "step_ms_fast": fast_ms(timing.step_ms) if measured else None,
+        "control_ms_fast": fast_ms(control.step_ms) if control is not None else None,
         "predicted_step_ms": float(np.median(predicted.step_ms)) if predicted is not None else None,
         "torchrec_estimate_ms": record.torchrec_estimate_ms,
         "mean_step_ms": record.mean_step_ms,

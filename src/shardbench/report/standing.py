@@ -69,8 +69,7 @@ class Standing:
     over_best_pct: float | None = None
     """Distance to the shortest step of the problem, whatever the role of the strategy that has it."""
     vs_best_pct: float | None = None
-    """Distance to the best competitor, by ratios to the control plan where the group has one; negative where a
-    reference is ahead. A study's table does not state it."""
+    """Distance to the best competitor; negative where a reference is ahead. A study's table does not state it."""
     same: bool | None = None
     """Whether the step is the best competitor's, within the noise where measured; None where that is unknown."""
     p_slower: float | None = None
@@ -237,7 +236,7 @@ def throughput_standing(row: Cells) -> Standing:
     same = None if pd.isna(row["same_as_best"]) else bool(row["same_as_best"])
     return _standing(
         row,
-        step_ms=number(row, "step_ms_p50"),
+        step_ms=number(row, "step_ms"),
         vs_best_pct=vs_best_pct,
         same=same,
         p_slower=p_slower,

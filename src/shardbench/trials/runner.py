@@ -19,10 +19,11 @@ from shardbench.model.table import Precision, StepSchedule
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
-from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials.calibrating import Calibrate, Calibrations, as_calibrated
 from shardbench.trials.cluster import Cluster, submit_all
 from shardbench.trials.discovery import get_strategy, strategies, strategy_version
+from shardbench.trials.first_group import FirstGroup
 from shardbench.trials.jobcheck import lacking_devices
 from shardbench.trials.parallel import SharedJob, run_beside
 from shardbench.trials.planning import may_need_engine, wall_kind
@@ -155,11 +156,16 @@ class SuiteWork(Work[TrialSpec, Record]):
             elif simulated:
                 shared_jobs = [SharedJob(job_context(entry), specs) for entry, specs in simulated]
                 yield from run_beside(shared_jobs, run_one, self._options.parallel)
+        latest = self.store.latest() if any(spec.repeat for _, specs in todo for spec in specs) else {}
         for entry, specs in todo:
             with job_context(entry) as context:
+                first_group = FirstGroup(latest[spec.key] for spec in entry.specs if spec.key in latest)
                 for spec in specs:
                     started(spec.text)
-                    yield run_one(spec, context)
+                    failure = first_group.clearly_slow(spec)
+                    record = run_one(spec, context) if failure is None else _not_run(spec, failure, environment)
+                    first_group.add(record)
+                    yield record
 
     def _run_on(
         self, cluster: Cluster, todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]], environment: str
@@ -173,16 +179,21 @@ class SuiteWork(Work[TrialSpec, Record]):
             if isinstance(outcome.value, Record):
                 yield outcome.value
                 continue
-            spec = trials[outcome.number][1]
-            yield Record(
-                key=spec.key,
-                spec=spec,
-                role=get_strategy(spec.strategy).role,
-                environment=environment,
-                provenance=Provenance.begin(strategy_version(spec.strategy), wall_kind(get_strategy(spec.strategy))),
-                outcome=outcome.value.outcome,
-                failure=outcome.value,
-            )
+            yield _not_run(trials[outcome.number][1], outcome.value, environment)
+
+
+def _not_run(spec: TrialSpec, failure: Failure, environment: str) -> Record:
+    """Return the record of a trial of which there is nothing but a failure."""
+    strategy = get_strategy(spec.strategy)
+    return Record(
+        key=spec.key,
+        spec=spec,
+        role=strategy.role,
+        environment=environment,
+        provenance=Provenance.begin(strategy_version(spec.strategy), wall_kind(strategy)),
+        outcome=failure.outcome,
+        failure=failure,
+    )
 
 
 def run_elsewhere(suite: Suite, options: RunOptions, spec: TrialSpec) -> Record | BadInput:

@@ -5,7 +5,7 @@ are apart where it is beyond the scatter of repeats of one plan within the two r
 another machine has another speed. The ratio of steps over those of the control plan leaves that speed out.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.errors import BadInput
-from shardbench.base.statistics import log_mean, pooled_noise
+from shardbench.base.statistics import pooled
 from shardbench.records.cell import CellRecord, Scalar, Series, SeriesRow
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
@@ -225,35 +225,35 @@ def _measured(match: _Match) -> list[Cells]:
     ours, theirs = match.both_ok
     if not (ours.group.compared and theirs.group.compared):
         return [cells | {"reason": "more ranks than cores"}]
-    rows = [cells | _ratio(ours, theirs, STEP, lambda row: row.medians_ms)]
+    rows = [cells | _ratio(ours, theirs, STEP)]
     if ours.group.control is not None and ours.group.control == theirs.group.control:
-        rows.append(cells | _ratio(ours, theirs, OVER_CONTROL, lambda row: row.ratios))
+        rows.append(cells | _ratio(ours, theirs, OVER_CONTROL))
     return rows
 
 
-def _ratio(ours: _RowOfRun, theirs: _RowOfRun, quantity: str, numbers: Callable[[Row], tuple[float, ...]]) -> Cells:
+def _ratio(ours: _RowOfRun, theirs: _RowOfRun, quantity: str) -> Cells:
     """Give the ratio of two rows that are ok, and its interval by the noise of repeats of both groups."""
-    mine, other = log_mean(numbers(ours.row)), log_mean(numbers(theirs.row))
+    mine, other = (one.group.estimate(one.row).value / _unit_ms(one.group, quantity) for one in (ours, theirs))
     reason = _other_version(ours.row, theirs.row)
-    cells: Cells = {"quantity": quantity, "value": mine.value, "committed_value": other.value, "reason": reason}
+    cells: Cells = {"quantity": quantity, "value": mine, "committed_value": other, "reason": reason}
     if ours.row.records[-1].spec.workload_fingerprint != theirs.row.records[-1].spec.workload_fingerprint:
         return cells
-    noise = pooled_noise(
-        numbers(Row(strategy=row.strategy, records=tuple(trials)))
-        for group in (ours.group, theirs.group)
-        for row in group.ok_rows
-        for trials in row.same_plan.values()
-    )
-    ratio = mine.value / other.value
+    noise = pooled([one.group.noise for one in (ours, theirs) if one.group.noise is not None])
+    ratio = mine / other
     if noise is None:
         return cells | {"ratio": ratio}
-    reach = noise.least_log(mine.n, other.n)
+    reach = noise.least_log(len(ours.row.records), len(theirs.row.records))
     return cells | {
         "ratio": ratio,
         "ratio_low": ratio * float(np.exp(-reach)),
         "ratio_high": ratio * float(np.exp(reach)),
         "beyond_noise": bool(abs(np.log(ratio)) > reach),
     }
+
+
+def _unit_ms(group: Group, quantity: str) -> float:
+    """Give what steps are counted in: milliseconds, or the mean step of the group's control."""
+    return 1.0 if quantity == STEP else group.control_ms
 
 
 def _order(matches: Iterable[_Match]) -> dict[str, tuple[Agreement, ...]]:

@@ -12,9 +12,9 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.phases import EXCHANGE_PHASES
 from shardbench.cost.uncertainty import SURE, p_larger
 from shardbench.model.plan import ShardingGroups
-from shardbench.records.record import Planned, Record, Timing, TrafficTotals
+from shardbench.records.record import Planned, Record, Timing, TrafficTotals, fast_ms
 from shardbench.records.trial import Backend, unusual
-from shardbench.report.groups import Condition, Group, Row, current, groups
+from shardbench.report.groups import ComparedBy, Condition, Group, current, groups
 from shardbench.report.results import trial_records
 from shardbench.report.tables.suite_tables import phases_of
 
@@ -48,10 +48,10 @@ class ComparedTrial:
     seed: int
     repeat: int
     step_ms: float
-    vs_control: float | None
-    """Step over that of the control plan stepped in turn; None where there is none."""
+    """Simulated: the median over iterations. Measured: ``Group.trial_ms``, at the group's mean speed of the machine."""
     phases_ms: dict[str, float]
-    """Milliseconds of each phase on the critical path of the step, as ``_critical_ms`` says."""
+    """Milliseconds of each phase on the critical path of the step, as ``_critical_ms`` says; measured, at that speed.
+    """
     straggler: Straggler
     intra_bytes: float
     inter_bytes: float
@@ -71,7 +71,6 @@ class PhaseDifference:
     phase: str
     faster_ms: float
     slower_ms: float
-    """Where ratios to the control decide, at the speed that the machine had in the faster one's trial."""
     share_pct: float | None
     """It is None where measured: phases of several ranks do not add up to the step."""
 
@@ -107,7 +106,7 @@ class Explanation:
     faster: ComparedTrial
     slower: ComparedTrial
     by_control: bool
-    """Whether they are compared by their ratio to one control plan, else by their steps."""
+    """Whether their steps are brought to one speed of the machine by one control plan."""
     noise_pct: float | None
     """Least significant difference (95 %) of two single trials of their group; None where nothing was repeated."""
     beyond_noise: bool | None
@@ -122,13 +121,13 @@ class Explanation:
 
     @property
     def difference_ms(self) -> float:
-        """Return the milliseconds a step that the faster one saves; it may be negative where ratios decide."""
+        """Return the milliseconds a step that the faster one saves."""
         return self.slower.step_ms - self.faster.step_ms
 
     @property
     def ratio(self) -> float:
-        """Return slower over faster, in what they are compared by."""
-        return _ratio(self.slower, self.faster, by_control=self.by_control)
+        """Return slower over faster; 1 where the faster one takes no time."""
+        return self.slower.step_ms / self.faster.step_ms if self.faster.step_ms else 1.0
 
 
 def read_all(results: Path) -> list[Record]:
@@ -187,15 +186,12 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
     twins = a.spec.strategy == b.spec.strategy
     condition = Condition.of(a)
     measured = condition.backend is Backend.MEASURED
-    first, second = (_trial(record, twins=twins) for record in (a, b))
     group = next((group for group in groups(records) if group.condition == condition), None)
-    controls = {record.control.plan_hash if record.control else None for record in (a, b)}
-    by_control = group is not None and group.control is not None and controls == {group.control}
-    swap = _ratio(first, second, by_control=by_control) > 1.0
+    first, second = (_trial(record, group, twins=twins) for record in (a, b))
+    swap = first.step_ms > second.step_ms
     faster, slower = (second, first) if swap else (first, second)
-    ratio = _ratio(slower, faster, by_control=by_control)
     noise = group.noise if group is not None else None
-    beyond = None if noise is None else bool(np.log(ratio) > noise.least_log(1, 1))
+    beyond = None if noise is None else bool(np.log(slower.step_ms / faster.step_ms) > noise.least_log(1, 1))
     quick, slow = (b, a) if swap else (a, b)
     p_faster = None
     if not measured:
@@ -209,12 +205,12 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
         unusual=unusual(condition.exchange, condition.schedule),
         faster=faster,
         slower=slower,
-        by_control=by_control,
+        by_control=group is not None and group.compared_by is ComparedBy.CONTROL,
         noise_pct=None if noise is None else noise.least_pct(1, 1),
         beyond_noise=beyond,
         p_faster=p_faster,
         all_trials=_all_trials(group, a.spec.strategy, b.spec.strategy) if measured and group else None,
-        phases=_phases(faster, slower, phases_of([a, b]), condition.backend, by_control=by_control),
+        phases=_phases(faster, slower, phases_of([a, b]), condition.backend),
     )
 
 
@@ -230,12 +226,6 @@ def _all_trials(group: Group, a: str, b: str) -> AllTrials | None:
         slower_pct=100.0 * (group.estimate(slower).value / group.estimate(faster).value - 1.0),
         beyond_noise=group.apart(faster, slower),
     )
-
-
-def _ratio(above: ComparedTrial, below: ComparedTrial, *, by_control: bool) -> float:
-    if by_control and above.vs_control is not None and below.vs_control is not None:
-        return above.vs_control / below.vs_control
-    return above.step_ms / below.step_ms if below.step_ms else 1.0
 
 
 def _check(a: Record, b: Record) -> None:
@@ -257,8 +247,12 @@ def _check(a: Record, b: Record) -> None:
             raise BadInput(f"the records differ in {name} ({mine} and {other}): only equal ones can be compared")
 
 
-def _trial(record: Record, *, twins: bool) -> ComparedTrial:
+def _trial(record: Record, group: Group | None, *, twins: bool) -> ComparedTrial:
     timing, traffic, planned = _numbers(record)
+    step_ms, speed = float(np.median(timing.step_ms)), 1.0
+    if group is not None and record.spec.backend is Backend.MEASURED:
+        step_ms = group.trial_ms(record)
+        speed = step_ms / fast_ms(timing.step_ms)
     spec = record.spec
     over_bound_pct = None
     if record.bounded and record.bound_ms:
@@ -269,9 +263,8 @@ def _trial(record: Record, *, twins: bool) -> ComparedTrial:
         strategy=spec.strategy,
         seed=spec.seed,
         repeat=spec.repeat,
-        step_ms=float(np.median(timing.step_ms)),
-        vs_control=Row(strategy=spec.strategy, records=(record,)).ratios[0] if record.control else None,
-        phases_ms=_critical_ms(timing),
+        step_ms=step_ms,
+        phases_ms={name: ms * speed for name, ms in _critical_ms(timing).items()},
         straggler=_straggler(timing, traffic, planned),
         intra_bytes=sum(intra for intra, _ in traffic.collectives.values()),
         inter_bytes=sum(inter for _, inter in traffic.collectives.values()),
@@ -322,14 +315,12 @@ def _critical_ms(timing: Timing) -> dict[str, float]:
 
 
 def _phases(
-    faster: ComparedTrial, slower: ComparedTrial, names: Sequence[str], backend: Backend, *, by_control: bool
+    faster: ComparedTrial, slower: ComparedTrial, names: Sequence[str], backend: Backend
 ) -> tuple[PhaseDifference, ...]:
-    # The machine's speed differs between two trials by the ratio of the control's steps.
-    speed = _ratio(slower, faster, by_control=True) * faster.step_ms / slower.step_ms if by_control else 1.0
     total = slower.step_ms - faster.step_ms
     differences = []
     for name in names:
-        one, other = faster.phases_ms.get(name, 0.0), slower.phases_ms.get(name, 0.0) * speed
+        one, other = faster.phases_ms.get(name, 0.0), slower.phases_ms.get(name, 0.0)
         share = 100.0 * (other - one) / total if total > 0 and backend is Backend.SIMULATED else None
         differences.append(PhaseDifference(phase=name, faster_ms=one, slower_ms=other, share_pct=share))
     return tuple(sorted(differences, key=lambda phase: (-phase.saved_ms, phase.phase)))

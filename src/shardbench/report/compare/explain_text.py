@@ -8,6 +8,7 @@ from shardbench.report.compare.explain import ComparedTrial, Explanation, PhaseD
 from shardbench.report.standing import groups_text
 from shardbench.report.tables.text import readable_bytes, readable_count, significant
 
+_ONE_SPEED = "brought to the mean speed that the machine had in all trials of the group"
 _OTHER_PHASES = 2
 _DIGITS = range(3, 7)
 
@@ -49,7 +50,7 @@ def _headline(explanation: Explanation) -> str:
     where = ", ".join(
         [f"{explanation.workload} on {explanation.machine}", explanation.backend, batch, *explanation.unusual]
     )
-    if not explanation.difference_ms and not explanation.by_control:
+    if not explanation.difference_ms:
         return f"{faster.name} and {slower.name} take the same {significant(faster.step_ms)} ms a step ({where})."
     noise = "" if explanation.noise_pct is None else f" the noise floor of {significant(explanation.noise_pct, 2)} %"
     unknown = (
@@ -61,8 +62,7 @@ def _headline(explanation: Explanation) -> str:
         False: (f"{faster.name} is not told apart from {slower.name}", f"; within{noise}" if noise else ""),
     }[explanation.beyond_noise]
     one, other = _apart(faster.step_ms, slower.step_ms)
-    # What drift did to the steps says nothing where their ratios to the control decide.
-    times = "" if explanation.by_control or not faster.step_ms else f", {_times(slower.step_ms, faster.step_ms)}"
+    times = f", {_times(slower.step_ms, faster.step_ms)}" if faster.step_ms else ""
     return f"{names}: {one} against {other} ms a step{times} ({where}){words}."
 
 
@@ -70,17 +70,14 @@ def _of_noise(explanation: Explanation) -> list[str]:
     """Say by what measured records are compared and how much of that is noise; nothing of simulated ones."""
     if explanation.backend is not Backend.MEASURED:
         return []
-    faster, slower = explanation.faster, explanation.slower
-    lines = []
-    if faster.vs_control is not None and slower.vs_control is not None and explanation.by_control:
-        one, other = _apart(faster.vs_control, slower.vs_control)
-        lines.append(
-            "Compared by the ratio to the control plan, which the same ranks stepped in turn, so that what else the "
-            f"machine did hits both: {one}x ({faster.name}) and {other}x ({slower.name}), "
-            f"{significant(explanation.ratio)}x apart."
+    lines = [
+        "Compared by the three fastest iterations of each, "
+        + (
+            f"{_ONE_SPEED}, by the control plan that the same ranks stepped in turn."
+            if explanation.by_control
+            else "as they are: no common control plan was repeated, so drift is not told apart."
         )
-    else:
-        lines.append("Compared by their steps: the trials have no common control plan, so drift is not told apart.")
+    ]
     lines.append(
         "The noise floor is unknown and no order is claimed: no plan of the group was repeated."
         if explanation.noise_pct is None
@@ -133,10 +130,10 @@ def _of_phases(explanation: Explanation) -> list[str]:
 def _of_measured_phases(explanation: Explanation) -> list[str]:
     if explanation.backend is not Backend.MEASURED:
         return []
-    speed = f", {explanation.slower.name}'s at the speed that the machine had for {explanation.faster.name}"
+    speed = f", {_ONE_SPEED}" if explanation.by_control else ""
     return [
-        "Measured phases are the slowest rank's, of exchanges the time of the rank that waited least"
-        f"{speed if explanation.by_control else ''}; they need not add up to the step."
+        "Measured phases are medians of the slowest rank, of exchanges the time of the rank that waited least"
+        f"{speed}; they need not add up to the step."
     ]
 
 

@@ -70,6 +70,9 @@ def place(group: Group, strategy: str) -> str:
     why = _no_place(group, row, rivals)
     if row is None or why:
         return f"{strategy}: no rank, {why}"
+    if group.condition.backend is Backend.MEASURED:
+        places = group.places(row)
+        return f"{strategy}: " + (f"rank {places} of {len(rivals) + 1}" if places else "no rank, nothing was repeated")
     own = group.estimate(row).value
     number = 1 + sum(group.estimate(other).value < own * (1.0 - SAME) for other in rivals)
     unsure = sum(not _differ(group, row, other) for other in rivals)
@@ -93,7 +96,5 @@ def _no_place(group: Group, row: Row | None, rivals: list[Row]) -> str:
 def _differ(group: Group, row: Row, other: Row) -> bool:
     if same([group.estimate(row).value], [group.estimate(other).value]):
         return False
-    if group.condition.backend is Backend.MEASURED:
-        return bool(group.apart(row, other))
     p_slower = group.p_slower(row, other)
     return p_slower is not None and sure(p_slower)

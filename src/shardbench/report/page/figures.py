@@ -38,7 +38,7 @@ Numbers = Mapping[str, int]
 
 def figures(group: Group, numbers: Numbers) -> list[Chart]:
     """Return every chart of a group, fastest strategy first; none where no row is ok."""
-    rows = sorted(group.ok_rows, key=lambda row: (row.step.value, row.strategy))
+    rows = sorted(group.ok_rows, key=lambda row: (group.estimate(row).value, row.strategy))
     if not rows:
         return []
     name = f"{group.condition.title} on {group.condition.machine}"
@@ -56,7 +56,7 @@ def figures(group: Group, numbers: Numbers) -> list[Chart]:
 def _steps(group: Group, rows: list[Row], numbers: Numbers, name: str) -> Chart:
     bars, phases, by_rank = step_bars(group, rows, numbers)
     caption = (
-        f"Step by phase, ms. Bars: {_MEAN_OF_RANKS if by_rank else _SLOWEST_RANK} Diamond and number: typical step; "
+        f"Step by phase, ms. Bars: {_MEAN_OF_RANKS if by_rank else _SLOWEST_RANK} Diamond and number: step; "
         f"its 95 % interval where it is known. {_CAPPED}"
     )
     drawing = stacked(f"Step by phase of {name}", bars, "ms per step")
@@ -74,7 +74,7 @@ def step_bars(group: Group, rows: list[Row], numbers: Numbers) -> tuple[list[Bar
     for row in rows:
         parts = tuple(row.typical(read(phase)) or 0.0 for phase in phases)
         phase_texts = ", ".join(f"{_words(phase)} {significant(part)}" for phase, part in zip(phases, parts) if part)
-        step = row.step
+        step = group.estimate(row)
         bars.append(
             Bars(
                 strategy=numbers[row.strategy],

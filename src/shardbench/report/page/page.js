@@ -160,11 +160,12 @@ function rank(board, chosen) {
   });
   const by = Math.max(0, backends.indexOf(chosen.backend));
   const value = (one) => one.shares[by]?.value ?? -1;
+  const ranks = backends[by] !== "measured"; // noise leaves a measured rank open
   rows.sort((a, b) => value(b) - value(a));
   for (const one of rows) {
     const better = rows.filter((other) => other.competes && value(other) > value(one) + 1e-6).length;
     const cells = [...one.row.cells];
-    cells[0].textContent = one.competes && one.shares[by] ? String(1 + better) : "-";
+    cells[0].textContent = ranks && one.competes && one.shares[by] ? String(1 + better) : "-";
     one.shares.forEach((share, i) => {
       bar(cells[2 + 2 * i], share && `${(100 * share.value).toFixed(0)} %`, share?.value);
       cells[3 + 2 * i].textContent = share ? `${share.finished} of ${share.all}` : "";

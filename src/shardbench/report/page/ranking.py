@@ -44,7 +44,7 @@ class Ranked:
     name: str
     look: str
     rank: int | None
-    """The place among those that compete; None of what does not, or was not asked."""
+    """The place among those that compete; None of what does not, or was not asked, and measured, as noise makes it."""
     reference: bool
     """Whether it does not compete."""
     shares: Mapping[str, Share | None]
@@ -132,7 +132,7 @@ def _share(own: Sequence[Standing]) -> Share | None:
 
 
 def _in_order(rows: Iterable[Ranked], backend: str) -> list[Ranked]:
-    """Put rows in order of the first column; those that compete have ranks, and equals share theirs."""
+    """Put rows in order of the first column; those that compete have ranks where simulated, and equals share theirs."""
 
     def value(row: Ranked) -> float:
         share = row.shares[backend]
@@ -141,7 +141,7 @@ def _in_order(rows: Iterable[Ranked], backend: str) -> list[Ranked]:
     ordered = sorted(rows, key=lambda row: (-value(row), row.name))
     competitors = [row for row in ordered if not row.reference and row.shares[backend] is not None]
     ranks = {row.name: 1 + sum(value(other) > value(row) + SAME for other in competitors) for row in competitors}
-    return [replace(row, rank=ranks.get(row.name)) for row in ordered]
+    return [replace(row, rank=None if is_measured(backend) else ranks.get(row.name)) for row in ordered]
 
 
 def _data(standings: Sequence[Standing], numbers: Mapping[str, int], competing: set[str]) -> str:

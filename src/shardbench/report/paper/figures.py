@@ -83,7 +83,7 @@ def figure_files(figure: "Figure", name: str, caption: str) -> dict[str, bytes]:
 @_styled()
 def group_figures(group: Group) -> dict[str, tuple[str, "Figure"]]:
     """Return captions and figures by name, of a group's rows that are ok; none where no row is."""
-    rows = sorted(group.ok_rows, key=lambda row: (-row.step.value, row.strategy))
+    rows = sorted(group.ok_rows, key=lambda row: (-group.estimate(row).value, row.strategy))
     if not rows:
         return {}
     simulated = group.condition.backend is Backend.SIMULATED
@@ -91,7 +91,7 @@ def group_figures(group: Group) -> dict[str, tuple[str, "Figure"]]:
         "bars are the 95 % band under draws of the model's constants and form; dotted: proven lower bound on the mean "
         "step of any plan on devices"
         if simulated
-        else "bars are 95 % intervals over trials (Student's t)"
+        else "bars are 95 % intervals by the noise of all trials (Student's t)"
     )
     clock = "of the cost model" if simulated else "CPU time where ranks have one"
     kernels = f"Embedding kernels (forward and backward), ms per iteration ({clock}): a dot a rank and trial."
@@ -144,14 +144,14 @@ def _spread_axis(axes: "Axes", values: Iterable[float]) -> None:
 def _steps(group: Group, rows: list[Row]) -> "Figure":
     figure, (axes,) = _figure(_FRAME_IN + _ROW_IN * len(group.rows))
     for number, row in enumerate(rows):
-        step = row.step
+        step = group.estimate(row)
         ends = [[0.0], [0.0]]
         if step.low is not None and step.high is not None:
             ends = [[step.value - step.low], [step.high - step.value]]
         colour = LIGHT[0] if row.competes else _GREY
         axes.errorbar([step.value], [number], xerr=ends, fmt="o", color=colour, elinewidth=0.8, capsize=0.0)
     bounds = [r.step_bound_ms for row in rows for r in row.records if r.bounded and r.step_bound_ms is not None]
-    values = [row.step.value for row in rows]
+    values = [group.estimate(row).value for row in rows]
     if bounds:
         axes.axvline(min(bounds), color=_INK, linestyle=":", linewidth=0.8)
         values.append(min(bounds))

@@ -63,7 +63,7 @@ class PredictedTime:
     repeats_ms: tuple[float, ...]
     """One number a repeat (trial), in ms."""
     compared_numbers: tuple[float, ...]
-    """One number a repeat, by which a group is put in order: a step's ratio to the control, else the ms."""
+    """One number a repeat, by which a group is put in order, in ms: of a step ``Group.trial_ms``."""
     iterations: int
     noise: Noise | None
     """The noise of ``compared_numbers`` in the group, from repeats of one plan; None where nothing was repeated."""

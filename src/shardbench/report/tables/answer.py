@@ -26,7 +26,15 @@ from shardbench.report.standing import (
     text,
     throughput_standing,
 )
-from shardbench.report.tables.text import NOT_COMPARED, interval, percent, readable_count, significant, split_by_group
+from shardbench.report.tables.text import (
+    NOT_COMPARED,
+    freedom_text,
+    interval,
+    percent,
+    readable_count,
+    significant,
+    split_by_group,
+)
 
 WIDTH = 79
 """Columns of lines where nothing else is asked for."""
@@ -40,8 +48,10 @@ class GroupAnswer:
 
     standings: tuple[Standing, ...]
     """All rows of the group, in the table's order; there is one at least."""
-    noise_pct: float | None
-    """The noise floor of measured strategies; None where simulated or unknown."""
+    width_pct: float | None
+    """How far a measured strategy must be behind the best to be told apart; None where simulated or unknown."""
+    noise_freedom: float | None
+    """The degrees of freedom behind that."""
     compared: bool
     """Whether times are compared: not where more ranks than cores ran."""
     logs: dict[str, tuple[str, ...]]
@@ -85,7 +95,8 @@ class GroupAnswer:
         return {
             **{name: getattr(first, name) for name in ("workload", "machine", "backend", "batch_size")},
             "unusual": list(self.unusual),
-            "noise_pct": self.noise_pct,
+            "width_pct": self.width_pct,
+            "noise_freedom": self.noise_freedom,
             "model_error": None if is_measured(first.backend) else model_error(first.machine, "step"),
             "compared": self.compared,
             "judges": self.judges,
@@ -124,7 +135,8 @@ def answers(
     return [
         GroupAnswer(
             standings=tuple(group.standings.values()),
-            noise_pct=group.noise_pct,
+            width_pct=group.width_pct,
+            noise_freedom=group.noise.freedom if group.noise else None,
             compared=group.compared,
             logs={row.strategy: logs for row in group.rows if not row.ok and (logs := _logs(row, results))},
             unusual=unusual(group.condition.exchange, group.condition.schedule),
@@ -140,12 +152,23 @@ def answers_of_table(frame: pd.DataFrame) -> list[GroupAnswer]:
     all_answers = []
     for _, part in split_by_group(frame):
         rows = part.to_dict("records")
-        floors = (number(row, "noise_pct") for row in rows)
-        floor = next((floor for floor in floors if floor is not None), None)
+        width, freedom = (
+            next((value for row in rows if (value := number(row, name)) is not None), None)
+            for name in ("width_pct", "noise_freedom")
+        )
         standings = tuple(map(throughput_standing, rows))
         compared = all(text(row, "compared_by") != ComparedBy.NOTHING for row in rows)
         ways = unusual(Precision(rows[0]["exchange"]), StepSchedule(rows[0]["schedule"]))
-        all_answers.append(GroupAnswer(standings=standings, noise_pct=floor, compared=compared, logs={}, unusual=ways))
+        all_answers.append(
+            GroupAnswer(
+                standings=standings,
+                width_pct=width,
+                noise_freedom=freedom,
+                compared=compared,
+                logs={},
+                unusual=ways,
+            )
+        )
     return all_answers
 
 
@@ -203,7 +226,9 @@ def _model_line(answer: GroupAnswer) -> Iterator[str]:
 
 
 def _other_lines(answer: GroupAnswer) -> Iterator[str]:
-    floor = "" if answer.noise_pct is None else f" of {answer.noise_pct:.1f} %"
+    floor = ""
+    if answer.width_pct is not None and answer.noise_freedom is not None:
+        floor = f" of {answer.width_pct:.1f} %, {freedom_text(answer.noise_freedom)}"
     measured = is_measured(answer.standings[0].backend)
     unknown = "nothing was repeated, so the noise" if measured else "how sure the model is"
     for mark, words in (

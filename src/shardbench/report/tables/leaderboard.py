@@ -5,26 +5,31 @@ problems and take geometric means of ratios: milliseconds of unlike problems are
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from shardbench.base.arrays import Floats
+from shardbench.base.errors import BadInput
 from shardbench.cost.uncertainty import band, p_larger, sure
+from shardbench.model.machine_file import load_machine
 from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, Row, groups
 from shardbench.report.page.profiles import geometric_mean
-from shardbench.report.standing import RANKS, UNSHARDED, over_pct, ranks_by_judge, table_standings
+from shardbench.report.standing import RANKS, UNSHARDED, is_measured, over_pct, ranks_by_judge, table_standings
 
 STEPS = (
     "version", "family", "workload", "machine", "devices", "fills", "schedule", "precision", "backend", "strategy",
     "budget", "outcome", "step_ms", "over_bound_pct", "over_best_pct", "tie", "p_best", "p_within_1.05",
-    "expected_over_best_pct", "plan_s", "fit_s", "effort_cpu_s", "headroom_pct", "step_ms_low",
-    "step_ms_high", "bound_ms", "bounded_by", "host_ms", "bound_by", "predicted_step_ms", "torchrec_estimate_ms",
-    *RANKS, "n", "role", "sees", "moves", "batch_size", "plan_hash", "cause",
+    "p_near_least_error", "p_near_most_error", "expected_over_best_pct", "width_pct", "plan_s", "fit_s", "effort_cpu_s",
+    "headroom_pct", "step_ms_low", "step_ms_high", "bound_ms", "bounded_by", "host_ms", "bound_by",
+    "predicted_step_ms", "torchrec_estimate_ms", *RANKS, "n", "role", "sees", "moves", "batch_size", "plan_hash",
+    "cause",
 )  # fmt: skip
 BOUND, ANY_PLAN, ORDERED = "bound", "any plan", "plans in order"
 FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
@@ -34,10 +39,15 @@ NEAR = 1.05
 SURE_BEST = 0.95
 """Share of draws in which a plan has to be the best, alone or with its equals, to be called so."""
 SCORES = (
-    "version", "backend", "budget", "rank", "strategy", "role", "problems", "ok", "expected_within_1.05",
-    "torchrec_within_1.05", "common", "common_over_best", "expected_best", "surely_best", "best", "bounded",
-    "over_bound_geomean", "over_best_geomean", "plan_s", *(f"within_{factor:g}" for factor in FACTORS),
+    "version", "backend", "budget", "rank", "places", "strategy", "role", "problems", "ok", "expected_within_1.05",
+    "expected_low", "expected_high", "torchrec_within_1.05", "common", "common_over_best", "expected_best",
+    "surely_best", "best", "bounded", "over_bound_geomean", "over_best_geomean", "plan_s",
+    *(f"within_{factor:g}" for factor in FACTORS),
 )  # fmt: skip
+_EXPECTED = {
+    "as stated": "p_within_1.05", "least": "p_near_least_error", "most": "p_near_most_error",
+}  # fmt: skip
+"""The error of two plans' ratios, and the column of expectations by it."""
 COMMON_FROM = 0.75
 """Quality is compared on the problems that all solve who solve at least this share of all.
 
@@ -56,6 +66,8 @@ def steps(rows: pd.DataFrame, version: int) -> pd.DataFrame:
     ``host_ms`` is the time in which an eager step's host starts it, ``bound_by`` what takes most of the step.
     ``torchrec_estimate_ms`` is the step by TorchRec's own estimator, empty of plans that TorchRec cannot express;
     ``model_rank`` and ``torchrec_rank`` are a row's places by either judge, among the problem's rows that both rate.
+    ``p_near_least_error`` and ``p_near_most_error`` are what ``p_within_1.05`` would be if ratios of two plans were off
+    by the ends of the interval that the machine's file states of that error.
     """
     problems = [_problem(part) for _, part in rows.groupby(["workload", "machine"], sort=False)]
     table = pd.concat(problems, ignore_index=True).assign(version=version)
@@ -98,10 +110,35 @@ def _expectations(ok: pd.DataFrame) -> dict[Any, dict[str, float]]:
     # Equal plans err alike: rounding alone may tell them apart.
     shares = [(ratios <= factor * (1.0 + SAME)).mean(axis=1) for factor in (1.0, NEAR)]
     over_best = 100.0 * (np.exp(np.log(ratios).mean(axis=1)) - 1.0)
-    return {
-        at: {"p_best": best, "p_within_1.05": near, "expected_over_best_pct": mean}
-        for at, best, near, mean in zip(ok.index, *(array.tolist() for array in (*shares, over_best)), strict=True)
-    }
+    columns = {"p_best": shares[0], "p_within_1.05": shares[1], "expected_over_best_pct": over_best}
+    steps_ms = ok["step_ms"].to_numpy(dtype=np.float64)
+    for name, times in _other_errors(str(ok["machine"].iloc[0])).items():
+        other = _with_error(draws, steps_ms, times)
+        columns[name] = (other / other.min(axis=0) <= NEAR * (1.0 + SAME)).mean(axis=1)
+    return {at: {name: float(column[i]) for name, column in columns.items()} for i, at in enumerate(ok.index)}
+
+
+@cache
+def _other_errors(machine: str) -> dict[str, float]:
+    """Return how many times as far plans would err from each other at the ends of the interval of their pairs' error.
+
+    Nothing is returned for a machine whose file does not state the interval, or that nobody ships.
+    """
+    try:
+        trust = load_machine(machine).trust
+    except BadInput:
+        return {}
+    if trust is None or trust.pair_low is None or trust.pair_high is None or not (trust.pair_error or 1.0) > 1.0:
+        return {}
+    logs = np.log([trust.pair_error or 1.0, trust.pair_low, trust.pair_high])
+    return {"p_near_least_error": float(logs[1] / logs[0]), "p_near_most_error": float(logs[2] / logs[0])}
+
+
+def _with_error(draws: Floats, steps_ms: Floats, times: float) -> Floats:
+    """Return draws [plans, draws] in which each plan errs so many times as far from what all plans of a draw share."""
+    logs = np.log(draws / steps_ms[:, None])
+    shared = np.median(logs, axis=0, keepdims=True)
+    return np.asarray(steps_ms[:, None] * np.exp(shared + times * (logs - shared)))
 
 
 def _cells(row: Mapping[Any, Any], best: "pd.Series[Any] | None", bounds: Mapping[str, float]) -> dict[str, Any]:
@@ -139,9 +176,9 @@ def measured_steps(
 ) -> pd.DataFrame:
     """Return rows of measured trials, as ``steps`` has them, with one budget.
 
-    ``devices`` are by machine, what strategies declare to see by their name. ``over_best_pct`` compares what trials
-    are compared by (their ratio to the control plan of the same ranks), ``tie`` is ``=`` where that is below the noise
-    of so many trials and ``?`` where the noise is unknown. Nothing is proven about measured steps. Times of ranks that
+    ``devices`` are by machine, what strategies declare to see by their name. ``tie`` is ``=`` where a row is not told
+    apart from the best, all compared at once, and ``?`` where the noise is unknown; ``width_pct`` is how far a row must
+    be behind another for that. Nothing is proven about measured steps. Times of ranks that
     share a core are not compared, and are no rows.
     """
     ranked = (group for group in groups(records) if group.compared and group.condition.trains == UNSHARDED)
@@ -174,10 +211,11 @@ def _measured(group: Group, devices: Mapping[str, int], sees: Mapping[str, str])
 
 def _over_best(group: Group, row: Row, best: Row) -> dict[str, Any]:
     """Return the distance to the best row of any role, and whether it is more than the noise."""
-    apart = group.apart(row, best)
+    behind = group.behind(row, best)
     return {
         "over_best_pct": over_pct(group.estimate(row).value, group.estimate(best).value),
-        "tie": "" if row is best else "?" if apart is None else "" if apart else "=",
+        "tie": "" if row is best else "?" if behind is None else "" if behind else "=",
+        "width_pct": group.width_pct,
     }
 
 
@@ -185,17 +223,21 @@ def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
     """Return one row a backend, budget and strategy, from the table of ``steps`` alone; families weigh alike.
 
     ``rank`` is the place among competitors by ``expected_within_1.05``, equal ones share theirs: the share of problems
-    on which a strategy is expected, over the draws of the model, to be at most 5 % over the best; measured, and of
-    older boards, by ``within_1.05``. A problem that a strategy did not end well is outside every factor.
-    ``torchrec_within_1.05`` is the share of the problems that TorchRec's own estimator has it so near the best that it
-    rates. ``common_over_best`` is the quality of plans apart from who ends in time: the geometric mean of expected
-    steps over the best's on the ``common`` problems, which all solve who solve three quarters of all; None of who does
+    on which a strategy is expected, over the draws of the model, to be at most 5 % over the best; of older boards, by
+    ``within_1.05``. A problem that a strategy did not end well is outside every factor. Measured strategies have no
+    rank but ``places``, as ``_places`` says.
+    ``expected_low`` and ``expected_high`` are the ends of that share where the error of two plans' ratios is as the
+    machine files' intervals leave open. ``torchrec_within_1.05`` is the share of the problems that TorchRec's own
+    estimator has it so near the best that it rates. ``common_over_best`` is the quality of plans apart from who ends in
+    time: the geometric mean of expected steps over the best's on the ``common`` problems, which all solve who solve
+    three quarters of all; None of who does
     not solve them all. ``over_bound_geomean`` and ``over_best_geomean`` are of the problems that the strategy solved;
     ``plan_s`` is the median of planning.
     """
     rows: list[dict[str, object]] = []
     for (backend, budget), part in steps_table.groupby(["backend", "budget"], sort=True):
-        rows += _with_ranks([_score(own, part) | {"backend": backend, "budget": budget} for own in _by_strategy(part)])
+        scored = [_score(own, part) | {"backend": backend, "budget": budget} for own in _by_strategy(part)]
+        rows += _with_places(scored, part) if is_measured(str(backend)) else _with_ranks(scored)
     return pd.DataFrame(rows, columns=list(SCORES))
 
 
@@ -210,6 +252,12 @@ def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
     weights = _weights(own)
     within = {f"within_{factor:g}": over_best <= factor * (1.0 + SAME) for factor in FACTORS}
     has_draws = bool(part["p_best"].notna().any())
+    expected = {
+        name: float((weights * own[column].fillna(0.0)).sum())
+        for name, column in _EXPECTED.items()
+        if column in part and part[column].notna().any()
+    }
+    has_interval = len(expected) == len(_EXPECTED)
     shared = _common(part)
     common = ok[[key in shared for key in _problems(ok)]]
     mean_over = common["expected_over_best_pct" if has_draws else "over_best_pct"].astype(float)
@@ -220,7 +268,9 @@ def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
         "role": own["role"].iloc[0],
         "problems": len(own),
         "ok": len(ok),
-        "expected_within_1.05": float((weights * own["p_within_1.05"].fillna(0.0)).sum()) if has_draws else None,
+        "expected_within_1.05": expected.get("as stated"),
+        "expected_low": min(expected.values()) if has_interval else None,
+        "expected_high": max(expected.values()) if has_interval else None,
         "torchrec_within_1.05": _torchrec_near(own, part, weights),
         "common": len(shared),
         "common_over_best": _weighted_geomean(1.0 + mean_over / 100.0, _weights(common)) if comparable else None,
@@ -248,6 +298,39 @@ def _with_ranks(rows: list[dict[str, object]]) -> list[dict[str, object]]:
         str(row["strategy"]): 1 + sum(share(other) < share(row) - SAME for other in competing) for row in competing
     }
     return [{**row, "rank": ranks.get(str(row["strategy"]))} for row in ordered]
+
+
+def _with_places(rows: list[dict[str, Any]], part: pd.DataFrame) -> list[dict[str, object]]:
+    places = _places(part)
+    ordered = sorted(rows, key=lambda row: (-row["ok"], row["over_best_geomean"] or np.inf, row["strategy"]))
+    return [{**row, "places": places.get(row["strategy"])} for row in ordered]
+
+
+def _places(part: pd.DataFrame) -> dict[str, str]:
+    """Write the places that measured strategies may have among the competitors, such as ``1 to 4``; {} where unknown.
+
+    Two are told apart where their steps, as a geometric mean over the problems that both ended, differ by more than the
+    noise of these problems leaves open (``width_pct``); who ended fewer problems stands behind.
+    """
+    ok = part[(part["outcome"] == Outcome.OK.value) & (part["role"] == Role.COMPETITOR.value)]
+    if ok.empty or ok["width_pct"].isna().any():
+        return {}
+    keys = ["workload", "machine"]
+    logs = np.log(ok.pivot_table("step_ms", index=keys, columns="strategy"))
+    squares = np.log1p(ok.groupby(keys)["width_pct"].first() / 100.0) ** 2
+
+    def behind(one: str, other: str) -> bool:
+        if logs[one].count() != logs[other].count():
+            return bool(logs[one].count() < logs[other].count())
+        difference = (logs[one] - logs[other]).dropna()
+        return bool(difference.sum() > np.sqrt(squares[difference.index].sum()))
+
+    names = list(logs.columns)
+    return {
+        name: f"{1 + sum(behind(name, other) for other in names)} to "
+        f"{len(names) - sum(behind(other, name) for other in names)}"
+        for name in names
+    }
 
 
 def _problems(rows: pd.DataFrame) -> list[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 One row per (workload, machine, backend, batch size, precision, optimiser, strategy), over its
 ``n`` trials (seeds and repeats) of ``iterations`` in all. A measured step is the geometric mean
-over trials, a simulated one the median over iterations; other numbers are medians over trials. A
+over trials of their three fastest iterations, a simulated one the median over iterations; other
+numbers are medians over trials. A
 row whose trials did not all end ``ok`` shows the worst outcome, its cause, how many were ok, and
 no number. Times in ms, bytes per iteration summed over ranks.
 """
@@ -29,9 +30,9 @@ TAIL = ("batch_size", *TRAINING, "role", "trials_ok", "trials", "cause")
 """Last columns of every table."""
 
 _THROUGHPUT = (
-    "samples_per_s", "step_ms_p50", "step_ms_p95", "plan_s", "fit_s", "step_ms_low", "step_ms_high", "compared_by",
-    "vs_control", "vs_control_low", "vs_control_high", "vs_best_pct", "noise_pct", "same_as_best", "pairs",
-    "pairs_beyond_noise", "p_slower_than_best",
+    "samples_per_s", "step_ms", "step_ms_p95", "plan_s", "fit_s", "step_ms_low", "step_ms_high", "compared_by",
+    "vs_best_pct", "noise_pct", "width_pct", "noise_freedom", "same_as_best", "places", "pairs", "pairs_beyond_noise",
+    "p_slower_than_best",
 )  # fmt: skip
 _JUDGED = ("predicted_step_ms", "torchrec_estimate_ms", *RANKS)
 _BOUNDS = ("step_bound_ms", "over_step_bound_pct", "own_step_bound_ms", "over_own_bound_pct", "bound_cause")
@@ -65,17 +66,19 @@ def tables(records: Iterable[Record]) -> dict[str, pd.DataFrame]:
 def throughput(records: Iterable[Record]) -> pd.DataFrame:
     """Step time and throughput.
 
-    ``step_ms_low`` and ``step_ms_high`` bound ``step_ms_p50`` (95 %). Measured: over trials, and
-    empty for one trial. Simulated: the band of predictions under draws of the model's constants and
+    ``step_ms_low`` and ``step_ms_high`` bound ``step_ms`` (95 %). Measured: by the noise of the group, and
+    empty where nothing was repeated. Simulated: the band of predictions under draws of the model's constants and
     form (``shardbench.cost.uncertainty``), of all trials together; ``p_slower_than_best`` is the
     share of draws, over all pairs of trials, in which the row's step is longer than the best row's.
     Both are empty for records without draws. ``compared_by`` says what measured rows are compared by: ``control``,
-    each trial's ratio to the control plan that its ranks stepped in turn with it (``vs_control``),
-    ``step`` where trials have no control or not the same one, or ``nothing`` where more ranks than cores ran, so that
-    no difference is stated. ``vs_best_pct`` is the difference to the best competitor of the group. ``noise_pct`` is the
-    least significant difference (95 %) of two rows of the group, from trials of one plan, and ``same_as_best`` whether
-    a row's difference is below that for its number of trials; both are empty where no plan was repeated. ``pairs``
-    counts the group's pairs of measured rows. Simulated times are the same only where they are equal.
+    their steps at one speed of the machine by those of the control plan that their ranks stepped in turn, ``step``
+    where trials have no control, not the same one, or too few repeats to know its effect, or ``nothing`` where more
+    ranks than cores ran, so that no difference is stated. ``vs_best_pct`` is the difference to the best competitor of
+    the group. ``noise_pct`` is the least significant difference (95 %) of two rows of the group, from trials of one
+    plan, with ``noise_freedom`` degrees of freedom. ``width_pct`` is how far a row must be behind the best to be told
+    apart from it, all rows compared at once (Dunnett), and ``same_as_best`` whether it is nearer for its number of
+    trials. ``places`` are those that a competitor may have by that. All are empty where no plan was repeated.
+    ``pairs`` counts the group's pairs of measured rows. Simulated times are the same only where they are equal.
     ``predicted_step_ms`` is the cost model's for measured rows, ``torchrec_estimate_ms`` that of TorchRec's own
     estimator, empty of plans that TorchRec cannot express; ``model_rank`` and ``torchrec_rank`` are a row's places by
     either, among the rows of the group that both rate.
@@ -118,13 +121,12 @@ def _throughput_cells(group: Group, row: Row) -> Cells:
     standing = group.standings[row.strategy]
     cells: Cells = {
         "samples_per_s": group.condition.batch_size / (standing.step_ms / 1e3) if standing.step_ms else None,
-        "step_ms_p50": standing.step_ms,
+        "step_ms": standing.step_ms,
         "step_ms_p95": float(np.percentile(row.step_ms, 95.0)),
         "plan_s": standing.plan_s,
         "fit_s": standing.fit_s,
         "step_ms_low": standing.low_ms,
         "step_ms_high": standing.high_ms,
-        "noise_pct": group.noise_pct,
         "vs_best_pct": standing.vs_best_pct,
         "same_as_best": standing.same,
         "p_slower_than_best": standing.p_slower,
@@ -141,15 +143,15 @@ def _throughput_cells(group: Group, row: Row) -> Cells:
 
 def _measured_cells(group: Group, row: Row) -> Cells:
     beyond = group.pairs_beyond_noise
-    cells: Cells = {
+    return {
         "compared_by": group.compared_by.value,
+        "noise_pct": group.noise_pct,
+        "width_pct": group.width_pct,
+        "noise_freedom": None if group.noise is None else group.noise.freedom,
+        "places": group.places(row),
         "pairs": len(group.pairs),
         "pairs_beyond_noise": None if beyond is None else len(beyond),
     }
-    if group.control:
-        ratio = group.estimate(row)
-        cells |= {"vs_control": ratio.value, "vs_control_low": ratio.low, "vs_control_high": ratio.high}
-    return cells
 
 
 def _bound_cells(row: Row) -> Cells:
@@ -266,10 +268,10 @@ def _identity(group: Group, row: Row) -> Cells:
 _KINDS = {
     **dict.fromkeys((
         "workload", "machine", "backend", "strategy", "outcome", "role", "cause", "tiers", "sharding_groups", *TRAINING,
-        "compared_by", "bound_cause",
+        "compared_by", "places", "bound_cause",
     ), "object"),
     **dict.fromkeys(("n", "iterations", "batch_size", "trials_ok", "trials"), "int64"),
-    **dict.fromkeys(("pairs", "pairs_beyond_noise", *RANKS), "Int64"),
+    **dict.fromkeys(("noise_freedom", "pairs", "pairs_beyond_noise", *RANKS), "Int64"),
     "same_as_best": "boolean",
 }  # fmt: skip
 """Kinds of the columns that are not ``float64``."""

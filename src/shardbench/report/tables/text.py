@@ -39,15 +39,16 @@ TITLES = {
 
 NOTES = {
     "throughput": (
-        "Step = slowest rank of an iteration; n counts trials (seeds and repeats). Measured: p50 is the geometric "
-        "mean over trials of their medians, its 95 % interval Student's t over trials, as iterations of one trial are "
-        "not independent; it is unknown for one trial. Where ranks also stepped a control plan in turn, strategies "
-        "are compared by their ratio to it ('vs control'). 'vs best' is the difference to the best competitor; '=' "
-        "marks one below the noise floor, the least significant difference (95 %) of so many trials, from repeats of "
-        "the same plan (A/A), and '?' says that nothing was repeated: noise and order are unknown. Simulated: the "
-        "interval is the 95 % band of the step under draws of the model's constants and form within their held-out "
-        "errors; '~' marks a difference whose sign fewer than 95 % of the draws have, both plans under the same draw, "
-        "and '?' one of records without draws. Plans share the draws of constants, each has its own of the form "
+        "Step = slowest rank of an iteration; n counts trials (seeds and repeats). Measured: it is the geometric mean "
+        "over trials of their three fastest iterations, where ranks stepped a control plan in turn at one speed of the "
+        "machine by that. The noise is that of repeats of one plan (A/A), pooled over strategies; the 95 % interval "
+        "is by it, and the noise floor is the least significant difference (95 %) of two rows. 'vs best' is the "
+        "difference to the best competitor; '=' marks one that the noise leaves open while all are compared at once "
+        "(Dunnett), 'rank' has the places that it leaves open, and '?' says that nothing was repeated: noise and order "
+        "are unknown. Simulated: the step is the median over iterations, and the interval is the 95 % band under draws "
+        "of the model's constants and form within their held-out errors; '~' marks a difference whose sign fewer than "
+        "95 % of the draws have, both plans under the same draw, and '?' one of records without draws. Plans share the "
+        "draws of constants, each has its own of the form "
         "(docs/costmodel.md, section 7). p95 is over all iterations. Plan and fit seconds are what the strategy "
         "spent. TorchRec's estimate is what its own planner would rate the plan by, embeddings and their exchanges "
         "without the dense model; '-' marks a plan that TorchRec cannot express. Ranks are by the cost model's step "
@@ -244,7 +245,7 @@ def seconds(value: float) -> str:
 
 
 _thousands = "{:,.0f}".format
-_ORDERED_BY = {"throughput": ("vs_best_pct", "step_ms_p50"), "balance": ("emb_cpu_ms_max", "emb_ms_max")}
+_ORDERED_BY = {"throughput": ("vs_best_pct", "step_ms"), "balance": ("emb_cpu_ms_max", "emb_ms_max")}
 """The first of these that a row has decides its place."""
 
 
@@ -281,11 +282,19 @@ def _comparison_notes(row: Cells) -> list[str]:
     """Return what the measured rows of a group are compared by, and how many pairs that tells apart."""
     if row["compared_by"] == ComparedBy.NOTHING:
         return [NOT_COMPARED]
-    by = "ratio to the control plan" if row["compared_by"] == ComparedBy.CONTROL else "step, no common control plan"
-    noise, beyond = number(row, "noise_pct"), number(row, "pairs_beyond_noise")
+    by_control = row["compared_by"] == ComparedBy.CONTROL
+    by = f"steps are compared {'at one speed of the control plan' if by_control else 'as they are'}"
+    noise, width, beyond = (number(row, name) for name in ("noise_pct", "width_pct", "pairs_beyond_noise"))
     if noise is None or beyond is None:
-        return [f"compared by {by}", "noise floor unknown (nothing was repeated): no order is claimed"]
-    return [f"compared by {by}", f"noise floor {noise:.1f} %", f"{beyond:.0f} of {row['pairs']} pairs differ by more"]
+        return [by, "noise floor unknown (nothing was repeated): no order is claimed"]
+    freedom = f"noise floor {noise:.1f} % ({freedom_text(row['noise_freedom'])})"
+    to_best = [] if width is None else [f"{width:.1f} % to the best of all at once"]
+    return [by, freedom, *to_best, f"{beyond:.0f} of {row['pairs']} pairs differ by more than the floor"]
+
+
+def freedom_text(freedom: float) -> str:
+    """Say how many degrees of freedom there are."""
+    return f"{freedom:.0f} degree{'s' * (freedom != 1)} of freedom"
 
 
 def _model_notes(rows: list[Cells]) -> list[str]:
@@ -370,12 +379,11 @@ def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
     ]
     return (
         _Column(header="samples/s", text=_number_text("samples_per_s", _thousands), keep=4),
-        _Column(header="step p50 (ms)", text=_number_text("step_ms_p50"), keep=ALWAYS),
-        _Column(header="95 % interval (ms)", text=_interval("step_ms", "step_ms_p50"), compact=False),
+        _Column(header="step (ms)", text=_number_text("step_ms"), keep=ALWAYS),
+        _Column(header="95 % interval (ms)", text=_interval("step_ms", "step_ms"), compact=False),
         _Column(header="p95 (ms)", text=_number_text("step_ms_p95"), keep=3),
-        _Column(header="vs control", text=_number_text("vs_control", lambda ratio: f"{ratio:.3f}x"), keep=6),
-        _Column(header="95 % interval (vs control)", text=_interval("vs_control", "vs_control"), compact=False),
         _Column(header="vs best", text=_vs_best, keep=8),
+        _Column(header="rank", text=_whole("places"), keep=6),
         _Column(header="predicted (ms)", text=_number_text("predicted_step_ms"), compact=False),
         _Column(header="TorchRec's estimate (ms)", text=_estimate(frame), compact=False),
         _Column(header="rank by model, TorchRec", text=_ranks, compact=False),
