@@ -30,7 +30,7 @@ DIGESTS = {
     2: "6f73c414b05f6a1f441f316ede97bbbb7acd6021a04b4b48b8591139c7c797ab",
 }
 """A version is never changed: what is to be otherwise becomes the next one."""
-POSED = {1: "05ba3e3929f1067a", 2: "f88d4e3b3a1ce02c"}
+POSED = {1: "85517f3e0d0dfe28", 2: "98e6583fd49a7507"}
 """Hashes of the workloads and the machines, as they are drawn and loaded. A machine has the constants known of it:
 they have changed since the committed board was made, which its records' code says as well."""
 DRAWS = tuple(np.linspace(0.9, 1.1, 20).tolist())

@@ -62,7 +62,7 @@ def point(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the data file of the runs' points."""
     families = {f"lent_{run.split('-')[0]}": family(run, machine) for run, machine in RUNS.items()}
     # A line a point, as in the published files.
     text = json.dumps({"families": families}, indent=1)

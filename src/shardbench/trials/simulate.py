@@ -65,7 +65,7 @@ class Simulation:
 
     @property
     def bound_by(self) -> str:
-        """What takes most of the step: host, kernels, exchange or dense."""
+        """The part that takes most of the step: host, kernels, exchange or dense."""
         return bound_by({name: self._phase_ms(name) for name in self.times[0].phases_ms}, self.host_ms)
 
     @cached_property
