@@ -24,6 +24,7 @@ from shardbench.cost.collectives import (
 from shardbench.cost.costmodel import (
     backward_s,
     backward_work_s,
+    bound_by,
     embedding_ms,
     estimate,
     forward_s,
@@ -37,6 +38,8 @@ from shardbench.cost.costmodel import (
 )
 from shardbench.cost.load import Load, in_uvm, longest_lookups, segment_load
 from shardbench.cost.lookups import CountedLookups
+from shardbench.cost.phases import StepPhase
+from shardbench.cost.published.gpus import shared
 from shardbench.cost.traffic import Synchronisation, count
 from shardbench.model.machine import Constants, Machine, NcclConstants
 from shardbench.model.plan import Host, Plan, Tier, whole_tables
@@ -404,6 +407,26 @@ def test_longest_bag_by_hand() -> None:
     assert lookups.longest_bag(0, 6, 1, 2).tolist() == [[3, 3]]  # dealt: an even share, rounded up
     assert lookups.longest_bag(1, 3, 2, 1).tolist() == [[2], [1]]
     assert lookups.longest_bag(1, 6, 1, 2).tolist() == [[3, 3]]
+
+
+def test_what_binds_a_step_by_hand() -> None:
+    phases = dict.fromkeys(StepPhase, 0.0)
+    phases |= {StepPhase.LOOKUP: 2.0, StepPhase.LOOKUP_BACKWARD: 2.0, StepPhase.OUTPUT: 3.0, StepPhase.DENSE: 1.0}
+    assert bound_by(phases, 7.9) == "kernels"
+    assert bound_by(phases, 8.1) == "host"
+    assert bound_by(phases | {StepPhase.OUTPUT_BACKWARD: 1.5}, 0.0) == "exchange"
+    assert bound_by(phases | {StepPhase.DENSE: 5.0}, 0.0) == "dense"
+
+
+@pytest.mark.parametrize(("devices", "calls"), [(1, 0), (2, 6)])
+def test_a_host_starts_every_collective_of_an_eager_step(devices: int, calls: int) -> None:
+    workload = RandomWorkload([(50, 8), (90, 8)], 16, pooling=4)
+    plan = Plan(world_size=devices, segments=whole_tables(workload.tables, (0, devices - 1)))
+    # Splits, lengths, lookups, vectors, gradients, and the dense model's all-reduce.
+    expected_ms = 1e3 * (shared()["host_step_s"] + calls * shared()["host_call_s"])
+    on = replace(machine(1, devices), device="cuda")
+    assert estimate(plan, workload.problem(on)).host_ms == pytest.approx(expected_ms)
+    assert estimate(plan, workload.problem(replace(on, device="cpu"))).host_ms == 0
 
 
 def test_the_longest_bag_is_counted_and_not_expected() -> None:
