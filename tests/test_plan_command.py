@@ -13,6 +13,7 @@ import pytest
 from shardbench.advice.asking import FIRST_SHARE, FLOOR_S
 from shardbench.advice.best_plan import _complexity, _is_near, best_plan, default_strategies
 from shardbench.base.errors import BadInput
+from shardbench.cli.plan import _binding_line
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
 from shardbench.model.constraints import Constraints
@@ -385,3 +386,16 @@ def test_lists_of_tables_and_suites(tmp_path: Path, command) -> None:
         assert f"{suite}: workloads" in command("plan", suite, *arguments, code=2)
     suite.write_text("x = 1\n")
     assert "neither [[workloads]] nor [[tables]]" in command("plan", suite, *arguments, code=2)
+
+
+@pytest.mark.usefixtures("asked_here")
+def test_what_binds_the_step_is_said() -> None:
+    asked = [Split("whole", split=False)]
+    best = best_plan(described(), load_machine("a100-40gb-2x8"), asked).best
+    assert best is not None
+    assert best.host_ms > best.step_ms
+    assert _binding_line(best).startswith(f"  bound by the host, which takes about {best.host_ms:.2g} ms")
+    large = best_plan(described(batch_size=1 << 20), load_machine("a100-40gb-2x8"), asked).best
+    assert large is not None
+    assert large.host_ms == best.host_ms < large.step_ms
+    assert _binding_line(large) == f"  most of the step: {large.bound_by}"

@@ -256,8 +256,8 @@ def _binding_line(best: "Best") -> str:
     if best.bound_by != "host":
         return f"  most of the step: {best.bound_by}"
     return (
-        f"  bound by the host, which takes about {best.host_ms:.2g} ms to start an eager step: no plan will help; "
-        "fewer tables a call, or CUDA graphs, will"
+        f"  bound by the host, which takes about {best.host_ms:.2g} ms to start an eager step: faster kernels or "
+        "exchanges will not help; CUDA graphs, or fewer collectives, will"
     )
 
 
