@@ -35,7 +35,7 @@ from pydantic import Field, PositiveInt
 
 from shardbench.base.serialise import FiniteModel, from_data
 from shardbench.datasets.laws.power_law import PowerLaw
-from shardbench.model.table import BatchSize, Name, Pooling, Rows, SharedBy, Table, Width
+from shardbench.model.table import BatchSize, Name, Pooling, Rows, SharedBy, Table, TableName, Width
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
 from shardbench.workloads.table_list import ListedTable, read_table_list
 from shardbench.workloads.trace import Bags, Split, bag_offsets
@@ -44,7 +44,7 @@ from shardbench.workloads.trace import Bags, Split, bag_offsets
 class DescribedTable(FiniteModel):
     """One table and how it is looked up: rank r with density (r + shift)^-alpha."""
 
-    name: Name
+    name: TableName
     rows: Rows
     dim: Width = 64
     pooling: float = Field(default=1.0, ge=1.0, le=10_000.0)

@@ -403,9 +403,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -
         (["--mode", "ids", "--rows", "9"], "--rows is of --mode hash"),
     ):
         assert says in command("profile", file, "--out", tmp_path / "no", *wrong, code=2)
-    (tmp_path / "x.txt").write_text("x y\n1 2\n")
+    (tmp_path / "x.txt").write_text("x;y\n1;2\n")
     said = command("profile", tmp_path / "x.txt", "--out", tmp_path / "no", code=2)
-    assert "'x y' of x.txt cannot be the name of a table" in said
+    assert "'x;y' of x.txt looks like no column's name" in said
     assert not (tmp_path / "no").exists()
 
 

@@ -171,6 +171,10 @@ REFUSED = {
         changed("a", sharded("table_row_wise", (0, 0, 0, 500, 64), (0, 500, 0, 500, 64))),
         "two blocks of rows on one rank",
     ),
+    "theirs uneven": (
+        changed("a", sharded("table_row_wise", (0, 0, 0, 600, 64), (1, 600, 0, 400, 64))),
+        "table 'a' has 600 of its 1000 rows on rank 0, where an even share is 500",
+    ),
     "kernel": (changed("a", sharded("data_parallel", kernel="key_value")), "compute_kernel 'key_value' is not known"),
     "type": (changed("a", sharded("magic", (0, 0, 0, 1000, 64))), "sharding_type 'magic' is not known here"),
     "field": (changed("a", {"sharding_type": "table_wise"}), "model.bags.a.ranks: Field required"),

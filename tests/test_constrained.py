@@ -107,7 +107,7 @@ def test_where_a_plan_leaves_no_room_all_tables_are_placed_anew() -> None:
     too_many = planned("greedy-size", Constraints(same_device=(("t0", "t1", "t2"),)), asked)
     assert isinstance(too_many, Failure)
     assert too_many.outcome is Outcome.INFEASIBLE
-    assert too_many.cause.startswith("constraints: no device has room or a type for t0, t1, t2")
+    assert too_many.cause.startswith("constraints: no device has room for t0, t1, t2")
 
 
 class Declines(Strategy):
@@ -242,3 +242,19 @@ def test_wrong_constraints_are_bad_input() -> None:
         Constraints(device_hbm_bytes=(5,)).device_bytes(problem().topology)
     with pytest.raises(BadInput, match="device 0 has 4194304 bytes, 4194305 are reserved"):
         Constraints(reserved_bytes=(1 << 22) + 1).device_bytes(problem().topology)
+
+
+def test_constraints_that_leave_no_form_are_named() -> None:
+    """The types of nodes need several devices a node."""
+    asked = posed([100, 50], [[1], [1]], 64, nodes=2, devices_per_node=1, hbm_bytes=1 << 22)
+    refused = planned("greedy-size", Constraints(sharding_types={"t0": ("table_row_wise",)}), asked)
+    assert isinstance(refused, Failure)
+    assert refused.cause == (
+        "constraints: table 't0' (100 x 64) may be table_row_wise in hbm alone, which the strategy did not make of it "
+        "and which cannot be placed here: allow it another type or memory"
+    )
+    whole = planned("greedy-size", Constraints(sharding_types={"t0": ("column_wise",)}), replace(
+        asked, tables=(replace(asked.tables[0], dim=20), asked.tables[1])
+    ))  # fmt: skip
+    assert isinstance(whole, Plan), whole
+    assert len(whole.by_table()["t0"]) == 1

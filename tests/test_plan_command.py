@@ -169,8 +169,7 @@ def test_a_plan_that_does_not_fit_is_refused_and_said() -> None:
     assert found.tried[-1].cause.startswith("invalid: device 0 needs 7680000 bytes of HBM but has 3000000")
     types = Constraints(sharding_types={"a": ("by_frequency",)})
     refused = best_plan(described(), machine, [Stubborn()], constraints=types)
-    left = f"2560000 bytes; a device has up to {2**35} left, all have {16 * 2**35}"
-    assert refused.tried[0].cause == f"infeasible: constraints: no device has room or a type for a, {left}"
+    assert refused.tried[0].cause.startswith("infeasible: constraints: table 'a' (10000 x 64) may be by_frequency")
     nobody = best_plan(described(), machine, [Stubborn()], constraints=unequal)
     assert (nobody.best, nobody.candidates) == (None, ())
     there = f"16 devices have 48000000 of HBM (3000000 each; beside it {16 * machine.topology.uvm_bytes} of UVM; "

@@ -1,5 +1,6 @@
 """Lists of tables, from files and from TorchRec's modules."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets.described import DescribedConfig
-from shardbench.workloads import from_torchrec, read_table_list
+from shardbench.workloads import from_torchrec, read_table_list, write_table_list
 from shardbench.workloads.table_list import ListedTable
 
 TABLES = st.lists(
     st.builds(
         ListedTable,
-        name=st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,8}", fullmatch=True),
+        name=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|\0"), min_size=1),
         rows=st.integers(1, 2**40),
         dim=st.integers(1, 64).map(lambda n: 4 * n),
         pooled=st.booleans(),
@@ -40,6 +41,9 @@ def test_a_list_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFacto
     pyarrow.csv.write_csv(found.drop_columns(empty), folder / "tables.csv")
     wanted = tuple(t.model_copy(update={"features": (t.name, f"{t.name}.2")}) for t in listed)
     assert read_table_list(folder / "tables.parquet") == read_table_list(folder / "tables.csv") == wanted
+    for tables in (wanted, tuple(listed)):
+        write_table_list(tables, folder / "written.csv")
+        assert read_table_list(folder / "written.csv") == tables
 
 
 @pytest.mark.parametrize(
@@ -47,7 +51,7 @@ def test_a_list_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFacto
     [
         ("name,rows\n", r"t\.csv lists no table"),
         ("name,rows\na,1\na,2\n", r"t\.csv: two tables are called a"),
-        ("name,features\na,x|y\nb,y\n", r"t\.csv: two inputs are called y"),
+        ("name,features\na,x|y|x\nb,y\n", r"t\.csv: two inputs of table a are called x"),
         ("name,rows,dim\na,1,64\nb,2,0\n", r"t\.csv table 2: dim: Input should be greater than or equal to 4"),
         ("name,rows\na,1099511627777\n", r"t\.csv table 1: rows: Input should be less than or equal to 1099511627776"),
         (
@@ -93,7 +97,7 @@ def test_described_tables_may_be_a_list(tmp_path: Path) -> None:
         DescribedConfig(table_list="t.csv").build(tmp_path)
 
 
-def test_tables_of_torchrec() -> None:
+def test_tables_of_torchrec(tmp_path: Path) -> None:
     import torch  # noqa: PLC0415
     from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType  # noqa: PLC0415
     from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection  # noqa: PLC0415
@@ -114,7 +118,12 @@ def test_tables_of_torchrec() -> None:
     for wrong in (torch.nn.Linear(1, 1), [], [3], "ab", 3):
         with pytest.raises(BadInput, match="is no TorchRec collection"):
             from_torchrec(wrong)
-    with pytest.raises(BadInput, match="table m is pooled by MEAN"):
-        from_torchrec([bag("m", pooling=PoolingType.MEAN)])
+    # Means cost what sums do; two tables may look up one input, and two modules have a table of one name.
+    means = from_torchrec([bag("m", pooling=PoolingType.MEAN), bag("用户 1", feature_names=["m_in"])])
+    assert [(t.name, t.pooled, t.features) for t in means] == [("m", True, ("m_in",)), ("用户 1", True, ("m_in",))]
+    twins = torch.nn.ModuleDict({"left": bagged, "right": EmbeddingCollection(tables=[replace(kept, name="a")])})
+    assert [t.name for t in from_torchrec(twins)] == ["left.a", "b", "right.a"]
+    with pytest.raises(BadInput, match=r"table a: a cell has features between \|"):
+        write_table_list(from_torchrec([bag("a", feature_names=["x|y"])]), tmp_path / "t.csv")
     with pytest.raises(BadInput, match="table d: dim: Input should be a multiple of 4"):
         from_torchrec([bag("d", embedding_dim=10)])

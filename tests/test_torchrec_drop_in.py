@@ -264,7 +264,7 @@ def test_modules_may_have_tables_of_one_name(caplog: pytest.LogCaptureFixture) -
         sharding_plan(Exported(world_size=1, devices_per_node=1, tables=()), model)
 
 
-def wrapped(kind: type) -> torch.nn.Module:
+def wrapped(kind: type, buckets: int = 4) -> torch.nn.Module:
     """Two tables in a collection, in a module of TorchRec's around it."""
     inner = module([1_000, 600])["tables"]
     if kind is FeatureProcessedEmbeddingBagCollection:
@@ -281,6 +281,7 @@ def wrapped(kind: type) -> torch.nn.Module:
                 device=torch.device("cpu"),
                 eviction_interval=1,
                 eviction_policy=LFU_EvictionPolicy(),
+                buckets=buckets,
             )
             for config in configs
         },
@@ -301,6 +302,8 @@ def test_a_module_around_a_collection_is_planned_as_a_whole_or_refused() -> None
             refused = ShardBenchPlanner(topology(), 64, ask_torchrec=ask_torchrec, plan_s=0.1)
             with pytest.raises(PlannerError, match=f"no sharder is given for tables, a {kind.__name__}"):
                 refused.plan(model, SHARDERS)
+    with pytest.raises(PlannerError, match="'t0': its managed collisions have 6 buckets, which 4 ranks cannot share"):
+        planner.plan(wrapped(ManagedCollisionEmbeddingBagCollection, buckets=6))
     dealt = planner.plan(wrapped(ManagedCollisionEmbeddingBagCollection)).plan["tables"]
     assert {how.sharding_type for how in dealt.values()} == {"row_wise"}
     whole = Plan(
@@ -400,8 +403,11 @@ def test_columns_are_not_narrower_than_asked() -> None:
     planner = ShardBenchPlanner(topology(), 64, constraints={"t0": wide}, plan_s=0.1, ask_torchrec=False)
     shards = planner.plan(module([5_000], dim=128), SHARDERS).plan["tables"]["t0"].sharding_spec.shards
     assert [shard.shard_sizes for shard in shards] == [[5_000, 64], [5_000, 64]]
-    with pytest.raises(PlannerError, match="no sharding type is left"):
-        planner.plan(module([5_000], dim=64), SHARDERS)
+    # As TorchRec's planner does: in one piece.
+    whole = planner.plan(module([5_000], dim=64), SHARDERS).plan["tables"]["t0"]
+    assert (whole.sharding_type, [shard.shard_sizes for shard in whole.sharding_spec.shards]) == (
+        "column_wise", [[5_000, 64]],
+    )  # fmt: skip
 
 
 def test_the_strategies_that_plan_unless_one_is_named() -> None:
@@ -437,6 +443,75 @@ def test_of_equal_plans_torchrecs_is_taken() -> None:
     planner = asked_with(Same())
     assert as_dict(planner.plan(module(rows), SHARDERS)) == as_dict(expected)
     assert planner.taken == "torchrec"
+
+
+@pytest.mark.parametrize("name", ["_user", "user:id", "user@v1", "emb/user", "user id", "用户"])
+def test_a_table_may_have_any_name_that_torch_takes(name: str) -> None:
+    config = EmbeddingBagConfig(name=name, num_embeddings=99, embedding_dim=8, feature_names=[f"{name}:f"])
+    tables = EmbeddingBagCollection(tables=[config], device=torch.device("meta"))
+    plan = asked_with(OnRank3(), ask_torchrec=False).plan(torch.nn.ModuleDict({"tables": tables}), SHARDERS)
+    assert as_dict(plan) == {name: ("table_wise", "fused", [3], [([0, 0], [99, 8])])}
+
+
+def test_a_table_may_have_thousands_of_features() -> None:
+    names = [f"f{i}" for i in range(1500)]
+    config = EmbeddingBagConfig(name="t0", num_embeddings=99, embedding_dim=8, feature_names=names)
+    tables = EmbeddingBagCollection(tables=[config], device=torch.device("meta"))
+    planner = asked_with(OnRank3(), ask_torchrec=False)
+    planner.plan(torch.nn.ModuleDict({"tables": tables}), SHARDERS)
+    assert planner.answer is not None
+    assert planner.answer.question.problem.tables[0].features == 1500
+
+
+def test_a_pods_nodes_are_one_group() -> None:
+    """Two nodes of 2 a pod: rows by table lie on the 4 ranks of a pod, each on a device of its own node."""
+    pods = TorchRecTopology(world_size=8, local_world_size=2, pod_size=2, compute_device="cuda", hbm_cap=256 * MIB)
+    limits = {"t0": ParameterConstraints(sharding_types=["table_row_wise"])}
+    planner = ShardBenchPlanner(pods, 64, constraints=limits, ask_torchrec=False, plan_s=0.5)
+    how = planner.plan(module([50_000]), SHARDERS).plan["tables"]["t0"]
+    assert (how.sharding_type, how.ranks) in [("table_row_wise", [0, 1, 2, 3]), ("table_row_wise", [4, 5, 6, 7])]
+    devices = [shard.placement.device().index for shard in how.sharding_spec.shards]
+    assert devices == [0, 1, 0, 1]
+    beside = ShardBenchPlanner(pods, 64, constraints=limits)
+    beside.plan(module([50_000]), SHARDERS)
+    assert beside.taken == "torchrec"  # it can be compared
+
+
+@pytest.mark.parametrize("width", [4, 20, 28, 44, 52, 76, 100, 124])
+def test_a_table_that_cannot_be_halved_is_column_wise_in_one_piece(width: int) -> None:
+    limits = {"t0": ParameterConstraints(sharding_types=["column_wise"])}
+    arguments = (topology(), 64), {"constraints": limits, "ask_torchrec": False, "plan_s": 0.5}
+    ours = ShardBenchPlanner(*arguments[0], **arguments[1]).plan(module([5_000], dim=width), SHARDERS)
+    kind, kernel, ranks, shards = as_dict(ours)["t0"]
+    assert (kind, kernel, len(ranks), shards) == ("column_wise", "fused", 1, [([0, 0], [5_000, width])])
+
+
+def test_the_cache_of_a_sharder_is_kept() -> None:
+    limits = {"t0": ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused_uvm_caching"])}
+    sharders: Any = [EmbeddingBagCollectionSharder(fused_params={"cache_load_factor": 0.9})]
+    for ask in (True, False):
+        planner = ShardBenchPlanner(topology(), 64, constraints=limits, ask_torchrec=ask, plan_s=0.5)
+        how = planner.plan(module([50_000]), sharders).plan["tables"]["t0"]
+        assert how.cache_params is None or how.cache_params.load_factor == 0.9
+        assert planner.answer is not None
+        place = planner.answer.plan.segments[0].placement
+        assert isinstance(place, OnRank)
+        assert place.cache_ratio == 0.9
+
+
+def test_what_torchrecs_planner_fails_at_does_not_end_ours(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("uneven buckets")
+
+    monkeypatch.setattr(EmbeddingShardingPlanner, "plan", fails)
+    planner = asked_with(OnRank3())
+    assert as_dict(planner.plan(module([50_000]), SHARDERS))["t0"][2] == [3]
+    assert "TorchRec's planner failed (ValueError: uneven buckets)" in caplog.text
+    numbers = {"t0": ParameterConstraints(pooling_factors=[1.0], num_poolings=[1.0, 2.0])}
+    with pytest.raises(PlannerError, match="'t0': constraint num_poolings has 2 numbers and pooling_factors has 1"):
+        ShardBenchPlanner(topology(), 64, constraints=numbers).plan(module([50_000]), SHARDERS)
 
 
 def test_a_plan_wherever_torchrec_has_one(caplog: pytest.LogCaptureFixture) -> None:

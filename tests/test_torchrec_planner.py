@@ -101,6 +101,12 @@ def test_an_unknown_sharding_type_is_refused() -> None:
         translate({"t0": sharding("hexagonal", [0], [])}, problem([(100, 256)]))
 
 
+def test_blocks_of_unlike_sizes_are_refused_by_name() -> None:
+    shards = [(0, 0, 53, 256), (53, 0, 27, 256), (80, 0, 20, 256), (100, 0, 0, 256)]
+    with pytest.raises(Unsupported, match=r"table 't0' has 53 of its 100 rows on rank 0, where an even share is 25"):
+        translate({"t0": sharding("row_wise", [0, 1, 2, 3], shards)}, problem([(100, 256)]))
+
+
 def test_the_machine_as_torchrec_sees_it() -> None:
     asked = problem([(100, 64)], hbm=123456, uvm=654321)
     topology = planner.describe(asked)

@@ -23,7 +23,7 @@ from shardbench.datasets.preparation.log_encode import Cells, Mode, RowsOfTable
 from shardbench.datasets.preparation.log_reader import Source, times
 from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
 from shardbench.model.profile import AccessProfile
-from shardbench.model.table import Name, Rows, Width
+from shardbench.model.table import Rows, TableName, Width
 from shardbench.workloads.profiling import RowCounter
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.value_hash import Missing, mixed, own_rows
@@ -41,11 +41,11 @@ _MAX_ROWS32 = 2**31 - 1
 class LoggedTable(StrictModel):
     """One table of a profiled log."""
 
-    name: Name
+    name: TableName
     rows: Rows
     dim: Width
     pooled: bool
-    features: Annotated[tuple[str, ...], Field(min_length=1, max_length=1024)]
+    features: Annotated[tuple[str, ...], Field(min_length=1)]
     lookups: tuple[NonNegativeInt, ...]
     """Lookups of each feature, of both splits together."""
 

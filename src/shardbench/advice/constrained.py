@@ -207,7 +207,7 @@ def _groups(
     """List the tables that are to be placed anew, together, and where: on one device, on one node, or anywhere."""
     topology, groups = problem.topology, []
     misplaced = {
-        name: sharding_type(by_table[name], tables[name], topology) not in types_of(types)
+        name: sharding_type(by_table[name], tables[name], topology) not in types_of(types, tables[name])
         for name, types in constraints.sharding_types.items()
     }
     for name, tiers in constraints.tiers.items():
@@ -265,10 +265,13 @@ class _Placing:
             if all(self._table(table, ranks) for table in tables):
                 return
             self.segments, self.room, self.work = before
+        for table in tables:
+            if not any(self._forms(table, ranks) for ranks in spaces):
+                raise Infeasible(f"constraints: {self._no_form(table)}")
         names = ", ".join(table.name for table in tables)
         needed_bytes = sum(self.problem.weight_bytes(table) for table in tables)
         raise Infeasible(
-            f"constraints: no {where.replace('anywhere', 'device')} has room or a type for {names}, "
+            f"constraints: no {where.replace('anywhere', 'device')} has room for {names}, "
             f"{needed_bytes} bytes; a device has up to {self.room[0].max():.0f} left, "
             f"all have {self.room[0].clip(min=0.0).sum():.0f}"
         )
@@ -282,10 +285,19 @@ class _Placing:
                 return True
         return False
 
+    def _no_form(self, table: Table) -> str:
+        """Say that a table's constraints leave it no form, and which they are."""
+        types = ", ".join(self.constraints.sharding_types.get(table.name, TYPES))
+        tiers = ", ".join(self.constraints.tiers.get(table.name, (Tier.HBM,)))
+        return (
+            f"table '{table.name}' ({table.rows} x {table.dim}) may be {types} in {tiers} alone, which the strategy "
+            f"did not make of it and which cannot be placed here: allow it another type or memory"
+        )
+
     def _forms(self, table: Table, ranks: tuple[int, ...]) -> list[list[Segment]]:
         """Forms within some ranks that the table may have, the simplest first."""
         topology, types = self.problem.topology, self.constraints.sharding_types.get(table.name)
-        choices = set(TYPES if types is None else types_of(types))
+        choices = set(TYPES if types is None else types_of(types, table))
         everyone = tuple(range(topology.world_size))
         nodes = [topology.node_ranks(node) for node in range(topology.nodes)]
         inside = [node for node in nodes if set(node) <= set(ranks) and 1 < len(node) < len(everyone)]

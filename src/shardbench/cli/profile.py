@@ -1,7 +1,6 @@
 """The command ``profile``: makes of the user's own access logs a data set that suites and plans can use."""
 
 import json
-import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +15,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_data, to_data
 from shardbench.cli.options import JsonOption, line_width, tell
 from shardbench.cli.progress import reading
-from shardbench.model.table import MAX_ROWS, MAX_SEED, MAX_WIDTH, NAME_PATTERN
+from shardbench.model.table import MAX_ROWS, MAX_SEED, MAX_WIDTH
 
 if TYPE_CHECKING:
     from shardbench.datasets.preparation.log_profile import SeenTable
@@ -165,12 +164,11 @@ def _tables(
         listed = _tables_of_folder(path) if path.is_dir() else read_table_list(path)
         return tuple(table if table.rows else table.model_copy(update={"rows": sizes["rows"]}) for table in listed)
     names = columns if columns is not None else tuple(name for name in log.columns() if name != time)
-    bad_name = next((name for name in names if not re.match(NAME_PATTERN, name)), None)
+    bad_name = next((name for name in names if not name.strip() or set(name) & set("\t,;|")), None)
     if bad_name is not None:
         raise BadInput(
-            f"'{bad_name}' of {log.files[0].name} cannot be the name of a table (letters, digits and _.+-): give "
-            "--header where the first line names no columns, or --tables; cells of .csv end in commas, of .tsv and "
-            ".txt in tabs"
+            f"'{bad_name}' of {log.files[0].name} looks like no column's name: give --header where the first line "
+            "names no columns, --delimiter, or --tables; cells of .csv end in commas, of .tsv and .txt in tabs"
         )
     column_tables = (from_data(ListedTable, {"name": name, **sizes}, f"column '{name}' as a table") for name in names)
     return checked(column_tables, "--columns" if columns is not None else "the log")

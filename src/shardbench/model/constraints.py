@@ -26,7 +26,7 @@ from shardbench.model.plan import (
 )
 from shardbench.model.problem import Problem
 from shardbench.model.table import Table
-from shardbench.model.validate import memory_bytes
+from shardbench.model.validate import COLUMN_MULTIPLE, memory_bytes
 
 RULE = "constraints"
 BY_FREQUENCY, NODE_COPIES, HOST = "by_frequency", "node_copies", "host"
@@ -105,7 +105,7 @@ class Constraints:
         tables = {table.name: table for table in problem.tables}
         for name, types in self.sharding_types.items():
             kind = sharding_type(by_table[name], tables[name], topology)
-            if kind not in types_of(types):
+            if kind not in types_of(types, tables[name]):
                 raise _violation(f"table '{name}' is {kind}, allowed are {', '.join(types)}")
         for name, tiers in self.tiers.items():
             strange = sorted(memories(by_table[name]) - set(tiers))
@@ -128,9 +128,14 @@ def _violation(text: str) -> InvalidPlan:
     return InvalidPlan(f"constraint not kept: {text}", rule=RULE)
 
 
-def types_of(types: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the types with TorchRec's other name for column-wise replaced."""
-    return tuple("column_wise" if kind == "table_column_wise" else kind for kind in types)
+def types_of(types: tuple[str, ...], table: Table | None = None) -> tuple[str, ...]:
+    """Return the types with TorchRec's other name for column-wise replaced.
+
+    A ``table`` that has no two equal halves of columns is column-wise in one piece, as TorchRec leaves it.
+    """
+    own = tuple("column_wise" if kind == "table_column_wise" else kind for kind in types)
+    in_one = table is not None and table.dim % (2 * COLUMN_MULTIPLE) and "column_wise" in own
+    return (*own, "table_wise") if in_one else own
 
 
 def memories(segments: Iterable[Segment]) -> set[str]:

@@ -6,7 +6,7 @@
 "sharding_spec": [{"offsets": [0, 0], "sizes": [400000, 64], "rank": 0}]}}}
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
@@ -100,19 +100,35 @@ def _segments(table: Table, sharded: ShardedTable, world_size: int) -> Iterator[
         ways = len(sharded.sharding_spec or ())
         raise BadInput(f"{where} is dealt over {ways} ranks: the machine has {world_size} devices")
     _check_blocks(table, blocks)
-    by_columns: dict[tuple[int, int], list[int]] = {}
+    by_columns: dict[tuple[int, int], dict[int, int]] = {}
     for block in blocks:
         columns = (block.offsets[1], block.offsets[1] + block.sizes[1])
-        by_columns.setdefault(columns, []).append(block.rank)
-    for columns, ranks in by_columns.items():
+        rows = by_columns.setdefault(columns, {})
+        if block.rank in rows:
+            raise BadInput(f"{where} has two blocks of rows on one rank")
+        rows[block.rank] = block.sizes[0]
+    for columns, rows in by_columns.items():
         if kind in COLUMN_TYPES:
-            if len(ranks) > 1:
-                raise BadInput(f"{where} is {kind} and has its rows in {len(ranks)} blocks")
-            yield whole_table(table, OnRank(rank=ranks[0], tier=tier, cache_ratio=ratio), columns)
+            if len(rows) > 1:
+                raise BadInput(f"{where} is {kind} and has its rows in {len(rows)} blocks")
+            yield whole_table(table, OnRank(rank=next(iter(rows)), tier=tier, cache_ratio=ratio), columns)
         else:
-            if len(set(ranks)) < len(ranks):
-                raise BadInput(f"{where} has two blocks of rows on one rank")
-            yield whole_table(table, RowWise(ranks=tuple(sorted(ranks)), tier=tier, cache_ratio=ratio), columns)
+            fault = uneven(table, rows)
+            if fault:
+                raise BadInput(fault)
+            yield whole_table(table, RowWise(ranks=tuple(sorted(rows)), tier=tier, cache_ratio=ratio), columns)
+
+
+def uneven(table: Table, rows_by_rank: Mapping[int, int]) -> str:
+    """Say which rank has more than an even share of a table's rows; empty where none has: plans deal rows evenly."""
+    most = max(rows_by_rank, key=lambda rank: rows_by_rank[rank])
+    share = -(-table.rows // len(rows_by_rank))
+    if rows_by_rank[most] <= share:
+        return ""
+    return (
+        f"table '{table.name}' has {rows_by_rank[most]} of its {table.rows} rows on rank {most}, where an even share "
+        f"is {share}: plans here deal rows evenly, so that neither time nor memory of this one can be told"
+    )
 
 
 def _check_blocks(table: Table, blocks: Sequence[ShardBlock]) -> None:

@@ -9,8 +9,10 @@ from pydantic.dataclasses import dataclass
 from shardbench.base.serialise import STRICT
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
-"""Names of tables, strategies, suites and the like: they become keys and names of files."""
+"""Names of strategies, suites, machines and the like: they become names of files."""
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+TableName = Annotated[str, Field(min_length=1)]
+"""What a table's owner calls it: any text, a key and never the name of a file."""
 
 MAX_ROWS = 1 << 40
 """No table has more rows; a higher row index is a mistake (a hash that was not folded, say)."""
@@ -32,7 +34,7 @@ HISTORY_FLOPS = 4
 """Operations of the attention's forward pass for a column of a lookup: products with query and weight, and sums."""
 
 
-SharedBy = Annotated[int, Field(ge=1, le=1024, exclude_if=lambda features: features == 1)]
+SharedBy = Annotated[int, Field(ge=1, le=1 << 20, exclude_if=lambda features: features == 1)]
 """Features that share a table; one is not written, so that hashes are those of before tables could be shared."""
 
 
@@ -89,7 +91,7 @@ class Optimizer(StrEnum):
 class Table:
     """One embedding table: ``rows`` (hash size) vectors of ``dim`` numbers."""
 
-    name: Name
+    name: TableName
     rows: Rows
     dim: Width
     pooling: Pooling = Pooling.SUM

@@ -138,7 +138,7 @@ def _crc32(folder: Path, numbers: Iterable[int]) -> int:
 class _Header(StrictModel):
     batches: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     dtype: Literal["<i4", "<i8"]
-    features: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)]
+    features: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
     batch_size: Annotated[int, Field(ge=1, le=1 << 40)]
     crc32: NonNegativeInt
 

@@ -1,7 +1,7 @@
 """Lists of tables: a CSV or parquet file with a line a table, or a TorchRec collection."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import PositiveInt
 from shardbench.base.errors import BadInput
 from shardbench.base.reading import TEXT_BYTES
 from shardbench.base.serialise import from_data
-from shardbench.model.table import Name, Pooling, Rows, Table, Width
+from shardbench.model.table import Pooling, Rows, Table, TableName, Width
 
 SEPARATOR = "|"
 """Text between the features that share a table, in a cell of a list."""
@@ -28,7 +28,7 @@ class ListedTable(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    name: Name
+    name: TableName
     rows: Rows | None = None
     """Rows of the table; None where they are to be counted."""
     dim: Width = 64
@@ -96,7 +96,8 @@ def _read_csv(path: Path) -> pa.Table:
     # A word such as NA or nan is what it says: only an empty cell says nothing.
     kinds = {"name": pa.string(), "features": pa.string()}
     convert = pyarrow.csv.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=True)
-    return pyarrow.csv.read_csv(path, convert_options=convert)
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
 
 
 def _parse(cells: dict[str, Any], what: str) -> ListedTable:
@@ -109,55 +110,70 @@ def _parse(cells: dict[str, Any], what: str) -> ListedTable:
 
 
 def checked(listed: Iterable[ListedTable], what: str) -> tuple[ListedTable, ...]:
-    """Return the tables; raises BadInput where there is none, or two have one name or look up one input."""
+    """Return the tables; raises BadInput where there is none, two have one name, or one looks up an input twice."""
     tables = tuple(listed)
     if not tables:
         raise BadInput(f"{what} lists no table: it needs at least one")
-    for kind, names in (("tables", [t.name for t in tables]), ("inputs", [i for t in tables for i in t.inputs])):
-        twice = sorted(name for name, times in Counter(names).items() if times > 1)
-        if twice:
-            raise BadInput(f"{what}: two {kind} are called {twice[0]}")
+    _refuse_twice([table.name for table in tables], f"{what}: two tables are called")
+    for table in tables:
+        _refuse_twice(table.inputs, f"{what}: two inputs of table {table.name} are called")
     return tables
+
+
+def _refuse_twice(names: Sequence[str], what: str) -> None:
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
+    if twice:
+        raise BadInput(f"{what} {twice[0]}")
+
+
+def write_table_list(tables: Iterable[ListedTable], path: Path) -> None:
+    """Write tables to a .csv file that ``read_table_list`` and ``shardbench plan`` take; what none states is left out.
+
+    Raises BadInput where a cell cannot hold a table's features, as one has a ``|`` in its name.
+    """
+    cells = [table.model_dump(exclude_defaults=True) | {"dim": table.dim} for table in tables]
+    for one in cells:
+        features = one.get("features", ())
+        if any(SEPARATOR in feature for feature in features):
+            raise BadInput(f"table {one['name']}: a cell has features between {SEPARATOR}, and one has it in its name")
+        one["features"] = SEPARATOR.join(features) or None
+    columns = [name for name in ListedTable.model_fields if any(one.get(name) is not None for one in cells)]
+    pyarrow.csv.write_csv(pa.table({name: [one.get(name) for one in cells] for name in columns}), path)
 
 
 def from_torchrec(collection: object) -> tuple[ListedTable, ...]:
     """List the tables of an EmbeddingBagCollection, an EmbeddingCollection, a module that has some, or their configs.
 
-    ``collection`` is a module, or a list of EmbeddingBagConfig or EmbeddingConfig. Raises BadInput where nothing of
-    the kind is in it, or a table is none that the kernels take.
+    ``collection`` is a module, or a list of EmbeddingBagConfig or EmbeddingConfig. Means are listed as sums, which cost
+    the same. Where several modules have a table of one name, the module's path stands in front of it. Raises BadInput
+    where nothing of the kind is in it, or a table is none that the kernels take.
     """
     from torch import nn  # noqa: PLC0415
-    from torchrec.modules.embedding_configs import (  # noqa: PLC0415
-        BaseEmbeddingConfig,
-        EmbeddingBagConfig,
-        PoolingType,
-    )
+    from torchrec.modules.embedding_configs import BaseEmbeddingConfig, EmbeddingBagConfig  # noqa: PLC0415
     from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection  # noqa: PLC0415
 
-    configs: list[Any] = []
+    configs: list[tuple[str, Any]] = []
     if isinstance(collection, nn.Module):
-        for module in collection.modules():
+        for path, module in collection.named_modules():
             if isinstance(module, EmbeddingBagCollection):
-                configs += module.embedding_bag_configs()
+                configs += [(path, config) for config in module.embedding_bag_configs()]
             elif isinstance(module, EmbeddingCollection):
-                configs += module.embedding_configs()
+                configs += [(path, config) for config in module.embedding_configs()]
     elif isinstance(collection, Iterable):
-        configs = list(collection)
-    wrong = [config for config in configs if not isinstance(config, BaseEmbeddingConfig)]
+        configs = [("", config) for config in collection]
+    wrong = [config for _, config in configs if not isinstance(config, BaseEmbeddingConfig)]
     if not configs or wrong:
         raise BadInput(f"{type(wrong[0] if wrong else collection).__name__} is no TorchRec collection, nor configs")
-    for config in configs:
-        if isinstance(config, EmbeddingBagConfig) and config.pooling is not PoolingType.SUM:
-            raise BadInput(f"table {config.name} is pooled by {config.pooling.name}: only sums are supported")
+    times = Counter(config.name for _, config in configs)
     cells = [
         {
-            "name": config.name,
+            "name": config.name if times[config.name] == 1 or not path else f"{path}.{config.name}",
             "rows": config.num_embeddings,
             "dim": config.embedding_dim,
             "pooled": isinstance(config, EmbeddingBagConfig),
             "features": tuple(config.feature_names),
         }
-        for config in configs
+        for path, config in configs
     ]
     what = type(collection).__name__
     return checked((_parse(one, f"{what} table {one['name']}") for one in cells), what)

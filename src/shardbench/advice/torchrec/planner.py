@@ -176,6 +176,13 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             strange = names_without_tables(names, module, sharders)
             if strange:
                 _LOG.warning("%s name tables that the module does not have: %s", what, ", ".join(strange))
+        for name, one in (self._constraints or {}).items():
+            for what, numbers in (("num_poolings", one.num_poolings), ("batch_sizes", one.batch_sizes)):
+                if numbers is not None and len(numbers) != len(one.pooling_factors):
+                    raise PlannerError(
+                        f"table '{name}': constraint {what} has {len(numbers)} numbers and pooling_factors has "
+                        f"{len(one.pooling_factors)}: state as many, one a feature"
+                    )
         try:
             return with_safe_types(module, sharders, self._constraints or {}, self._topology)
         except Unsharded as error:
@@ -197,6 +204,9 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             plan: ShardingPlan = planner.plan(module, sharders)
         except (PlannerError, RuntimeError) as error:  # the latter where constraints leave a table no option
             _LOG.info("TorchRec's planner has no plan: %s", error)
+            return None
+        except Exception as error:
+            _LOG.warning("TorchRec's planner failed (%s: %s): strategies plan without it", type(error).__name__, error)
             return None
         return plan
 
@@ -290,7 +300,8 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         local = answer.question.problem.topology.devices_per_node
         try:
             exported = export(answer.plan, devices_per_node=local, in_blocks=True)
-            plan = plan_of(exported, model.parts, model.names, self._topology.compute_device)
+            device, local_size = self._topology.compute_device, self._topology.local_world_size
+            plan = plan_of(exported, model.parts, model.names, device, local_size)
         except Unsupported as error:
             raise PlannerError(str(error)) from error
         for module_plan in plan.plan.values():
@@ -311,6 +322,9 @@ def _keep(constraint: ParameterConstraints, name: str, sharding: ParameterShardi
         and len({rank // local for rank in sharding.ranks}) == 1
     ):
         sharding.sharding_type = in_node
+    by_columns = [kind for kind in ("column_wise", "table_column_wise") if kind in types]
+    if sharding.sharding_type == "table_wise" and "table_wise" not in types and by_columns:
+        sharding.sharding_type = by_columns[0]  # in one piece, as TorchRec calls it
     kernels = constraint.compute_kernels or [sharding.compute_kernel]
     if sharding.compute_kernel not in kernels and TIERS[sharding.compute_kernel] is Tier.HBM:
         # A sharder of the user's own may have the dense kernel for tables on one device.
@@ -337,7 +351,8 @@ def _judge(plan: ShardingPlan, question: CountedQuestion, model: PlannedTables) 
     topology = replace(problem.topology, hbm_bytes=_ANY_BYTES, uvm_bytes=_ANY_BYTES)
     roomy = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
     roomy_question = CountedQuestion(roomy, question.batches, question.dense)
-    answer = evaluate(roomy_question, HandedPlan(TORCHREC, translate(sharding, problem)), Budget(), 0, sealed=False)
+    handed = HandedPlan(TORCHREC, translate(sharding, problem, model.own_constraints.cache_ratios))
+    answer = evaluate(roomy_question, handed, Budget(), 0, sealed=False)
     if isinstance(answer, Failure):
         raise Unsupported(answer.cause)
     return replace(answer, question=question)
@@ -363,7 +378,8 @@ def _capacities(topology: TorchRecTopology) -> tuple[int, ...]:
 
 
 def _machine(machine: Machine | None, topology: TorchRecTopology, hbm_bytes: int) -> Machine:
-    world, local = topology.world_size, topology.local_world_size
+    # A pod's nodes are as one: its ranks are what TorchRec's types in a node are of, and what fast links join.
+    world, local = topology.world_size, topology.intra_group_size
     if world % local:
         raise PlannerError(f"{world} ranks are not on whole nodes of {local}")
     uvm = 0 if topology.compute_device == "cpu" else min(int(d.storage.ddr) for d in topology.devices)

@@ -116,9 +116,16 @@ def sharding_plan(exported: Exported, model: torch.nn.Module, device: str = "cud
 
 
 def plan_of(
-    exported: Exported, parts: Sequence[Shardable], names: Mapping[tuple[str, str], str], device: str
+    exported: Exported,
+    parts: Sequence[Shardable],
+    names: Mapping[tuple[str, str], str],
+    device: str,
+    local_size: int | None = None,
 ) -> ShardingPlan:
-    """Make the plan of modules whose tables are known to the exported plan by ``names`` of path and table."""
+    """Make the plan of modules whose tables are known to the exported plan by ``names`` of path and table.
+
+    ``local_size`` are the ranks of a computer, where the plan's nodes are pods of several.
+    """
     pieces, plans = exported.pieces, {}
     for one in parts:
         tables = {}
@@ -128,7 +135,7 @@ def plan_of(
             if one.types is not None and pieces[table_name].sharding_type not in one.types:
                 kind = pieces[table_name].sharding_type
                 raise Unsupported(f"table '{table_name}': TorchRec shards no {type(one.module).__name__} by {kind}")
-            tables[config.name] = _parameter(pieces[table_name], exported.devices_per_node, device)
+            tables[config.name] = _parameter(pieces[table_name], local_size or exported.devices_per_node, device)
         fault = fault_of(one.collection, {name: parameter.sharding_type for name, parameter in tables.items()}, device)
         if fault:
             raise Unsupported(fault)

@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
+from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ModuleSharder
+from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.engine.formats import DATA_TYPES, exchange_of
@@ -25,6 +27,7 @@ from shardbench.engine.torchrec.translated import TIERS, load_factor
 from shardbench.model.constraints import Constraints, types_of
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
+from shardbench.model.validate import COLUMN_MULTIPLE
 
 NATIVE_TYPES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
 """Sharding types that need no remap of ids; grid_shard needs widths that few tables have."""
@@ -56,24 +59,26 @@ class PlannedTables:
         tables: list[Table] = []
         types: dict[str, tuple[str, ...]] = {}
         tiers: dict[str, tuple[Tier, ...]] = {}
+        ratios: dict[str, float] = {}
         formats = set()
         optimizers: set[Optimizer] = set()
         exchanges: set[Precision] = set()
         for one in self.parts:
             sharder = by_kind[type(one.module)]
+            _check_buckets(one, topology.world_size)
             for config in configs_of(one.collection):
                 name, constraint = self.names[one.path, config.name], constraints.get(config.name)
                 if constraint is not None:
                     self.constraints[name] = constraint
                 constraint = constraint or ParameterConstraints()
                 tables.append(_table(name, config, one.collection))
+                ratios[name] = load_factor(constraint, _cache_ratio(sharder))
                 formats.add(config.data_type)
                 self.pooling[name] = _pooling(constraint, len(config.feature_names), name, topology.compute_device)
                 types[name], tiers[name] = _possible_types(config, one, sharder, constraint, topology)
             exchanges.add(_exchange(sharder))
             optimizers |= {_optimizer(sharder, parameter) for parameter in one.collection.parameters()}
         self.tables = tuple(tables)
-        ratios = {name: load_factor(constraint) for name, constraint in self.constraints.items()}
         in_node = tuple((name,) for name, one in self.constraints.items() if only(one, "table_column_wise"))
         self.own_constraints = Constraints(sharding_types=types, tiers=tiers, cache_ratios=ratios, same_node=in_node)
         """What the constraints of TorchRec's are in ours."""
@@ -187,11 +192,12 @@ def _possible_types(
     topology: TorchRecTopology,
 ) -> tuple[tuple[str, ...], tuple[Tier, ...]]:
     """Return the sharding types that a table may have, and the tiers that its rows may be in."""
-    device, local, rows = topology.compute_device, topology.local_world_size, config.num_embeddings
+    device, local, rows = topology.compute_device, topology.intra_group_size, config.num_embeddings
     kinds = set(sharder.sharding_types(device)) & set(NATIVE_TYPES)
     if one.types is not None:
         kinds &= set(one.types)
-    # The ranks of the only node are all ranks; the plan is called by the type that was asked for.
+    # TorchRec's types in a node are of the ranks of a fast group: a node, or the nodes of a pod. Those of the only one
+    # are all ranks; the plan is called by the type that was asked for.
     alike = {"table_row_wise": "row_wise"} if local == topology.world_size else {}
     # Blocks that leave a rank empty crash it.
     for kind, ways in (("row_wise", topology.world_size), ("table_row_wise", local)):
@@ -199,9 +205,10 @@ def _possible_types(
             kinds.discard(kind)
     if constraint.sharding_types:
         kinds &= {alike.get(kind, kind) for kind in types_of(tuple(constraint.sharding_types))}
-    least = constraint.min_partition
-    if least is not None and config.embedding_dim < 2 * least:
-        kinds.discard("column_wise")
+    least = constraint.min_partition or COLUMN_MULTIPLE
+    if "column_wise" in kinds and (config.embedding_dim < 2 * least or config.embedding_dim % (2 * COLUMN_MULTIPLE)):
+        # TorchRec leaves such a table in one piece, and calls that column-wise.
+        kinds = (kinds - {"column_wise"}) | {"table_wise"}
     if not kinds:
         constrained = constraint.sharding_types or "those of its sharder"
         raise PlannerError(f"table '{config.name}': no sharding type is left of {constrained}")
@@ -219,6 +226,24 @@ def _kernels(
     """Return the kernels of a sharding type that the sharder has, the constraint allows, and that have a tier here."""
     kernels = set(sharder.compute_kernels(kind, device)) & set(TIERS)
     return kernels & set(constraint.compute_kernels) if constraint.compute_kernels else kernels
+
+
+def _check_buckets(one: Shardable, world_size: int) -> None:
+    """Raise PlannerError for managed collisions whose buckets ranks cannot share: TorchRec asserts it."""
+    if not isinstance(one.module, BaseManagedCollisionEmbeddingCollection):
+        return
+    for name, buckets in one.module._managed_collision_collection.table_to_number_buckets().items():
+        if buckets % world_size:
+            raise PlannerError(
+                f"table '{name}': its managed collisions have {buckets} buckets, which {world_size} ranks cannot "
+                f"share: make the module with buckets={world_size}, or a multiple"
+            )
+
+
+def _cache_ratio(sharder: ModuleSharder[torch.nn.Module]) -> float:
+    """Return the share of rows in the caches of tables that no constraint states one for."""
+    stated = (getattr(sharder, "fused_params", None) or {}).get("cache_load_factor")
+    return UVM_CACHING_RATIO if stated is None else float(stated)
 
 
 def _exchange(sharder: ModuleSharder[torch.nn.Module]) -> Precision:
