@@ -1,5 +1,6 @@
 """ShardBenchPlanner where EmbeddingShardingPlanner was: the same module, constraints and topology."""
 
+import inspect
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.proposers import UniformProposer
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
@@ -181,9 +183,9 @@ def test_exchanges_are_priced_in_the_format_of_the_sharders_codecs() -> None:
 def test_memory_is_never_exceeded_and_what_does_not_fit_is_said() -> None:
     rows = [100_000] * 6  # 24.4 MiB each
     reservation = FixedPercentageStorageReservation(percentage=0.5)
-    planner = ShardBenchPlanner(topology(104 * MIB, 0), 64, reservation)
+    planner = ShardBenchPlanner(topology(104 * MIB, 0), 64, storage_reservation=reservation)
     assert max(held(planner.plan(module(rows), SHARDERS))) <= 52 * MIB
-    small = ShardBenchPlanner(topology(60 * MIB, 0), 64, reservation, strategy="greedy-lookup")
+    small = ShardBenchPlanner(topology(60 * MIB, 0), 64, storage_reservation=reservation, strategy="greedy-lookup")
     with pytest.raises(PlannerError, match="greedy-lookup: "):
         small.plan(module(rows), SHARDERS)
     assert small.answer is None
@@ -512,6 +514,27 @@ def test_what_torchrecs_planner_fails_at_does_not_end_ours(
     numbers = {"t0": ParameterConstraints(pooling_factors=[1.0], num_poolings=[1.0, 2.0])}
     with pytest.raises(PlannerError, match="'t0': constraint num_poolings has 2 numbers and pooling_factors has 1"):
         ShardBenchPlanner(topology(), 64, constraints=numbers).plan(module([50_000]), SHARDERS)
+
+
+def test_it_takes_what_torchrecs_planner_takes(caplog: pytest.LogCaptureFixture) -> None:
+    names = list(inspect.signature(EmbeddingShardingPlanner).parameters)
+    assert list(inspect.signature(ShardBenchPlanner).parameters)[: len(names)] == names
+
+    def on_rank_2(options: list[Any]) -> list[Any]:
+        called.append(len(options))
+        for option in options:
+            option.shards[0].rank = 2
+        return options
+
+    called: list[int] = []
+    limits = {"t0": ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"])}
+    given: Any = {"proposer": UniformProposer(), "callbacks": [on_rank_2], "timeout_seconds": 5, "constraints": limits}
+    planner = asked_with(Declines(), **given)
+    assert as_dict(planner.plan(module([50_000]), SHARDERS))["t0"][2] == [2]
+    assert called == [1]
+    asked_with(OnRank3(), **given, ask_torchrec=False).plan(module([50_000]), SHARDERS)
+    assert called == [1]
+    assert "callbacks, proposer: for TorchRec's planner alone, which is not asked" in caplog.text
 
 
 def test_a_plan_wherever_torchrec_has_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -13,7 +13,18 @@ import torch.distributed as dist
 from torchrec.distributed.collective_utils import invoke_on_rank_and_broadcast_result
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.planners import EmbeddingPlannerBase
-from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, StorageReservation
+from torchrec.distributed.planner.types import (
+    Enumerator,
+    ParameterConstraints,
+    Partitioner,
+    PerfModel,
+    PlanLoader,
+    PlannerError,
+    Proposer,
+    ShardingOption,
+    Stats,
+    StorageReservation,
+)
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_module_to_default_sharders
 from torchrec.distributed.types import ParameterSharding, ShardingPlan
@@ -77,8 +88,10 @@ class _Candidate:
 class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     """Plans by a strategy of ShardBench, with the interface of TorchRec's planner.
 
-    ``topology``, ``batch_size`` (a rank's), ``storage_reservation`` and ``constraints`` as TorchRec's
-    planner has them; ``strategy`` names one that is installed (where left out, those with all device
+    Arguments up to ``plan_loader`` and ``heuristical_storage_reservation_percentage`` are those of TorchRec's planner, in
+    its order. ``topology``, ``batch_size`` (a rank's), ``storage_reservation`` and ``constraints`` count for all plans,
+    the others for TorchRec's planner, to which they are passed on (``timeout_seconds`` also for the strategies, where it
+    is not asked). ``strategy`` names one that is installed (where left out, those with all device
     moves), and what of its plan TorchRec could not hold without a remap of ids is placed anew.
     ``profiles`` say by table how often rows are
     looked up: without them every row of a table is as likely as any, by its pooling factors.
@@ -102,25 +115,47 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         self,
         topology: TorchRecTopology | None = None,
         batch_size: int | None = None,
+        enumerator: Enumerator | None = None,
         storage_reservation: StorageReservation | None = None,
+        proposer: Proposer | list[Proposer] | None = None,
+        partitioner: Partitioner | None = None,
+        performance_model: PerfModel | None = None,
+        stats: Stats | list[Stats] | None = None,
         constraints: dict[str, ParameterConstraints] | None = None,
+        debug: bool = False,
+        callbacks: list[Callable[[list[ShardingOption]], list[ShardingOption]]] | None = None,
+        timeout_seconds: int | None = None,
+        plan_loader: PlanLoader | None = None,
         *,
+        heuristical_storage_reservation_percentage: float = 0.15,
         strategy: str | None = None,
         profiles: Mapping[str, AccessProfile] | None = None,
         machine: Machine | str | None = None,
         plan_s: float | None = None,
         optimizer: Optimizer | None = None,
         ask_torchrec: bool = True,
-        debug: bool = False,
     ) -> None:
         super().__init__(
             topology=topology,
             batch_size=batch_size,
+            enumerator=enumerator,
             storage_reservation=storage_reservation,
-            stats=[],
+            stats=stats if stats is not None else [],
             constraints=constraints,
             debug=debug,
+            callbacks=callbacks,
+            timeout_seconds=timeout_seconds,
+            heuristical_storage_reservation_percentage=heuristical_storage_reservation_percentage,
         )
+        given = {
+            "enumerator": enumerator, "proposer": proposer, "partitioner": partitioner,
+            "performance_model": performance_model, "stats": stats, "callbacks": callbacks,
+            "timeout_seconds": timeout_seconds, "plan_loader": plan_loader,
+        }  # fmt: skip
+        self._passed_on = {name: value for name, value in given.items() if value is not None}
+        unheard = self._passed_on.keys() - {"timeout_seconds"}
+        if unheard and not ask_torchrec:
+            _LOG.warning("%s: for TorchRec's planner alone, which is not asked", ", ".join(sorted(unheard)))
         general = [each for each in default_strategies() if each.moves >= DEVICE_MOVES and not each.requires]
         self.strategies = [get_strategy(strategy)] if strategy else general
         self.profiles = dict(profiles or {})
@@ -197,8 +232,8 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             batch_size=self._batch_size,
             storage_reservation=deepcopy(self._storage_reservation),  # it keeps what it reserved last
             constraints=constraints,
-            stats=[],
-            debug=False,
+            debug=self._debug,
+            **{"stats": [], **self._passed_on},
         )
         try:
             plan: ShardingPlan = planner.plan(module, sharders)
@@ -270,7 +305,8 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     ) -> tuple[str, Answer[Simulation]]:
         """Return the answer of the shortest step, among plans with native moves alone and mended free plans."""
         versions = [version for one in self.strategies for version in _versions(one, question.problem)]
-        plan_s = (self.plan_s or (BESIDE_S if self.ask_torchrec else ALONE_S)) / len(versions)
+        alone_s = ALONE_S if self._timeout_seconds is None else self._timeout_seconds
+        plan_s = (self.plan_s or (BESIDE_S if self.ask_torchrec else alone_s)) / len(versions)
         budget = Budget(plan_s=plan_s, fit_s=max(plan_s, 1.0))
         causes: list[str] = []
         answers: list[tuple[str, Answer[Simulation]]] = []
