@@ -88,10 +88,10 @@ class _Candidate:
 class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     """Plans by a strategy of ShardBench, with the interface of TorchRec's planner.
 
-    Arguments up to ``plan_loader`` and ``heuristical_storage_reservation_percentage`` are those of TorchRec's planner, in
-    its order. ``topology``, ``batch_size`` (a rank's), ``storage_reservation`` and ``constraints`` count for all plans,
-    the others for TorchRec's planner, to which they are passed on (``timeout_seconds`` also for the strategies, where it
-    is not asked). ``strategy`` names one that is installed (where left out, those with all device
+    Arguments up to ``plan_loader`` and ``heuristical_storage_reservation_percentage`` are those of TorchRec's
+    planner, in its order. ``topology``, ``batch_size`` (a rank's), ``storage_reservation`` and ``constraints`` count
+    for all plans, the others for TorchRec's planner, to which they are passed on (``timeout_seconds`` also for the
+    strategies, where it is not asked). ``strategy`` names one that is installed (where left out, those with all device
     moves), and what of its plan TorchRec could not hold without a remap of ids is placed anew.
     ``profiles`` say by table how often rows are
     looked up: without them every row of a table is as likely as any, by its pooling factors.
@@ -111,7 +111,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     a strategy's name or "torchrec".
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - TorchRec's own order
         self,
         topology: TorchRecTopology | None = None,
         batch_size: int | None = None,
