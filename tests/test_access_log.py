@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,7 @@ def test_the_workload_has_the_folders_profiles_and_order(tmp_path: Path) -> None
         ("log.csv", "", Cells(), r"log\.csv cannot be read: Empty CSV file"),
         ("log.csv.gz", "at,id\n", Cells(), r"log\.csv\.gz cannot be read"),
         ("log.parquet", "at,id\n", Cells(), r"log\.parquet cannot be read"),
+        ("log.zip", "at,id\n", Cells(), r"log\.zip: unknown kind of log: unpack it first, and give \.parquet"),
         ("log.json", "{}", Cells(), r"log\.json: unknown kind of log: give \.parquet"),
         ("log.csv", "\n".join(["id", *map(str, range(60))]), Cells(mode="vocabulary"), "more than 50 different values"),
     ],
@@ -340,7 +342,12 @@ def test_a_fault_is_one_line_and_nothing_is_left(
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array([1.5, 2.0]), "values are double: give whole numbers, texts, or lists"),
+        (pa.array([1.5, 2.0]), "values are double, and not all are whole numbers: leave the column out"),
+        (
+            pa.array([0], pa.timestamp("us")),
+            "values are timestamp.*: name it with --time, or leave it out by --columns",
+        ),
+        (pa.array(["7:0.5", None, "8:1.0"]), "values such as '7:0.5' look like an id and its weight: --weights :"),
         (pa.array([[[1]], [[2]]]), "give lists of whole numbers or texts"),
         (pa.array([True, False]), "values are bool"),
     ],
@@ -348,6 +355,49 @@ def test_a_fault_is_one_line_and_nothing_is_left(
 def test_values_that_are_no_categories_are_refused(column: pa.Array, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         RowsOfTable("t", Cells(), 10)(column, "x")
+
+
+def test_a_whole_number_is_the_same_in_every_writing() -> None:
+    """pandas keeps whole numbers with missing ones as floats, and writes them with a point."""
+    writings: list[pa.Array] = [
+        pa.array([12, None, -3]),
+        pa.array([12.0, None, -3.0]),
+        pa.array([12.0, float("nan"), -3.0]),
+        pa.array(["12", None, "-3"]),
+        pa.array(["12.0", None, "-3.0"]),
+    ]
+    for mode in ("hash", "vocabulary"):
+        rows = [RowsOfTable("t", Cells(mode=mode), 10)(column, "x") for column in writings]
+        assert len({(tuple(found), tuple(lengths)) for found, lengths in rows}) == 1
+    expected = hash_ids(["12", "-3"], table="t", rows=1000)
+    for values in (["12.0", "-3.0"], np.array([12.0, -3.0])):
+        assert hash_ids(values, table="t", rows=1000).tolist() == expected.tolist()
+    other = hash_ids(["1.0.0", "x.0"], table="t", rows=1000)
+    assert other.tolist() != hash_ids(["1.0", "x"], table="t", rows=1000).tolist()
+    with pytest.raises(BadInput, match="give whole numbers or texts"):
+        hash_ids([0.5], table="t", rows=1000)
+
+
+def test_weights_of_ids_are_left_out_where_one_says_so() -> None:
+    cells = Cells(mode="vocabulary", delimiter=";", weights=":")
+    column = pa.array(["7:0.5;8:1e-3", "8", "n:7:2"])
+    assert [part.tolist() for part in RowsOfTable("t", cells, None)(column, "x")] == [[0, 1, 1, 2], [2, 1, 1]]
+    whole = RowsOfTable("t", Cells(mode="vocabulary", weights=""), None)(pa.array(["7:0.5", "7:0.6"]), "x")
+    assert whole[0].tolist() == [0, 1]
+
+
+def test_the_folder_of_an_engine_and_escapes(tmp_path: Path, command: Callable[..., str]) -> None:
+    folder = tmp_path / "spark"
+    folder.mkdir()
+    (folder / "_SUCCESS").write_text("")
+    for part in (0, 1):
+        write(folder / f"part-0000{part}.csv", {"id": [f"{part}\x1d2"] * 10})
+    command("profile", folder, "--out", tmp_path / "out", "--delimiter", r"\x1d")
+    note = read_note(tmp_path / "out")
+    assert (note.samples, note.tables[0].lookups) == (20, (40,))
+    (folder / "part-00000.csv").unlink()
+    (folder / "part-00001.csv").unlink()
+    assert "has no file of a log in it" in command("profile", folder, "--out", tmp_path / "no", code=2)
 
 
 @pytest.mark.parametrize("cut_at", [0.3, 0.7, 0.95])

@@ -40,7 +40,12 @@ def test_a_list_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFacto
     empty = [name for name in found.column_names if pa.types.is_null(found.schema.field(name).type)]
     pyarrow.csv.write_csv(found.drop_columns(empty), folder / "tables.csv")
     wanted = tuple(t.model_copy(update={"features": (t.name, f"{t.name}.2")}) for t in listed)
-    assert read_table_list(folder / "tables.parquet") == read_table_list(folder / "tables.csv") == wanted
+    options = pyarrow.csv.WriteOptions(delimiter="\t")
+    spaced = found.drop_columns(empty)
+    spaced = spaced.rename_columns([f" {name}" for name in spaced.column_names])
+    pyarrow.csv.write_csv(spaced, folder / "tables.tsv", options)
+    for name in ("tables.parquet", "tables.csv", "tables.tsv"):
+        assert read_table_list(folder / name) == wanted
     for tables in (wanted, tuple(listed)):
         write_table_list(tables, folder / "written.csv")
         assert read_table_list(folder / "written.csv") == tables
@@ -76,7 +81,7 @@ def test_files_that_are_no_list_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no file"):
         read_table_list(tmp_path / "none.csv")
     (tmp_path / "t.xls").touch()
-    with pytest.raises(BadInput, match=r"a list of tables is a \.csv or \.parquet file"):
+    with pytest.raises(BadInput, match=r"a list of tables is a \.csv, \.tsv or \.parquet file"):
         read_table_list(tmp_path / "t.xls")
 
 

@@ -1,5 +1,6 @@
 """How cells of a log become rows: by hash, by vocabulary or as they are; a missing one is no lookup or a row."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,9 +24,12 @@ from shardbench.workloads.value_hash import (
     spans,
     table_key,
     text_hashes,
+    texts_of,
 )
 
 Mode = Literal["hash", "vocabulary", "ids"]
+_HEAD, _WEIGHTED = 1000, r"^[^:]+:-?\d*\.\d+$"
+"""How many values are looked at for weights, and what each then is: an id, a colon, a number with a point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,8 @@ class Cells:
     """Text between the values of a cell; None: a cell is one value."""
     null: tuple[str, ...] = ()
     """Texts that mean a missing value, beside the empty one."""
+    weights: str | None = None
+    """Text between a value and its weight, which is left out; empty: there are no weights; None: nobody said."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -111,12 +117,21 @@ class RowsOfTable:
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         kind = values.type
+        if pa.types.is_temporal(kind):
+            raise BadInput(f"{where}: values are {kind}: name it with --time, or leave it out by --columns")
         if not is_category(kind):
             raise BadInput(f"{where}: values are {kind}: give whole numbers, texts, or lists of them")
         if self._cells.mode == "ids" and pa.types.is_integer(kind) and not self._cells.null:
             there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
             return self._ids(values.drop_null(), where), there
-        texts = values if is_text(kind) else values.cast(pa.string())
+        try:
+            texts = texts_of(values)
+        except pa.ArrowInvalid as error:
+            raise BadInput(
+                f"{where}: values are {kind}, and not all are whole numbers: leave the column out"
+            ) from error
+        if is_text(kind):
+            texts = self._without_weights(texts, where)
         cells = spans(texts)
         there = cells.lengths > 0
         if self._cells.null:
@@ -127,6 +142,18 @@ class RowsOfTable:
         if not there.all():
             cells = Spans(cells.data, cells.starts[there], cells.lengths[there])
         return self._code(text_hashes(cells), where), there
+
+    def _without_weights(self, texts: pa.Array, where: str) -> pa.Array:
+        """Return texts of ids alone; raises BadInput where the first look like ``id:weight`` and nobody says so."""
+        if self._cells.weights:
+            return pc.replace_substring_regex(texts, re.escape(self._cells.weights) + r"[-+0-9.eE]+$", "")
+        first = texts[:_HEAD].drop_null()
+        if self._cells.weights is None and len(first) and pc.all(pc.match_substring_regex(first, _WEIGHTED)).as_py():
+            raise BadInput(
+                f"{where}: values such as '{first[0]}' look like an id and its weight: --weights : leaves the weights "
+                "out, --weights '' takes them for parts of the ids"
+            )
+        return texts
 
     def _code(self, hashes: Ints, where: str) -> Ints:
         if self._cells.mode == "hash":

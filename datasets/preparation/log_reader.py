@@ -27,6 +27,7 @@ BATCH_ROWS = 1 << 16
 _HEAD_BYTES = 1 << 18
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _PACKED = frozenset({".gz", ".zst"})
+_ARCHIVES = frozenset({".zip", ".tar", ".7z"})
 _ALSO_PACKED = frozenset({".bz2", ".lz4", ".br"})
 """Suffixes of what Arrow unpacks as well."""
 _KINDS = "give .parquet, .csv or .tsv (.gz or .zst)"
@@ -70,7 +71,8 @@ class LogFiles:
             if not path.is_file():
                 raise BadInput(f"no file {path}: bring it, or correct the name")
             if self.kind(path) != ".parquet" and self.kind(path) not in _DELIMITERS:
-                raise BadInput(f"{path.name}: unknown kind of log: {_KINDS}")
+                advice = "unpack it first, and " if path.suffix in _ARCHIVES else ""
+                raise BadInput(f"{path.name}: unknown kind of log: {advice}{_KINDS}")
         if not self.files:
             raise BadInput(f"no log was given: {_KINDS}")
 

@@ -75,6 +75,10 @@ def profile_command(
     delimiter: Annotated[
         str | None, typer.Option("--delimiter", help="What stands between the values of one text cell, such as ';'.")
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", help="What stands between an id and its weight, such as ':'; weights are left out."),
+    ] = None,
     null: Annotated[
         list[str] | None,
         typer.Option("--null", help="A text for a missing value, like the empty one; repeatable."),
@@ -110,12 +114,13 @@ def profile_command(
     if not logs and torchrec is None:
         raise BadInput("give logs to profile, or --torchrec FILE to write of a folder that was profiled")
     if logs:
-        log = LogFiles(files=tuple(logs), header=_names(header))
+        log = LogFiles(files=tuple(path for log in logs for path in _files(log)), header=_names(header))
         # The column of times is read before the others.
         show = reading(log.bytes * (1 if time is None else 2), as_json)
         log = replace(log, heard=show.read_bytes)
         cells = Cells(
-            mode=mode.value, missing=missing.value, delimiter=delimiter, null=tuple(null or ()), seed=seed
+            mode=mode.value, missing=missing.value, delimiter=_unescaped(delimiter), weights=_unescaped(weights),
+            null=tuple(null or ()), seed=seed,
         )  # fmt: skip
         if rows is not None and mode is not CellMode.HASH:
             raise BadInput(
@@ -150,6 +155,26 @@ def profile_command(
         f'  prepared = "{out.name}"',
     ]
     tell(data, lines, as_json=as_json)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return a log's file, or those of a folder that Spark or another engine wrote, in the order of their names."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith(("_", ".")))
+    if not files:
+        raise BadInput(f"folder {path} has no file of a log in it: name the folder that the files lie in")
+    return files
+
+
+def _unescaped(text: str | None) -> str | None:
+    r"""Return a separator that may be written as an escape, such as ``\t`` or ``\x1d``, as what it stands for."""
+    if text is None or "\\" not in text or text == "\\":
+        return text
+    try:
+        return text.encode("latin-1").decode("unicode_escape")
+    except UnicodeError as error:
+        raise BadInput(f"'{text}' is no separator: write it as it is, or as an escape such as \\t or \\x1d") from error
 
 
 def _tables(

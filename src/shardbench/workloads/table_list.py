@@ -1,4 +1,4 @@
-"""Lists of tables: a CSV or parquet file with a line a table, or a TorchRec collection."""
+"""Lists of tables: a CSV, TSV or parquet file with a line a table, or a TorchRec collection."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -60,20 +60,21 @@ class ListedTable(pydantic.BaseModel):
 
 
 def read_table_list(path: Path) -> tuple[ListedTable, ...]:
-    """Read the tables of a .csv or .parquet file whose columns are fields of ``ListedTable``, ``name`` at least.
+    """Read the tables of a .csv, .tsv or .parquet file whose columns are fields of ``ListedTable``, ``name`` at least.
 
     An empty cell says nothing; several features are separated by ``|``. Raises BadInput that names file and line.
     """
     if not path.is_file():
-        raise BadInput(f"no file {path}: a list of tables, .csv or .parquet, with columns name, rows, dim")
-    if path.suffix not in (".csv", ".parquet"):
-        raise BadInput(f"{path.name}: a list of tables is a .csv or .parquet file")
+        raise BadInput(f"no file {path}: a list of tables, .csv, .tsv or .parquet, with columns name, rows, dim")
+    if path.suffix not in (".csv", ".tsv", ".parquet"):
+        raise BadInput(f"{path.name}: a list of tables is a .csv, .tsv or .parquet file")
     try:
         if path.suffix == ".parquet" and pyarrow.parquet.read_metadata(path).num_rows > MAX_LINES:
             raise BadInput(f"{path.name}: more than {MAX_LINES} tables")
         if path.stat().st_size > TEXT_BYTES:
             raise BadInput(f"{path.name}: longer than {TEXT_BYTES} bytes, which no list of tables is")
-        table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
+        table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_text(path)
+        table = table.rename_columns([name.strip() for name in table.column_names])
         twice = [name for name, times in Counter(table.column_names).items() if times > 1]
         if twice:
             raise BadInput(f"{path.name} has two columns '{twice[0]}': a list of tables has one of each")
@@ -92,11 +93,12 @@ def read_table_list(path: Path) -> tuple[ListedTable, ...]:
     return checked((_parse(cells, f"{path.name} table {number}") for number, cells in enumerate(rows, 1)), path.name)
 
 
-def _read_csv(path: Path) -> pa.Table:
+def _read_text(path: Path) -> pa.Table:
     # A word such as NA or nan is what it says: only an empty cell says nothing.
-    kinds = {"name": pa.string(), "features": pa.string()}
+    kinds = {f"{space}{name}": pa.string() for name in ("name", "features") for space in ("", " ")}
     convert = pyarrow.csv.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=True)
-    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    parse = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
 
 

@@ -1,6 +1,7 @@
 """How values of a log become rows by hash, for the program that reads the log and for the trainer alike.
 
-A value is its text: 7 and "7" are one. Its row is splitmix64 of the text's 64-bit hash, under a key of seed and table,
+A value is its text: 7 and "7" are one, and so are 7.0 and "7.0", as which pandas keeps and writes whole numbers of a
+column with missing ones. Its row is splitmix64 of the text's 64-bit hash, under a key of seed and table,
 modulo the rows.
 """
 
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardbench.base.arrays import Bytes, Ints, Words
 from shardbench.base.errors import BadInput
@@ -30,7 +32,7 @@ _LOW_BITS = (1 << 64) - 1
 def hash_ids(values: Any, *, table: str, rows: int, seed: int = 0, missing: Missing = "empty") -> Any:
     """Return the row of each value in a table, as ``shardbench profile --mode hash`` numbers them.
 
-    ``values`` are whole numbers or texts: a numpy array, tensor or list of any shape, or a column of pandas or Arrow.
+    ``values`` are whole numbers (floats as well) or texts: a numpy array, tensor or list of any shape, or a column of pandas or Arrow.
     The rows are int64 of the same shape, on the same device where ``values`` is a tensor, else a numpy array.
     ``table``, ``rows``, ``seed`` and ``missing`` are those of the profile: features that share a table are hashed by
     the table's name. Empty and missing texts are row 0 where ``missing`` is ``row``. Raises BadInput for them where it
@@ -69,7 +71,7 @@ def _cells(values: Any, table: str) -> "tuple[Spans, np.ndarray[Any, np.dtype[np
             column = column.dictionary_decode()
         if not is_category(column.type):
             raise BadInput(f"table {table}: values are {column.type}: give whole numbers or texts")
-        cells = spans(column if is_text(column.type) else column.cast(pa.string()))
+        cells = spans(texts_of(column))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise BadInput(f"table {table}: {str(error).splitlines()[0]}: give whole numbers or texts") from error
     return cells, cells.lengths > 0, shape
@@ -81,8 +83,19 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_category(kind: pa.DataType) -> bool:
-    """Tell whether values of this type can be hashed: texts, whole numbers, or nothing at all."""
-    return is_text(kind) or bool(pa.types.is_integer(kind) or pa.types.is_null(kind))
+    """Tell whether values of this type can be hashed: texts, whole numbers, floats that are some, or nothing at all."""
+    return is_text(kind) or bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
+
+
+def texts_of(values: pa.Array) -> pa.Array:
+    """Return values' texts, of whole numbers without a point; raises ArrowInvalid for floats that are none."""
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), None, values).cast(pa.int64())
+    if not is_text(values.type):
+        return values.cast(pa.string())
+    if pc.any(pc.ends_with(values, ".0")).as_py():
+        return pc.replace_substring_regex(values, r"^(-?\d+)\.0$", r"\1")
+    return values
 
 
 def own_rows(missing: Missing) -> int:
