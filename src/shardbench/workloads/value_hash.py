@@ -33,10 +33,10 @@ def hash_ids(values: Any, *, table: str, rows: int, seed: int = 0, missing: Miss
     """Return the row of each value in a table, as ``shardbench profile --mode hash`` numbers them.
 
     ``values`` are whole numbers (floats as well) or texts: a numpy array, tensor or list of any shape, or a column of
-    pandas or Arrow. The rows are int64 of the same shape, on the same device where ``values`` is a tensor, else a numpy array.
-    ``table``, ``rows``, ``seed`` and ``missing`` are those of the profile: features that share a table are hashed by
-    the table's name. Empty and missing texts are row 0 where ``missing`` is ``row``. Raises BadInput for them where it
-    is ``empty``, as they are no lookups then, and for other kinds of values.
+    pandas or Arrow. The rows are int64 of the same shape, on the same device where ``values`` is a tensor, else a numpy
+    array. ``table``, ``rows``, ``seed`` and ``missing`` are those of the profile: features that share a table are
+    hashed by the table's name. Empty and missing texts are row 0 where ``missing`` is ``row``. Raises BadInput for them
+    where it is ``empty``, as they are no lookups then, and for other kinds of values.
     """
     own = own_rows(missing)
     if rows <= own:
