@@ -476,3 +476,9 @@ print(heavy, [m for m in ('torch', 'jinja2', 'scipy.stats') if m in sys.modules]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[] []"
+
+
+def test_processes_start_under_pythons_own_checks_and_without_stderr() -> None:
+    command = f"PYTHONDEVMODE=1 exec {sys.executable} -m shardbench test greedy-size 2>&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.split(":")[0]) == (0, "greedy-size")

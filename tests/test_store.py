@@ -1,5 +1,6 @@
 import errno
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ def store(tmp_path):
 def test_absent_file_is_no_records(store):
     assert store.read() == []
     assert not store.path.exists()
+
+
+@pytest.mark.parametrize("target", ["pipe", "/dev/zero"])
+def test_what_never_ends_is_not_read(store, target):
+    store.path.parent.mkdir(parents=True)
+    os.mkfifo(store.path) if target == "pipe" else store.path.symlink_to(target)
+    with pytest.raises(BadInput, match="is a folder, a pipe or a device"):
+        store.read()
 
 
 def test_order_is_kept_and_the_last_of_a_key_counts(store):

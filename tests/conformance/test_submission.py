@@ -271,6 +271,7 @@ def test_each_strategy_has_cells_made_again(board: None, tmp_path: Path) -> None
         ({"plan_hash": "../../secret"}, "60 s: its plan ends in invalid: plan: '../../secret' is no hash of a plan"),
         ({"plan_hash": "0" * 16}, "does not exist"),
         ({"plan_s": -1.0}, "a row's plan_s is -1.0"),
+        ({"plan_s": 1e-9}, "a row's plan_s is 1e-09: in less than 0.0001 s nobody plans"),
         ({"plan_s": 31.0}, "its plan ends in timeout: plan: planning took 31.0 s, its budget is"),
         ({"fit_s": 31.0}, "its plan ends in timeout: plan: planning took"),
         ({"bounded_by": ""}, "bounded_by is ; checked here it is plans in order"),

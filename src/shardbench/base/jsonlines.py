@@ -66,6 +66,8 @@ class JsonLines(Generic[T]):
 
     def _lines(self) -> list[tuple[bytes, T]]:
         """Return every line as it stands, and its value."""
+        if self.path.exists() and not self.path.is_file():
+            raise BadInput(f"{self.path} is a folder, a pipe or a device: lines are read of a file")
         data = self.path.read_bytes() if self.path.exists() else b""
         if data and not data.endswith(b"\n"):
             line = data.count(b"\n") + 1

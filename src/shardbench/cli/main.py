@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -52,6 +53,7 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; SIGTERM, SIGHUP and SIGQUIT interrupt like ctrl-C."""
+    _open_standard_streams()
     # A shell has its background jobs ignore ctrl-C.
     ctrl_c = (signal.SIGINT,) if signal.getsignal(signal.SIGINT) is signal.default_int_handler else ()
     for stop_signal in (*ctrl_c, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -64,6 +66,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Python flushes once more, and would complain of it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Open what a caller closed of stdin, stdout and stderr, or files that are opened later stand in their places."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")
 
 
 def _raised_by(error: BaseException) -> str:

@@ -43,6 +43,8 @@ FRESH = 3
 """Draws of test lookups that nobody knew, on which plans of cells made again are judged."""
 SURE = 20
 """So many in all where these raise a suspicion: a few lookups that leave HBM make an honest plan's step vary by 5 %."""
+LEAST_PLAN_S = 1e-4
+"""The fastest strategy of the leaderboard takes 35 times that for its smallest problem."""
 SPENT = frozenset({"plan_s", "fit_s", "effort_cpu_s"})
 """What a row says that does not follow from its plan."""
 _HASH = re.compile(r"[0-9a-f]{16}")
@@ -224,6 +226,8 @@ def _planner_of(results: Path, record: CellRecord, budget: str) -> Planner:
             raise failed(outcome, "as submitted", "plan")  # no plan is claimed
         try:
             plan_s, fit_s = _seconds(row, "plan_s"), _seconds(row, "fit_s")
+            if plan_s < LEAST_PLAN_S:
+                raise BadInput(f"a row's plan_s is {plan_s!r}: in less than {LEAST_PLAN_S:g} s nobody plans")
             name = _word(row, "plan_hash")
             if not _HASH.fullmatch(name):
                 raise BadInput(f"'{name}' is no hash of a plan")

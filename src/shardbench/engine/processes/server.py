@@ -31,6 +31,8 @@ HASH_SEED = {"PYTHONHASHSEED": "0"}
 ENGINE = "shardbench.engine.rank"
 PRELOAD = ("shardbench.cost.bounds.embedding", "shardbench.trials.discovery", "shardbench.cli.main")
 """Modules that all processes need; the last is what each of the command imports again as its main module: 0.08 s."""
+_BY_FLAGS = ("default", "default::BytesWarning", "error::BytesWarning")
+"""Options of warnings that Python makes of its flags, and looks for where it hands these flags on."""
 ANSWERS_S = 180.0
 """How long the fork server may take to start a process; its imports are among it, the first time."""
 LONGEST_PATH = 75
@@ -132,7 +134,7 @@ class ForkServer:
             self._context.set_forkserver_preload(list(loads))
             self.loaded = loads
         # Where this process takes warnings for errors, the engine's own would end the server as it imports it.
-        options, sys.warnoptions[:] = sys.warnoptions[:], []
+        options, sys.warnoptions[:] = sys.warnoptions[:], [one for one in sys.warnoptions if one in _BY_FLAGS]
         # By this signal it hears that a process ended, however its starter is.
         mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         try:
