@@ -8,7 +8,7 @@ puts what it received and what it sends in place: copies, which lengthen the ste
 busy longest.
 A row that a table meets again is served by the cache with a share that falls with the working set
 of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
-(``docs/costmodel.md``: every formula, every constant, and how far published times are off).
+(``docs/costmodel.md`` has every formula and its reason, ``docs/costmodel_evidence.md`` the constants and errors).
 Rows on the host are looked up by its CPUs at their rate and copied, by each node's first rank; on a machine of CPU
 ranks by that rank's kernels, as its own rows are.
 """
