@@ -107,7 +107,7 @@ def hit_share(repeats: Floats, set_bytes2: Floats, constants: Constants) -> Floa
     """Return the share of repeated accesses that the cache serves, 0..1: reach / (reach + mean working set).
 
     ``repeats`` are bytes, ``set_bytes2`` each repeat's bytes times its working set's, summed. The
-    share is convex in the working set: that is what makes work super-additive (``bounds.embedding``).
+    share is convex in the working set: that is what makes work super-additive (lemma 5 of ``docs/bounds.md``).
     """
     working_set = np.divide(set_bytes2, repeats, out=np.zeros_like(repeats), where=repeats > 0)
     return np.asarray(reach(constants) / (reach(constants) + working_set))
