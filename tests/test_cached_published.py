@@ -43,7 +43,7 @@ def test_a_cache_of_two_batches_is_faster_than_none_and_one_of_one_batch_is_not(
     assert max(larger, predicted_larger) < 1.0
     smaller, predicted_smaller = pair("cached_emo", "cached 0.2, prefetched", "uvm")
     assert smaller > 1.2
-    assert predicted_smaller < 1.0  # the miss that docs/costmodel.md names
+    assert predicted_smaller < 1.0  # the miss that docs/costmodel_evidence.md names
     between, predicted_between = pair("cached_emo", "cached 0.2, prefetched", "cached 0.4, prefetched")
     assert min(between, predicted_between) > 1.0
 

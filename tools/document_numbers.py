@@ -26,7 +26,6 @@ from shardbench.report.tables.claim_text import (
     NOT_STATED,
     VERDICTS,
     below_statements,
-    claim_text,
     ledger_cells,
     summary,
 )
@@ -91,11 +90,10 @@ class Block(pydantic.BaseModel):
     name: Name
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files below ``results/tables``, one after the other."""
-    form: Literal["table", "claims", "ledger", "verdicts", "summary", "answer", "support", "session"] = "table"
-    """``claims``: the ledger's rows as sentences; ``ledger``: as a table; ``verdicts``: how many of which, by paper or
-    by another column that ``rows`` names; ``summary``: the same in sentences, with when definitions were committed;
-    ``answer``: what a run prints of a throughput table; ``support``: what works with TorchRec; ``session``: what a
-    terminal showed, a text as it is."""
+    form: Literal["table", "ledger", "verdicts", "summary", "answer", "support", "session"] = "table"
+    """``ledger``: the ledger's rows; ``verdicts``: how many of which, by paper or by a column that ``rows`` names;
+    ``summary``: the same in sentences, with when definitions were committed; ``answer``: what a run prints of a
+    throughput table; ``support``: what works with TorchRec; ``session``: what a terminal showed, a text as it is."""
     where: str = ""
     """A condition for ``pandas.DataFrame.query``; all rows are taken where it is empty."""
     rows: dict[str, str] = {}
@@ -244,17 +242,6 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _claims(block: Block, frame: pd.DataFrame) -> str:
-    """Write a list: each statement, what became of it, and on which evidence."""
-    lines = []
-    for row, below in below_statements(_rows(frame)):
-        first, next_ = ("  - ", "    ") if below else ("- ", "  ")
-        lines += textwrap.wrap(
-            claim_text(row), WIDTH, break_on_hyphens=False, initial_indent=first, subsequent_indent=next_
-        )
-    return "\n".join(lines)
-
-
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
@@ -342,7 +329,6 @@ def _session(block: Block, tables: Path) -> str:
 
 _FORMS = {
     "table": _table,
-    "claims": _claims,
     "ledger": _ledger,
     "verdicts": _verdicts,
     "summary": _summary,

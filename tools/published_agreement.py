@@ -1,12 +1,11 @@
 """Published measurements beside the model's predictions: the table of errors, and constants fitted on its fit half.
 
-``python tools/published_agreement.py`` rewrites results/tables/published and the tables of docs/costmodel.md;
+``python tools/published_agreement.py`` rewrites results/tables/published and the tables of docs/costmodel_evidence.md;
 ``--fit`` writes the fitted shares, of which ``tools/gpu_machines.py`` then makes the machine files.
 """
 
 import argparse
 import re
-import textwrap
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -44,9 +43,7 @@ PAIR_COLUMNS = (
 CSV = Path("results/tables/published/points.csv")
 STEPS_CSV = Path("results/tables/published/steps.csv")
 PAIRS_CSV = Path("results/tables/published/pairs.csv")
-DOCUMENT = Path("docs/costmodel.md")
-WIDTH = 120
-"""Columns of text in the document."""
+DOCUMENT = Path("docs/costmodel_evidence.md")
 ERROR_SCALE = 0.1
 """A point counts as its log error over this: 10 % of error weighs as much as a constant one PRIOR_SCALE off."""
 PRIOR_SCALE = np.log(2.0)
@@ -157,7 +154,7 @@ def group_errors(rows: Iterable[Predicted]) -> list[float]:
 
 
 def steps_markdown(rows: list[Predicted]) -> str:
-    """Return how far whole steps are off: all, and by GPU."""
+    """Return how far whole steps are off, all and by GPU, and how far pairs are."""
     lines = [
         "| whole steps | fitted | median error | within 1.6 | held out | median error | within 1.6 |",
         "|---|---|---|---|---|---|---|",
@@ -173,11 +170,9 @@ def steps_markdown(rows: list[Predicted]) -> str:
         "| pairs that differ by more than 5 % | pairs | in the right order | median error of the ratio |",
         "|---|---|---|---|",
     ]
-    step_pairs = [pair for pair in pairs() if pair.differs]
-    for name in ("all", *dict.fromkeys(p.family for p in step_pairs)):
-        some = [p for p in step_pairs if name in ("all", p.family)]
-        off = median(p.error_pct for p in some)
-        lines.append(f"| {name} | {len(some)} | {sum(p.sign_right for p in some)} | {off:.1f} % |")
+    apart = [pair for pair in pairs() if pair.differs]
+    off = median(pair.error_pct for pair in apart)
+    lines.append(f"| all | {len(apart)} | {sum(pair.sign_right for pair in apart)} | {off:.1f} % |")
     return "\n".join(lines)
 
 
@@ -199,7 +194,7 @@ def shares_markdown() -> str:
 
 
 def markdown(rows: list[Predicted]) -> str:
-    """Return error statistics by family, and what is known of each family."""
+    """Return error statistics by family."""
     lines = [
         "| family | fitted | median error | worst | held out | median error | worst |",
         "|---|---|---|---|---|---|---|",
@@ -207,15 +202,6 @@ def markdown(rows: list[Predicted]) -> str:
     for name in published().families:
         errors = [_statistics([r for r in rows if r.family == name and r.split == split]) for split in (FIT, HELD_OUT)]
         lines.append(f"| {name} | {' | '.join(errors)} |")
-    for name, family in published().families.items():
-        about = f"**{name}**: {family.title}. Source: {family.source}. Device: {family.device}. "
-        assumed = f" Assumed: {'; '.join(family.assumptions)}." if family.assumptions else ""
-        about += f"Constants of {family.machine}.{assumed}"
-        lines += ["", *textwrap.wrap(about, WIDTH, break_on_hyphens=False, break_long_words=False)]
-        lines += [""] * bool(family.constants)
-        for key, value in family.constants.items():
-            constant = f"- `{key}` = {value.value:g}: {value.source}"
-            lines += textwrap.wrap(constant, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
 
 

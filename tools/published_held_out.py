@@ -1,7 +1,7 @@
 """How well constants and form are known: the factors by which held-out points say that they err.
 
 ``python tools/published_held_out.py`` prints the factors, which stand in the machine files and in
-``shardbench.cost.uncertainty``, and rewrites their table in docs/costmodel.md and results/tables/published/trust.csv.
+``shardbench.cost.uncertainty``, and rewrites their table in docs/costmodel_evidence.md and ``TRUST_CSV``.
 What the best constants leave of the points' errors is the form's. All constants that a set of families judges share
 one factor: drawn by it, each by itself and the form as well, they spread the predictions of the held-out points as
 far as the held-out errors go, root mean squares of logarithms.
@@ -262,25 +262,19 @@ def _holds(drawn: Floats, value: float) -> bool:
 
 
 def markdown() -> str:
-    """Write the document's two tables: factors, and how the draws do on held-out points."""
+    """Write the document's table: factors, and how the draws do on held-out points."""
     lines = [
-        "| held out | measurements | held-out error | left to the form | factor of each constant |",
-        "|---|---|---|---|---|",
+        "| held out | points | error | of the form | factor | in band | pairs | ratio in band | order known | right |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, judged in JUDGED.items():
-        groups = len({(id(family), point.group) for point, family, _ in weighed(judged.families)})
-        error = 100.0 * math.expm1(rms_log_error(judged.families))
-        lines.append(
-            f"| {name} | {groups} | {error:.1f} % | {100.0 * (judged.form - 1.0):.0f} % | {factor(name):.2f} |"
-        )
-    lines += [
-        "",
-        "| family | held out | within the band | pairs | ratio within its band | order said to be known | and right |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name in published().families:
-        c, ratios = coverage(drawn_firsts(name))
-        lines.append(f"| {name} | {c.points} | {c.inside} | {c.pairs} | {ratios} | {c.sure} | {c.right} |")
+        of_families = [coverage(drawn_firsts(family)) for family in judged.families]
+        points, *told = np.sum([(c.points, c.inside, c.pairs, own, c.sure, c.right) for c, own in of_families], axis=0)
+        cells = [
+            str(points), f"{100.0 * math.expm1(rms_log_error(judged.families)):.1f} %",
+            f"{100.0 * (judged.form - 1.0):.0f} %", f"{factor(name):.2f}", *map(str, told),
+        ]  # fmt: skip
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

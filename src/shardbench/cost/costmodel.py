@@ -8,7 +8,7 @@ puts what it received and what it sends in place: copies, which lengthen the ste
 busy longest.
 A row that a table meets again is served by the cache with a share that falls with the working set
 of the tables' repeats; one fused launch serves all tables. Neither adds up over tables
-(``docs/costmodel.md``: every formula, every constant, and how far published times are off).
+(``docs/costmodel.md`` has every formula and its reason, ``docs/costmodel_evidence.md`` the constants and errors).
 Rows on the host are looked up by its CPUs at their rate and copied, by each node's first rank; on a machine of CPU
 ranks by that rank's kernels, as its own rows are.
 """
@@ -107,7 +107,7 @@ def hit_share(repeats: Floats, set_bytes2: Floats, constants: Constants) -> Floa
     """Return the share of repeated accesses that the cache serves, 0..1: reach / (reach + mean working set).
 
     ``repeats`` are bytes, ``set_bytes2`` each repeat's bytes times its working set's, summed. The
-    share is convex in the working set: that is what makes work super-additive (``bounds.embedding``).
+    share is convex in the working set: that is what makes work super-additive (lemma 5 of ``docs/bounds.md``).
     """
     working_set = np.divide(set_bytes2, repeats, out=np.zeros_like(repeats), where=repeats > 0)
     return np.asarray(reach(constants) / (reach(constants) + working_set))

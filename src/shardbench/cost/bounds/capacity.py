@@ -1,4 +1,4 @@
-"""Bounds what a memory of limited size can save: fractional knapsacks over concave curves, bounded by a price."""
+"""Bounds what a memory of limited size can save, fractional knapsacks at a price: lemma 4 of ``docs/bounds.md``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,10 +101,8 @@ def largest_saving(gains: Floats, curves: Sequence[Curve], row_bytes: Floats, ca
     """Return the most that ``capacity`` bytes, shared by tables, save, in the unit of ``gains``.
 
     ``gains`` [tables], none negative, are what a table saves whose accesses are all served from
-    the memory; its rows take ``row_bytes`` [tables] each. For any price p >= 0 of a byte, whoever
-    fills the memory saves no more than p x capacity + sum over tables of the largest gain less
-    price (Lagrange): so this holds whatever p is, and p is the gain a byte where the densest parts
-    of all curves fill the memory, which makes it the optimum of the linear program.
+    the memory; its rows take ``row_bytes`` [tables] each. Lemma 4 holds at any price; this one is the gain a byte where
+    the densest parts of all curves fill the memory.
     """
     if not gains.any():
         return 0.0

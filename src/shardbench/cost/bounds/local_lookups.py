@@ -1,19 +1,4 @@
-"""Bounds how many lookups can be near where they are asked for.
-
-*Near.* A lookup costs no exchange where the rank that asks holds the row, and less where its node does. How many
-lookups can a plan hope to find so near? Order a table's rows by frequency and cut them into blocks of about Z lookups
-each (a row stays whole). As long as no range of rows of the plan ends inside a block, its rows are on one device, or
-dealt over a node or the world from some first device on (in every node, where each has a copy): the best of these
-choices is counted for every block, and ``LocalLookups.most`` is the sum over blocks. A range that ends inside a block
-gains at most Z lookups more, because of the block's parts all but the last hold at most Z together; but its lengths are
-sent once more, and Z is so small that this costs at least twice as much (``step_relaxation`` checks that at its
-prices). So what is near without any cut is the most.
-
-Where other ranges of the table have copies, fewer lookups are left to be near: at most a share s of those left, the sum
-over blocks of what is near beyond s, and Z for each end of a range beside copies. Every range but the first pays for
-its two ends by its lengths, so that s x (lookups left) + ``LocalLookups.excess`` is the most, of which 2 Z are the
-first's. This holds for any s; ``LocalLookups.share`` is the one that nine of ten lookups' blocks do not exceed.
-"""
+"""Bounds how many lookups can be near where they are asked for: lemma 10 of ``docs/bounds.md``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,15 +1,4 @@
-"""A proven lower bound on the mean step over some batches that plans made with some moves can reach.
-
-The proof is in ``step_relaxation``; this module finds the prices and says what the bound is made of.
-
-A step is the dense model's time and all-reduce, which are the same for every plan, launches, and for each phase a
-maximum over ranks, or the host's floor where that is longer; what goes on beside other phases is not in it. Every
-phase's maximum is at least its mean over ranks; that of a collective is at least any mix of what its bytes take inside
-nodes and across. With a price for each of these (and for the host's dispatch, for the backward pass against the
-all-reduce beside it, and a byte of HBM) the step is at least a sum over tables of what the cheapest of a
-table's forms adds, and the calls of the kinds of exchange that serve these forms. This holds at *any* prices
-(Lagrange), so that the value is recomputed from them alone.
-"""
+"""Finds the prices of the bound on the mean step, and says what it is made of: lemma 7 of ``docs/bounds.md``."""
 
 import math
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Least kernel work of tables, apart from the vectors that every device with a part of a pooled table writes.
-
-With it go the copies around kernels, which are linear in what a device has.
-"""
+"""Bounds kernel work of tables, with copies around it and without pooled vectors: lemma 11 of ``docs/bounds.md``."""
 
 import numpy as np
 
@@ -43,7 +40,7 @@ def conversion_s(problem: Problem) -> float:
 
 
 class KernelBounds:
-    """The least mean seconds of each table over the batches of ``loads`` [batches, tables]; proof: step_relaxation."""
+    """The least mean seconds of each table over the batches of ``loads`` [batches, tables]."""
 
     def __init__(self, loads: Load, first_by_rank: Floats, problem: Problem, moves: frozenset[Move]) -> None:
         self.problem, self.moves = problem, moves

@@ -1,4 +1,4 @@
-"""Finds least sums over the rows of many tables: of lines in a row's lookups, and of curves at a price of a row."""
+"""Finds least sums over the rows of many tables, by lookups and at a price of a row: lemma 9 of ``docs/bounds.md``."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,15 +1,4 @@
-"""Bounds the step of a plan of whole tables, which is longer because tables cannot be cut.
-
-The bound of ``bounds.embedding`` holds for the sum of the forward and backward phases, which end with their slowest
-ranks. A device sends the vectors of the tables it holds and receives their lookups, which takes at least their bytes
-over one link: in the mean over devices, and by the pigeonhole principle for k + 1 of any k W + 1 tables. Where links
-are not duplex (``collectives.moved``) a device is busy with at least half of what it sends; the mean is the same, as
-what is sent is received. Calls are the same for all, and so is what a rank puts in place to send: each of its lookups
-once; and what it converts of its samples' vectors, where they travel in another format than fp32. A device converts
-those of its tables as well. So the step takes at least the sum of these, and as much as k + 1 tables take in all phases
-together, the copies around their kernels with them. A pipeline may hide what is put in place to be sent and the bytes
-of lookups, as ``hides_sources`` says.
-"""
+"""Bounds the step of plans of whole tables, which is longer as these are not cut: lemma 13 of ``docs/bounds.md``."""
 
 import numpy as np
 

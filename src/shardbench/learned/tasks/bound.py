@@ -5,7 +5,7 @@ the fixed time of the two exchanges, and q for the seconds a byte of pooled vect
 device: the larger, over the two links, of (share of the batch that crosses the link) / bandwidth.
 A device spends at least x + 2 q b(S) in the exchanges, where b(S) is the bytes of its pooled vectors
 (the larger of sent and received is at least what is sent), and b is additive. With the work w of
-``shardbench.cost.bounds.embedding`` (super-additive, proven there) a device that holds any table costs
+``shardbench.cost.bounds.embedding`` (super-additive, lemma 5 of ``docs/bounds.md``) a device with any table costs
 
     c(S) >= L + x + sum of v_t over t in S,   v_t = w({t}) + 2 q b_t.
 
@@ -26,7 +26,7 @@ So the slowest device costs at least
  2. by the pigeonhole principle, for any k, L + x + the k + 1 smallest among the k W + 1 largest v;
     and as much with w for v and 2 E on top, because that device's exchanges take E each at least;
  3. c of the dearest single table, f({t}) + x + 2 max(q b_t, E), because f grows with the set
-    (``shardbench.cost.bounds.embedding``) and so does q b.
+    (lemma 6) and so does q b.
 
 Memory limits and UVM are not used: the bound holds with any capacity.
 """
@@ -68,7 +68,7 @@ def shards_bound_ms(task: Task, *, counted: bool) -> float:
 
     However columns are split, the bytes B of all pooled vectors stay what they are, so that every device is in each
     exchange for its fixed time and E at least (above); and the slowest device's kernels take what
-    ``shardbench.cost.bounds.embedding`` proves of any split. That device pays both.
+    lemma 3 proves of any split. That device pays both.
     """
     load, machine = task.loads(counted=counted), task.problem.machine
     kernels = split_bound(load, task.problem, frozenset({Move.TABLE, Move.COLUMNS})).ms

@@ -48,12 +48,11 @@ NOTES = {
         "are unknown. Simulated: the step is the median over iterations, and the interval is the 95 % band under draws "
         "of the model's constants and form within their held-out errors; '~' marks a difference whose sign fewer than "
         "95 % of the draws have, both plans under the same draw, and '?' one of records without draws. Plans share the "
-        "draws of constants, each has its own of the form "
-        "(docs/costmodel.md, section 7). p95 is over all iterations. Plan and fit seconds are what the strategy "
-        "spent. TorchRec's estimate is what its own planner would rate the plan by, embeddings and their exchanges "
-        "without the dense model; '-' marks a plan that TorchRec cannot express. Ranks are by the cost model's step "
-        "and by that estimate, among the rows that have both. Phases are medians of the slowest rank, waits included, "
-        "so they need not add up to the step."
+        "draws of constants, each has its own of the form (docs/costmodel_evidence.md, section 7). p95 is over all "
+        "iterations. Plan and fit seconds are what the strategy spent. TorchRec's estimate is what its own planner "
+        "would rate the plan by, embeddings and their exchanges without the dense model; '-' marks a plan that "
+        "TorchRec cannot express. Ranks are by the cost model's step and by that estimate, among the rows that have "
+        "both. Phases are medians of the slowest rank, waits included, so they need not add up to the step."
     ),
     "balance": (
         "Forward and backward embedding kernels per rank; min, mean, max and std are over ranks, the median over "
