@@ -1,15 +1,23 @@
 """shardbench plan --against: the user's own plan, in whichever form it is, beside the best one."""
 
+import io
 import json
+import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.stats import EmbeddingStats
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.distributed.types import CacheParams
 
+from shardbench.base.errors import BadInput
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
 from shardbench.model.sharding_plan import plan_of, read_sharding_plan
 from shardbench.model.table import Table
@@ -198,3 +206,74 @@ def test_what_does_not_fit_or_breaks_a_constraint_is_refused(tables: Path, asked
     kept.write_text(f"device_hbm_bytes = [{', '.join(['767000'] * WORLD)}]\n")
     text = asked(WHOLE.to_json(), "--constraints", kept, code=2)
     assert "device 0 needs 768000 bytes of HBM but has 767000" in text
+
+
+@pytest.fixture(scope="module")
+def planners_plan() -> tuple[str, Any]:
+    """What TorchRec's planner prints of a plan of all types in a log, and the plan."""
+    kinds = {"a": "column_wise", "b": "row_wise", "c": "data_parallel", "d": "table_wise", "e": "table_row_wise"}
+    configs = [
+        EmbeddingBagConfig(name=name, feature_names=[name], num_embeddings=1000, embedding_dim=64) for name in kinds
+    ]
+    model = torch.nn.ModuleDict({"bags": EmbeddingBagCollection(tables=configs, device=torch.device("meta"))})
+    limits = {name: ParameterConstraints(sharding_types=[kind], min_partition=16) for name, kind in kinds.items()}
+    limits["d"].compute_kernels = ["fused_uvm_caching"]
+    limits["d"].cache_params = CacheParams(load_factor=0.25)
+    topology = TorchRecTopology(world_size=WORLD, local_world_size=8, compute_device="cuda")
+    logger, printed = logging.getLogger("torchrec.distributed.planner.stats"), io.StringIO()
+    handler = logging.StreamHandler(printed)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        planner = EmbeddingShardingPlanner(topology=topology, constraints=limits, stats=EmbeddingStats())
+        made = planner.plan(model, [EmbeddingBagCollectionSharder()])
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    return printed.getvalue(), made
+
+
+def test_what_torchrecs_planner_prints_and_what_torchrec_writes_is_read(planners_plan: tuple[str, Any]) -> None:
+    printed, made = planners_plan
+    tables = [Table(name=name, rows=1000, dim=64) for name in "abcde"]
+    ours = plan_of(read_sharding_plan(sharding_plan_json(made)), tables, WORLD)
+    theirs = plan_of(read_sharding_plan(printed), tables, WORLD)
+
+    def as_sets(plan: Plan) -> set[Segment]:
+        return {s for s in plan.segments if s.table != "a"}
+
+    assert as_sets(theirs) == as_sets(ours)
+    # Ranks are printed in their order: which of them has which columns is not.
+    ranks = [sorted((s.columns, s.placement.rank) for s in plan.by_table()["a"]) for plan in (theirs, ours)]  # type: ignore[union-attr]
+    assert ranks[0] == ranks[1]
+    assert len(ranks[0]) == 4
+    ranks_of_d = made.plan["bags"]["d"].ranks
+    written = {
+        name: {"sharding_type": how.sharding_type, "compute_kernel": how.compute_kernel, "ranks": how.ranks}
+        for name, how in made.plan["bags"].items()
+    }
+    for name, how in made.plan["bags"].items():
+        if how.sharding_spec is not None:
+            blocks = [asdict(shard) | {"placement": str(shard.placement)} for shard in how.sharding_spec.shards]
+            written[name]["shards"] = blocks
+    again = plan_of(read_sharding_plan(json.dumps({"plan": {"bags": written}})), tables, WORLD)
+    # TorchRec writes no share of the cache, so that its default counts.
+    assert {s for s in again.segments if s.table != "d"} == {s for s in ours.segments if s.table != "d"}
+    assert again.by_table()["d"][0].placement == OnRank(rank=ranks_of_d[0], tier=Tier.CACHED, cache_ratio=0.2)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda text: text[: text.index("Parameter Info") + 200], "no table under 'Parameter Info:'"),
+        (lambda text: text.replace("  TW ", "  GS "), "sharding 'GS' does not say where its blocks lie"),
+        (lambda text: text.replace("Hash Size", "Rows     "), "none that can be read: 'Hash Size'"),
+    ],
+)
+def test_statistics_that_are_cut_or_unlike_are_refused(
+    planners_plan: tuple[str, Any], change: Callable[[str], str], why: str
+) -> None:
+    with pytest.raises(BadInput, match=why):
+        read_sharding_plan(change(planners_plan[0]))

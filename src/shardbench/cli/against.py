@@ -17,7 +17,7 @@ PlanOf = Callable[[Sequence["Table"], int], "Plan"]
 
 
 def read_plan(path: Path) -> PlanOf:
-    """Read a plan's JSON, an exported one's, or that of TorchRec's sharding plan, whichever it is.
+    """Read a plan's JSON, an exported one's, or TorchRec's sharding plan, as JSON or as its planner prints it.
 
     Raises BadInput that names the first wrong field.
     """
@@ -25,7 +25,8 @@ def read_plan(path: Path) -> PlanOf:
     from shardbench.model.sharding_plan import ShardedModules, check_sizes, plan_of, read_sharding_plan  # noqa: PLC0415
 
     text, what = path.read_bytes(), f"plan {path}"
-    fields = from_json(dict[str, Any], text, what)
+    # The statistics that TorchRec's planner prints are no JSON.
+    fields = from_json(dict[str, Any], text, what) if text.lstrip()[:1] in (b"{", b"") else {}
     plan: Plan | None = None
     modules: ShardedModules = {}
     if "segments" in fields:

@@ -7,14 +7,16 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic import Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import STRICT, from_json
+from shardbench.base.serialise import STRICT, from_data, from_json
 from shardbench.model.caching import KERNELS
 from shardbench.model.plan import CacheRatio, OnRank, Plan, Rank, Replicated, RowWise, Segment, Tier, whole_table
+from shardbench.model.planner_statistics import TITLE, sharded_tables
 from shardbench.model.table import Table
 
 LOAD_FACTOR = 0.2
@@ -50,8 +52,54 @@ ShardedModules = dict[str, dict[str, ShardedTable]]
 
 
 def read_sharding_plan(text: str | bytes, what: str = "sharding plan") -> ShardedModules:
-    """Parse how each table is sharded, by module path and name; raises BadInput that names the first wrong field."""
-    return from_json(ShardedModules, text, what)
+    """Parse how each table is sharded, by module path and name; raises BadInput that names the first wrong field.
+
+    ``text`` is what ``sharding_plan_json`` wrote, what TorchRec itself makes of a ShardingPlan (``{"plan": {...}}``),
+    or the statistics that its planner prints.
+    """
+    printed = text if isinstance(text, str) else text.decode(errors="replace")
+    if TITLE in printed:
+        return from_data(ShardedModules, sharded_tables(printed, what), what)
+    fields = from_json(dict[str, Any], text, what)
+    if fields.keys() != {"plan"} or not isinstance(fields["plan"], dict):
+        return from_json(ShardedModules, text, what)
+    torchrecs = from_data(dict[str, dict[str, _SerializedTable]], fields["plan"], what)
+    return {path: {name: one.sharded for name, one in tables.items()} for path, tables in torchrecs.items()}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class _SerializedShard:
+    """A block as TorchRec writes it; ``placement`` is such as ``rank:3/cuda:3``."""
+
+    shard_offsets: tuple[NonNegativeInt, NonNegativeInt]
+    shard_sizes: tuple[NonNegativeInt, NonNegativeInt]
+    placement: str = Field(pattern=r"^rank:\d+(/|$)")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class _SerializedTable:
+    """A table's sharding as TorchRec writes it."""
+
+    sharding_type: str
+    compute_kernel: str
+    ranks: tuple[Rank, ...] | None = None
+    shards: tuple[_SerializedShard, ...] | None = None
+
+    @property
+    def sharded(self) -> ShardedTable:
+        """Return the same in our words."""
+        blocks = tuple(
+            ShardBlock(
+                offsets=shard.shard_offsets, sizes=shard.shard_sizes, rank=int(shard.placement[5:].partition("/")[0])
+            )
+            for shard in self.shards or ()
+        )
+        return ShardedTable(
+            sharding_type=self.sharding_type,
+            compute_kernel=self.compute_kernel,
+            ranks=self.ranks or tuple(block.rank for block in blocks),
+            sharding_spec=blocks or None,
+        )
 
 
 def plan_of(modules: ShardedModules, tables: Sequence[Table], world_size: int) -> Plan:
