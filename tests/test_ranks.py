@@ -21,7 +21,7 @@ from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare.on_record import OnRecord, on_record, place
 from shardbench.report.groups import groups
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND
-from shardbench.studies.beside import Placed, placed, reuse
+from shardbench.studies.beside import CellComparison, compare_cells, reuse
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.session import SessionOptions, cell_version
 from shardbench.studies.study import Study
@@ -201,20 +201,20 @@ def test_places_on_tasks_are_among_competitors_of_one_version_who_placed_all(tmp
     theirs = [cell for cell in STUDY.cells(False) if cell["strategy"]]
     cost = {"greedy-size": 4.0, "shuffle": 6.0}
     keep(committed, *(cell_record(cell, cost_ms=cost[str(cell["strategy"])]) for cell in theirs))
-    (found,) = placed(FOUND, options, committed)
-    assert (found.study, found.others, found.left_out, found.commits) == ("posing", 2, 0, ("d" * 10,))
+    (found,) = compare_cells(FOUND, options, committed)
+    assert (found.study, found.others, found.not_compared, found.commits) == ("posing", 2, 0, ("d" * 10,))
     best = "(best of the others: greedy-size, 4.00 ms)"
     assert found.lines == tuple(f"{task}: row-wise 5.00 ms, rank 2 of 3 {best}" for task in ("t1", "t2"))
     keep(committed, *(cell_record(cell, cost_ms=4.0, judge=OLD) for cell in theirs))
     keep(options.results, cell_record(ENTERING[1], cost_ms=5.0, infeasible=2, tasks=3))
-    (found,) = placed(FOUND, options, committed)
-    assert (found.others, found.left_out) == (0, 2)
+    (found,) = compare_cells(FOUND, options, committed)
+    assert (found.others, found.not_compared) == (0, 2)
     assert found.lines == (
         "t1: row-wise 5.00 ms, no rank: no other strategy has rows of this version",
         "t2: row-wise 5.00 ms, no rank: it placed 3 tasks and not all",
     )
     keep(options.results, cell_record(ENTERING[1], cost_ms=5.0, judge=OLD))
-    (found,) = placed(FOUND, options, committed)
+    (found,) = compare_cells(FOUND, options, committed)
     (line,) = found.lines
     assert line.startswith("no rank: 1 cells of this run are of another version than this")
 
@@ -261,7 +261,7 @@ def test_a_record_of_the_leaderboard_is_of_the_machine_file_that_is_here(monkeyp
 
 
 def test_a_study_is_said_to_stand_beside_others_of_its_version() -> None:
-    found = Placed(study="posing", others=2, left_out=1, commits=("abc",), lines=("t1: a line",))
+    found = CellComparison(study="posing", others=2, not_compared=1, commits=("abc",), lines=("t1: a line",))
     assert list(reproduce._place_lines(found, Path("results"))) == [
         "posing, beside 2 others in results (commit abc; 1 are of other versions and left out):",
         "  t1: a line",

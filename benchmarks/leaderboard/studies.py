@@ -55,7 +55,7 @@ def _judge(
     strategy: str | None,
     effort: str,
     *,
-    told: Callable[[Answer[Simulation]], None] = lambda answer: None,
+    tell: Callable[[Answer[Simulation]], None] = lambda answer: None,
     planners: Callable[[str], Planner | None] = lambda budget: None,
 ) -> SeriesRow | Sequence[SeriesRow]:
     """The bound, or a row an effort: the plan made in a process of its own within it, and judged."""
@@ -74,7 +74,7 @@ def _judge(
     for word, budget in budgets.items():
         answer = evaluate(board_question, entrant, budget, 0, planner=planners(word))
         if not isinstance(answer, Failure):
-            told(answer)
+            tell(answer)
         rows.append({"budget": word, **_row(board_question, entrant, answer)})
     return rows
 

@@ -187,7 +187,7 @@ def with_rows(
 
 def test_nothing_is_wrong_about_what_is_as_it_was_made(honest: list[CellRecord], tmp_path: Path) -> None:
     said: list[str] = []
-    found = check_submission(tmp_path, told=said.append)
+    found = check_submission(tmp_path, tell=said.append)
     assert found.faults == found.again == ()
     assert (found.cells, found.plans, found.bounds_proven, found.bounds_on_record) == (4, 4, 2, 0)
     assert (found.made_again, found.not_made_again) == (0, 2)

@@ -41,7 +41,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     return _abandon_after(seconds, call)
 
 
-def given_by(call: Callable[[], T], otherwise: T) -> T:
+def call_or(call: Callable[[], T], otherwise: T) -> T:
     """Return what ``call`` gives, or ``otherwise`` where it raises anything but what ends the program."""
     try:
         return call()

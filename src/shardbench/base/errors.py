@@ -1,6 +1,6 @@
 """Every error a user can meet: one line that says what is wrong and what to do."""
 
-from shardbench.base.deadline import given_by
+from shardbench.base.deadline import call_or
 
 LONGEST_ERROR = 2_000
 """Most characters of what is said of one error: words out of a file may be part of it."""
@@ -13,7 +13,7 @@ def encodable(text: str) -> str:
 
 def text_of(error: BaseException) -> str:
     """Return the text of an exception, which somebody else's code may make."""
-    return given_by(lambda: str(error), "(its text cannot be made)")
+    return call_or(lambda: str(error), "(its text cannot be made)")
 
 
 def one_line(text: str, longest: int = LONGEST_ERROR) -> str:

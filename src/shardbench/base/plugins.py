@@ -63,14 +63,14 @@ def brought_here(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
     Loading raises BadInput, naming the package, where it cannot be imported or takes too long.
     """
     for point in sorted(metadata.entry_points(group=group), key=lambda p: (p.name, p.value)):
-        yield _origin_of(point), point.value.partition(":")[0], partial(loaded, _origin_of(point), point.load)
+        yield _origin_of(point), point.value.partition(":")[0], partial(load_package, _origin_of(point), point.load)
 
 
 def _origin_of(point: metadata.EntryPoint) -> str:
     return f"{point.dist.name if point.dist else 'unknown'} (entry point {point.name} = {point.value})"
 
 
-def loaded(package: str, load: Callable[[], object], loads_s: float = LOADS_S) -> object:
+def load_package(package: str, load: Callable[[], object], loads_s: float = LOADS_S) -> object:
     """Return what a package gives; raises BadInput, naming it, where it cannot be imported or takes too long."""
     try:
         return within(loads_s, load)

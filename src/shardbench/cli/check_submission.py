@@ -33,7 +33,7 @@ def check_submission_command(
         if not as_json:
             say(line)
 
-    verdict = check_submission(folder, again=again, seed=seed, committed=others_folder(folder), told=say_unless_json)
+    verdict = check_submission(folder, again=again, seed=seed, committed=others_folder(folder), tell=say_unless_json)
     cells = verdict.made_again + verdict.not_made_again
     repeat = (
         f", drawn with seed {verdict.seed} (again: --again {again} --seed {verdict.seed})" if verdict.made_again else ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardbench.records.base_record import BaseRecord
     from shardbench.records.cell import CellRecord
     from shardbench.records.record import Record
-    from shardbench.studies.beside import Placed
+    from shardbench.studies.beside import CellComparison
     from shardbench.studies.reproduction import Reproduction
     from shardbench.studies.session import SessionOptions
 
@@ -116,7 +116,7 @@ def reproduce_command(
         workers=parallel,
         cluster=job_cluster,
     )
-    if strategy and not any(study_options.cells(each) for each in study_options.chosen(reproduction)):
+    if strategy and not any(study_options.cells(each) for each in study_options.studies_of(reproduction)):
         _refuse_no_cell(name, strategy)
     committed = others_folder(results) if strategy else None
     with progress(as_json) as listener:
@@ -193,11 +193,11 @@ def _say(
 ) -> None:
     from shardbench.cli.progress import JsonProgress  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
-    from shardbench.studies.beside import placed  # noqa: PLC0415
+    from shardbench.studies.beside import compare_cells  # noqa: PLC0415
     from shardbench.studies.ledger import ledger  # noqa: PLC0415
 
     results = options.results
-    places = list(placed(reproduction, options, committed)) if options.strategies else []
+    places = list(compare_cells(reproduction, options, committed)) if options.strategies else []
     if isinstance(listener, JsonProgress):
         listener.write(
             {
@@ -225,12 +225,12 @@ def _say(
         say(_to_submit(options))
 
 
-def _place_lines(place: "Placed", committed: Path | None) -> Iterator[str]:
+def _place_lines(place: "CellComparison", committed: Path | None) -> Iterator[str]:
     """Say beside whose cells a study's are held, of which commits those are, and what came of it."""
     if place.others:
-        left_out = f"; {place.left_out} are of other versions and left out" if place.left_out else ""
+        others = f"; {place.not_compared} are of other versions and left out" if place.not_compared else ""
         commits = ", ".join(place.commits) or "not stated"
-        yield f"{place.study}, beside {place.others} others in {committed} (commit {commits}{left_out}):"
+        yield f"{place.study}, beside {place.others} others in {committed} (commit {commits}{others}):"
     else:
         yield f"{place.study}:"
     yield from (f"  {line}" for line in place.lines)

@@ -80,14 +80,14 @@ def check_submission(
     seed: int | None = None,
     committed: Path | None = None,
     folder: Path | None = None,
-    told: Callable[[str], None] = lambda line: None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> CheckReport:
     """Hold the leaderboard's records of a results folder against its rules, and judge its plans.
 
     Bounds are those of the results folder ``committed`` where this code proved them, else they are proven now.
     ``again`` cells of each strategy, drawn with ``seed`` or with one that nobody knew, are made anew. Their plans are
     judged on fresh test lookups too, where there are others than those on record: each of FRESH draws (SURE where there
-    is a suspicion) costs a drawing, and a counting a plan. ``folder`` is where those cells may keep files, ``told``
+    is a suspicion) costs a drawing, and a counting a plan. ``folder`` is where those cells may keep files, ``tell``
     hears what is done. Raises BadInput where there are no records, a line is malformed or was edited, or a strategy is
     not installed.
     """
@@ -103,7 +103,7 @@ def check_submission(
     seed = secrets.randbits(32) if seed is None else seed
     picks = {key for name in names for key in _choose_cells([k for k in owners if owners[k] == name], again, seed)}
     listed = {cell_key(STUDY, study.version, cell): cell for cell in study.cells(False)}
-    check = _Check(study, results, committed, folder or results / "cache" / OWNER, told)
+    check = _Check(study, results, committed, folder or results / "cache" / OWNER, tell)
     for key, cell in listed.items():
         if key in records:  # in the list's order: what is drawn of a problem is kept for the next cell
             check.record(records[key], anew=key in picks)

@@ -19,13 +19,13 @@ _STALE = "no rank: {} cells of this run are of another version than this; run th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
+class CellComparison:
     """What is said of one study's cells of a strategy beside those of others."""
 
     study: str
     others: int
     """Strategies that have cells on record in the other folder, of this version of the judge, and none in the run's."""
-    left_out: int
+    not_compared: int
     """Strategies that have cells of other versions alone, which are compared with nothing."""
     commits: tuple[str, ...]
     """The commits that they state, in short."""
@@ -40,7 +40,7 @@ def reuse(reproduction: Reproduction, options: SessionOptions, committed: Path) 
     """
     copied = others = 0
     with sole_writer(options.results):
-        for study in options.chosen(reproduction):
+        for study in options.studies_of(reproduction):
             work = StudyWork(reproduction.owner, study, options)
             own, committed_records = work.store.latest(), cell_store(committed, reproduction.owner, study.name).latest()
             for key in (work.key(cell) for cell in work.pieces if cell.get("strategy") is None):
@@ -55,9 +55,11 @@ def reuse(reproduction: Reproduction, options: SessionOptions, committed: Path) 
     return copied, others
 
 
-def placed(reproduction: Reproduction, options: SessionOptions, committed: Path | None) -> Iterator[Placed]:
+def compare_cells(
+    reproduction: Reproduction, options: SessionOptions, committed: Path | None
+) -> Iterator[CellComparison]:
     """Yield, of each study that has cells of the options' strategies, what is said of them beside others' cells."""
-    for study in options.chosen(reproduction):
+    for study in options.studies_of(reproduction):
         work = StudyWork(reproduction.owner, study, options)
         if not work.pieces:
             continue
@@ -80,10 +82,10 @@ def placed(reproduction: Reproduction, options: SessionOptions, committed: Path 
         own_records = (own[key] for key in map(work.key, work.pieces) if key in own)
         stale = [record for record in own_records if not record.failure and not is_current(study, record)]
         lines = [line for name in sorted(map(str, names)) for line in study.places(mine, theirs, name)]
-        yield Placed(
+        yield CellComparison(
             study=study.name,
             others=len(compared),
-            left_out=len({cell["strategy"] for cell, _ in records} - {None} - compared),
+            not_compared=len({cell["strategy"] for cell, _ in records} - {None} - compared),
             commits=_commits(record for cell, record in here if cell["strategy"] is not None),
             lines=(_STALE.format(len(stale)),) if stale else tuple(lines),
         )

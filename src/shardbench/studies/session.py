@@ -47,7 +47,7 @@ class SessionOptions:
     cell_s: float | None = None
     """Deadline of a cell; the study's own where None."""
 
-    def chosen(self, reproduction: Reproduction) -> list[Study]:
+    def studies_of(self, reproduction: Reproduction) -> list[Study]:
         """List the studies that are selected; raises BadInput for a name that is none of the reproduction's."""
         return [reproduction.study(name) for name in self.studies] or list(reproduction.studies)
 
@@ -150,7 +150,7 @@ def run_studies(reproduction: Reproduction, options: SessionOptions, listener: L
     A cell that raises is recorded with its reason and the run goes on. Studies without a cell of the strategies that
     are selected are passed over.
     """
-    works = [StudyWork(reproduction.owner, study, options) for study in options.chosen(reproduction)]
+    works = [StudyWork(reproduction.owner, study, options) for study in options.studies_of(reproduction)]
     if options.strategies:
         works = [work for work in works if work.pieces]
     return [record for work in works for record in run_session(work, options.results, listener)]

@@ -78,7 +78,7 @@ class Study:
     ranked: Callable[[pd.DataFrame, pd.DataFrame, str], Iterable[str]] | None = None
     """Says in place of ``contest_places`` which place a strategy has, as ``places`` does."""
     brought: bool = False
-    """True where ``judge`` also takes ``told``, who hears of every answer, and ``planners``, who bring the plans."""
+    """True where ``judge`` also takes ``tell``, who hears of every answer, and ``planners``, who bring the plans."""
 
     def strategies_of(self, cell: Cell) -> set[str]:
         """Name all strategies that a cell asks: its own, or else the paper's, and what the study uses."""
@@ -100,7 +100,7 @@ class Study:
 
     def telling(self, listener: Callable[[Answer[Any]], None]) -> "Study":
         """Return the study as one that tells ``listener`` of the answers that its rows are made from, if it has any."""
-        return replace(self, judge=partial(self.judge, told=listener)) if self.brought else self
+        return replace(self, judge=partial(self.judge, tell=listener)) if self.brought else self
 
     def judging(self, planners: Callable[[str], Planner]) -> "Study":
         """Return the study as one that asks no strategy: ``planners`` gives by a row's budget who brings its plan.

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from shardbench.base.code import files_hash, owner_of, places_of, shipped_data
 from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput, Infeasible, described
-from shardbench.base.plugins import LOADS_S, loaded
+from shardbench.base.plugins import LOADS_S, load_package
 from shardbench.base.serialise import FiniteModel
 from shardbench.base.temporary import temporary_folder
 from shardbench.base.wall import wall_around
@@ -176,7 +176,7 @@ def _descriptions_of(package: str, module: str, value: str, code: str | None) ->
 
 def _describe(package: str, value: str, loads_s: float, *, held: dict[str, object]) -> str:
     point = metadata.EntryPoint(name="", value=value, group="")
-    strategies = strategies_of(loaded(package, point.load, loads_s), package, loads_s)
+    strategies = strategies_of(load_package(package, point.load, loads_s), package, loads_s)
     return _DESCRIPTIONS.dump_json(tuple(Description.of(strategy, loads_s) for _, strategy in strategies)).decode()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from shardbench.base.closest import unknown
 from shardbench.base.code import BASELINES, COMMON, REPRODUCTION, is_here, others_code
 from shardbench.base.errors import BadInput
-from shardbench.base.plugins import Brought, brought, collect, loaded
+from shardbench.base.plugins import Brought, brought, collect, load_package
 from shardbench.model.strategy import Strategy
 from shardbench.trials.described import describe_apart, strategies_of
 from shardbench.trials.planning import classes_of
@@ -99,7 +99,7 @@ def _providers() -> Iterator[tuple[str, str, Callable[[], object]]]:
 
 
 def _load(package: str) -> object:
-    source = getattr(loaded(package, partial(importlib.import_module, package)), "strategies", None)
+    source = getattr(load_package(package, partial(importlib.import_module, package)), "strategies", None)
     if source is None:
         raise BadInput(f"package {package} has no strategies(): add a function that returns its strategies")
     return source

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from shardbench.base.atomic import no_room, whole_file
-from shardbench.base.deadline import given_by, interrupts
+from shardbench.base.deadline import call_or, interrupts
 from shardbench.base.errors import Infeasible
 from shardbench.engine.measure import rank_job, run_on_ranks
 from shardbench.engine.processes.failures import TrialFailed, failed, failure_of
@@ -133,7 +133,7 @@ class JobContext:
         names = self.job.strategies
         entrants = strategies().values() if EVERY in names else [get_strategy(name) for name in names]
         # Of one that raises here its own trial says so.
-        return any(given_by(lambda: Sees.INPUTS in strategy.sees, otherwise=False) for strategy in entrants)  # noqa: B023
+        return any(call_or(lambda: Sees.INPUTS in strategy.sees, otherwise=False) for strategy in entrants)  # noqa: B023
 
     @cached_property
     def control(self) -> Plan:
@@ -225,7 +225,7 @@ def run_trial(
     open_record = Record(
         key=spec.key,
         spec=spec,
-        role=given_by(lambda: strategy.role, Role.COMPETITOR),
+        role=call_or(lambda: strategy.role, Role.COMPETITOR),
         environment=environment,
         provenance=provenance,
         outcome=NEVER_RAN.outcome,
