@@ -15,7 +15,7 @@ ROWS = (40_000_000, 5_000_000, 800_000, 60_000, 3_000, 400)
 
 
 def main() -> None:
-    """Print whose plan is taken, and where it has each table."""
+    """Print whose plan is taken, what it comes to, and where it has each table."""
     configs = [
         EmbeddingBagConfig(name=f"t{i}", num_embeddings=rows, embedding_dim=64, feature_names=[f"f{i}"])
         for i, rows in enumerate(ROWS)
@@ -27,10 +27,8 @@ def main() -> None:
         batch_size=4096,
         storage_reservation=FixedPercentageStorageReservation(0.15),
     )
-    plan = planner.plan(model, [EmbeddingBagCollectionSharder()])
-    print(f"the plan of {planner.taken}")
-    for table, sharding in plan.plan["tables"].items():
-        print(f"  {table}: {sharding.sharding_type} on {sharding.ranks}")
+    planner.plan(model, [EmbeddingBagCollectionSharder()])
+    print(planner.statistics())
 
 
 if __name__ == "__main__":

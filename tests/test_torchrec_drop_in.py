@@ -64,9 +64,10 @@ def topology(hbm: int = 256 * MIB, ddr: int = 1 << 30, **rest: Any) -> TorchRecT
 def test_the_example_plans_every_table(capsys: pytest.CaptureFixture[str]) -> None:
     example = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "plan_in_torchrec.py"))
     example["main"]()
-    taken, *tables = capsys.readouterr().out.splitlines()
-    assert taken.startswith("the plan of ")
-    assert [line.split(":")[0] for line in tables] == [f"  t{i}" for i in range(len(example["ROWS"]))]
+    lines, tables = capsys.readouterr().out.splitlines(), len(example["ROWS"])
+    assert lines[0].startswith("the plan of ")
+    assert lines[-tables - 1].split()[0] == "table"
+    assert {line.split()[0] for line in lines[-tables:]} == {f"t{i}" for i in range(tables)}
 
 
 def held(plan: Any, world: int = 4) -> list[int]:
@@ -535,6 +536,25 @@ def test_it_takes_what_torchrecs_planner_takes(caplog: pytest.LogCaptureFixture)
     asked_with(OnRank3(), **given, ask_torchrec=False).plan(module([50_000]), SHARDERS)
     assert called == [1]
     assert "callbacks, proposer: for TorchRec's planner alone, which is not asked" in caplog.text
+
+
+def test_statistics_say_what_the_plan_comes_to(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="shardbench")
+    planner = asked_with(OnRank3(), ask_torchrec=False, debug=True)
+    assert planner.statistics() == "nothing was planned yet"
+    planner.plan(module([50_000, 400_000]), SHARDERS)
+    step, phases, memory, *rest = planner.statistics().splitlines()
+    assert planner.answer is not None
+    assert step.startswith(f"the plan of on-rank-3: {planner.answer.judged.step_ms:.4g} ms a step (predicted), most of")
+    assert "lookup backward" in phases
+    assert memory == f"  tables take {4 * 64 * 450_000 / 2**30:.3g} GiB of rank 3, the fullest"
+    tables = [line.split() for line in rest[-3:]]
+    assert tables[0] == ["table", "type", "kernel", "ranks", "GiB", "ms"]
+    assert {tuple(row[:4]) for row in tables[1:]} == {(f"t{i}", "table_wise", "fused", "3") for i in range(2)}
+    kernels = [float(row[5]) for row in tables[1:]]
+    assert kernels == sorted(kernels, reverse=True)
+    assert max(kernels) <= planner.answer.judged.embedding_ms.max()
+    assert planner.statistics() in caplog.text
 
 
 def test_a_plan_wherever_torchrec_has_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -33,6 +33,7 @@ from shardbench.advice.asking import HandedPlan
 from shardbench.advice.best_plan import default_strategies
 from shardbench.advice.constrained import evaluate_under
 from shardbench.advice.torchrec.profile_batches import ProfileBatches, even_profile
+from shardbench.advice.torchrec.statistics import statistics
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.engine.described import UVM_DIVISOR
@@ -107,8 +108,8 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     collection cannot be sharded alone (managed collisions), and BadInput for a profile of another table. Constraints
     and profiles of tables that there are not are said in the log. Where several modules have a table of one name, a
     constraint of that name is for all of them, and so is a profile, unless it is named by path and table.
-    ``answer`` then says what the last plan comes to (None for one that cannot be judged), and ``taken`` whose it is:
-    a strategy's name or "torchrec".
+    ``answer`` then says what the last plan comes to (None for one that cannot be judged), ``taken`` whose it is (a
+    strategy's name or "torchrec"), and ``statistics()`` both in text, which ``debug`` also logs.
     """
 
     def __init__(  # noqa: PLR0917 - TorchRec's own order
@@ -163,6 +164,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         self.plan_s, self.optimizer, self.ask_torchrec = plan_s, optimizer, ask_torchrec
         self.answer: Answer[Simulation] | None = None
         self.taken = ""
+        self._sharding: dict[str, ParameterSharding] = {}
 
     def plan(self, module: torch.nn.Module, sharders: Sharders | None = None) -> ShardingPlan:
         """Plan the sharding of all collections of ``module`` that a sharder is given for."""
@@ -279,7 +281,16 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
                 raise
         best = min(candidates, key=lambda one: one.step_ms * (1.0 - TIE * (one.plan is theirs)))
         self.answer, self.taken = best.answer, best.name
+        self._sharding = _by_own_names(best.plan, model)
+        if self._debug:
+            _LOG.info("%s", self.statistics())
         return best.plan
+
+    def statistics(self) -> str:
+        """Say what the last plan comes to: its step, what binds it, and a line a table, the dearest first."""
+        if self.answer is not None:
+            return statistics(self._sharding, self.answer, self.taken)
+        return "the plan of TorchRec's planner, which could not be judged" if self.taken else "nothing was planned yet"
 
     def _problem(self, model: PlannedTables, reserved: TorchRecTopology) -> Problem:
         machine = _machine(self.machine, reserved, min(_capacities(reserved)))
@@ -379,10 +390,14 @@ def _keep(constraint: ParameterConstraints, name: str, sharding: ParameterShardi
             setattr(sharding, field, getattr(constraint, field))
 
 
+def _by_own_names(plan: ShardingPlan, model: PlannedTables) -> dict[str, ParameterSharding]:
+    """Return how each table is sharded, by its name in the problem."""
+    return {model.names[path, name]: shard for path, module in plan.plan.items() for name, shard in module.items()}
+
+
 def _judge(plan: ShardingPlan, question: CountedQuestion, model: PlannedTables) -> Answer[Simulation]:
     """Judge TorchRec's plan, in the memory that TorchRec counts; raises Unsupported for one that cannot be judged."""
-    sharding = {model.names[path, name]: shard for path, module in plan.plan.items() for name, shard in module.items()}
-    problem = question.problem
+    sharding, problem = _by_own_names(plan, model), question.problem
     # Whether it fits is TorchRec's to say: it counts other things than weights and state.
     topology = replace(problem.topology, hbm_bytes=_ANY_BYTES, uvm_bytes=_ANY_BYTES)
     roomy = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))

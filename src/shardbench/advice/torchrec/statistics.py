@@ -1,0 +1,62 @@
+"""What the plan of ``ShardBenchPlanner`` comes to, in text: the step in a few lines, and a line a table."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from torchrec.distributed.types import ParameterSharding
+
+from shardbench.cost.costmodel import estimate
+from shardbench.model.plan import Plan
+from shardbench.model.table import Table
+from shardbench.model.validate import memory_bytes
+from shardbench.trials.evaluate import Answer
+from shardbench.trials.simulate import Simulation
+
+_GIB = 1 << 30
+_HEADING = ("table", "type", "kernel", "ranks", "GiB", "ms")
+
+
+def statistics(sharding: Mapping[str, ParameterSharding], answer: Answer[Simulation], taken: str) -> str:
+    """Return text about how TorchRec shards the tables of an answer, and what that was judged to come to.
+
+    ``taken`` is whose plan it is. Tables come dearest first: the milliseconds of one are those of its kernels alone,
+    forward and backward, on its slowest rank.
+    """
+    judged, problem = answer.judged, answer.question.problem
+    held = memory_bytes(answer.plan, problem).hbm
+    fullest = int(held.argmax())
+    phases = ", ".join(f"{name.replace('_', ' ')} {ms:.3g}" for name, ms in judged.timing(1).phases_ms.items() if ms)
+    lines = [
+        f"the plan of {taken}: {judged.step_ms:.4g} ms a step (predicted), most of it {judged.bound_by}",
+        f"  ms by phase: {phases}",
+        f"  tables take {held[fullest] / _GIB:.3g} GiB of rank {fullest}, the fullest",
+    ]
+    if judged.bound_by == "host":
+        lines.append(
+            f"  the host takes about {judged.host_ms:.2g} ms to start an eager step: no plan will help, fewer modules "
+            "or CUDA graphs will"
+        )
+    rows = [_HEADING]
+    for ms, table in sorted(_kernels_ms(answer), key=lambda one: -one[0]):
+        how, size = sharding[table.name], problem.weight_bytes(table) / _GIB
+        ranks = _ranks(list(how.ranks or ()))
+        rows.append((table.name, how.sharding_type, how.compute_kernel, ranks, f"{size:.3g}", f"{ms:.3g}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADING))]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def _kernels_ms(answer: Answer[Simulation]) -> Iterator[tuple[float, Table]]:
+    """Yield the milliseconds of each table's kernels alone, and the table."""
+    problem, segments = answer.question.problem, answer.plan.by_table()
+    for table, profile in zip(problem.tables, problem.profiles, strict=True):
+        alone = replace(problem, tables=(table,), profiles=(profile,))
+        plan = Plan(world_size=problem.world_size, segments=tuple(segments[table.name]))
+        yield float(estimate(plan, alone).embedding_ms.max()), table
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Write ranks that follow one another as a range."""
+    if len(ranks) > 1 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
