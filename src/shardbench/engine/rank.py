@@ -22,7 +22,7 @@ from shardbench.base.serialise import to_json
 from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import CountedClock, clock_of
 from shardbench.engine.contenders import PlanOnRank, build
-from shardbench.engine.heap import give_freed_blocks_back, keep_freed_memory
+from shardbench.engine.heap import give_free_pages_back, give_freed_blocks_back, keep_freed_memory
 from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.join import join_group
 from shardbench.engine.peaks import PeakClock, peaks
@@ -125,6 +125,7 @@ class Rank:
         """Measure peaks of memory alone: no control, and no freed memory that is kept."""
         job = self.job
         give_freed_blocks_back()
+        give_free_pages_back()
         clock = PeakClock(self.device)
         before = clock.held_bytes()
         self.phase("build")

@@ -1,6 +1,6 @@
 """How much of everything a rank has in a step: what its tables' modules send, look up and get, and the dense model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -62,8 +62,10 @@ class Module(NamedTuple):
     """Indices among them whose owner is found first."""
     received: Floats
     """Indices and lengths that it gets."""
+    offsets: Floats
+    """Where the bags of these begin, which kernels take in the place of lengths."""
     indices: Floats
-    """Indices among them."""
+    """Indices that FBGEMM's module keeps from this lookup until its next one."""
     vectors: Floats
     """Vectors that its kernels give, fp32."""
     to_all: Floats
@@ -87,8 +89,8 @@ class Module(NamedTuple):
 
 def modules(
     plan: Plan, problem: Problem, lookups: Sequence[TableLookups], constants: MemoryConstants
-) -> Iterator[Module]:
-    """Yield a plan's modules in the order in which a step goes through them."""
+) -> list[Module]:
+    """Return a plan's modules in the order in which a step goes through them."""
     accounts: dict[Key, Account] = {}
     largest: dict[Key, tuple[Floats, Floats]] = {}
     homes: dict[Key, list[int]] = {}
@@ -105,8 +107,13 @@ def modules(
             most = largest.get(key, (zeros(problem.world_size), zeros(problem.world_size)))
             largest[key] = np.maximum(most[0], added[0]), np.maximum(most[1], added[1])
             homes.setdefault(key, []).extend(_home(part, problem.topology) for part in parts)
-    for key in sorted(accounts):
-        yield _module(key, accounts[key], largest[key], homes[key], problem, constants)
+    listed = {key: _module(key, accounts[key], largest[key], homes[key], problem, constants) for key in accounts}
+    replicas, others = Key(True, Scope.REPLICAS, 0), Key(True, Scope.WORLD, 0)
+    if replicas in listed and others in listed:
+        # Replicas' lookups are a view of those of all pooled tables, put in order, all of which they keep.
+        kept = INDEX_BYTES * _load(accounts[replicas]).all_lookups + listed[others].sent
+        listed[replicas] = listed[replicas]._replace(indices=kept)
+    return [listed[key] for key in sorted(listed)]
 
 
 def _home(segment: Segment, topology: Topology) -> int:
@@ -170,7 +177,9 @@ def _module(
         sent=nothing if -1 not in homes and homes == sorted(homes) else sent,
         dealt=INDEX_BYTES * account.sources.bucketed,
         received=received,
-        indices=INDEX_BYTES * load.all_lookups,
+        # 8 bytes each, twice a length.
+        offsets=2.0 * (received - INDEX_BYTES * load.all_lookups) * exchanged,
+        indices=INDEX_BYTES * load.all_lookups * exchanged,
         vectors=load.bag_bytes,
         to_all=fp32 * vectors.sent,
         to_sum=fp32 * (vectors.given - vectors.sent),
@@ -276,7 +285,9 @@ def activations(
     )
     largest = np.max([h / t.features for h, t in zip(histories, _unpooled(problem))], axis=0, initial=0.0)
     # Of each lookup the attention keeps its sample's query and its own weighted vector.
-    top_input, kept = number * width, bottom + 2.0 * unpooled + scores
+    # Vectors of rows that are cut into ranges are joined first, and then put in the order of their lookups.
+    cut = [h for h, t in zip(histories, _unpooled(problem)) if len({s.row_start for s in segments[t.name]}) > 1]
+    top_input, kept = number * width, bottom + 2.0 * unpooled + scores + sum(cut, zeros(problem.world_size))
     forward = kept + np.maximum(largest, top_input + top)
     backward = kept + top_input + np.maximum(2.0 * largest, top_input + top)
     return Activations(forward, backward, joined + unpooled, top_input + zeros(problem.world_size), unpooled)

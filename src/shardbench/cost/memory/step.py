@@ -45,7 +45,7 @@ def peak_memory(
     constants = constants or memory_constants(problem.machine.device)
     known = [(lookups or _expected(problem))(i) for i in range(len(problem.tables))]
     pipelined = problem.schedule is StepSchedule.PIPELINED
-    step = _Step(list(modules(plan, problem, known, constants)), problem, constants)
+    step = _Step(modules(plan, problem, known, constants), problem, constants)
     step.hold(Term.TABLES, table_bytes(plan, problem))
     step.hold(Term.DENSE, 2.0 * VECTOR_BYTES * dense.parameters(problem.tables))
     on_device = batches if batches is not None else PIPELINED_BATCHES if pipelined else 1
@@ -66,7 +66,7 @@ def peak_memory(
     step.output_backward(model)
     step.lookup_backward()
     step.update(problem.optimizer)
-    return step.peaks(constants)
+    return step.peaks(constants, len(plan.segments))
 
 
 def _expected(problem: Problem) -> Callable[[int], TableLookups]:
@@ -82,10 +82,8 @@ class _Step(Timeline):
         self._exchanged = [module for module in own_modules if module.exchanged]
         self._pipelined = problem.schedule is StepSchedule.PIPELINED
         self._half = problem.exchange is not Precision.FP32
-        # Copies of what a reduction is given.
-        self._copies = float(constants.reduces_by_copy)
-        for module in self._exchanged:
-            # FBGEMM's modules keep the indices of their last lookup until the next.
+        self._gloo = float(constants.gloo)
+        for module in own_modules:
             self.hold(Term.LOOKUPS, module.indices)
 
     def total(self, size: Callable[[Module], Floats]) -> Floats:
@@ -118,9 +116,9 @@ class _Step(Timeline):
         """Look up, with 8-byte offsets in the place of 4-byte lengths."""
         for module in self._modules:
             self.at(StepPhase.LOOKUP, {Term.REPLICAS: module.replicas * module.pooled})
-            if module.exchanged:
-                self.drop(Term.LOOKUPS, module.indices)
-                self.hold(Term.LOOKUPS, 2.0 * (module.received - module.indices))
+            # Those of the lookup before; what is kept of this one is held already.
+            self.drop(Term.LOOKUPS, module.indices)
+            self.hold(Term.LOOKUPS, module.offsets if module.exchanged else module.indices)
             self.hold(Term.VECTORS, module.vectors)
             self.at(StepPhase.LOOKUP)
 
@@ -136,18 +134,19 @@ class _Step(Timeline):
             # A pipeline's vectors go when a copy of them is under way.
             let_go = self._pipelined * np.minimum(module.to_all, module.vectors)
             if self._half:
-                buffers = given + arrived + module.to_all * module.pooled + self._copies * module.to_sum
+                buffers = given + arrived + module.to_all * module.pooled + self._gloo * module.to_sum
                 self.at(StepPhase.OUTPUT, {Term.VECTORS: sent, Term.CODEC: (1.0 + HALF) * given})
                 self.drop(Term.VECTORS, let_go)
                 self.at(StepPhase.OUTPUT, {Term.VECTORS: merged, Term.CODEC: HALF * buffers})
                 self.at(StepPhase.OUTPUT, {Term.VECTORS: merged + arrived, Term.CODEC: HALF * arrived})
             else:
                 # Pooled vectors are copied into a tensor that is registered for sending.
-                beside = merged + module.to_all + self._copies * module.to_sum
+                beside = merged + module.to_all + self._gloo * module.to_sum
                 self.at(StepPhase.OUTPUT, {Term.VECTORS: beside})
                 self.drop(Term.VECTORS, let_go)
                 self.at(StepPhase.OUTPUT, {Term.VECTORS: beside + arrived})
-            self.at(StepPhase.OUTPUT, {Term.VECTORS: merged + arrived + joined})
+            late = self._gloo * module.to_all * (HALF if self._half else 1.0)
+            self.at(StepPhase.OUTPUT, {Term.VECTORS: merged + late + arrived + joined})
             self.drop(Term.VECTORS, module.vectors - let_go)
             self.hold(Term.VECTORS, arrived)
 
@@ -170,10 +169,11 @@ class _Step(Timeline):
 
     def _return(self, module: Module) -> None:
         given, arrived, phase = module.to_all + module.to_sum, module.arrived, StepPhase.OUTPUT_BACKWARD
-        gathered = module.to_all + (1.0 + self._copies) * module.to_sum
+        gathered = module.to_all + (1.0 + self._gloo) * module.to_sum
         if module.pooled:
-            # Cut up by rank, and joined anew.
-            self.at(phase, {Term.GRADIENTS: 2.0 * module.from_all + arrived})
+            # Cut up by the rank they go to, where that is more than one, and joined anew.
+            cut = float(np.count_nonzero(module.to_all) > 1)
+            self.at(phase, {Term.GRADIENTS: (1.0 + cut) * module.from_all + arrived})
             ordered = module.from_all + arrived
         else:
             self.at(
