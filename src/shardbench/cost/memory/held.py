@@ -87,31 +87,47 @@ class Module(NamedTuple):
     """Gradients of these that are there at once, beside DDP's bucket."""
 
 
-def modules(
-    plan: Plan, problem: Problem, lookups: Sequence[TableLookups], constants: MemoryConstants
-) -> list[Module]:
+class _Tables:
+    """The tables of one module, added up."""
+
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        self.account = Account(problem, groups=plan.groups)
+        self.homes: list[int] = []
+        self.most_lookups, self.most_weights = zeros(problem.world_size), zeros(problem.world_size)
+        """Lookups and replicated weights of the table that has most of them, [world] each."""
+
+    def add(self, table: Table, segments: list[Segment], lookups: TableLookups) -> None:
+        """Add a table's segments."""
+        looked_up, weights = self.load.all_lookups, self.account.held_weights()
+        self.account.add(table, segments, lookups)
+        self.homes += [_home(segment, self.account.topology) for segment in segments]
+        self.most_lookups = np.maximum(self.most_lookups, self.load.all_lookups - looked_up)
+        self.most_weights = np.maximum(self.most_weights, self.account.held_weights() - weights)
+
+    @property
+    def load(self) -> Load:
+        """What ranks look up; on CPUs a node's first rank does so for its host, too."""
+        values = self.account.load.values.copy()
+        if self.account.problem.machine.device == "cpu":
+            values[:: self.account.topology.devices_per_node] += self.account.host.values
+        return Load(values)
+
+
+def modules(plan: Plan, problem: Problem, lookups: Sequence[TableLookups], constants: MemoryConstants) -> list[Module]:
     """Return a plan's modules in the order in which a step goes through them."""
-    accounts: dict[Key, Account] = {}
-    largest: dict[Key, tuple[Floats, Floats]] = {}
-    homes: dict[Key, list[int]] = {}
+    tables: dict[Key, _Tables] = {}
     segments = plan.by_table()
     for i, table in enumerate(problem.tables):
         by_key: dict[Key, list[Segment]] = {}
         for segment in segments[table.name]:
             by_key.setdefault(_key(table, segment), []).append(_in_hbm(segment))
         for key, parts in by_key.items():
-            account = accounts.setdefault(key, Account(problem, groups=plan.groups))
-            before = _load(account).all_lookups, account.held_weights()
-            account.add(table, parts, lookups[i])
-            added = _load(account).all_lookups - before[0], account.held_weights() - before[1]
-            most = largest.get(key, (zeros(problem.world_size), zeros(problem.world_size)))
-            largest[key] = np.maximum(most[0], added[0]), np.maximum(most[1], added[1])
-            homes.setdefault(key, []).extend(_home(part, problem.topology) for part in parts)
-    listed = {key: _module(key, accounts[key], largest[key], homes[key], problem, constants) for key in accounts}
+            tables.setdefault(key, _Tables(problem, plan)).add(table, parts, lookups[i])
+    listed = {key: _module(key, tables[key], constants) for key in tables}
     replicas, others = Key(True, Scope.REPLICAS, 0), Key(True, Scope.WORLD, 0)
     if replicas in listed and others in listed:
         # Replicas' lookups are a view of those of all pooled tables, put in order, all of which they keep.
-        kept = INDEX_BYTES * _load(accounts[replicas]).all_lookups + listed[others].sent
+        kept = INDEX_BYTES * tables[replicas].load.all_lookups + listed[others].sent
         listed[replicas] = listed[replicas]._replace(indices=kept)
     return [listed[key] for key in sorted(listed)]
 
@@ -141,40 +157,26 @@ def _in_hbm(segment: Segment) -> Segment:
     return replace(segment, placement=replace(segment.placement, tier=Tier.HBM, cache_ratio=None))
 
 
-def _load(account: Account) -> Load:
-    """Return what ranks look up; on CPUs a node's first rank does so for its host, too."""
-    values = account.load.values.copy()
-    if account.problem.machine.device == "cpu":
-        values[:: account.topology.devices_per_node] += account.host.values
-    return Load(values)
-
-
-def _module(
-    key: Key,
-    account: Account,
-    largest: tuple[Floats, Floats],
-    homes: list[int],
-    problem: Problem,
-    constants: MemoryConstants,
-) -> Module:
-    world, load, nothing = problem.world_size, _load(account), zeros(problem.world_size)
-    replicated = key.scope is Scope.REPLICAS
+def _module(key: Key, tables: _Tables, constants: MemoryConstants) -> Module:
+    account, load = tables.account, tables.load
+    problem, world = account.problem, account.world
+    nothing, replicated = zeros(world), key.scope is Scope.REPLICAS
     ranks = account.groups.shape[1] if key.scope is Scope.GROUP else world
     exchanged = not replicated and ranks > 1
     sent, received = account.lookup_bytes()
     vectors, fp32 = account.exchanged(), VECTOR_BYTES / problem.exchange.bytes
     if problem.machine.device == "cuda" or (key.pooled and not replicated):
-        workspace = constants.sort_bytes * load.all_lookups + constants.table_sort_bytes * largest[0]
+        workspace = constants.sort_bytes * load.all_lookups + constants.table_sort_bytes * tables.most_lookups
         workspace = workspace + constants.row_bytes * (load.distinct + load.uvm.distinct)
     else:
         # A CPU's kernels add the gradients of replicas up in place, and collect those of unpooled rows in a map.
         workspace = (VECTOR_BYTES * key.columns + constants.map_bytes) * load.sequence_rows * (not replicated)
     weights = account.held_weights() * problem.precision.bytes
-    gradients = weights if key.pooled else largest[1] * problem.precision.bytes
+    gradients = weights if key.pooled else tables.most_weights * problem.precision.bytes
     return Module(
         pooled=key.pooled,
         exchanged=exchanged,
-        sent=nothing if -1 not in homes and homes == sorted(homes) else sent,
+        sent=nothing if -1 not in tables.homes and tables.homes == sorted(tables.homes) else sent,
         dealt=INDEX_BYTES * account.sources.bucketed,
         received=received,
         # 8 bytes each, twice a length.

@@ -9,7 +9,7 @@ from shardbench.base.errors import Unsupported
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.cost.lookups import ExpectedLookups, TableLookups
 from shardbench.cost.memory.held import Activations, Module, activations, input_bytes, modules, table_bytes
-from shardbench.cost.memory.peak import Bytes, MemoryConstants, PeakMemory, Term, Timeline, memory_constants
+from shardbench.cost.memory.peak import MemoryConstants, PeakMemory, Term, Timeline, memory_constants
 from shardbench.cost.phases import StepPhase
 from shardbench.model.plan import DenseHome, Plan
 from shardbench.model.problem import Problem
