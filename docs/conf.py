@@ -29,6 +29,7 @@ NAVIGATION = {
         "/docs/papers_and_notebooks",
         "/docs/rules",
         "/docs/costmodel",
+        "/docs/memory",
         "/docs/bounds",
         "Files </results/README>",
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
@@ -63,8 +64,9 @@ WORKLOADS: tuple[dict[str, Any], ...] = (
         "batch_size": 1024, "dense": SMALL_DENSE,
     },
 )  # fmt: skip
+FITTED, HELD_OUT = "fitted", "held out"
 TOO_LOW_PCT = -5.0
-SLACK_PCT = 90.0
+SLACK_SHARE = 0.9
 """The share of the ranks that slack is fitted to whose peaks it covers: too low is worse than too high."""
 HOT, SMALL = 0.02, 0.5
 """The share of a table's rows that are hot, and of tables that are small."""
@@ -162,7 +164,7 @@ class Measured:
             moments = [max(held, key=held.__getitem__), self.predicted.moment(rank)]
             sizes = [terms.get(term, 0.0) / MIB for term in TERMS]
             yield [
-                self.workload, self.case, rank, "fitted" if self.fitted else "held out",
+                self.workload, self.case, rank, FITTED if self.fitted else HELD_OUT,
                 *(f"{number:.1f}" for number in numbers), *moments, *(f"{size:.1f}" for size in sizes),
             ]  # fmt: skip
 
@@ -193,46 +195,46 @@ def measured(workload: Workload, case: Case, folder: Path, *, fitted: bool) -> M
     return Measured(workload=workload.name, case=case.name, fitted=fitted, measured=held, predicted=predicted)
 
 
-def report(results: list[Measured]) -> str:
-    """Say how far predictions of plans that were held out are off, and what a fit to the others gives."""
-    lines = []
-    for kind, chosen in (("fitted", True), ("held out", False)):
-        some = [one for one in results if one.fitted is chosen]
-        errors = np.concatenate([100.0 * (one.predicted.peak / one.peaks - 1.0) for one in some])
-        low, middle, high = np.percentile(errors, [2.5, 50.0, 97.5])
-        lines.append(
-            f"{kind}, {len(some)} plans on {len(errors)} ranks: {middle:+.1f} %, 95 % of them {low:+.1f} to {high:+.1f}, "
-            f"all {errors.min():+.1f} to {errors.max():+.1f}; {(errors < TOO_LOW_PCT).sum()} more than 5 % too low"
-        )
-    slack = np.percentile(np.concatenate([_missing(one) for one in results if one.fitted]), SLACK_PCT)
-    lines.append(f"slack that {SLACK_PCT:g} % of the fitted ranks need: {slack:.3f}; in use: {CPU.slack_ratio}")
-    return "\n".join(lines)
+def errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how far predictions are off, by workload, for plans that constants were fitted to and for the others."""
+    groups = rows.groupby(["workload", "constants"], sort=False)
+    summary = groups["error_pct"].describe(percentiles=[0.025, 0.5, 0.975]).drop(columns=["mean", "std"])
+    beside = groups["error_beside_tables_pct"].median()
+    too_low = groups["error_pct"].agg(lambda errors: (errors < TOO_LOW_PCT).sum())
+    table = summary.set_axis(["ranks", "lowest_pct", "low_pct", "median_pct", "high_pct", "highest_pct"], axis=1)
+    table = table.assign(beside_tables_median_pct=beside, too_low=too_low, plans=groups["plan"].nunique())
+    return table.round(1).astype({"ranks": int}).reset_index()
 
 
-def _missing(one: Measured) -> Floats:
-    """Return what each rank held beyond the predicted terms, over what its step asks the allocator for."""
-    terms = [one.predicted.terms(rank) for rank in range(WORLD)]
+def slack_needed(rows: pd.DataFrame) -> float:
+    """Return the slack that covers ``SLACK_SHARE`` of the ranks whose plans it may be fitted to."""
     fixed = {Term.TABLES, Term.DENSE, Term.SLACK, Term.CONTEXT}
-    asked = np.array([sum(size for term, size in own.items() if term not in fixed) for own in terms])
-    rest = np.array([own.get(Term.SLACK, 0.0) for own in terms])
-    return np.asarray((one.peaks - (one.predicted.peak - rest)) / asked)
+    some = rows[rows["constants"] == FITTED]
+    asked = some[[f"{term}_mib" for term in TERMS if term not in fixed]].sum(axis=1)
+    missing = some["measured_mib"] - (some["predicted_mib"] - some[f"{Term.SLACK}_mib"])
+    return float((missing / asked).quantile(SLACK_SHARE))
 
 
-def main(out: Path, *names: str) -> None:
-    """Measure all plans for all workloads, or for those that are named, and write the table."""
-    results = []
+def main(out: Path) -> None:
+    """Measure all plans for all workloads, and write the tables."""
+    results: list[list[object]] = []
     for settings in WORKLOADS:
-        if names and settings["name"] not in names:
-            continue
         workload = workload_config({**settings, "test_batches": BATCHES}, "memory_peaks").build(Path())
         for number, case in enumerate(cases(workload.tables)):
             with tempfile.TemporaryDirectory() as folder:
-                results.append(measured(workload, case, Path(folder), fitted=number % 2 == 0))
-            for row in results[-1].rows():
+                rows = list(measured(workload, case, Path(folder), fitted=number % 2 == 0).rows())
+            for row in rows:
                 print(*row[:10], sep=", ", flush=True)
-    write_atomically(out, csv_text(COLUMNS, (row for one in results for row in one.rows())))
-    print(report(results))
+            results += rows
+    write_atomically(out / "peaks.csv", csv_text(COLUMNS, results))
+    table = pd.read_csv(out / "peaks.csv")
+    summary = errors(table)
+    write_atomically(out / "errors.csv", csv_text(summary.columns, summary.to_numpy().tolist()))
+    print(summary.to_string())
+    print(
+        f"slack that {100 * SLACK_SHARE:g} % of fitted ranks need: {slack_needed(table):.3f}; used: {CPU.slack_ratio}"
+    )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]))

@@ -85,13 +85,13 @@ class Exchanged(NamedTuple):
     """Bytes of vectors in a step's exchanges, what stays on a rank among them, [world] each."""
 
     sent: Floats
-    """Given to all-to-alls."""
+    """What is given to all-to-alls."""
     given: Floats
-    """Given to all-to-alls and reduce-scatters."""
+    """What is given to all-to-alls and reduce-scatters."""
     arrived: Floats
-    """Got from all-to-alls."""
+    """What all-to-alls give back."""
     got: Floats
-    """Got from all-to-alls and reduce-scatters."""
+    """What all-to-alls and reduce-scatters give back."""
 
 
 def _module_columns(table: Table, segment: Segment) -> int:

@@ -51,10 +51,10 @@ class PeakClock:
         return float(max(self._peaks[start + 1 : stop + 1], default=0))
 
     def thread_ms(self, start: int, stop: int) -> None:
-        """Give no time."""
+        """Give no time: bytes have none."""
 
     def process_ms(self, start: int, stop: int) -> None:
-        """Give no time."""
+        """Give no time: bytes have none."""
 
     def settle(self) -> None:
         """Return at once: memory is handed out when it is asked for, whenever the work is done."""
@@ -65,7 +65,7 @@ def _own_bytes(name: str) -> int:
     return 1024 * (kib[name] - kib["RssFile"] - kib["RssShmem"])
 
 
-def peaks(stamps: Stamps, clock: PeakClock) -> dict[str, float]:
+def peaks(stamps: Stamps, clock: PeakClock) -> dict[StepPhase, float]:
     """Return the most bytes that were held in each phase of a step; kernels of the backward pass are told apart."""
     held = dict.fromkeys(MEASURED_PHASES, 0.0)
     for phase, first, stop in _spans(stamps):

@@ -31,7 +31,7 @@ from shardbench.engine.processes.job import TO_DEVICE, TO_HOST, Ran, RankError, 
 from shardbench.engine.processes.progress import RankProgress
 from shardbench.engine.processes.trial_folder import REFUSED, holds_results, read_job, result_text
 from shardbench.engine.sent_bytes import SentBytes
-from shardbench.engine.step import set_weights
+from shardbench.engine.step import Stamps, set_weights
 from shardbench.engine.turns import take_turns
 from shardbench.records.trial import Failure, Outcome
 from shardbench.workloads.materialise import Batches
@@ -134,7 +134,10 @@ class Rank:
         for i in range(job.iterations):
             self.phase("peaks")
             dist.barrier()
-            for phase, most in peaks(own.contender.take(i)[1], clock).items():
+            _, stamps = own.contender.take(i)
+            if not isinstance(stamps, Stamps):
+                raise Unsupported("peaks are measured of steps of one kind on devices")
+            for phase, most in peaks(stamps, clock).items():
                 held[phase] = max(held.get(phase, 0), int(most))
         return RankResult(
             rank=self.rank,

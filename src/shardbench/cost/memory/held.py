@@ -17,8 +17,10 @@ from shardbench.model.machine import Topology
 from shardbench.model.plan import (
     GroupSharded,
     Host,
+    InTier,
     OnLocalRank,
     OnRank,
+    Placement,
     Plan,
     Replicated,
     RowWise,
@@ -35,7 +37,7 @@ SCORE_BYTES = 24
 
 
 class Scope(IntEnum):
-    """Over which ranks a module exchanges, in the order in which a step goes through modules."""
+    """The ranks over which a module exchanges, in the order in which a step goes through modules."""
 
     GROUP = 0
     REPLICAS = 1
@@ -106,7 +108,7 @@ class _Tables:
 
     @property
     def load(self) -> Load:
-        """What ranks look up; on CPUs a node's first rank does so for its host, too."""
+        """Return what ranks look up; on CPUs a node's first rank does so for its host, too."""
         values = self.account.load.values.copy()
         if self.account.problem.machine.device == "cpu":
             values[:: self.account.topology.devices_per_node] += self.account.host.values
@@ -152,9 +154,11 @@ def _key(table: Table, segment: Segment) -> Key:
 
 def _in_hbm(segment: Segment) -> Segment:
     """Return the segment, or one without its cache: lookups and vectors are as many, whatever is in it."""
-    if not is_cached(segment):
+    place = segment.placement
+    if not isinstance(place, InTier) or place.tier is not Tier.CACHED:
         return segment
-    return replace(segment, placement=replace(segment.placement, tier=Tier.HBM, cache_ratio=None))
+    in_hbm: Placement = replace(place, tier=Tier.HBM, cache_ratio=None)  # type: ignore[assignment]
+    return replace(segment, placement=in_hbm)
 
 
 def _module(key: Key, tables: _Tables, constants: MemoryConstants) -> Module:
@@ -242,9 +246,9 @@ class Activations(NamedTuple):
     """What the dense model holds for a rank's samples, bytes [world] each."""
 
     forward: Floats
-    """At most in the forward pass."""
+    """The most that is there in the forward pass."""
     backward: Floats
-    """At most in the backward pass."""
+    """The most that is there in the backward pass."""
     assembled: Floats
     """Vectors that tables give it, where they were put together of several tensors."""
     pooled: Floats

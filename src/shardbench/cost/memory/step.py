@@ -123,7 +123,7 @@ class _Step(Timeline):
             self.at(StepPhase.LOOKUP)
 
     def output(self) -> None:
-        """Exchange vectors."""
+        """Send vectors to the ranks of their samples."""
         for module in self._exchanged:
             given, arrived = module.to_all + module.to_sum, module.arrived
             # Segments of one table that meet on a rank are added up first, into vectors of their own.

@@ -45,8 +45,9 @@ class PublishedPlans(StrictModel):
     def hbm_gib(self, published: PublishedPlan) -> Floats:
         """Return the HBM that our count gives each rank, [world]."""
         tables = {name: Table(name=name, rows=n, dim=self.dim, pooling=Pooling.NONE) for name, n in self.rows.items()}
-        unknown = {"samples": 1, "present": 0, "counts": (), "row_counts": ()}
-        profiles = tuple(AccessProfile(rows=rows, **unknown) for rows in self.rows.values())
+        profiles = tuple(
+            AccessProfile(rows=rows, samples=1, present=0, counts=(), row_counts=()) for rows in self.rows.values()
+        )
         machine = load_machine(MACHINE)
         problem = Problem.of(
             published.point, tuple(tables.values()), profiles, machine, batch_size=machine.topology.world_size,
