@@ -157,7 +157,7 @@ def _in_hbm(segment: Segment) -> Segment:
     place = segment.placement
     if not isinstance(place, InTier) or place.tier is not Tier.CACHED:
         return segment
-    in_hbm: Placement = replace(place, tier=Tier.HBM, cache_ratio=None)  # type: ignore[assignment]
+    in_hbm: Placement = replace(place, tier=Tier.HBM, cache_ratio=None)
     return replace(segment, placement=in_hbm)
 
 
