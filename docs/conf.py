@@ -30,6 +30,7 @@ NAVIGATION = {
         "/docs/rules",
         "/docs/costmodel",
         "/docs/costmodel_evidence",
+        "/docs/memory",
         "/docs/bounds",
         "Files </results/README>",
     ],

@@ -15,6 +15,7 @@ from threading import current_thread, main_thread
 from typing import Any
 
 from shardbench.advice.asking import FLOOR_S, YOURS, Asking, Attempt
+from shardbench.advice.peak import Peak, predicted_peak
 from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash, to_json
@@ -26,7 +27,7 @@ from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Move, Role, Strategy
-from shardbench.model.table import Optimizer, Precision, StepSchedule
+from shardbench.model.table import DenseShape, Optimizer, Precision, StepSchedule
 from shardbench.model.validate import memory_text
 from shardbench.trials.discovery import missing_modules, strategies
 from shardbench.trials.evaluate import Answer
@@ -81,6 +82,8 @@ class Best:
     hbm_used_bytes: tuple[int, ...]
     hbm_room_bytes: tuple[int, ...]
     """HBM of each device that is left for tables."""
+    peak: Peak | None
+    """The most that the fullest device holds in a step, tables and all else; None where none is predicted."""
     placed_anew: int
     """Tables that the strategy had placed against a constraint."""
     unbounded: str = ""
@@ -227,7 +230,7 @@ def best_plan(
     band_ms = band([draws[first]]) if first in draws else None
     with _phase(phases_s, "bound"):
         bounds = _bounds(answers[first], question, later_stop_at)
-    best = replace(_best(answers[first], first, limits, problem, band_ms=band_ms), **bounds)
+    best = replace(_best(answers[first], first, limits, problem, band_ms=band_ms, dense=workload.dense), **bounds)
     if first != ranking[0]:
         best = replace(best, simpler_than=_simpler(answers[first], answers[ranking[0]], ranking[0]))
     comparison = _compare_yours(first, steps, draws) if yours is not None else None
@@ -416,6 +419,7 @@ def _best(
     problem: Problem,
     *,
     band_ms: tuple[float, float] | None,
+    dense: DenseShape,
 ) -> Best:
     by_table, topology = answer.plan.by_table(), problem.topology
     kinds = Counter(sharding_type(by_table[table.name], table, topology) for table in problem.tables)
@@ -430,5 +434,6 @@ def _best(
         sharding_types=dict(sorted(kinds.items())),
         hbm_used_bytes=answer.planned.hbm_memory_bytes,
         hbm_room_bytes=constraints.device_bytes(topology),
+        peak=predicted_peak(answer.plan, problem, dense),
         placed_anew=int(answer.plan.notes.get("placed_anew", 0)),
     )

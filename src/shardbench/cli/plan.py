@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 GIB = 2.0**30
 SHORT_S = 2.0
 """Seconds of a search that says no more of them."""
+LEAST_TERM = 0.01
+"""The least share of a peak that is named."""
 COLUMNS = 79
 """Width of lines where stdout is no terminal."""
 
@@ -241,6 +243,7 @@ def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") 
         f"  {sure}",
         _bound_line(best, limits),
         f"  least room: device {fullest}, {left_gib:.3g} of {room_bytes[fullest] / GIB:.3g} GiB are left",
+        *_peak_lines(best),
         "  tables: " + ", ".join(f"{number} {kind}" for kind, number in best.sharding_types.items()),
         _binding_line(best),
         "  phases: " + ", ".join(f"{name} {ms:.3g}" for name, ms in best.phases_ms.items() if ms >= 5e-4) + " ms",
@@ -250,6 +253,25 @@ def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") 
     if best.simpler_than:
         sentences.append(f"  taken as the simplest: {best.simpler_than}")
     return [part for line in sentences for part in _wrapped(line)]
+
+
+def _peak_lines(best: "Best") -> list[str]:
+    peak = best.peak
+    if peak is None:
+        return ["  peak of a step: not predicted of such plans"]
+    least_bytes = LEAST_TERM * peak.bytes
+    terms = ", ".join(f"{name} {size / GIB:.3g}" for name, size in peak.terms_bytes.items() if size >= least_bytes)
+    judged = "" if peak.judged else "; judged by no measurement on such devices"
+    lines = [
+        f"  peak of a step: device {peak.device} holds {peak.bytes / GIB:.3g} of {peak.device_bytes / GIB:.3g} GiB, "
+        f"in {peak.moment}: {terms}{judged}"
+    ]
+    if not peak.fits:
+        lines.append(
+            f"  DOES NOT FIT: device {peak.device} is predicted to run out of memory; lower batch_size, or leave less "
+            f"for tables by reserved_bytes in --constraints"
+        )
+    return lines
 
 
 def _binding_line(best: "Best") -> str:

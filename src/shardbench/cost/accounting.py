@@ -81,6 +81,19 @@ class Sources(NamedTuple):
         return cls(zeros(world), zeros(world), zeros(world))
 
 
+class Exchanged(NamedTuple):
+    """Bytes of vectors in a step's exchanges, what stays on a rank among them, [world] each."""
+
+    sent: Floats
+    """What is given to all-to-alls."""
+    given: Floats
+    """What is given to all-to-alls and reduce-scatters."""
+    arrived: Floats
+    """What all-to-alls give back."""
+    got: Floats
+    """What all-to-alls and reduce-scatters give back."""
+
+
 def _module_columns(table: Table, segment: Segment) -> int:
     return segment.columns if table.pooling is Pooling.NONE else 0
 
@@ -391,22 +404,39 @@ class Account:
         in_group = float(self._copied_columns * self.groups.shape[1] * sample_bytes)
         return self._world_columns * self.world * sample_bytes, in_node, in_group
 
+    def exchanged(self) -> Exchanged:
+        """Return the bytes of vectors that ranks give to exchanges and get from them, in the exchange's format."""
+        devices = self.topology.devices_per_node
+        vectors, (in_world, in_node, in_group) = self._vectors(), self._sums()
+        # A node, or a group, of one rank has no exchange inside.
+        of_node, ways = in_node.repeat(devices) * (devices > 1), self.groups.shape[1]
+        of_group = in_group * (ways > 1)
+        sent, arrived = vectors.sum(axis=1), vectors.sum(axis=0)
+        return Exchanged(
+            sent=sent,
+            given=sent + in_world + of_node + of_group,
+            arrived=arrived,
+            got=arrived + in_world / self.world + of_node / devices + of_group / ways,
+        )
+
     def converted(self) -> Floats:
         """Return bytes that each rank copies to convert vectors to the exchange's format and back, [2, world].
 
         Forward, then backward, where the gradients take the way back. Nothing is converted to fp32, nor by one rank.
         """
-        devices = self.topology.devices_per_node
         if self.problem.exchange is Precision.FP32 or self.world == 1:
             return np.zeros((2, self.world))
-        vectors, (in_world, in_node, in_group) = self._vectors(), self._sums()
-        # A node, or a group, of one rank has no exchange inside.
-        of_node, ways = in_node.repeat(devices) * (devices > 1), self.groups.shape[1]
-        of_group = in_group * (ways > 1)
-        encoded = vectors.sum(axis=1) + in_world + of_node + of_group
-        decoded = vectors.sum(axis=0) + in_world / self.world + of_node / devices + of_group / ways
-        ways = [ENCODE_BYTES * encoded + DECODE_BYTES * decoded, DECODE_BYTES * encoded + ENCODE_BYTES * decoded]
-        return np.asarray(ways) / self._number_bytes
+        _, encoded, _, decoded = self.exchanged()
+        passes = [ENCODE_BYTES * encoded + DECODE_BYTES * decoded, DECODE_BYTES * encoded + ENCODE_BYTES * decoded]
+        return np.asarray(passes) / self._number_bytes
+
+    def lookup_bytes(self) -> tuple[Floats, Floats]:
+        """Return the bytes of indices and lengths that ranks send and receive, their own among them, [world] each."""
+        return self._to.sum(axis=1), self._to.sum(axis=0)
+
+    def held_weights(self) -> Floats:
+        """Return the weights of each rank's replicas and of its copies by sharding group, blocks padded, [world]."""
+        return self._replicated_weights + self._copied_weights[self._of_group()[1]]
 
     def _calls(self) -> tuple[Calls, Calls, Calls]:
         """Return the calls that exchange lookups (splits, lengths or indices), return vectors, and return sums."""

@@ -202,7 +202,8 @@ class Lowered:
                 cuts = cut_bags(own, ranges, table.rows) if ranges else {}
                 for t in parts:
                     cut, key = cuts[(t.segment.row_start, t.segment.row_stop)], t.keys[feature]
-                    ids[key], counts[key], positions[key] = t.local_ids(cut.ids), cut.lengths, cut.positions
+                    ids[key], counts[key] = t.local_ids(cut.ids), cut.lengths
+                    positions[key] = cut.positions if table.pooling is Pooling.NONE else None
                 if table.pooling is Pooling.NONE:
                     lengths[Slot(i, feature)] = torch.from_numpy(own.lengths.copy())
         jagged = {m: _jagged([key for t in parts for key in t.keys], ids, counts) for m, parts in self.modules.items()}

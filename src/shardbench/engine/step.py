@@ -171,12 +171,15 @@ class TrainingStep:
         stamps.marks.append(now())
         self.enter(StepPart.OUTPUT)
         time_kernels([vector for vectors in looked_up for vector in vectors], self.clock, stamps)
-        outputs = [m.output(lookups, vectors) for m, lookups, vectors in zip(self.modules, received, looked_up)]
+        # Each is let go when it was sent, as in TorchRec's own forward pass.
+        outputs = [m.output(lookups, looked_up.pop(0)) for m, lookups in zip(self.modules, received)]
         stamps.marks.append(now())
         assembled = self._assembled(outputs, batch)
         self._watch_vectors(assembled, stamps)
         logits = self.dense(batch.dense, assembled)
         loss = self.loss(logits, batch.labels)
+        # What of them the backward pass needs, it has.
+        del outputs, assembled
         stamps.marks.append(now())
         self.enter(StepPart.BACKWARD)
         for optimizer in self.optimizers:

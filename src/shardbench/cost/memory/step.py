@@ -1,0 +1,203 @@
+"""A step as TorchRec goes through it: what is held from here to there, and what one call holds beside that."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shardbench.base.arrays import Floats, zeros
+from shardbench.base.errors import Unsupported
+from shardbench.cost.load import VECTOR_BYTES
+from shardbench.cost.lookups import ExpectedLookups, TableLookups
+from shardbench.cost.memory.held import Activations, Module, activations, input_bytes, modules, table_bytes
+from shardbench.cost.memory.peak import MemoryConstants, PeakMemory, Term, Timeline, memory_constants
+from shardbench.cost.phases import StepPhase
+from shardbench.model.plan import DenseHome, Plan
+from shardbench.model.problem import Problem
+from shardbench.model.table import DenseShape, Optimizer, Precision, StepSchedule
+
+HALF = 0.5
+"""Bytes of a number in two bytes over those of an fp32 one."""
+PUT_BACK_RATIO = 6.0
+"""Workspace of adding gradients up by lookup (torch's index_add), over the bytes of the lookups' indices."""
+PIPELINED_BATCHES = 3
+"""Batches that TorchRec's pipeline has on the device: one that it trains on, one in exchange, one on its way."""
+
+
+def peak_memory(
+    plan: Plan,
+    problem: Problem,
+    dense: DenseShape,
+    lookups: Callable[[int], TableLookups] | None = None,
+    *,
+    batches: int | None = None,
+    activation_bytes: float | None = None,
+    constants: MemoryConstants | None = None,
+) -> PeakMemory:
+    """Return what every rank holds in a step of a plan, by moment and term.
+
+    ``lookups(i)`` are those of table i in one batch; None: those that the training profiles expect. ``batches`` are on
+    the device at once: where it is None 1, or as many as a pipeline has. ``activation_bytes`` are the most that a
+    dense model other than ``dense`` holds for a rank's samples. Raises Unsupported for plans with a batch schedule or
+    with a dense model on hosts.
+    """
+    if plan.schedule is not None or plan.dense is DenseHome.HOSTS:
+        raise Unsupported("peaks are predicted of steps of one kind on devices: of no batch schedule, nor on hosts")
+    constants = constants or memory_constants(problem.machine.device)
+    known = [(lookups or _expected(problem))(i) for i in range(len(problem.tables))]
+    pipelined = problem.schedule is StepSchedule.PIPELINED
+    step = _Step(modules(plan, problem, known, constants), problem, constants)
+    step.hold(Term.TABLES, table_bytes(plan, problem))
+    step.hold(Term.DENSE, 2.0 * VECTOR_BYTES * dense.parameters(problem.tables))
+    on_device = batches if batches is not None else PIPELINED_BATCHES if pipelined else 1
+    step.hold(Term.BATCHES, on_device * input_bytes(plan, problem, dense, known))
+    step.hold(Term.REPLICAS, step.total(lambda module: module.replicas))
+    step.input_pipelined() if pipelined else step.input()
+    step.lookup()
+    step.output()
+    if pipelined:
+        step.hold(Term.LOOKUPS, step.total(lambda module: module.exchanged * module.received))
+    model = activations(plan, problem, dense, known, activation_bytes)
+    step.hold(Term.VECTORS, model.assembled)
+    step.at(StepPhase.DENSE, {Term.ACTIVATIONS: model.forward})
+    # Of vectors only those live on that the backward pass needs: histories.
+    step.drop(Term.VECTORS, step.total(lambda module: module.arrived) + model.assembled - model.unpooled)
+    step.at(StepPhase.DENSE, {Term.ACTIVATIONS: model.backward})
+    step.drop(Term.VECTORS, model.unpooled)
+    step.output_backward(model)
+    step.lookup_backward()
+    step.update(problem.optimizer)
+    return step.peaks(constants, len(plan.segments))
+
+
+def _expected(problem: Problem) -> Callable[[int], TableLookups]:
+    return lambda i: ExpectedLookups(problem.profiles[i], problem.batch_size, problem.world_size)
+
+
+class _Step(Timeline):
+    """The parts of a step, module by module."""
+
+    def __init__(self, own_modules: list[Module], problem: Problem, constants: MemoryConstants) -> None:
+        super().__init__(problem.world_size)
+        self._modules = own_modules
+        self._exchanged = [module for module in own_modules if module.exchanged]
+        self._pipelined = problem.schedule is StepSchedule.PIPELINED
+        self._half = problem.exchange is not Precision.FP32
+        self._gloo = float(constants.gloo)
+        for module in own_modules:
+            self.hold(Term.LOOKUPS, module.indices)
+
+    def total(self, size: Callable[[Module], Floats]) -> Floats:
+        """Return the sum of a number of all modules, [world]."""
+        return sum(map(size, self._modules), zeros(self._held.shape[1]))
+
+    def input(self) -> None:
+        """Send lookups in the order of their owners; put those that arrive in the order of tables."""
+        for module in self._exchanged:
+            self.at(StepPhase.INPUT, {Term.LOOKUPS: module.sent + module.dealt})
+            self.at(StepPhase.INPUT, {Term.LOOKUPS: module.sent + 2.0 * module.received})
+            self._keep(module)
+
+    def input_pipelined(self) -> None:
+        """Do the same, where this batch's lookups came in the step before and the next one's come in this one."""
+        for module in self._exchanged:
+            self.hold(Term.LOOKUPS, 2.0 * module.sent + module.received)
+        for module in self._exchanged:
+            self.at(StepPhase.INPUT, {Term.LOOKUPS: module.dealt})
+        for module in self._exchanged:
+            self.at(StepPhase.INPUT, {Term.LOOKUPS: module.received})
+            self.drop(Term.LOOKUPS, module.sent + module.received)
+            self._keep(module)
+
+    def _keep(self, module: Module) -> None:
+        # Unpooled vectors are put back by where their lookups were sent to.
+        self.hold(Term.LOOKUPS, module.received + (0.0 if module.pooled else module.dealt))
+
+    def lookup(self) -> None:
+        """Look up, with 8-byte offsets in the place of 4-byte lengths."""
+        for module in self._modules:
+            self.at(StepPhase.LOOKUP, {Term.REPLICAS: module.replicas * module.pooled})
+            # Those of the lookup before; what is kept of this one is held already.
+            self.drop(Term.LOOKUPS, module.indices)
+            self.hold(Term.LOOKUPS, module.offsets if module.exchanged else module.indices)
+            self.hold(Term.VECTORS, module.vectors)
+            self.at(StepPhase.LOOKUP)
+
+    def output(self) -> None:
+        """Send vectors to the ranks of their samples."""
+        for module in self._exchanged:
+            given, arrived = module.to_all + module.to_sum, module.arrived
+            # Segments of one table that meet on a rank are added up first, into vectors of their own.
+            merged = given * (module.pooled and bool((module.vectors > given).any()))
+            # TorchRec joins what each rank sent; unpooled vectors are put in order, before and after.
+            joined = module.from_all if module.pooled else module.put_back
+            sent = merged if module.pooled else module.to_all
+            # A pipeline's vectors go when a copy of them is under way.
+            let_go = self._pipelined * np.minimum(module.to_all, module.vectors)
+            if self._half:
+                buffers = given + arrived + module.to_all * module.pooled + self._gloo * module.to_sum
+                self.at(StepPhase.OUTPUT, {Term.VECTORS: sent, Term.CODEC: (1.0 + HALF) * given})
+                self.drop(Term.VECTORS, let_go)
+                self.at(StepPhase.OUTPUT, {Term.VECTORS: merged, Term.CODEC: HALF * buffers})
+                self.at(StepPhase.OUTPUT, {Term.VECTORS: merged + arrived, Term.CODEC: HALF * arrived})
+            else:
+                # Pooled vectors are copied into a tensor that is registered for sending.
+                beside = merged + module.to_all + self._gloo * module.to_sum
+                self.at(StepPhase.OUTPUT, {Term.VECTORS: beside})
+                self.drop(Term.VECTORS, let_go)
+                self.at(StepPhase.OUTPUT, {Term.VECTORS: beside + arrived})
+            late = self._gloo * module.to_all * (HALF if self._half else 1.0)
+            self.at(StepPhase.OUTPUT, {Term.VECTORS: merged + late + arrived + joined})
+            self.drop(Term.VECTORS, module.vectors - let_go)
+            self.hold(Term.VECTORS, arrived)
+
+    def output_backward(self, model: Activations) -> None:
+        """Exchange the vectors' gradients, the last module's first."""
+        self.hold(Term.GRADIENTS, model.pooled + model.unpooled)
+        self.at(StepPhase.OUTPUT_BACKWARD)
+        waiting = sum(module.pooled for module in self._modules)
+        for module in reversed(self._modules):
+            if module.pooled or module.exchanged:
+                self.at(StepPhase.OUTPUT_BACKWARD, {Term.GRADIENTS: module.arrived})
+            waiting -= module.pooled
+            if not module.pooled:
+                self.drop(Term.GRADIENTS, module.arrived)
+            elif not waiting:
+                self.drop(Term.GRADIENTS, model.pooled)
+            if module.exchanged:
+                self._return(module)
+            self.hold(Term.GRADIENTS, module.vectors)
+
+    def _return(self, module: Module) -> None:
+        given, arrived, phase = module.to_all + module.to_sum, module.arrived, StepPhase.OUTPUT_BACKWARD
+        gathered = module.to_all + (1.0 + self._gloo) * module.to_sum
+        if module.pooled:
+            # Cut up by the rank they go to, where that is more than one, and joined anew.
+            cut = float(np.count_nonzero(module.to_all) > 1)
+            self.at(phase, {Term.GRADIENTS: (1.0 + cut) * module.from_all + arrived})
+            ordered = module.from_all + arrived
+        else:
+            self.at(
+                phase, {Term.GRADIENTS: arrived + module.put_back, Term.WORKSPACE: PUT_BACK_RATIO * module.dealt}
+            )  # fmt: skip
+            ordered = arrived
+        if self._half:
+            self.at(phase, {Term.GRADIENTS: ordered, Term.CODEC: (1.0 + HALF) * arrived})
+            self.at(phase, {Term.GRADIENTS: arrived, Term.CODEC: HALF * (arrived + gathered)})
+            self.at(phase, {Term.GRADIENTS: given, Term.CODEC: HALF * given})
+        else:
+            self.at(phase, {Term.GRADIENTS: ordered + gathered})
+        if not module.pooled:
+            self.at(phase, {Term.GRADIENTS: 2.0 * given})
+
+    def lookup_backward(self) -> None:
+        """Sort lookups, add their gradients up by row and update the rows."""
+        for module in reversed(self._modules):
+            beside = {Term.WORKSPACE: module.workspace, Term.REPLICAS: module.replica_gradients}
+            self.at(StepPhase.LOOKUP_BACKWARD, beside)
+            self.drop(Term.GRADIENTS, module.vectors)
+
+    def update(self, optimizer: Optimizer) -> None:
+        """Step replicated rows, and average copies in one tensor."""
+        squares = optimizer is not Optimizer.SGD
+        own = self.total(lambda module: squares * module.replica_gradients)
+        self.at(StepPhase.UPDATE, {Term.REPLICAS: np.maximum(own, self.total(lambda module: module.copied))})

@@ -1,0 +1,257 @@
+"""Predicted peaks of ranks: by hand, as properties of any plan, beside real ranks, and where plans fail."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from memory_peaks import BATCHES, COLUMNS, WORKLOADS, cases, errors, measured, slack_needed
+from problems import bags, machine
+from random_plans import random_plans
+
+from shardbench.advice.peak import predicted_peak
+from shardbench.base.errors import Unsupported
+from shardbench.cost.lookups import CountedLookups
+from shardbench.cost.memory.peak import CPU, CUDA, TERMS, Term, worst
+from shardbench.cost.memory.step import peak_memory
+from shardbench.cost.phases import StepPhase
+from shardbench.cost.published.memory import published_plans
+from shardbench.engine.peaks import PeakClock
+from shardbench.model.plan import (
+    BatchSchedule,
+    OnRank,
+    Phase,
+    PhaseKind,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    whole_table,
+)
+from shardbench.model.problem import Problem
+from shardbench.model.profile import AccessProfile
+from shardbench.model.table import DenseShape, Optimizer, Pooling, Precision, StepSchedule, Table
+from shardbench.workloads.kinds import workload_config
+
+PEAKS = Path(__file__).parent.parent / "results" / "tables" / "memory"
+NOTHING = replace(CPU, context_bytes=0.0, segment_bytes=0.0, slack_ratio=0.0, sort_bytes=0.0, table_sort_bytes=0.0,
+                  row_bytes=0.0, map_bytes=0.0)  # fmt: skip
+DENSE = DenseShape(features=1, bottom=(8,), top=(1,))
+EVERYONE = (0, 1)
+
+
+def one_table(pooling: Pooling, plan_of, **training):
+    """A table of 100 rows of 8 numbers and a batch of 4 samples, each of which asks for rows 0, 1 and 2."""
+    table = Table(name="t", rows=100, dim=8, pooling=pooling)
+    profile = AccessProfile(rows=100, samples=4, present=4, counts=(4,), row_counts=(3,))
+    problem = Problem.of("hand", (table,), (profile,), machine(1, 2), batch_size=4, **training)
+    lookups = CountedLookups(bags(*[[0, 1, 2]] * 4), 100, 2)
+    plan = Plan(world_size=2, segments=tuple(plan_of(table)))
+    return peak_memory(plan, problem, DENSE, lambda i: lookups, constants=NOTHING), problem, plan
+
+
+def most(peaks, phase: StepPhase, term: Term):
+    """The most bytes of a term in a phase, [world]."""
+    of = np.array(peaks.moments) == phase
+    return peaks.bytes[of, TERMS.index(term)].max(axis=0).tolist()
+
+
+def on_first(table):
+    return [whole_table(table, OnRank(rank=0))]
+
+
+def dealt(table):
+    return [whole_table(table, RowWise(ranks=EVERYONE))]
+
+
+def test_a_pooled_table_on_one_rank_by_hand():
+    peaks, _, _ = one_table(Pooling.SUM, on_first)
+    assert most(peaks, StepPhase.INPUT, Term.TABLES) == [100 * 8 * 4, 0]
+    # Rank 0 gets 12 indices and 4 lengths, has them in the order of ranks and of tables, and keeps 12 of before.
+    assert most(peaks, StepPhase.INPUT, Term.LOOKUPS) == [2 * (12 * 8 + 4 * 4) + 12 * 8, 0]
+    # 4 bags of 8 numbers are looked up.
+    assert most(peaks, StepPhase.LOOKUP, Term.VECTORS) == [4 * 8 * 4, 0]
+    # Beside them a copy, which gloo lets go late, and 2 bags twice: as they arrive, and joined.
+    assert most(peaks, StepPhase.OUTPUT, Term.VECTORS) == [4 * 32 + 4 * 32 + 2 * 64, 2 * 64]
+    # 6 indices, 2 lengths, and 2 dense features and labels.
+    assert most(peaks, StepPhase.INPUT, Term.BATCHES) == [6 * 8 + 2 * 4 + 2 * 2 * 4] * 2
+    assert most(peaks, StepPhase.INPUT, Term.DENSE) == [2 * 4 * DENSE.parameters((Table(name="t", rows=9, dim=8),))] * 2
+
+
+def test_vectors_of_a_sequence_are_as_many_as_its_rows_are_asked_for():
+    whole, _, _ = one_table(Pooling.NONE, on_first)
+    assert most(whole, StepPhase.LOOKUP, Term.VECTORS) == [12 * 32, 0]
+    # Rank 0 permutes 12 vectors and gets 6; gloo lets go late of what was sent.
+    assert most(whole, StepPhase.OUTPUT, Term.VECTORS) == [12 * 32 + 12 * 32 + 6 * 32, 6 * 32]
+    rows, _, _ = one_table(Pooling.NONE, dealt)
+    # Of rows 0, 1 and 2 one rank has two and the other one.
+    assert sorted(most(rows, StepPhase.LOOKUP, Term.VECTORS)) == [4 * 32, 8 * 32]
+
+
+def test_padding_of_dealt_rows_is_in_the_tables():
+    table = Table(name="t", rows=101, dim=8)
+    profile = AccessProfile(rows=101, samples=4, present=4, counts=(4,), row_counts=(3,))
+    problem = Problem.of("hand", (table,), (profile,), machine(1, 2), batch_size=4)
+    peaks = peak_memory(Plan(world_size=2, segments=tuple(dealt(table))), problem, DENSE, constants=NOTHING)
+    assert most(peaks, StepPhase.INPUT, Term.TABLES) == [51 * 32] * 2
+
+
+def test_a_codec_clamps_into_a_second_fp32_tensor_before_it_converts():
+    peaks, _, _ = one_table(Pooling.SUM, on_first, exchange=Precision.FP16)
+    assert most(peaks, StepPhase.OUTPUT, Term.CODEC)[0] == 1.5 * 4 * 32
+    assert most(one_table(Pooling.SUM, on_first)[0], StepPhase.OUTPUT, Term.CODEC) == [0, 0]
+
+
+def test_a_pipeline_holds_the_next_batchs_lookups_beside_this_ones():
+    pipelined, _, _ = one_table(Pooling.SUM, dealt, schedule=StepSchedule.PIPELINED)
+    sequential, _, _ = one_table(Pooling.SUM, dealt)
+    more = np.subtract(*(most(one, StepPhase.DENSE, Term.LOOKUPS) for one in (pipelined, sequential)))
+    assert (more > 6 * 8).all()
+    one, three = (most(peaks, StepPhase.INPUT, Term.BATCHES)[0] for peaks in (sequential, pipelined))
+    assert three == 3 * one
+
+
+@settings(max_examples=40, deadline=None)
+@given(random_plans())
+def test_peaks_hold_the_tables_and_grow_with_the_batch_and_with_a_replicated_table(drawn):
+    workload, problem, plan = drawn
+    before = peak_memory(plan, problem, workload.dense)
+    tables = before.bytes[:, TERMS.index(Term.TABLES)]
+    assert (before.bytes >= -1e-6).all()
+    assert (before.peak >= tables.max(axis=0)).all()
+    larger = peak_memory(plan, replace(problem, batch_size=2 * problem.batch_size), workload.dense)
+    assert (larger.peak >= before.peak * (1.0 - 1e-12)).all()
+    new = Table(name="new", rows=50, dim=8)
+    with_new = replace(
+        problem,
+        tables=(*problem.tables, new),
+        profiles=(*problem.profiles, AccessProfile(rows=50, samples=9, present=9, counts=(3,), row_counts=(3,))),
+    )
+    copy = whole_table(new, Replicated(ranks=tuple(range(problem.world_size))))
+    beside = peak_memory(replace(plan, segments=(*plan.segments, copy)), with_new, workload.dense)
+    assert (beside.peak >= before.peak).all()
+
+
+def test_the_worst_batch_is_each_ranks_own():
+    few, problem, plan = one_table(Pooling.NONE, on_first)
+    many = CountedLookups(bags(*[[7] * 60] * 4), 100, 2)
+    peaks = [few, peak_memory(plan, problem, DENSE, lambda i: many, constants=NOTHING)]
+    assert worst(peaks).peak.tolist() == np.max([one.peak for one in peaks], axis=0).tolist()
+    assert sum(worst(peaks).terms(0).values()) == worst(peaks).peak[0]
+
+
+def test_a_batch_schedule_has_no_predicted_peak():
+    _, problem, _ = one_table(Pooling.SUM, on_first)
+    copy = whole_table(problem.tables[0], Replicated(ranks=EVERYONE))
+    schedule = BatchSchedule(phases=(Phase(kind=PhaseKind.HOT, batches=1),))
+    plan = Plan(world_size=2, segments=(copy,), schedule=schedule)
+    with pytest.raises(Unsupported, match="of no batch schedule"):
+        peak_memory(plan, problem, DENSE)
+    assert predicted_peak(plan, problem, DENSE) is None
+
+
+WORLD = 32
+OWNERS_SHARE = 2.8 / WORLD
+"""Lookups that one of the equal blocks of a table's rows has: 2.8 times the mean, as of MLPerf's album_id."""
+
+
+def with_hot_block(name: str, share: float) -> tuple[Table, AccessProfile]:
+    """A history of 2,627 lookups a sample, drawn so that the first block of the rows has this share of them."""
+    rows, mean, scale = 3_200_000, 2627, 10_000_000
+    block = rows // WORLD
+    counts = int(scale * share), int(scale * (1 - share) / (WORLD - 1))
+    samples = (counts[0] + (WORLD - 1) * counts[1]) * block // mean
+    profile = AccessProfile(
+        rows=rows, samples=samples, present=samples, counts=counts, row_counts=(block, rows - block)
+    )  # fmt: skip
+    return Table(name=name, rows=rows, dim=512, pooling=Pooling.NONE), profile
+
+
+def in_blocks(table: Table) -> list[Segment]:
+    """TorchRec's row-wise: equal blocks of rows, one a rank."""
+    block = table.rows // WORLD
+    return [
+        Segment(
+            table=table.name, row_start=i * block, row_stop=(i + 1) * block, column_stop=table.dim,
+            placement=OnRank(rank=i),
+        )
+        for i in range(WORLD)
+    ]  # fmt: skip
+
+
+def in_columns(table: Table) -> list[Segment]:
+    width = table.dim // WORLD
+    return [whole_table(table, OnRank(rank=i), (i * width, (i + 1) * width)) for i in range(WORLD)]
+
+
+def test_row_wise_with_a_hot_owner_does_not_fit_and_column_wise_does():
+    tables, profiles = zip(
+        with_hot_block("item", 1.01 / WORLD), with_hot_block("album", OWNERS_SHARE),
+        with_hot_block("artist", OWNERS_SHARE),
+    )  # fmt: skip
+    # 96 GiB each, of which tables get 80 %.
+    on = replace(machine(4, 8, hbm=int(0.8 * 96 * 2**30)), device="cuda")
+    training = {"optimizer": Optimizer.ROWWISE_ADAGRAD, "exchange": Precision.FP16}
+    problem = Problem.of("hot owners", tables, profiles, on, batch_size=1024 * WORLD, **training)
+
+    def plan(*placed):
+        return Plan(world_size=WORLD, segments=tuple(segment for one in placed for segment in one))
+
+    rows = predicted_peak(plan(*map(in_blocks, tables)), problem, DENSE)
+    columns = predicted_peak(plan(in_blocks(tables[0]), *map(in_columns, tables[1:])), problem, DENSE)
+    assert not rows.fits
+    assert (rows.device, rows.moment) == (0, StepPhase.OUTPUT)
+    assert rows.terms_bytes["vectors"] + rows.terms_bytes["codec"] > 0.8 * rows.bytes
+    assert columns.fits
+    assert not columns.judged
+    assert columns.bytes < 0.75 * rows.bytes
+
+
+def test_tables_of_published_plans_take_what_is_published_of_each_rank():
+    published = published_plans()
+    for plan in published.plans:
+        assert published.hbm_gib(plan) == pytest.approx(plan.hbm_gib, rel=0.02), plan.point
+    assert len(published.plans) == 2
+
+
+@pytest.mark.parametrize("name", ["hot replicated, others row-wise", "whole, row-wise and halves, pipelined, fp16"])
+def test_real_ranks_hold_what_is_predicted(tmp_path, name):
+    description = WORKLOADS[0] | {"batch_size": 4096, "test_batches": BATCHES}
+    workload = workload_config(description, "test").build(Path())
+    case = next(one for one in cases(workload.tables) if one.name == name)
+    result = measured(workload, case, tmp_path, fitted=False)
+    assert result.predicted.judged
+    errors = result.predicted.peak / result.peaks - 1.0
+    assert (errors > -0.05).all(), (result.peaks, result.predicted.peak)
+    assert (errors < 0.15).all(), (result.peaks, result.predicted.peak)
+
+
+def test_the_committed_peaks_are_20_plans_for_3_workloads_and_hold():
+    rows = pd.read_csv(PEAKS / "peaks.csv")
+    assert tuple(rows) == COLUMNS
+    assert rows.groupby("workload")["plan"].nunique().tolist() == [20] * 3
+    assert (rows[[f"{term}_mib" for term in TERMS]].sum(axis=1) - rows["predicted_mib"]).abs().max() < 0.7
+    assert rows["error_pct"].between(-5.0, 15.0).all()
+    # It covers most ranks, and was not chosen for those that are held out.
+    assert slack_needed(rows) == pytest.approx(CPU.slack_ratio, abs=0.01)
+    pd.testing.assert_frame_equal(errors(rows), pd.read_csv(PEAKS / "errors.csv"), check_dtype=False)
+
+
+def test_a_gpus_peaks_are_those_of_torchs_allocator(monkeypatch):
+    held = iter([10, 70, 30])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: next(held))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    clock = PeakClock(torch.device("cuda", 0))
+    first, second, third = (clock.now() for _ in range(3))
+    assert clock.ms(first, second) == 70
+    assert clock.ms(first, third) == 70
+    assert clock.ms(second, third) == 30
+
+
+def test_what_no_measurement_judges_says_so():
+    assert CPU.judged
+    assert not CUDA.judged
+    assert "judged by no measurement" in CUDA.source
