@@ -12,10 +12,10 @@ from test_latex import braces, environments
 from shardbench.base.errors import BadInput
 from shardbench.records.trial import Backend
 from shardbench.report.groups import groups
-from shardbench.report.plot import Plot
 from shardbench.report.paper.figures import figure_files, group_figures, profile_figure, table_figure
 from shardbench.report.paper.files import commits, suite_paper
 from shardbench.report.paper.profiles import profiles_paper
+from shardbench.report.plot import Plot
 from shardbench.report.standing import table_standings
 from shardbench.studies.paper import reproduction_paper
 from shardbench.studies.reproduction import find_reproduction

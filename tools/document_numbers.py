@@ -23,7 +23,7 @@ from shardbench.model.table import Name
 from shardbench.records.trial import Backend
 from shardbench.report.charts.look import picture
 from shardbench.report.charts.strategies import ranking, rows_of
-from shardbench.report.standing import by_problem, table_standings
+from shardbench.report.standing import table_standings
 from shardbench.report.tables.answer import answers_of_table, lines
 from shardbench.report.tables.claim_text import (
     NOT_STATED,
@@ -164,33 +164,36 @@ def rewritten(path: Path, tables: Path) -> tuple[Path, str]:
 
 
 def pictures(tables: Path) -> dict[str, str]:
-    """Return the text of pictures by path below ``results/pictures``: the leaderboard's ranking, and claims' regions."""
+    """Return pictures by path below ``results/pictures``: the leaderboard's ranking, and the regions of claims."""
     drawn = {
         f"{LEADERBOARD}/ranking.svg": ranking_picture(pd.read_csv(path))
         for path in sorted((tables / LEADERBOARD).glob("steps.csv"))
     }
     for owner in reproduction_names():
         for claim in find_reproduction(owner).claims:
-            paths = [tables / owner / f"{claim.region.table}{end}.csv" for end in ("", "_knobs")] if claim.region else []
-            if paths and all(path.is_file() for path in paths):
-                points, knobs = map(pd.read_csv, paths)
-                if len(knobs):
-                    what = f"Where the claim {claim.name} of {owner} holds: {claim.statement}"
-                    drawn[f"{owner}-{claim.name}.svg"] = picture(region_chart(claim, points, knobs), what, width=520)
+            region = claim.region
+            if region is None or not (tables / owner / f"{region.table}.csv").is_file():
+                continue
+            points, knobs = (pd.read_csv(tables / owner / f"{region.table}{end}.csv") for end in ("", "_knobs"))
+            if len(knobs):
+                what = f"Where the claim {claim.name} of {owner} holds: {claim.statement}"
+                drawn[f"{owner}-{claim.name}.svg"] = picture(region_chart(claim, points, knobs), what, width=520)
     return drawn
 
 
 def ranking_picture(steps: pd.DataFrame) -> str:
     """Return how far every strategy of the leaderboard's table ``steps`` is from the best, as SVG."""
-    problems = by_problem(table_standings(steps)).values()
-    rows = [row for number, of_problem in enumerate(problems) for row in rows_of(number, of_problem)]
+    rows = rows_of(table_standings(steps))
     chart = ranking(alt.InlineData(rows), backend=Backend.SIMULATED.value, budget=EQUAL_EFFORT)
     mine = [row for row in rows if row["backend"] == Backend.SIMULATED.value and row["budget"] == EQUAL_EFFORT]
     versions = ", ".join(sorted({f"{version}" for version in steps["version"]}))
     title = alt.TitleParams(
         "Median and worst step over the best of each problem",
-        subtitle=f"simulated; leaderboard version {versions}; {len({row['problem'] for row in mine})} problems "
-        f"(workload x machine); {EQUAL_EFFORT} for learning and planning; grey: no competitor",
+        subtitle=[
+            f"simulated; leaderboard version {versions}; {len({row['problem'] for row in mine})} problems (workload x "
+            f"machine); {EQUAL_EFFORT} for learning and planning",
+            "in the order of the share within 5 % of the best; in brackets: problems ended; grey: no competitor",
+        ],
     )
     return picture(chart.properties(title=title), str(title.text))
 
@@ -390,7 +393,7 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
         write_atomically(document, text)
         say(f"wrote the numbers of {document.resolve().relative_to(root.resolve())}")
     for name, text in pictures(root / TABLES).items():
-        write_atomically(root / PICTURES / name, text)
+        write_atomically(root / PICTURES / name, text, encoding="utf-8")
         say(f"wrote {PICTURES / name}")
 
 

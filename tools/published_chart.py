@@ -33,7 +33,7 @@ def chart(steps: pd.DataFrame) -> alt.LayerChart:
     colour = alt.condition("datum.split === 'fit'", alt.Color("kind:N", scale=colours), alt.value("transparent"))
     points = (
         alt.Chart(rows)
-        .mark_point(opacity=0.85, strokeWidth=2)
+        .mark_point(strokeWidth=2)
         .encode(
             x=alt.X("published_ms:Q", title="published step, ms", scale=scale),
             y=alt.Y("predicted_ms:Q", title="predicted step, ms", scale=scale),
@@ -58,7 +58,7 @@ def draw(steps: pd.DataFrame) -> str:
 
 def main() -> None:
     """Run the command line, from the repository's root."""
-    write_atomically(SVG, draw(pd.read_csv(STEPS_CSV)))
+    write_atomically(SVG, draw(pd.read_csv(STEPS_CSV)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Families of problems weigh alike in the share near the best; a problem that a strategy did not end is near for none.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -46,7 +47,7 @@ class Score:
     seconds: float | None
     """Median of learning and planning; None where it ended nothing."""
     rank: int | None = None
-    """The place among those that compete, equals share theirs; None of others, and measured, as noise leaves it open."""
+    """The place among those that compete, equals share theirs; None of others, and measured, where noise decides."""
 
     @property
     def name(self) -> str:
@@ -99,8 +100,8 @@ def scores(standings: Iterable[Standing]) -> dict[tuple[str, str], list[Score]]:
 
 
 def _in_order(standings: Sequence[Standing], *, measured: bool) -> list[Score]:
-    problems = len(by_problem(standings))
-    all_scores = [_score(name, own, problems) for name, own in by_strategy(standings).items()]
+    families = Counter(of_problem[0].family for of_problem in by_problem(standings).values())
+    all_scores = [_score(name, own, families) for name, own in by_strategy(standings).items()]
     ordered = sorted(all_scores, key=lambda one: (-one.near, one.median or float("inf"), one.strategy))
     competitors = [] if measured else [one for one in ordered if one.competes]
     ranks: Mapping[str, int] = {
@@ -109,19 +110,17 @@ def _in_order(standings: Sequence[Standing], *, measured: bool) -> list[Score]:
     return [replace(one, rank=ranks.get(one.strategy)) for one in ordered]
 
 
-def _score(name: str, own: Sequence[Standing], problems: int) -> Score:
+def _score(name: str, own: Sequence[Standing], families: Mapping[str, int]) -> Score:
+    """Return a strategy's score; ``families`` has the number of problems of each. Who was not asked did not end."""
     ok = [one for one in own if one.ok]
-    families = standings_by(lambda one: one.family, own)
-    shares = [sum(near(one) or 0.0 for one in each) / len(each) for each in families.values()]
-    # Who was not asked a problem did not end it.
-    asked = len(own) / problems
+    shares = [sum(near(one) or 0.0 for one in own if one.family == family) / n for family, n in families.items()]
     return Score(
         strategy=name,
         role=own[0].role,
         competes=own[0].competes,
-        problems=problems,
+        problems=sum(families.values()),
         ratios=tuple(sorted(1.0 + one.over_best_pct / 100.0 for one in ok if one.over_best_pct is not None)),
-        near=asked * sum(shares) / len(shares),
+        near=sum(shares) / len(shares),
         tied=sum(one.mark in TIED for one in ok),
         bound_ratios=tuple(1.0 + one.over_bound_pct / 100.0 for one in own if one.over_bound_pct is not None),
         seconds=median((one.plan_s or 0.0) + (one.fit_s or 0.0) for one in ok) if ok else None,

@@ -13,6 +13,7 @@ from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import cell_version
 from shardbench.studies.study_tables import recorded_cells, study_tables
 
+
 def frames(reproduction: Reproduction, results: Path) -> dict[str, pd.DataFrame]:
     """Tables of studies, and the paper's part of the ledger, by name."""
     paper_ledger = ledger(results, reproduction)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from shardbench.records.store import trial_store
-from shardbench.report.groups import current
 from shardbench.report.charts.study import plot_chart
+from shardbench.report.groups import current
 from shardbench.report.paper.figures import figure_files
 from shardbench.report.paper.files import commits
 from shardbench.report.paper.latex import LatexTable, slug, table_tex
@@ -22,8 +22,7 @@ _SHARES = (0.29, 0.0, 0.19, 0.0, 0.0, 0.0)
 
 
 def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, bytes]:
-    """Files by name: the ledger's part as a table, every plot of every study on record, and scores of standings.
-    """
+    """Files by name: the ledger's part as a table, every plot of every study on record, and scores of standings."""
     owner = reproduction.owner
     cells = recorded_cells(reproduction, results)
     trials = current(trial_store(results, owner).read())

@@ -29,7 +29,9 @@ SHAPES = ("circle", "square", "diamond", "triangle-up")
 """Points differ in form as well; the next four series begin again."""
 _WORDS = {"labelColor": QUIET, "titleColor": QUIET, "titleFontWeight": "normal"}
 CONFIG: dict[str, Any] = {
-    # It comes with vl-convert, so that every machine draws the same. Of one weight: the order of two in a PDF is chance.
+    # It comes with vl-convert, so that every machine draws the same. A PDF has fonts and opacities in an order of chance:
+    # there is one of each.
+    "mark": {"opacity": 1.0},
     "font": "Liberation Sans, Arial, sans-serif",
     "background": "transparent",
     "view": {"stroke": None},
@@ -69,7 +71,8 @@ def spec(chart: Chart, description: str, width: int | str = "container") -> dict
 
 def picture(chart: Chart, description: str, width: int = 720) -> str:
     """Return the text of an SVG file in a reader's colours, light or dark; the same bytes for the same chart."""
-    drawn = _svg(spec(chart, description, width))
+    # A reader's letters may be a little wider than those that are measured here.
+    drawn = _svg({**spec(chart, description, width), "padding": 14})
     style = f"svg {{ {variables(LIGHT)} }} @media (prefers-color-scheme: dark) {{ svg {{ {variables(DARK)} }} }}"
     head, _, body = drawn.partition(">")
     ground = '<rect width="100%" height="100%" fill="var(--paper)"/>'
@@ -79,8 +82,11 @@ def picture(chart: Chart, description: str, width: int = 720) -> str:
 def files(chart: Chart, description: str) -> dict[str, bytes]:
     """Return SVG and PDF of a chart for a paper by their endings, on a ground without colour; the same bytes again."""
     drawn = re.sub(r"var\(--(\w+)\)", lambda match: LIGHT[match[1]], _svg(spec(chart, description, _FILE_WIDTH)))
-    scale = COLUMN_IN * 72.0 / float(re.findall(r'width="([\d.]+)"', drawn)[0])
-    return {"svg": drawn.encode(), "pdf": vl_convert.svg_to_pdf(drawn, scale=scale)}
+    width, height = map(float, re.findall(r'<svg [^>]*width="([\d.]+)" height="([\d.]+)"', drawn)[0])
+    column = COLUMN_IN * 72.0
+    size = f'width="{column:g}" height="{column * height / width:g}"'
+    drawn = drawn.replace(f'width="{width:g}" height="{height:g}"', size, 1)
+    return {"svg": drawn.encode(), "pdf": vl_convert.svg_to_pdf(drawn)}
 
 
 def compiled(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,12 +97,14 @@ def compiled(told: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def scripts() -> str:
-    """Return the scripts that draw charts on a page: Vega, Vega-Lite and Vega-Embed in one, as ``vegaEmbed``."""
-    return vl_convert.javascript_bundle(vl_version=_VERSION)
+    """Return the scripts that draw charts on a page, with Vega and all that it needs, as ``vegaEmbed``."""
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VERSION)
 
 
 def _svg(told: Mapping[str, Any]) -> str:
-    return vl_convert.vegalite_to_svg(dict(told), vl_version=_VERSION)
+    """Return a drawing for files: without a description of every mark, which would be half of it, and short numbers."""
+    drawn = vl_convert.vegalite_to_svg({**told, "config": {**CONFIG, "aria": False}}, vl_version=_VERSION)
+    return re.sub(r"(\d\.\d\d)\d+", r"\1", drawn)
 
 
 def _escaped(text: str) -> str:

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.errors import BadInput
-from shardbench.report.charts.look import SERIES, SHAPES
+from shardbench.report.charts.look import SERIES, SHAPES, Chart
 from shardbench.report.plot import Plot
 
 _DASHES = ([1, 0], [7, 4], [2, 3], [9, 3, 2, 3])
 
 
-def plot_chart(plot: Plot, frame: pd.DataFrame) -> alt.LayerChart | alt.FacetChart:
+def plot_chart(plot: Plot, frame: pd.DataFrame) -> Chart:
     """Return marks of ``y`` over ``x``, a colour a series, a panel a facet, all with one y axis.
 
     Intervals are drawn where ``low`` and ``high`` are named. Raises BadInput where the table lacks a column.
@@ -37,8 +37,11 @@ def plot_chart(plot: Plot, frame: pd.DataFrame) -> alt.LayerChart | alt.FacetCha
     if plot.facet is None:
         return layers
     panels = list(dict.fromkeys(rows[plot.facet]))
-    drawn = alt.layer(*marks).facet(facet=alt.Facet(_field(plot.facet, "N"), title=_words(plot.facet), sort=panels), columns=2)
-    return drawn if numeric else drawn.resolve_scale(x="independent")
+    facet = alt.Facet(_field(plot.facet, "N"), title=_words(plot.facet), sort=panels)
+    # Each panel has both axes, so that a page may put them below each other.
+    drawn = alt.layer(*marks).facet(facet=facet, columns=2).resolve_scale(x="independent")
+    panels_with_axes: alt.FacetChart = drawn.resolve_axis(x="independent", y="independent")
+    return panels_with_axes
 
 
 def _axes(plot: Plot, rows: pd.DataFrame, *, numeric: bool) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def _axes(plot: Plot, rows: pd.DataFrame, *, numeric: bool) -> dict[str, Any]:
         return shown
     names = list(plot.shown or dict.fromkeys(rows[plot.series]))
     series = _field(plot.series, "N")
-    looks = {"title": _words(plot.series), "sort": names}
+    looks: dict[str, Any] = {"title": _words(plot.series), "sort": names}
     shown["color"] = alt.Color(series, scale=alt.Scale(domain=names, range=list(SERIES)), **looks)
     forms = [number // len(SERIES) % len(SHAPES) for number in range(len(names))]
     if plot.bars:

@@ -12,7 +12,7 @@ from shardbench.report.charts.look import Chart, spec
 from shardbench.report.prediction.against_measured import EMBEDDING, STEP, PredictedTime
 from shardbench.report.ranking import scores
 from shardbench.report.standing import Standing
-from shardbench.report.tables.text import Section, split_by_group
+from shardbench.report.tables.text import split_by_group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,7 @@ def figure(title: str, caption: str, chart: Chart) -> Figure:
 
 def standing_rows(problems: Sequence[Problem]) -> list[dict[str, Any]]:
     """Return the rows of all charts of standings."""
-    return [
-        row
-        for number, one in enumerate(problems)
-        for row in strategies.rows_of(number, one.standings, ranked=one.ranked)
-    ]
+    return strategies.problem_rows([(one.standings, one.ranked) for one in problems])
 
 
 def ranking_figures(standings: Sequence[Standing]) -> tuple[list[Figure], dict[str, list[str]]]:
@@ -64,9 +60,9 @@ def ranking_figures(standings: Sequence[Standing]) -> tuple[list[Figure], dict[s
     charts = [
         figure(
             "Who is near the best",
-            "Of every strategy the median step over the best of its problem, and a line from its least to its worst, in "
-            "the order of its share of problems within 5 % of the best. Problems that it did not end count as its worst "
-            "in the median. Grey: no competitor.",
+            "Of every strategy the median step over the best of its problem, and a line from its least to its worst, "
+            "in the order of its share of problems within 5 % of the best. Problems that it did not end (in brackets: "
+            "those that it did) count as its worst in the median. Grey: no competitor.",
             strategies.ranking(data, backend=backend, budget=budget),
         ),
         figure(
@@ -146,7 +142,9 @@ def prediction_figure(times: Sequence[PredictedTime]) -> tuple[Figure, list[dict
         for one in times
         if one.key.quantity in (STEP.quantity, EMBEDDING) and one.counts
     ]  # fmt: skip
-    caption = "A point is a step, or the embedding kernels of a rank, of a measured trial; on the line the model is right."
+    caption = (
+        "A point is a step, or the embedding kernels of a rank, of a measured trial; on the line the model is right."
+    )
     return figure("Predicted against measured", caption, problem.model_error(alt.NamedData("prediction"))), rows
 
 

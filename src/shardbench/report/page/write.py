@@ -18,7 +18,7 @@ from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.report.charts.look import DARK, LIGHT, compiled, scripts, variables
 from shardbench.report.compare.versions import other_versions
-from shardbench.report.groups import Group, current, groups, ordinary, suite_standings
+from shardbench.report.groups import Group, current, groups, suite_standings
 from shardbench.report.page.explorer import ExploredPlan, explored_plans
 from shardbench.report.page.figures import (
     Figure,

@@ -35,11 +35,11 @@ def group_figures(group: Group) -> dict[str, tuple[str, Chart]]:
     charts: dict[str, tuple[str, Chart]] = {
         "steps": (
             f"Step of the slowest rank, ms; {interval}.",
-            strategies.steps(alt.InlineData(strategies.rows_of(0, standings))),
+            strategies.steps(alt.InlineData(strategies.problem_rows([(standings, False)]))),
         ),
         "balance": (
-            f"Embedding kernels (forward and backward), ms per iteration ({clock}), from the fastest rank over the mean "
-            "(tick) to the slowest.",
+            f"Embedding kernels (forward and backward), ms per iteration ({clock}), from the fastest rank over the "
+            "mean (tick) to the slowest.",
             problem.embedding(alt.InlineData(problem.table_rows(0, balance(records), order))),
         ),
     }

@@ -8,13 +8,14 @@ from shardbench.report.charts import strategies
 from shardbench.report.paper.figures import figure_files
 from shardbench.report.paper.latex import LatexTable, slug, table_tex
 from shardbench.report.ranking import Score, scores
-from shardbench.report.standing import AS_RUN, Standing, by_problem
+from shardbench.report.standing import AS_RUN, Standing
 from shardbench.report.tables.text import percent, significant
 
 HOW = {"simulated": "Simulated by the cost model, not measured", "measured": "Measured on real ranks"}
 """How numbers of a backend were found, as papers say it."""
 _HEADERS = (
-    "strategy", "ended", "best or tied", "within 5 %", "median", "worst", "mean over best", "mean over bound", "seconds",
+    "strategy", "ended", "best or tied", "within 5 %", "median", "worst", "mean over best", "mean over bound",
+    "seconds",
 )  # fmt: skip
 
 
@@ -25,11 +26,7 @@ def scores_paper(standings: Sequence[Standing], stem: str, source: dict[str, str
     """
     files: dict[str, bytes] = {}
     competing = [one for one in standings if one.competes]
-    rows = [
-        row
-        for number, of_problem in enumerate(by_problem(competing).values())
-        for row in strategies.rows_of(number, of_problem)
-    ]
+    rows = strategies.rows_of(competing)
     for (backend, budget), of_budget in scores(competing).items():
         problems = of_budget[0].problems
         if problems < 2:
@@ -72,9 +69,9 @@ def _table(of_budget: Sequence[Score], about: str, made_by: str, name: str) -> s
             notes=(
                 "Ended: problems with a plan that is valid and ran; best or tied: problems on which the step is the "
                 "shortest that any strategy found with any budget, or its difference within the noise or the model's "
-                "error; within 5 %: share of all problems, over draws of the model where there are some; median (of all "
-                "problems) and worst: step over the shortest; means: geometric, of strategies that ended all problems "
-                f"(bound: that have one on all); seconds: median of learning and planning. {made_by}",
+                "error; within 5 %: share of all problems, over draws of the model where there are some; median (of "
+                "all problems) and worst: step over the shortest; means: geometric, of strategies that ended all "
+                f"problems (bound: that have one on all); seconds: median of learning and planning. {made_by}",
             ),
         )
     )

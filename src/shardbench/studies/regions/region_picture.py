@@ -1,5 +1,7 @@
 """A picture of a region: where a claim holds, over the two knobs that decide most; the same for the same table."""
 
+from typing import Any
+
 import altair as alt
 import pandas as pd
 
@@ -38,22 +40,23 @@ def region_chart(claim: Claim, points: pd.DataFrame, knobs: pd.DataFrame) -> alt
         return alt.Scale(domain=kinds, range=[_KINDS[kind][place] for kind in kinds])
 
     x, y = ((knobs[knobs["knob"] == name].iloc[0], name) for name in (x_name, y_name))
-    return (
+    chart: alt.Chart = (
         alt.Chart(rows, title=head)
-        .mark_point(size=60, strokeWidth=2, opacity=1.0)
+        .mark_point(size=60, strokeWidth=2)
         .encode(
-            x=alt.X(f"x:{_type(x[0])}", title=_words(x[1]), scale=_scale(x[0])),
-            y=alt.Y(f"y:{_type(y[0])}", title=_words(y[1]), scale=_scale(y[0])),
+            x=alt.X(f"x:{_type(x[0])}", **_axis(*x)),
+            y=alt.Y(f"y:{_type(y[0])}", **_axis(*y)),
             stroke=alt.Stroke("kind:N", title=None, scale=looks(0)),
             shape=alt.Shape("kind:N", title=None, scale=looks(1)),
             fill=alt.Fill("kind:N", title=None, scale=looks(2)),
             tooltip=[
-                alt.Tooltip("number:Q", title=claim.unit, format=".3"), "kind:N", alt.Tooltip("x:N", title=_words(x[1])),
-                alt.Tooltip("y:N", title=_words(y[1])),
+                alt.Tooltip("number:Q", title=claim.unit, format=".3"), "kind:N",
+                alt.Tooltip("x:N", title=_words(x[1])), alt.Tooltip("y:N", title=_words(y[1])),
             ],
         )
         .properties(height=300)
     )  # fmt: skip
+    return chart
 
 
 def _kind(claim: Claim, number: float) -> str:
@@ -68,11 +71,12 @@ def _type(knob: "pd.Series[object]") -> str:
     return "N" if knob["scale"] == "choice" else "Q"
 
 
-def _scale(knob: "pd.Series[object]") -> alt.Scale:
+def _axis(knob: "pd.Series[object]", name: str) -> dict[str, Any]:
     if knob["scale"] == "choice":
-        return alt.Scale()
-    kind = "log" if knob["scale"] == "log" else "linear"
-    return alt.Scale(type=kind, domain=[float(str(knob["low"])), float(str(knob["high"]))], nice=False)
+        return {"title": _words(name), "axis": alt.Axis(labelAngle=0)}
+    low, high = float(str(knob["low"])), float(str(knob["high"]))
+    scale = alt.Scale(type="log" if knob["scale"] == "log" else "linear", domain=[low, high], nice=False)
+    return {"title": _words(name), "scale": scale, "axis": alt.Axis(format="~s" if high >= 1e5 else "~g")}
 
 
 def _words(column: str) -> str:
