@@ -122,6 +122,6 @@ def _score(name: str, own: Sequence[Standing], families: Mapping[str, int]) -> S
         ratios=tuple(sorted(1.0 + one.over_best_pct / 100.0 for one in ok if one.over_best_pct is not None)),
         near=sum(shares) / len(shares),
         tied=sum(one.mark in TIED for one in ok),
-        bound_ratios=tuple(1.0 + one.over_bound_pct / 100.0 for one in own if one.over_bound_pct is not None),
+        bound_ratios=tuple(1.0 + one.over_bound_pct / 100.0 for one in ok if one.over_bound_pct is not None),
         seconds=median((one.plan_s or 0.0) + (one.fit_s or 0.0) for one in ok) if ok else None,
     )

@@ -29,8 +29,8 @@ SHAPES = ("circle", "square", "diamond", "triangle-up")
 """Points differ in form as well; the next four series begin again."""
 _WORDS = {"labelColor": QUIET, "titleColor": QUIET, "titleFontWeight": "normal"}
 CONFIG: dict[str, Any] = {
-    # It comes with vl-convert, so that every machine draws the same. A PDF has fonts and opacities in an order of chance:
-    # there is one of each.
+    # It comes with vl-convert, so that every machine draws the same. A PDF has fonts and opacities in an order of
+    # chance: there is one of each.
     "mark": {"opacity": 1.0},
     "font": "Liberation Sans, Arial, sans-serif",
     "background": "transparent",

@@ -151,9 +151,7 @@ def effort(data: Data, *, backend: str, budget: str) -> Chart:
     y = alt.Y("mean:Q", title="step over the best (geometric mean, log)", scale=factors)
     filled = alt.condition("datum.ended === datum.problems", alt.value(SERIES[0]), alt.value("transparent"))
     tooltip = [*_names("strategy", "problems", "ended"), *_numbers("mean", "seconds")]
-    points = base.mark_point(size=80, stroke=SERIES[0]).encode(
-        x=x, y=y, shape=_BACKEND, fill=filled, tooltip=tooltip
-    )
+    points = base.mark_point(size=80, stroke=SERIES[0]).encode(x=x, y=y, shape=_BACKEND, fill=filled, tooltip=tooltip)
     order: list[alt.SortField | dict[str, str]] = [alt.SortField("seconds"), alt.SortField("mean")]
     complete = base.transform_filter("datum.ended === datum.problems")
     first = complete.transform_window(least="min(mean)", sort=order).transform_filter("datum.mean <= datum.least")

@@ -35,7 +35,7 @@ from shardbench.report.prediction import judges, trust
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import HEADERS, NOTE, NUMERIC, TITLE, cells, summaries
 from shardbench.report.ranking import Score, scores
-from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem, disagreement
+from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
     NOTES,
@@ -278,7 +278,6 @@ def _group(group: Group, tables: dict[str, Section], plans: tuple[list[ExploredP
         "backend": condition.backend.value,
         "note": tables["throughput"].note,
         "suite": spec.suite,
-        "judges": disagreement(group.standings.values()),
         "sections": tables,
         "strategies": {row.strategy: row.records[0].key for row in group.rows},
         "plans": plans[0],
