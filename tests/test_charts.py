@@ -1,6 +1,7 @@
 """Charts show their tables' numbers: what Vega draws of them is read back, and the pictures on record are theirs."""
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,3 +211,15 @@ def test_the_committed_pictures_are_what_the_committed_tables_give():
     folder = ROOT / numbers.PICTURES
     there = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*.svg")}
     assert there == numbers.pictures(ROOT / numbers.TABLES), "make them again: python tools/document_numbers.py"
+
+
+def test_without_the_extra_a_page_says_what_to_install_and_all_else_is_light(command, tmp_path, monkeypatch):
+    make.kept(tmp_path, *make.sample())
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    drawing = re.compile(r"shardbench\.(report\.(charts|page|paper)|studies\.(page|paper|regions\.region_picture))")
+    for name in filter(drawing.match, list(sys.modules)):
+        monkeypatch.delitem(sys.modules, name)
+    for option in (("--page",), ("--latex", tmp_path / "paper")):
+        assert "pip install 'shardbench[charts]'" in command("report", "quick", *option, "--results", tmp_path, code=2)
+    assert "records:" in command("report", "quick", "--results", tmp_path)
+    assert not [name for name in sys.modules if name.startswith("shardbench.report.charts")]

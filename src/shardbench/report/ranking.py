@@ -35,7 +35,7 @@ class Score:
     role: str
     competes: bool
     problems: int
-    """Those that anybody was asked with that budget."""
+    """So many were asked of anybody with that budget."""
     ratios: tuple[float, ...]
     """Step over the best of the problem, of those that it ended well; ascending."""
     near: float

@@ -44,7 +44,7 @@ CONFIG: dict[str, Any] = {
     "rule": {"color": QUIET},
 }
 _VERSION = alt.SCHEMA_VERSION.rsplit(".", 1)[0].removeprefix("v")
-"""Of Vega-Lite, the same for pages and for files."""
+"""Vega-Lite has this version, the same for pages and for files."""
 _FILE_WIDTH, _PANEL = 340, 300
 """Pixels; a paper's column is as wide as a file, which makes its letters 7.7 points high."""
 

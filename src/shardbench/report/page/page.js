@@ -66,7 +66,14 @@ async function draw(place) {
   for (const data of spec.data) if (data.name in rows) data.values = rows[data.name];
   for (const { dataset, value } of chosen(spec)) spec.signals.find(({ name }) => name === dataset.param).value = value;
   const options = { renderer: "svg", ast: true, actions: false, defaultStyle: false, logLevel: 1, tooltip: { disableDefaultStyle: true } };
-  views.push(await vegaEmbed(place, spec, options));
+  const { view } = await vegaEmbed(place, spec, options);
+  views.push({ place, view, spec });
+  hideEmpty(place);
+}
+
+/** Hides layers without a mark from those who are read the page: they say nothing. */
+function hideEmpty(place) {
+  for (const layer of place.querySelectorAll("g[role]")) if (!layer.ariaLabel) layer.ariaHidden = String(layer.role === "graphics-symbol");
 }
 
 // A chart is drawn when it comes into sight: those that are folded away have no width.
@@ -80,8 +87,8 @@ const seen = new IntersectionObserver((entries) => {
 for (const place of document.querySelectorAll(".chart")) seen.observe(place);
 for (const select of selects) {
   select.addEventListener("change", () => {
-    for (const { view, spec } of views) {
-      if (chosen(spec).includes(select)) view.signal(select.dataset.param, select.value).runAsync();
+    for (const { place, view, spec } of views) {
+      if (chosen(spec).includes(select)) view.signal(select.dataset.param, select.value).runAsync().then(() => hideEmpty(place));
     }
     const tables = document.getElementById("tables");
     if (select.dataset.param === "problem") tables.href = tables.href.replace(/\d+$/, select.value);
