@@ -29,10 +29,11 @@ def plot_chart(plot: Plot, frame: pd.DataFrame) -> Chart:
     if plot.shown:
         rows = rows[rows[str(plot.series)].isin(plot.shown)]
     base = alt.Chart(rows).encode(**_axes(plot, rows, numeric=numeric))
-    marks = [base.mark_bar() if plot.bars else base.mark_line(), *([] if plot.bars else [base.mark_point(filled=True)])]
+    marks = [base.mark_bar() if plot.bars else base.mark_line(point=True)]
     if plot.low is not None and plot.high is not None:
         ends = {"y": alt.Y(_field(plot.low, "Q")), "y2": _field(plot.high, "")}
-        marks.append(base.mark_rule().encode(**ends))
+        # Without this a rule gets points, too.
+        marks.append(base.mark_rule(point=False).encode(**ends))
     layers = alt.layer(*marks, height=300)
     if plot.facet is None:
         return layers

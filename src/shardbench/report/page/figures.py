@@ -38,7 +38,8 @@ class Problem:
 
 def figure(title: str, caption: str, chart: Chart) -> Figure:
     """Return a chart for the page; a reader who cannot see it is told its title and its caption."""
-    return Figure(title=title, caption=caption, spec=spec(chart, f"{title}. {caption}"))
+    title = title.rstrip(".")
+    return Figure(title=title, caption=caption, spec=spec(chart, f"{title}. {caption}".strip()))
 
 
 def standing_rows(problems: Sequence[Problem]) -> list[dict[str, Any]]:
@@ -61,8 +62,8 @@ def ranking_figures(standings: Sequence[Standing]) -> tuple[list[Figure], dict[s
         figure(
             "Who is near the best",
             "Of every strategy the median step over the best of its problem, and a line from its least to its worst, "
-            "in the order of its share of problems within 5 % of the best. Problems that it did not end (in brackets: "
-            "those that it did) count as its worst in the median. Grey: no competitor.",
+            "in the order of its share of problems within 5 % of the best. Problems that it did not end, or was not "
+            "asked, count as its worst in the median (in brackets: those that it did). Grey: no competitor.",
             strategies.ranking(data, backend=backend, budget=budget),
         ),
         figure(
