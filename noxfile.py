@@ -374,7 +374,7 @@ def regression(session: nox.Session) -> None:
 
 @nox.session
 def page(session: nox.Session) -> None:
-    """Check the page in a browser: links, sorting, hiding, dark and light, 400 px, keyboard, accessibility (axe-core).
+    """Check the page in a browser: links, sorting, charts, dark and light, 400 px, keyboard, accessibility (axe-core).
 
     Needs chromium, node and npm. `-- FOLDER` leaves screenshots there.
     """

@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import pandas as pd
 import records as make
 
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
-from shardbench.report.page.chart import Chart
-from shardbench.report.page.svg.marks import drawing, text
+from shardbench.report.charts.study import plot_chart
+from shardbench.report.page.figures import figure
 from shardbench.report.page.write import Extra, page
+from shardbench.report.plot import Plot
 
 MARKUP = '<img src=x onerror="window.ran = 1">'
 CLOSING = "</title></text></script><script>window.ran = 1</script>"
@@ -35,7 +37,8 @@ def records() -> list[Record]:
 
 def page_text() -> str:
     """The page of those records, with a section of a study that is markup, too."""
-    chart = Chart(caption=MARKUP, drawings=(drawing(600, 40, MARKUP, text(4, 20, CLOSING)),), legend=(("c0", MARKUP),))
+    plot = Plot(title=MARKUP, table="t", x="x", y="y", series="series")
+    chart = plot_chart(plot, pd.DataFrame({"x": [MARKUP, CLOSING], "y": [1.0, 2.0], "series": [MARKUP, CLOSING]}))
     given: dict[str, Any] = {"title": MARKUP, "note": CLOSING, "headers": (MARKUP,), "rows": ((CLOSING,),)}
-    extra = Extra(id="extra", numeric=(False,), charts=(chart,), command=MARKUP, **given)
+    extra = Extra(id="extra", numeric=(False,), figures=(figure(MARKUP, CLOSING, chart),), command=MARKUP, **given)
     return page("hostile", records(), {"e" * 16: None}, [extra], [MARKUP])

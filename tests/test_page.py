@@ -1,5 +1,6 @@
 import base64
 import hashlib
+import json
 import re
 from html.parser import HTMLParser
 
@@ -8,14 +9,11 @@ import pytest
 import records as make
 
 from shardbench.base.host import Environment
-from shardbench.records.record import RankTiming
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.groups import groups
-from shardbench.report.page.figures import bounds_of, bytes_by_link, figures, predicted_and_measured, step_bars
 from shardbench.report.page.write import page, short, write_page
 from shardbench.report.tables.files import write_tables
 
-MOST_BYTES = 6e6
+MOST_BYTES = 2.5e6
 
 
 class Seen(HTMLParser):
@@ -70,30 +68,52 @@ def test_a_browser_may_run_what_the_page_brings_and_no_more():
     assert not re.search(r'<[^>]* (style|on\w+)="', text)
 
 
-def numbers(group):
-    return {row.strategy: number for number, row in enumerate(group.rows)}
-
-
 def test_nothing_is_fetched(seen):
     assert seen.fetched == []
     assert seen.tags.count("html") == 1
 
 
-def test_every_group_has_its_charts_and_tables(seen):
-    charts = [given["aria-label"] for tag, given in seen.given if tag == "svg"]
-    parts = ("Step by phase", "Embedding time per rank", "Traffic by link", "Memory by device")
-    # Two of the answer: of each backend, where speed is drawn over planning seconds.
-    assert [chart for chart in charts if chart.startswith("Speed")] == [
-        "Speed against planning time, simulated, as run", "Speed against planning time, measured, as run"
+def told(text):
+    """Charts of a page by what they say of themselves, and the rows that they share by name."""
+    scripts = [json.loads(part) for part in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', text)]
+    *specs, rows = scripts
+    return {spec["description"].partition(".")[0]: spec for spec in specs}, rows
+
+
+def test_every_problem_is_a_choice_and_has_its_tables(seen):
+    text = page("quick", make.sample(), {"e" * 16: None})
+    charts, rows = told(text)
+    assert list(charts) == [
+        "Who is near the best", "Speed against planning time", "Step", "Phases of the step",
+        "Embedding time of the ranks", "Traffic", "Memory of the fullest device", "Predicted against measured",
     ]  # fmt: skip
-    for group in ("dlrm20 on a100-40gb-2x8", "dlrm20 on cpu-1x2"):
-        assert [chart for chart in charts if chart.endswith(f" of {group}")][:4] == [f"{p} of {group}" for p in parts]
-    assert charts[-1] == "Predicted against measured of dlrm20 on cpu-1x2"
+    assert all(spec["$schema"].startswith("https://vega.github.io/schema/vega/") for spec in charts.values())
+    options = [given["value"] for tag, given in seen.given if tag == "option"]
+    assert options == ["simulated", "measured", "0", "1"]
+    assert {row["problem"] for name in ("standings", "throughput", "balance", "traffic") for row in rows[name]} == {
+        "0", "1"
+    }  # fmt: skip
     assert len(seen.ids) == len(set(seen.ids))
-    # The ranking, the answer, three of each group and its records, and what was predicted of the measured one.
-    assert seen.tags.count("table") == 11
-    assert seen.tags.count("caption") == 11
-    assert "Predicted against measured" in seen.text
+    # The rankings by either backend, three of each group and its records, and what was predicted of the measured one.
+    assert seen.tags.count("table") == seen.tags.count("caption") == 11
+    for given in [given for tag, given in seen.given if tag == "select"]:
+        assert any(given["data-param"] in {one["name"] for one in spec["signals"]} for spec in charts.values())
+
+
+def test_charts_rows_are_the_tables():
+    _, rows = told(page("quick", make.sample(), {}))
+    steps = {(row["problem"], row["strategy"]): row["step_ms"] for row in rows["standings"]}
+    greedy, torchrec = (20 * 21) ** 0.5, (152 * 157) ** 0.5 / 3
+    assert {who: ms for (problem, who), ms in steps.items() if problem == "1" and ms} == pytest.approx(
+        {"greedy-size": greedy, "torchrec": torchrec}, rel=1e-5
+    )
+    assert [who for problem, who in steps if problem == "0"] == [
+        "local-search (reference)", "greedy-size", "torchrec", "random"
+    ], "the best is first"  # fmt: skip
+    (row, *_) = [row for row in rows["throughput"] if row["problem"] == "1"]
+    assert (row["strategy"], row["input_ms"], row["lookup_ms"]) == ("greedy-size", 1.0, 2.0)
+    kernels = [row for row in rows["prediction"] if (row["strategy"], row["quantity"]) == ("greedy-size", "embedding")]
+    assert [row["measured_ms"] for row in kernels] == pytest.approx([2.1, 4.2])
 
 
 def test_links_lead_to_what_is_there(seen):
@@ -123,19 +143,24 @@ def test_says_commit_and_date(seen):
     assert "Recorded 2026-01-02, by commit dddddddddddd (10)." in " ".join(seen.text.split())
 
 
-def test_the_answer_names_the_best_and_how_sure(seen):
-    text = " ".join(seen.text.split())
-    assert "greedy-size 8.00 ms order unknown: the model's error is not known; 1 failed" in text
-    assert "greedy-size 20.5 ms" in text
-    assert "next is torchrec +151.3 %, beyond the noise; 1 failed" in text
+def test_the_ranking_says_how_far_how_often_tied_and_how_many_ended():
+    text = page("quick", [make.ok("a", (10.0,) * 4), make.ok("b", (20.0,) * 4), make.failed(strategy="c")], {})
+    table = text.partition('id="ranked"')[2].partition("</table>")[0]
+    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in table.partition("<tbody>")[2].split("<tr>")[1:]]
+    assert [row[:-1] for row in cells] == [
+        ["-", "a", "+0.0 %", "+0.0 %", "0 of 1", "100 %", "1 of 1"],
+        ["-", "b", "+100.0 %", "+100.0 %", "0 of 1", "0 %", "1 of 1"],
+        ["-", "c", "", "", "0 of 1", "0 %", "0 of 1"],
+    ]  # fmt: skip
 
 
 def test_text_of_others_is_text():
     text = hostile.page_text()
     shown = Seen(text)
     assert "img" not in shown.tags
-    assert shown.tags.count("script") == 2, "its own, and the data of the ranking, which a browser does not run"
-    assert text.count("</script>") == 2
+    kinds = [given.get("type") for tag, given in shown.given if tag == "script"]
+    assert kinds.count(None) == 1, "its own, beside data, which a browser does not run"
+    assert text.count("</script>") == len(kinds)
     for words in (hostile.MARKUP, hostile.CLOSING):
         assert words in shown.text
         assert words not in text
@@ -147,56 +172,10 @@ def test_tiny_numbers_are_short():
     assert short("10.00001, 0.001 and 0.0000001000") == "10.00001, 0.001 and < 0.0001"
 
 
-def test_all_failed_is_said_not_plotted():
-    shown = Seen(page("quick", [make.failed(Outcome.INFEASIBLE)], {}))
-    assert "there is nothing to plot" in shown.text
-    assert "nothing ended well; 1 failed" in shown.text
-    assert "svg" not in shown.tags
-
-
-def test_charts_hold_the_numbers_of_the_records():
-    simulated, measured = groups(make.sample())
-    assert simulated.condition.backend is Backend.SIMULATED
-    bars, phases, _ = step_bars(measured, list(measured.ok_rows), numbers(measured))
-    greedy, torchrec = (20 * 21) ** 0.5, (152 * 157) ** 0.5 / 3
-    assert {bar.name: bar.whole for bar in bars} == pytest.approx({"greedy-size": greedy, "torchrec": torchrec})
-    assert (phases, bars[0].parts, bars[0].value) == (["input", "lookup"], (1.0, 2.0), "20.5 ms")
-    (alone,) = groups([make.ok()])
-    (bar,), _, _ = step_bars(alone, list(alone.rows), numbers(alone))
-    assert (bar.whole, bar.low, bar.high) == (20.0, None, None)
-    assert [(name, ms) for name, ms, _ in bounds_of(simulated, list(simulated.ok_rows))] == [
-        ("lower bound, any device move", 2.5),
-        ("lower bound, whole tables", 3.2),
-    ]
-    assert bounds_of(measured, list(measured.ok_rows)) == []
-    assert sorted(predicted_and_measured(measured.ok_rows[0])) == [(2.0, 2.0), (2.2, 2.2), (4.0, 4.0), (4.4, 4.4)]
-
-
-def test_links_are_told_apart():
-    (group,) = groups([make.ok(changes={"traffic": make.totals(host_vectors_bytes=5.0, copied_to_host_bytes=1.0)})])
-    exchanges, reductions = (1111.0, 2222.0), (33.0, 44.0)
-    assert bytes_by_link(group.rows[0]) == (*exchanges, *reductions, 11.0)
-
-
-def test_measured_phases_are_the_ranks_own_and_add_up_to_the_step():
-    # Each rank waits in the exchange for the other's kernels: 10 ms a step, of which slowest phases count 16.
-    ranks = [RankTiming(phases_ms={"input": 2.0, "lookup": 8.0}), RankTiming(phases_ms={"input": 8.0, "lookup": 2.0})]
-    slowest = make.timing((10.0, 10.0), (8.0, 2.0), input=8.0, lookup=8.0)
-    (group,) = groups([make.ok(changes={"timing": slowest.model_copy(update={"ranks": tuple(ranks)})})])
-    (bar,), _, by_rank = step_bars(group, list(group.rows), numbers(group))
-    assert (sum(bar.parts), by_rank) == (pytest.approx(10.0), True)
-    assert "mean over ranks" in figures(group, numbers(group))[0].caption
-    (group,) = groups([make.ok(changes={"timing": slowest})])
-    (bar,), _, by_rank = step_bars(group, list(group.rows), numbers(group))
-    assert (sum(bar.parts), by_rank) == (pytest.approx(16.0), False)
-    assert "so that bars may pass the step" in figures(group, numbers(group))[0].caption
-
-
-def test_best_is_on_top():
-    simulated, _ = groups(make.sample())
-    drawing = figures(simulated, numbers(simulated))[0].drawings[0]
-    names = ("local-search (reference)</text>", "greedy-size</text>", "torchrec</text>")
-    assert sorted(names, key=drawing.index) == list(names)
+def test_where_all_failed_nothing_is_plotted():
+    text = page("quick", [make.failed(Outcome.INFEASIBLE)], {})
+    assert "build of rank 1: rank 1 was killed by signal 9" in Seen(text).text
+    assert 'class="chart"' not in text
 
 
 def test_written_beside_the_tables(tmp_path):
@@ -227,5 +206,4 @@ def test_a_page_of_many_large_groups_is_small():
         )
         for w in range(12) for s in range(20)
     ]  # fmt: skip
-    # Forty-eight such groups fit.
-    assert len(page("quick", made, {}).encode()) < MOST_BYTES / 4
+    assert len(page("quick", made, {}).encode()) < MOST_BYTES

@@ -3,20 +3,17 @@
 import re
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import records as make
-import test_profile_picture as profiles_by_hand
+from drawn import marks, points
 from test_latex import braces, environments
+from test_ranking import one
 
-from shardbench.base.errors import BadInput
 from shardbench.records.trial import Backend
 from shardbench.report.groups import groups
-from shardbench.report.page.plot import Plot
-from shardbench.report.paper.figures import figure_files, group_figures, profile_figure, table_figure
+from shardbench.report.paper.figures import group_figures
 from shardbench.report.paper.files import commits, suite_paper
-from shardbench.report.paper.profiles import profiles_paper
-from shardbench.report.standing import table_standings
+from shardbench.report.paper.scores import scores_paper
 from shardbench.studies.paper import reproduction_paper
 from shardbench.studies.reproduction import find_reproduction
 
@@ -74,80 +71,24 @@ def test_a_failed_row_has_its_outcome_and_its_cause(files):
     assert "random: infeasible: build: rank 1 was killed by signal 9." in text
 
 
-def test_figures_embed_truetype_fonts_and_are_a_column_wide(files):
-    for name, content in files.items():
-        if name.endswith(".pdf"):
-            assert b"/FontFile2" in content, name
-            assert b"/Type3" not in content, name
-            box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ", content)
-            assert float(box.group(1)) == pytest.approx(3.3 * 72)
-        if name.endswith(".svg"):
-            assert b"<text" not in content, "letters are outlines, so that no font is asked for"
-            assert b'width="237.6pt"' in content
-
-
-def test_no_file_has_a_date(files):
-    for content in files.values():
-        assert b"CreationDate" not in content
-        assert b"dc:date" not in content
-
-
-def texts_of(figure):
-    (axes,) = figure.axes
-    return [tick.get_text() for tick in axes.get_yticklabels()]
-
-
-def test_the_steps_figure_shows_every_row_failed_ones_too():
+def test_figures_are_of_the_groups_rows_failed_ones_too():
     (group,) = [one for one in groups(make.sample()) if one.condition.backend is Backend.SIMULATED]
-    caption, figure = group_figures(group)["steps"]
-    assert texts_of(figure) == ["random: infeasible", "torchrec", "greedy-size", "local-search (reference)"]
+    charts = group_figures(group)
+    caption, chart = charts["steps"]
     assert "95 % band" in caption
-    points = [line.get_xdata()[0] for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
-    assert points == [9.0, 8.0, 7.5]
+    drawn = marks(chart)
+    assert [mark["strategy"] for mark in drawn if mark.get("outcome") == "infeasible"] == ["random"]
+    assert points(chart, "strategy", "step, ms") == [
+        ("local-search (reference)", "7.50"), ("greedy-size", "8.00"), ("torchrec", "9.00")
+    ]  # fmt: skip
+    assert {name: len(points(chart, "strategy")) for name, (_, chart) in charts.items()} == {
+        "steps": 4, "balance": 3, "traffic": 3
+    }  # fmt: skip
 
 
 def test_a_group_without_a_row_that_is_ok_has_no_figure():
     (group,) = groups([make.failed()])
     assert group_figures(group) == {}
-
-
-def test_far_values_are_on_a_log_axis():
-    (group,) = groups([make.ok("a", (1.0,)), make.ok("b", (100.0,))])
-    assert group_figures(group)["steps"][1].axes[0].get_xscale() == "log"
-    (near,) = groups([make.ok("a", (1.0,)), make.ok("b", (2.0,))])
-    assert group_figures(near)["steps"][1].axes[0].get_xscale() == "linear"
-
-
-def test_zeros_stand_beside_far_values():
-    (group,) = groups([make.ok("a", (1.0,), (0.0, 1.0)), make.ok("b", (1.0,), (50.0, 60.0))])
-    axes = group_figures(group)["balance"][1].axes[0]
-    assert axes.get_xscale() == "symlog"
-    low, high = axes.get_xlim()
-    assert low < 0.0 < 60.0 < high
-
-
-def test_a_plot_without_its_column_is_refused():
-    with pytest.raises(BadInput, match="no column 'z'"):
-        table_figure(Plot(title="A plot.", table="t", x="x", y="z"), pd.DataFrame({"x": [1.0], "y": [1.0]}))
-
-
-@pytest.mark.parametrize("bars", [False, True])
-def test_a_plots_series_facets_and_intervals_are_drawn(bars):
-    frame = pd.DataFrame({
-        "x": [1, 2] * 4, "y": [1.0, 2.0, 3.0, 4.0] * 2, "low": [0.5] * 8, "high": [5.0] * 8,
-        "who": ["a", "a", "b", "b"] * 2, "where": ["here"] * 4 + ["there"] * 4,
-    })  # fmt: skip
-    parts = {"x": "x", "y": "y", "series": "who", "facet": "where", "low": "low", "high": "high"}
-    plot = Plot(title="All.", table="t", **parts, log_y=True, bars=bars)
-    figure = table_figure(plot, frame)
-    assert [axes.get_title() for axes in figure.axes] == ["where = here", "where = there"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
-    assert figure.axes[0].get_yscale() == "log"
-    if bars:
-        assert [tick.get_text() for tick in figure.axes[1].get_xticklabels()] == ["1", "2"]
-    drawn = figure.axes[0].patches if bars else figure.axes[0].containers
-    assert len(drawn) == (4 if bars else 2)
-    assert figure_files(figure, "one", "One.") == figure_files(table_figure(plot, frame), "one", "One.")
 
 
 def test_commits_are_named_by_when_they_began():
@@ -217,44 +158,38 @@ def test_where_there_is_nothing_for_a_paper_it_says_so(tmp_path, command):
     assert "joint: nothing for a paper" in said
 
 
-def test_profiles_have_scores_that_can_be_counted_again():
-    table = profiles_by_hand.table(profiles_by_hand.THREE)
-    standings = table_standings(table.assign(over_bound_pct=[50.0] * 4 + [21.0] * 4 + [1.0] * 4))
-    files = profiles_paper(standings, "board", {"simulated": "Records of commit abc."})
-    name = "board-profiles-simulated-60-s"
+def test_scores_can_be_counted_again():
+    over = {"second": (50.0, 0.0, 100.0, 900.0), "first": (0.0, 10.0, 0.0, 0.0), "last": (300.0, None, None, 20.0)}
+    standings = [
+        one(name, value, f"w{i}", budget="60 s", over_bound_pct=bound, fit_s=0.0)
+        for (name, values), bound in zip(over.items(), (50.0, 21.0, 1.0)) for i, value in enumerate(values)
+    ]  # fmt: skip
+    files = scores_paper([*standings, one("search", 0.0, role="search")], "board", {"simulated": "Records of abc."})
+    name = "board-scores-simulated-60-s"
     assert set(files) == {f"{name}.tex", *(f"{name}-figure.{form}" for form in ("tex", "pdf", "svg"))}
     scores = files[f"{name}.tex"].decode("ascii")
     # 1.1 ** (1 / 4) is 1.0241, (1.5 * 2 * 10) ** (1 / 4) is 2.3403; the last failed two problems, so it has no mean.
-    assert r"first & 4 & 75 \% & 75 \% & 100 \% & +2.4 \% & +21.0 \% & 1.00 & 0 \\" in scores
-    assert r"second & 4 & 25 \% & 25 \% & 50 \% & +134.0 \% & +50.0 \% & 1.00 & 0 \\" in scores
-    assert r"last & 2 & 0 \% & 0 \% & 25 \% & - & - & 1.00 & 0 \\" in scores
+    assert r"first & 4 & 0 & 75 \% & +0.0 \% & +10.0 \% & +2.4 \% & +21.0 \% & 2.00 \\" in scores
+    assert r"second & 4 & 0 & 25 \% & +75.0 \% & +900.0 \% & +134.0 \% & +50.0 \% & 2.00 \\" in scores
+    assert r"last & 2 & 0 & 0 \% & - & +300.0 \% & - & - & 2.00 \\" in scores
     for text in (scores, files[f"{name}-figure.tex"].decode("ascii")):
         assert "Simulated by the cost model, not measured; n = 4 problems" in text
-        assert "Records of commit abc." in text
+        assert "Records of abc." in text
         assert braces(text) == 0
-    assert profiles_paper(standings, "board", {"simulated": "Records of commit abc."}) == files
 
 
-def test_one_problem_has_no_profile():
-    one = profiles_by_hand.table({"a": [0.0], "b": [5.0]})
-    assert profiles_paper(table_standings(one), "board", {"simulated": ""}) == {}
-
-
-def test_profiles_in_the_figure_are_those_of_the_table():
-    listed = profiles_by_hand.ranked(profiles_by_hand.table(profiles_by_hand.THREE))["simulated", "60 s"]
-    axes = profile_figure(listed).axes[0]
-    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
-    assert drawn["second"] == [[1.0, 25.0], [1.5, 50.0], [2.0, 75.0], [4.0, 75.0]]
+def test_one_problem_has_no_scores():
+    assert scores_paper([one("a", 0.0), one("b", 5.0)], "board", {"simulated": ""}) == {}
 
 
 @pytest.mark.usefixtures("no_group_figures")
-def test_a_suite_of_several_problems_has_profiles(tmp_path):
+def test_a_suite_of_several_problems_has_scores(tmp_path):
     for workload, slower in (("one", 20.0), ("two", 30.0)):
         for name, ms in (("a", 10.0), ("b", slower)):
             make.kept(tmp_path, make.ok(name, (ms,) * 4, workload=workload, backend=Backend.SIMULATED))
-    text = suite_paper(tmp_path, "quick")["quick-profiles-simulated-as-run.tex"].decode("ascii")
+    text = suite_paper(tmp_path, "quick")["quick-scores-simulated-as-run.tex"].decode("ascii")
     # Twice and three times the best: the root of six.
-    assert r"b & 2 & 0 \% & 0 \% & 0 \% & +144.9 \% & - & " in text
+    assert r"b & 2 & 0 & 0 \% & +150.0 \% & +200.0 \% & +144.9 \% & - & " in text
     assert "of commit dddddddddd" in text
 
 

@@ -1,10 +1,8 @@
-"""The ranked table of pages: shares by hand, ranks, ties, families, and the data that the script filters."""
-
-import json
+"""Scores over many problems: shares by hand, ranks, ties, families, medians where some failed."""
 
 import pytest
 
-from shardbench.report.page.ranking import Ranking, ranking
+from shardbench.report.ranking import Score, scores
 from shardbench.report.standing import Standing, TieMark, memory_of
 
 
@@ -12,68 +10,68 @@ def one(strategy: str, over: float | None, workload: str = "w", **changes: objec
     facts: dict[str, object] = {
         "workload": workload, "machine": "m", "backend": "simulated", "strategy": strategy, "role": "competitor",
         "outcome": "ok" if over is not None else "timeout", "over_best_pct": over, "plan_s": 2.0, "fit_s": 1.0,
-        "mark": TieMark.APART, "devices": 8.0,
+        "mark": TieMark.APART, "devices": 8.0, "step_ms": 1.0,
     }  # fmt: skip
     return Standing(**{**facts, **changes})
 
 
-def made(*listed: Standing) -> Ranking:
-    numbers = {name: number for number, name in enumerate(sorted({each.strategy for each in listed}))}
-    found = ranking(listed, numbers)
-    assert found is not None
-    return found
+def made(*listed: Standing) -> list[Score]:
+    return next(iter(scores(listed).values()))
 
 
 def test_shares_are_expectations_where_rows_state_draws_and_counts_where_not() -> None:
-    found = made(
+    rows = made(
         one("a", 0.0, p_near=0.9), one("b", 4.0, p_near=0.4), one("c", None),
         one("a", 0.0, "x"), one("b", 5.0, "x"), one("c", 5.1, "x"),
     )  # fmt: skip
-    rows = {row.name: row.shares["simulated"] for row in found.rows}
-    assert {name: share and (share.value, share.finished, share.problems) for name, share in rows.items()} == {
-        "a": (0.95, 2, 2), "b": (0.7, 2, 2), "c": (0.0, 1, 2),
-    }  # fmt: skip
-    assert [(row.rank, row.name) for row in found.rows] == [(1, "a"), (2, "b"), (3, "c")]
-    assert {row.name: row.seconds for row in found.rows} == {"a": 3.0, "b": 3.0, "c": 3.0}
+    assert [(row.rank, row.strategy, row.near, len(row.ratios), row.problems) for row in rows] == [
+        (1, "a", 0.95, 2, 2), (2, "b", 0.7, 2, 2), (3, "c", 0.0, 1, 2),
+    ]  # fmt: skip
+    assert [row.seconds for row in rows] == [3.0, 3.0, 3.0]
 
 
 def test_families_weigh_alike() -> None:
     listed = [one("a", 0.0, f"w{i}", family="many") for i in range(3)] + [one("a", 50.0, "x", family="one")]
-    (row,) = made(*listed).rows
-    assert row.shares["simulated"] is not None and row.shares["simulated"].value == 0.5
+    (row,) = made(*listed)
+    assert row.near == 0.5
 
 
 def test_equals_share_a_rank_and_what_does_not_compete_has_none() -> None:
-    found = made(one("a", 0.0), one("b", 0.0), one("c", 9.0), one("search", 0.0, role="search"))
-    assert [(row.rank, row.name, row.reference) for row in found.rows] == [
-        (1, "a", False), (1, "b", False), (None, "search", True), (3, "c", False),
-    ]  # fmt: skip
+    rows = made(one("a", 0.0), one("b", 0.0), one("c", 9.0), one("search", 0.0, role="search"))
+    assert [(row.rank, row.name) for row in rows] == [(1, "a"), (1, "b"), (None, "search (reference)"), (3, "c")]
 
 
-def test_measured_stands_beside_simulated_and_is_of_no_budget() -> None:
-    found = made(
-        one("a", 0.0, budget="1 s"), one("a", 9.0, budget="60 s"), one("a", 0.0, backend="measured", machine="n"),
-        one("only", 3.0, backend="measured", machine="n"),
-    )  # fmt: skip
-    assert (found.backends, found.budgets) == (("simulated", "measured"), ("60 s", "1 s"))
-    rows = {row.name: row for row in found.rows}
-    assert rows["a"].shares["simulated"] is not None and rows["a"].shares["simulated"].value == 0.0
-    assert rows["a"].shares["measured"] is not None and rows["a"].shares["measured"].value == 1.0
-    assert rows["only"].shares["simulated"] is None and rows["only"].rank is None, "it was not asked"
+def test_a_problem_that_was_not_ended_is_behind_all_in_the_median_and_leaves_no_mean() -> None:
+    over = {"first": (0.0, 10.0, 0.0, 0.0), "second": (50.0, 0.0, 100.0, 900.0), "last": (300.0, None, None, 20.0)}
+    rows = {
+        row.strategy: row
+        for row in made(*(one(name, value, f"w{i}") for name, values in over.items() for i, value in enumerate(values)))
+    }
+    assert {name: row.median for name, row in rows.items()} == {"first": 1.0, "second": 1.75, "last": None}
+    assert rows["second"].mean == pytest.approx((1.5 * 2.0 * 10.0) ** 0.25)
+    assert rows["last"].mean is None
+    assert {name: row.ratios[-1] for name, row in rows.items()} == pytest.approx(
+        {"first": 1.1, "second": 10.0, "last": 4.0}
+    )
 
 
-def test_the_scripts_data_has_every_row_and_ends_no_script() -> None:
-    found = made(one("</script>", 0.0, "w", memory="tight"), one("b", None, "w", budget="1 s"))
-    assert "<" not in found.data
-    data = json.loads(found.data)
-    assert [(each["budget"], each["memory"], each["devices"]) for each in data["problems"]] == [
-        ("as run", "tight", 8), ("1 s", "", 8),
-    ]  # fmt: skip
-    assert data["rows"] == [[0, 0, 1.0, 3.0], [1, 1, None, 3.0]]
+def test_who_was_not_asked_a_problem_did_not_end_it() -> None:
+    rows = {row.strategy: row for row in made(one("a", 0.0), one("a", 9.0, "x"), one("b", 0.0))}
+    assert (rows["b"].near, rows["b"].problems, rows["b"].median) == (0.5, 2, None)
 
 
-def test_there_is_no_ranking_where_nothing_ended() -> None:
-    assert ranking([one("a", None)], {"a": 0}) is None
+def test_ties_and_the_best_are_counted() -> None:
+    marks = (TieMark.BEST, TieMark.SAME, TieMark.OPEN, TieMark.UNKNOWN, TieMark.APART)
+    (row,) = made(*(one("a", 0.0, f"w{i}", mark=mark) for i, mark in enumerate(marks)))
+    assert row.tied == 3
+
+
+def test_simulated_and_the_longest_budget_come_first_and_measured_has_no_rank() -> None:
+    found = scores([
+        one("a", 0.0, budget="1 s"), one("a", 9.0, budget="60 s"), one("b", 0.0, backend="measured", machine="n"),
+    ])  # fmt: skip
+    assert list(found) == [("simulated", "60 s"), ("simulated", "1 s"), ("measured", "as run")]
+    assert found["measured", "as run"][0].rank is None
 
 
 @pytest.mark.parametrize(("fills", "word"), [(None, ""), (0.2, "ample"), (0.85, "tight"), (1.5, "short")])

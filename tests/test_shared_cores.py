@@ -21,7 +21,7 @@ from shardbench.report.tables.files import check_tables, write_tables
 from shardbench.report.tables.leaderboard import measured_steps
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.report.tables.text import sections
-from shardbench.studies.files import write_suite_page
+from shardbench.studies.page import write_suite_page
 from shardbench.trials.calibrating import Drift, Drifts
 
 

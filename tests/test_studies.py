@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -16,11 +15,10 @@ from shardbench.base.errors import BadInput
 from shardbench.records import base_record
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
-from shardbench.report.page.study_chart import plot_chart
 from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import Evidence, parse_claims
-from shardbench.studies.files import extras, write_reproduction_page
+from shardbench.studies.page import extras, write_reproduction_page
 from shardbench.studies.regions.region import Knob, region_study
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
@@ -241,6 +239,7 @@ def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> 
     assert "consistent" in text
     claims, study = extras(made, tmp_path)
     assert study.rows == (("1", "counted", "2"), ("2", "counted", "4"), ("4", "counted", "8"))
+    assert [one.title for one in study.figures] == ["Twice a number."]
     assert claims.rows[0][4:8] == ("consistent", "consistent", "about 2 x", "2.00 x (2.00 to 2.00, 3 number)")
 
 
@@ -250,12 +249,14 @@ def test_a_region_has_a_picture_once_enough_points_ran(
     claims = parse_claims(CLAIMS + 'region = { column = "gain_x" }\n', "x")
     made = replace(made, studies=(*made.studies, GROWING), claims=claims)
     monkeypatch.setattr(ledger, "find_reproduction", lambda owner: made)
-    picture = tmp_path / "pictures" / "mine-doubles.svg"
     run(made, tmp_path, quick=True)
-    assert files.write_study_files(made, tmp_path) and not picture.exists()
+    files.write_study_files(made, tmp_path)
+    assert "regions" not in {section.id for section in extras(made, tmp_path)}
     assert pd.read_csv(tmp_path / "tables" / "regions.csv")["points"].tolist() == [4]
     run(made, tmp_path)
-    assert picture in files.write_study_files(made, tmp_path)
+    files.write_study_files(made, tmp_path)
+    (section,) = [section for section in extras(made, tmp_path) if section.id == "regions"]
+    assert [one.title for one in section.figures] == ["mine: doubles"]
     assert pd.read_csv(tmp_path / "tables" / "regions.csv")["deciding"].tolist() == ["size 1.00"]
     assert files.check_study_files(made, tmp_path) == []
 
@@ -323,36 +324,6 @@ def _line(text: str) -> int:
 def test_an_unknown_study_is_refused(made: Reproduction) -> None:
     with pytest.raises(BadInput, match="unknown study of mine 'x'; known: doubling"):
         made.study("x")
-
-
-def test_a_plot_of_a_column_that_is_not_there_is_refused() -> None:
-    with pytest.raises(BadInput, match="no column 'b'"):
-        plot_chart(Plot(title="t", table="t", x="a", y="b"), pd.DataFrame({"a": [1]}))
-
-
-def test_a_plot_has_a_panel_a_facet_and_a_colour_a_series() -> None:
-    chart = plot_chart(
-        Plot(title="t", table="t", x="a", y="b", series="c", facet="d", low="l", high="h"),
-        pd.DataFrame({"a": [1, 2, 1], "b": [1, 2, 3], "c": ["x", "x", "y"], "d": [1, 1, 2], "l": 0.5, "h": [2, 3, 4]}),
-    )
-    assert chart.titles == ("d = 1", "d = 2")
-    assert chart.legend == (("c0 d0", "x"), ("c1 d0", "y"))
-    first, second = chart.drawings
-    # Two points with an interval each, joined; in the other panel one of the second series.
-    assert (first.count("point c0"), first.count("line c0"), first.count("c1 d0")) == (2, 3, 0)
-    assert (second.count("point c1"), second.count("c0 d0")) == (1, 0)
-
-
-def test_bars_stand_over_categories_on_both_sides_of_zero() -> None:
-    frame = pd.DataFrame({"task": ["one", "two"], "gain_pct": [20.0, -5.0], "strategy": ["s", "s"]})
-    plot = Plot(title="t", table="t", x="task", y="gain_pct", series="strategy", bars=True)
-    (drawing,) = plot_chart(plot, frame).drawings
-    heights = [float(h) for h in re.findall(r'<path d="M[\d.]+ [\d.]+h[\d.]+v([\d.]+)h', drawing)]
-    assert len(heights) == 2
-    assert heights[0] / heights[1] == pytest.approx(4.0, rel=0.01)
-    assert ">one</text>" in drawing
-    logged = plot_chart(replace(plot, x="gain_pct", bars=False, log_y=True), frame[:1])
-    assert "log" not in logged.caption
 
 
 def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(

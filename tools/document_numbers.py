@@ -1,6 +1,6 @@
 """Numbers in documents: blocks between two comments, made of committed tables as a ``numbers.toml`` declares.
 
-``python tools/document_numbers.py`` in the repository's root rewrites every block, and the README's picture.
+``python tools/document_numbers.py`` in the repository's root rewrites every block, and the pictures of results.
 """
 
 import argparse
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import altair as alt
 import pandas as pd
 import pydantic
 from pydantic import Field
@@ -20,7 +21,9 @@ from shardbench.base.reading import toml_file
 from shardbench.base.serialise import first_error
 from shardbench.model.table import Name
 from shardbench.records.trial import Backend
-from shardbench.report.page.profile_picture import profile_picture
+from shardbench.report.charts.look import picture
+from shardbench.report.charts.strategies import ranking, rows_of
+from shardbench.report.standing import table_standings
 from shardbench.report.tables.answer import answers_of_table, lines
 from shardbench.report.tables.claim_text import (
     NOT_STATED,
@@ -30,6 +33,9 @@ from shardbench.report.tables.claim_text import (
     summary,
 )
 from shardbench.report.tables.text import significant
+from shardbench.studies.regions.region_picture import region_chart
+from shardbench.studies.reproduction import find_reproduction
+from shardbench.trials.discovery import reproduction_names
 
 FOLDERS = ("baselines", "benchmarks", "docs")
 """Where ``numbers.toml`` files lie, at any depth; ``NAME.numbers.toml`` where a folder has several documents."""
@@ -156,11 +162,38 @@ def rewritten(path: Path, tables: Path) -> tuple[Path, str]:
 
 
 def pictures(tables: Path) -> dict[str, str]:
-    """Return the text of pictures by path below ``results/pictures``: the leaderboard's performance profiles."""
-    return {
-        f"{LEADERBOARD}/profiles.svg": profile_picture(pd.read_csv(path), Backend.SIMULATED.value, EQUAL_EFFORT)
+    """Return pictures by path below ``results/pictures``: the leaderboard's ranking, and the regions of claims."""
+    drawn = {
+        f"{LEADERBOARD}/ranking.svg": ranking_picture(pd.read_csv(path))
         for path in sorted((tables / LEADERBOARD).glob("steps.csv"))
     }
+    for owner in reproduction_names():
+        for claim in find_reproduction(owner).claims:
+            region = claim.region
+            if region is None or not (tables / owner / f"{region.table}.csv").is_file():
+                continue
+            points, knobs = (pd.read_csv(tables / owner / f"{region.table}{end}.csv") for end in ("", "_knobs"))
+            if len(knobs):
+                what = f"Where the claim {claim.name} of {owner} holds: {claim.statement}"
+                drawn[f"{owner}-{claim.name}.svg"] = picture(region_chart(claim, points, knobs), what, width=520)
+    return drawn
+
+
+def ranking_picture(steps: pd.DataFrame) -> str:
+    """Return how far every strategy of the leaderboard's table ``steps`` is from the best, as SVG."""
+    rows = rows_of(table_standings(steps))
+    chart = ranking(alt.InlineData(rows), backend=Backend.SIMULATED.value, budget=EQUAL_EFFORT)
+    mine = [row for row in rows if row["backend"] == Backend.SIMULATED.value and row["budget"] == EQUAL_EFFORT]
+    versions = ", ".join(sorted({f"{version}" for version in steps["version"]}))
+    title = alt.TitleParams(
+        "Median and worst step over the best of each problem",
+        subtitle=[
+            f"simulated; leaderboard version {versions}; {len({row['problem'] for row in mine})} problems (workload x "
+            f"machine); {EQUAL_EFFORT} for learning and planning",
+            "in the order of the share within 5 % of the best; in brackets: problems ended; grey: no competitor",
+        ],
+    )
+    return picture(chart.properties(title=title), str(title.text))
 
 
 def block_text(block: Block, tables: Path) -> str:
@@ -346,7 +379,7 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
         write_atomically(document, text)
         say(f"wrote the numbers of {document.resolve().relative_to(root.resolve())}")
     for name, text in pictures(root / TABLES).items():
-        write_atomically(root / PICTURES / name, text)
+        write_atomically(root / PICTURES / name, text, encoding="utf-8")
         say(f"wrote {PICTURES / name}")
 
 

@@ -82,32 +82,28 @@ function sorting(page) {
   });
 }
 
-function toggles(page) {
+/** Every chart is drawn, says what it is, and fits its place. */
+async function charts(page) {
+  await page.evaluate(async () => {
+    for (const place of document.querySelectorAll(".chart")) {
+      place.scrollIntoView();
+      await new Promise((done) => setTimeout(done, 60));
+    }
+    await new Promise((done) => setTimeout(done, 1500));
+    scrollTo(0, 0);
+  });
   return page.evaluate(() => {
     const faults = [];
-    const boxes = [...document.querySelectorAll("input[data-toggle]")];
-    const marked = [...document.querySelectorAll("[data-s]")];
-    const seen = (one) => getComputedStyle(one).display !== "none";
-    const charts = [...document.querySelectorAll("svg[data-row]")];
-    const heights = () => charts.map((chart) => chart.viewBox.baseVal.height);
-    const before = heights();
-    if (!boxes.length || !marked.length) return ["there is nothing to hide"];
-    boxes[0].click();
-    const hidden = boxes[0].dataset.toggle;
-    for (const one of marked) {
-      if (seen(one) === (one.dataset.s === hidden)) faults.push(`strategy ${hidden} hidden: wrong for ${one.outerHTML.slice(0, 80)}`);
+    // Those that are folded away are drawn when they are seen.
+    const places = [...document.querySelectorAll(".chart")].filter((place) => place.checkVisibility());
+    if (!places.length) faults.push("there is no chart");
+    for (const place of places) {
+      const svg = place.querySelector("svg");
+      const name = place.closest("figure").querySelector("figcaption").textContent.slice(0, 60);
+      const marks = svg ? svg.querySelectorAll(".mark-symbol path, .mark-rule line, .mark-rect path, .mark-line path").length : 0;
+      if (!svg || svg.viewBox.baseVal.height < 40 || !marks) faults.push(`chart "${name}" is not drawn`);
+      else if (!place.querySelector("[aria-label]")) faults.push(`chart "${name}" does not say what it is`);
     }
-    charts.forEach((chart, i) => {
-      const lost = chart.querySelectorAll(`g[data-s="${hidden}"]`).length;
-      const step = (before[i] - heights()[i]) / Number(chart.dataset.row);
-      if (Math.abs(step - lost) > 0.01) faults.push(`${chart.getAttribute("aria-label")}: keeps the gap of a hidden row`);
-    });
-    document.querySelector('button[data-all="0"]').click();
-    if (marked.some(seen)) faults.push("None hides not all");
-    if (document.getElementById("shown").textContent !== "0") faults.push("the count of shown strategies is not 0");
-    document.querySelector('button[data-all="1"]').click();
-    if (!marked.every(seen)) faults.push("All shows not all");
-    if (heights().join() !== before.join()) faults.push("charts do not come back as they were");
     return faults;
   });
 }
@@ -119,7 +115,7 @@ const colours = (page) =>
       const one = document.querySelector(query);
       return one ? getComputedStyle(one)[what] : "none";
     };
-    return [of("body", "backgroundColor"), of("body", "color"), of("svg text", "fill"), of("svg .fill", "fill")];
+    return [of("body", "backgroundColor"), of("body", "color"), of(".chart svg text", "fill")];
   });
 
 const scheme = (page, value) => page.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]);
@@ -217,41 +213,24 @@ async function brief(page) {
   return faults;
 }
 
-/** Filters rank anew, hovering isolates a strategy, and a click keeps it. */
-function ranking(page) {
-  return page.evaluate(() => {
+/** What is chosen changes the charts that know it, and choosing the first again gives them back. */
+function choices(page) {
+  return page.evaluate(async () => {
     const faults = [];
-    const rows = () => [...document.querySelectorAll("#ranked tbody tr")];
-    const read = () => rows().map((row) => row.textContent.replace(/\s+/g, " ").trim());
-    if (!rows().length) return ["there is no ranked table"];
-    const before = read();
-    for (const filter of document.querySelectorAll("select[data-filter]")) {
-      filter.selectedIndex = filter.options.length - 1;
-      filter.dispatchEvent(new Event("change"));
-      if (rows().length !== before.length) faults.push(`filter ${filter.dataset.filter} loses rows`);
-      if (!document.getElementById("counted").textContent.includes("Problems")) faults.push("filters do not say what they leave");
-      filter.selectedIndex = 0;
-      filter.dispatchEvent(new Event("change"));
+    const drawn = () => [...document.querySelectorAll("#ranking svg, #problem svg")].map((svg) => svg.outerHTML).join();
+    const choose = async (select, index) => {
+      select.selectedIndex = index;
+      select.dispatchEvent(new Event("change"));
+      await new Promise((done) => setTimeout(done, 400));
+    };
+    for (const select of document.querySelectorAll("select[data-param]")) {
+      const before = drawn();
+      await choose(select, select.options.length - 1);
+      if (select.options.length > 1 && drawn() === before) faults.push(`choosing a ${select.dataset.param} changes no chart`);
+      const link = document.getElementById("tables");
+      if (link && !document.getElementById(link.hash.slice(1))) faults.push(`${link.hash} leads nowhere`);
+      await choose(select, 0);
     }
-    // What the script ranks is what the page had without it, apart from the order of equals.
-    if (document.querySelector("select[data-filter]")) {
-      const after = read();
-      const changed = before.filter((row) => !after.includes(row));
-      for (const row of changed.slice(0, 3)) faults.push(`the script ranks otherwise: ${row}`);
-    }
-    const row = rows()[0];
-    const others = rows().slice(1);
-    const dim = (one) => Number(getComputedStyle(one).opacity) < 1;
-    row.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
-    if (dim(row) || !others.every(dim)) faults.push("hovering does not isolate a strategy");
-    document.body.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
-    if (rows().some(dim)) faults.push("a strategy stays isolated when the pointer leaves");
-    row.querySelector("button.pick").click();
-    if (dim(row) || !others.every(dim)) faults.push("a click does not keep a strategy");
-    row.querySelector("button.pick").click();
-    document.activeElement.blur();
-    document.body.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
-    if (rows().some(dim)) faults.push("a second click does not let go");
     return faults;
   });
 }
@@ -318,10 +297,10 @@ async function check(browser, path, screenshots) {
   await page.goto(pathToFileURL(path).href, { waitUntil: "load", timeout: 120000 });
   const name = basename(path, ".html");
   if (screenshots) await pictures(page, screenshots, name);
-  faults.push(...(await brief(page)), ...(await ranking(page)));
+  faults.push(...(await brief(page)), ...(await charts(page)), ...(await choices(page)));
   faults.push(...(await anchors(page)));
   await unfold(page);
-  for (const part of [links, raw, themes, widths, sorting, toggles, keyboard, accessible]) faults.push(...(await part(page)));
+  for (const part of [charts, links, raw, themes, widths, sorting, keyboard, accessible]) faults.push(...(await part(page)));
   if (name === "hostile") faults.push(...(await escaped(page)));
   await page.close();
   return faults;

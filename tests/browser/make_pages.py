@@ -7,7 +7,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from shardbench.studies.files import write_reproduction_page, write_suite_page
+from shardbench.studies.page import write_reproduction_page, write_suite_page
 from shardbench.studies.reproduction import find_reproduction
 
 ROOT = Path(__file__).parents[2]

@@ -48,12 +48,10 @@ def report_command(
     if name == PREDICTION:
         return _prediction(results, check=check, as_json=as_json)
     from shardbench.report.tables.files import check_tables, write_tables  # noqa: PLC0415
-    from shardbench.studies.files import (  # noqa: PLC0415
-        check_study_files,
-        write_reproduction_page,
-        write_study_files,
-        write_suite_page,
-    )
+    from shardbench.studies.files import check_study_files, write_study_files  # noqa: PLC0415
+
+    if page:
+        from shardbench.studies.page import write_reproduction_page, write_suite_page  # noqa: PLC0415
 
     suite, reproduction = find_named(name)
     title = suite.name if suite else name

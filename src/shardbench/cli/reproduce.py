@@ -80,12 +80,15 @@ def reproduce_command(
     from shardbench.cli.progress import progress  # noqa: PLC0415
     from shardbench.report.tables.files import write_tables  # noqa: PLC0415
     from shardbench.studies.beside import reuse  # noqa: PLC0415
-    from shardbench.studies.files import write_reproduction_page, write_study_files  # noqa: PLC0415
+    from shardbench.studies.files import write_study_files  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, run_studies  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
     from shardbench.trials.runner import RunOptions, run_suite  # noqa: PLC0415
     from shardbench.trials.suite import load_suite  # noqa: PLC0415
+
+    if page:  # what a page needs is missed before anything runs
+        from shardbench.studies.page import write_reproduction_page  # noqa: PLC0415
 
     if name not in papers():
         refuse_no_paper(name)

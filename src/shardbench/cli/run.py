@@ -81,6 +81,8 @@ def run_suite_command(
     from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
     from shardbench.trials.runner import RunOptions, run_suite  # noqa: PLC0415
 
+    if page:  # what a page needs is missed before anything runs
+        from shardbench.studies.page import write_suite_page  # noqa: PLC0415
     if no_launch and work is None:
         raise BadInput("--no-launch leaves folders for ranks that you start: say where by --work DIR")
     loaded_suite = suite_called(suite) if machine is None else suite_called(suite).on(_anywhere(machine))
@@ -117,8 +119,6 @@ def run_suite_command(
 
     files = write_tables(results, loaded_suite.name)
     if page:
-        from shardbench.studies.files import write_suite_page  # noqa: PLC0415
-
         files.append(write_suite_page(results, loaded_suite.name))
     counts = outcome_counts(records)
     names, beside = options.strategies, _find_on_record(loaded_suite.name, options, records)

@@ -382,6 +382,7 @@ class Group:
             torchrec_ms=row.torchrec_ms,
             plan_s=row.typical(lambda record: record.planned.plan_s if record.planned else None),
             fit_s=row.typical(lambda record: record.planned.fit_s if record.planned else None),
+            bound_ms=row.typical(lambda record: record.step_bound_ms if record.bounded else None),
             record=row.records[0].key,
         )
 

@@ -1,6 +1,5 @@
-"""What studies and claims give: tables as files, and sections of the page; from records only."""
+"""What studies and claims give: tables as files; from records only."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -8,22 +7,11 @@ import pandas as pd
 from shardbench.base.generated import check_files, write_files
 from shardbench.records.store import trial_store
 from shardbench.report.compare.versions import OtherVersions, compare_versions
-from shardbench.report.page.chart import Chart
-from shardbench.report.page.study_chart import plot_chart
-from shardbench.report.page.write import Extra, write_page
-from shardbench.report.standing import states_standings
-from shardbench.report.tables.claim_text import below_statements, claim_row
-from shardbench.report.tables.files import frame_csv, suite_paths, suite_records
-from shardbench.report.tables.text import readable_cell
-from shardbench.studies.ledger import Ledger, check_ledger, ledger, write_ledger
+from shardbench.report.tables.files import frame_csv, suite_paths
+from shardbench.studies.ledger import check_ledger, ledger, write_ledger
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import cell_version
-from shardbench.studies.study_standings import study_standings
-from shardbench.studies.study_tables import recorded_cells, study_tables, tables_by_study
-
-_UNITS = {"_pct": "%", "_ms": "ms", "_cpu_s": "CPU s", "_s": "s", "_bytes": "bytes", "_x": "x"}
-SHOWN_ROWS = 100
-"""Rows of a study's table on the page; the file has all."""
+from shardbench.studies.study_tables import recorded_cells, study_tables
 
 
 def frames(reproduction: Reproduction, results: Path) -> dict[str, pd.DataFrame]:
@@ -58,108 +46,3 @@ def study_versions(reproduction: Reproduction, results: Path) -> OtherVersions:
     """Hold the versions of all studies' cells on record against those that are here."""
     cells = recorded_cells(reproduction, results)
     return compare_versions((record, cell_version(study, record.cell)) for study, record in cells)
-
-
-def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
-    """Write ``<results>/pages/<owner>.html``, claims and studies before the suite's groups, and give its path."""
-    standings, cells = (
-        study_standings(reproduction, results),
-        [record for _, record in recorded_cells(reproduction, results)],
-    )
-    sections = extras(reproduction, results)
-    if standings is not None and not reproduction.claims:
-        # It stands for all systems, so that what their papers claim is told beside it.
-        sections = [*sections, *claims_sections(ledger(results))]
-    return write_page(
-        results,
-        reproduction.owner,
-        standings.trials if standings is not None else trial_store(results, reproduction.owner).read(),
-        extras=sections,
-        environments={record.environment for record in cells},
-        code=study_versions(reproduction, results).lines(),
-        cells=cells,
-        study=standings,
-    )
-
-
-def write_suite_page(results: Path, suite: str) -> Path:
-    """Write ``<results>/pages/<suite>.html``, the ledger of all papers on record before the suite's groups.
-
-    Raises BadInput where the suite has no records.
-    """
-    return write_page(results, suite, suite_records(results, suite), extras=claims_sections(ledger(results)))
-
-
-def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
-    """Sections of the page: claims first, then every study that has rows."""
-    sections = claims_sections(ledger(results, reproduction))
-    for study, tables in tables_by_study(reproduction, results):
-        for name, frame in tables.items():
-            # The page shows standings by problem, and scores as its ranking.
-            if states_standings(frame) or any(map(states_standings, tables.values())):
-                continue
-            note = study.title
-            if len(frame) > SHOWN_ROWS:
-                note += f" The first {SHOWN_ROWS} of {len(frame)} rows; all are in the CSV."
-            sections.append(
-                replace(
-                    _extra(f"Study {name}", note, frame.head(SHOWN_ROWS), name),
-                    charts=tuple(plot_chart(plot, frame) for plot in study.plots if plot.table == name),
-                    csv=f"tables/{reproduction.owner}/{name}.csv",
-                    command=f"shardbench reproduce {reproduction.owner}",
-                )
-            )
-    return sections
-
-
-def claims_sections(paper_ledger: Ledger) -> list[Extra]:
-    """The ledger as the page's first section: answers, numbers, evidence, and a picture of every region."""
-    if not len(paper_ledger.claims):
-        return []
-    note = (
-        "What papers state, and what was found. Direction and magnitude are judged each by itself: 'reproduced' needs "
-        "five independent units and a whole 95 % interval, 'consistent' is the interval of fewer units, or all of "
-        "five or more chosen conditions (whose range is the least and the most). Readings, stand-ins, what is "
-        "second-hand and controls are no statements of a paper. Region: the share of a design over all knobs that no "
-        "source fixes in which the statement holds. '-' under 'the paper says': it gives no number, or none was seen."
-    )
-    rows = [{str(name): value for name, value in row.items()} for row in paper_ledger.rows.to_dict("records")]
-    table = pd.DataFrame([claim_row(row) for row, _ in below_statements(rows)])
-    sections = [replace(_extra("Claims", note, table, "claims"), csv="tables/claims.csv", command="shardbench claims")]
-    if paper_ledger.pictures:
-        titles = tuple(name.removesuffix(".svg") for name in paper_ledger.pictures)
-        pictures = Chart(
-            caption="A mark is a point of the design, drawn over the two knobs that decide most.",
-            drawings=tuple(paper_ledger.pictures.values()),
-            titles=titles,
-            panels=True,
-        )
-        sections.append(
-            Extra(
-                id="regions", title="Where claims hold", note="Shares of each region are in the CSV.", headers=(),
-                rows=(), numeric=(), charts=(pictures,), csv="tables/regions.csv", command="shardbench claims",
-            )
-        )  # fmt: skip
-    return sections
-
-
-def _head(column: str) -> str:
-    """Write a column's name for readers: units apart, words for underscores."""
-    for end, unit in _UNITS.items():
-        if column.endswith(end):
-            return f"{_head(column.removesuffix(end))} ({unit})"
-    return column.replace("_", " ")
-
-
-def _extra(title: str, note: str, frame: pd.DataFrame, name: str) -> Extra:
-    return Extra(
-        id=f"extra-{name}",
-        title=title,
-        note=note,
-        headers=tuple(_head(str(column)) for column in frame.columns),
-        rows=tuple(
-            tuple(readable_cell(str(column), value) for column, value in zip(frame.columns, row))
-            for row in frame.itertuples(index=False)
-        ),
-        numeric=tuple(pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns),
-    )

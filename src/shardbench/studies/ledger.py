@@ -13,12 +13,10 @@ from shardbench.base.generated import check_files, write_files
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import trial_store
 from shardbench.report.groups import current
-from shardbench.report.page.svg.picture import picture_file
 from shardbench.report.prediction.model_error import model_error
 from shardbench.report.tables.files import frame_csv
 from shardbench.studies.claim import BELOW, SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition
-from shardbench.studies.regions.region_picture import region_drawing
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.rules import COLUMNS as RULE_COLUMNS
 from shardbench.studies.rules import rule_row
@@ -35,7 +33,6 @@ REGION_COLUMNS = (
     "paper", "claim", "outcome", "points", "without_a_number", "share_magnitude", "share_direction", "least", "median",
     "most", "unit", "deciding", "q2",
 )  # fmt: skip
-PICTURES = "pictures"
 TELLING_Q2 = 0.25
 """A response surface with a smaller Q2 explains too little for its indices to be read."""
 _SHORT = 10
@@ -44,7 +41,7 @@ _SHORT = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The statements' table, the regions' table, and drawings of regions by the names of their files."""
+    """The statements' table, the regions' table, and the regions that have a picture."""
 
     claims: pd.DataFrame
     """What papers state, one verdict each; and, counted apart, what is second-hand, and our own controls."""
@@ -53,7 +50,8 @@ class Ledger:
     regions: pd.DataFrame
     rules: pd.DataFrame
     """The false-positive rate of the rule behind every verdict."""
-    pictures: Mapping[str, str]
+    pictured: Sequence[tuple[str, Claim, pd.DataFrame, pd.DataFrame]]
+    """Owner, claim, points and knobs of each region that has points enough for a picture."""
 
     @property
     def rows(self) -> pd.DataFrame:
@@ -70,7 +68,7 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
     claims: list[dict[str, object]] = []
     regions: list[dict[str, object]] = []
     rules: list[dict[str, object]] = []
-    pictures: dict[str, str] = {}
+    pictured: list[tuple[str, Claim, pd.DataFrame, pd.DataFrame]] = []
     for reproduction in reproductions:
         records = tuple(current(trial_store(results, reproduction.owner).read()))
         cells = recorded_cells(reproduction, results)
@@ -93,7 +91,7 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
                 regions.append(region)
                 points, knobs = tables[claim.region.table], tables[f"{claim.region.table}_knobs"]
                 if len(knobs):  # too few points, as of a quick run, tell nothing of any knob
-                    pictures[f"{reproduction.owner}-{claim.name}.svg"] = region_drawing(claim, points, knobs)
+                    pictured.append((reproduction.owner, claim, points, knobs))
     everything = pd.DataFrame(claims, columns=list(COLUMNS))
     below = everything["kind"].isin(list(BELOW))
     return Ledger(
@@ -101,7 +99,7 @@ def ledger(results: Path, only: Reproduction | None = None) -> Ledger:
         readings=everything[below],
         rules=pd.DataFrame(rules, columns=list(RULE_COLUMNS)),
         regions=pd.DataFrame(regions, columns=list(REGION_COLUMNS)),
-        pictures=pictures,
+        pictured=pictured,
     )
 
 
@@ -227,16 +225,14 @@ def expected_files(results: Path) -> dict[Path, str]:
     """Make the text of every file that ``shardbench claims`` writes."""
     whole = ledger(results)
     tables = {"claims": whole.claims, "readings": whole.readings, "regions": whole.regions, "claims_rules": whole.rules}
-    files = {results / "tables" / f"{name}.csv": frame_csv(frame) for name, frame in tables.items()}
-    return files | {results / PICTURES / name: picture_file(drawing) for name, drawing in whole.pictures.items()}
+    return {results / "tables" / f"{name}.csv": frame_csv(frame) for name, frame in tables.items()}
 
 
 def write_ledger(results: Path) -> list[Path]:
-    """Write the four tables (``tables/claims.csv`` and those beside it) and the pictures; gives their paths."""
+    """Write the four tables (``tables/claims.csv`` and those beside it); gives their paths."""
     return write_files(expected_files(results))
 
 
 def check_ledger(results: Path) -> list[str]:
     """List files that differ from what the records give, one line each; none is good."""
-    pictures = sorted((results / PICTURES).glob("*.svg"))
-    return check_files(expected_files(results), "shardbench claims", pictures)
+    return check_files(expected_files(results), "shardbench claims")

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from shardbench.records.store import trial_store
+from shardbench.report.charts.study import plot_chart
 from shardbench.report.groups import current
-from shardbench.report.paper.figures import figure_files, table_figure
+from shardbench.report.paper.figures import figure_files
 from shardbench.report.paper.files import commits
 from shardbench.report.paper.latex import LatexTable, slug, table_tex
-from shardbench.report.paper.profiles import profiles_paper
+from shardbench.report.paper.scores import scores_paper
 from shardbench.report.standing import states_standings, table_standings
 from shardbench.report.tables.claim_text import below_statements, ledger_cells
 from shardbench.studies.ledger import ledger
@@ -21,10 +22,7 @@ _SHARES = (0.29, 0.0, 0.19, 0.0, 0.0, 0.0)
 
 
 def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, bytes]:
-    """Files by name: the ledger's part as a table, every plot of every study on record, and profiles of standings.
-
-    Raises BadInput where matplotlib is missing.
-    """
+    """Files by name: the ledger's part as a table, every plot of every study on record, and scores of standings."""
     owner = reproduction.owner
     cells = recorded_cells(reproduction, results)
     trials = current(trial_store(results, owner).read())
@@ -42,11 +40,11 @@ def reproduction_paper(reproduction: Reproduction, results: Path) -> dict[str, b
                 # Rows of other backends are other records', which the study's tables take in.
                 sources = {str(name): f"ShardBench, tables/{owner}/{table}.csv." for name in set(frame["backend"])}
                 sources |= dict.fromkeys(backends, credit)
-                files |= profiles_paper(table_standings(frame), slug(f"{owner} {table}"), sources)
+                files |= scores_paper(table_standings(frame), slug(f"{owner} {table}"), sources)
         for number, plot in enumerate(study.plots, 1):
             image = slug(f"{owner} {plot.table} {number} figure")
             caption = f"{plot.title} {' and '.join(backends).capitalize()}. {credit}"
-            files |= figure_files(table_figure(plot, tables[plot.table]), image, caption)
+            files |= figure_files(plot_chart(plot, tables[plot.table]), image, caption)
     return files
 
 

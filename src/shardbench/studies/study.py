@@ -11,7 +11,7 @@ import pandas as pd
 
 from shardbench.base.errors import BadInput
 from shardbench.records.cell import Cell, CellRecord, Row, Scalar, SeriesRow
-from shardbench.report.page.plot import Plot
+from shardbench.report.plot import Plot
 from shardbench.studies.places import contest_places
 from shardbench.trials.evaluate import Answer, Planner
 

@@ -20,8 +20,6 @@ class RecordLine:
     """One record in words."""
 
     strategy: str
-    number: int
-    """The strategy's on the page."""
     key: str
     seed: int
     repeat: int
@@ -34,9 +32,9 @@ class RecordLine:
     environment: str
 
 
-def record_rows(group: Group, numbers: dict[str, int]) -> list[RecordLine]:
+def record_rows(group: Group) -> list[RecordLine]:
     """Return all records of a group, by strategy, seed and repeat."""
-    return [_record_line(record, row.strategy, numbers[row.strategy]) for row in group.rows for record in row.records]
+    return [_record_line(record, row.strategy) for row in group.rows for record in row.records]
 
 
 def made_by(records: Sequence[BaseRecord]) -> list[str]:
@@ -55,12 +53,11 @@ def made_by(records: Sequence[BaseRecord]) -> list[str]:
     return lines
 
 
-def _record_line(record: Record, strategy: str, number: int) -> RecordLine:
+def _record_line(record: Record, strategy: str) -> RecordLine:
     provenance, spec = record.provenance, record.spec
     steps = record.timing.step_ms if record.timing is not None else ()
     return RecordLine(
         strategy=strategy,
-        number=number,
         key=record.key,
         seed=spec.seed,
         repeat=spec.repeat,

@@ -14,26 +14,28 @@ import jinja2
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import visible
 from shardbench.base.host import Environment, load
-from shardbench.model.strategy import Role
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
+from shardbench.report.charts.look import DARK, LIGHT, compiled, scripts, variables
 from shardbench.report.compare.versions import other_versions
-from shardbench.report.groups import Group, current, groups, ordinary, suite_standings
-from shardbench.report.page.chart import Chart
+from shardbench.report.groups import Group, current, groups, suite_standings
 from shardbench.report.page.explorer import ExploredPlan, explored_plans
-from shardbench.report.page.figures import figures
-from shardbench.report.page.overview import matrix
-from shardbench.report.page.overview_charts import pareto, profiles
-from shardbench.report.page.palette import DARK, LIGHT, colours_style, strategy_look
+from shardbench.report.page.figures import (
+    Figure,
+    Problem,
+    in_script,
+    prediction_figure,
+    problem_figures,
+    ranking_figures,
+    standing_rows,
+)
 from shardbench.report.page.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMERIC, problem_tables
-from shardbench.report.page.profiles import PerformanceProfile, performance_profiles
-from shardbench.report.page.ranking import LARGEST_S, longest_first, ranking
 from shardbench.report.page.record_list import made_by, record_rows
-from shardbench.report.page.svg.picture import charts_style
 from shardbench.report.prediction import judges, trust
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import HEADERS, NOTE, NUMERIC, TITLE, cells, summaries
-from shardbench.report.standing import UNSHARDED, Standing, is_measured
+from shardbench.report.ranking import Score, scores
+from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
     NOTES,
@@ -62,7 +64,7 @@ class Extra:
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
     """True of each column that is aligned to the right."""
-    charts: tuple[Chart, ...] = ()
+    figures: tuple[Figure, ...] = ()
     csv: str = ""
     """The table's file in the results folder; empty where there is none."""
     command: str = ""
@@ -123,28 +125,24 @@ def page(
     grouped = groups(records)
     frames = tables(records)
     standings = suite_standings(grouped) if study is None else list(study.standings)
-    names = {row.strategy for group in grouped for row in group.rows} | {one.strategy for one in standings}
-    numbers = {name: number for number, name in enumerate(sorted(names))}
-    by_budget = _simulated_first(
-        performance_profiles(suite_standings(ordinary(grouped)) if study is None else standings)
-    )
-    # The one plot that is not folded is of what is ranked first.
-    first, rest = dict(list(by_budget.items())[:1]), dict(list(by_budget.items())[1:])
-    profile, plane = profiles(first, numbers), pareto(first, numbers)
-    folded_charts = (profiles(rest, numbers), pareto(by_budget if profile else rest, numbers))
     section_lists = {name: sections(name, frame) for name, frame in frames.items()}
     plans = max(1, PLANS // max(1, len(grouped)))
     group_views = []
     for number, group in enumerate(grouped):
         kept_plans = explored_plans(results, group, plans) if results is not None else ([], 0)
         parts = {name: of_groups[number] for name, of_groups in section_lists.items()}
-        group_views.append({"id": f"group-{number}", **_group(group, parts, numbers, kept_plans)})
+        group_views.append({"id": f"group-{number}", **_group(group, parts, kept_plans)})
 
     def exists(name: str) -> bool:
         """Return True where the results folder has the file: only then is there a link to it."""
         return results is not None and (results / name).is_file()
 
-    style, script = _style(), _file("page.js")
+    style, script = _style(), scripts() + _file("page.js")
+    problems = _problems(grouped) if study is None else _study_problems(standings)
+    overview, choices = ranking_figures(standings)
+    shown, rows = problem_figures(frames if study is None else {}, problems)
+    prediction, rows["prediction"] = _prediction(records)
+    rows["standings"] = standing_rows(problems)
     engine = _engine()
     engine.globals["exists"] = exists
     return visible(engine.get_template("page.html.j2").render(
@@ -152,22 +150,22 @@ def page(
         style=style,
         script=script,
         policy=_policy(style, script),
-        strategies=_strategies(standings, numbers),
-        ranking=ranking(standings, numbers),
-        largest_s=LARGEST_S,
-        matrix=matrix(standings),
+        rows=rows,
+        rankings=_rankings(standings),
+        overview=overview,
+        choices=choices,
+        shown=shown,
+        problems=problems,
         section="group" if study is None else "problem",
-        answer_csv=f"tables/{suite}/throughput.csv" if study is None else study.csv,
+        answer_csv=f"tables/{suite}/{'throughput' if study is None else 'scores'}.csv",
         study=study,
-        first=profile or plane,
-        overview=[chart for chart in folded_charts if chart is not None],
-        problems=[] if study is None else problem_tables(standings, numbers),
+        problem_views=[] if study is None else problem_tables(standings),
         keys={record.key for record in current(records)},
         problem_headers=PROBLEM_HEADERS,
         problem_numeric=PROBLEM_NUMERIC,
         groups=group_views,
         extras=list(extras),
-        prediction=_prediction(records),
+        prediction=prediction,
         titles=TITLES,
         notes=NOTES,
         environments=[(key, _facts(environment)) for key, environment in environments.items()],
@@ -178,10 +176,31 @@ def page(
     ))  # fmt: skip
 
 
-def _simulated_first(
-    by_budget: dict[tuple[str, str], list[PerformanceProfile]],
-) -> dict[tuple[str, str], list[PerformanceProfile]]:
-    return dict(sorted(by_budget.items(), key=lambda item: (is_measured(item[0][0]), longest_first(item[0][1]))))
+def _problems(grouped: Sequence[Group]) -> list[Problem]:
+    return [
+        Problem(
+            title=_title(group),
+            backend=group.condition.backend.value,
+            standings=list(group.standings.values()),
+            ranked=group.compared and group.condition.trains == UNSHARDED,
+        )
+        for group in grouped
+    ]
+
+
+def _study_problems(standings: Sequence[Standing]) -> list[Problem]:
+    return [
+        Problem(title=f"{workload} on {machine}", backend=backend, standings=of_problem)
+        for (workload, machine, backend), of_problem in by_problem(standings).items()
+    ]
+
+
+def _rankings(standings: Sequence[Standing]) -> dict[str, tuple[str, list[Score]]]:
+    """Return by backend its longest budget, and the scores with that; none where nothing ended well."""
+    longest: dict[str, tuple[str, list[Score]]] = {}
+    for (backend, budget), of_budget in scores(standings).items():
+        longest.setdefault(backend, ("" if budget == AS_RUN else budget, of_budget))
+    return longest if any(one.ok for one in standings) else {}
 
 
 def _engine() -> jinja2.Environment:
@@ -196,6 +215,8 @@ def _engine() -> jinja2.Environment:
         "significant": significant,
         "percent": percent,
         "thousands": "{:,}".format,
+        "in_script": in_script,
+        "compiled": compiled,
     }
     return engine
 
@@ -224,25 +245,18 @@ def _policy(style: str, script: str) -> str:
 
 
 def _style() -> str:
-    style = _file("page.css").replace("/* light */", colours_style(LIGHT)).replace("/* dark */", colours_style(DARK))
-    return style + charts_style()
+    style = _file("page.css")
+    return style.replace("/* light */", variables(LIGHT)).replace("/* dark */", variables(DARK))
 
 
-def _strategies(standings: Iterable[Standing], numbers: dict[str, int]) -> list[dict[str, Any]]:
-    """Return what the page can hide, by number."""
-    searches = {one.strategy for one in standings if one.role == Role.SEARCH}
-    return [
-        {"number": number, "name": name, "look": f"mark {strategy_look(name)}", "reference": name in searches}
-        for name, number in numbers.items()
-    ]
-
-
-def _prediction(records: Sequence[Record]) -> list[Extra]:
+def _prediction(records: Sequence[Record]) -> tuple[list[Extra], list[dict[str, Any]]]:
+    """Return what was predicted of measured trials, and the rows of its chart; none where nothing was measured."""
     times, command = points(records), "shardbench report prediction"
+    chart, rows = prediction_figure(times)
     extras = [
         Extra(
             id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=tuple(map(cells, summaries(times))),
-            numeric=NUMERIC, command=command,
+            numeric=NUMERIC, figures=(chart,) if rows else (), command=command,
         ),
         Extra(
             id="judges", title=judges.TITLE, note=judges.NOTE, headers=judges.HEADERS, numeric=judges.NUMERIC,
@@ -253,33 +267,32 @@ def _prediction(records: Sequence[Record]) -> list[Extra]:
             rows=tuple(one.cells() for one in trust.trust_by_machine(times)), command=command,
         ),
     ]  # fmt: skip
-    return [extra for extra in extras if extra.rows]
+    return [extra for extra in extras if extra.rows], rows
 
 
-def _group(
-    group: Group, tables: dict[str, Section], numbers: dict[str, int], plans: tuple[list[ExploredPlan], int]
-) -> dict[str, Any]:
+def _group(group: Group, tables: dict[str, Section], plans: tuple[list[ExploredPlan], int]) -> dict[str, Any]:
     condition = group.condition
     spec = group.rows[0].records[0].spec
     return {
-        "title": f"{condition.title} on {condition.machine}{_trains(group)}",
+        "title": _title(group),
         "backend": condition.backend.value,
         "note": tables["throughput"].note,
         "suite": spec.suite,
-        "charts": figures(group, numbers),
         "sections": tables,
-        "strategies": {
-            row.strategy: {"number": numbers[row.strategy], "key": row.records[0].key} for row in group.rows
-        },
+        "strategies": {row.strategy: row.records[0].key for row in group.rows},
         "plans": plans[0],
         "plans_lost": plans[1],
-        "records": record_rows(group, numbers),
+        "records": record_rows(group),
         "again": f"shardbench run {spec.suite} --backend {condition.backend.value} --strategy NAME --force",
     }
 
 
+def _title(group: Group) -> str:
+    """Return the problem's name, with what is apart of a group that trains another model than all others."""
+    return f"{group.condition.title} on {group.condition.machine}{_trains(group)}"
+
+
 def _trains(group: Group) -> str:
-    """Say what is apart of a group that trains another model than all others; nothing of an ordinary one."""
     if group.condition.trains == UNSHARDED:
         return ""
     every = {r.planned.groups.sync_every for row in group.rows for r in row.records if r.planned and r.planned.groups}

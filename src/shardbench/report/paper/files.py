@@ -10,7 +10,7 @@ from shardbench.records.trial import Backend
 from shardbench.report.groups import Condition, Group, groups, ordinary, suite_standings
 from shardbench.report.paper.figures import figure_files, group_figures
 from shardbench.report.paper.latex import LatexTable, document_tex, slug, table_tex
-from shardbench.report.paper.profiles import HOW, profiles_paper
+from shardbench.report.paper.scores import HOW, scores_paper
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import TITLES, Section, sections, split_by_group
@@ -61,9 +61,9 @@ _WORDS = {
 
 
 def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
-    """Return files by name: tables and figures of every group, performance profiles of every backend.
+    """Return files by name: tables and figures of every group, scores of every backend.
 
-    Raises BadInput where the suite has no records, or matplotlib is missing.
+    Raises BadInput where the suite has no records.
     """
     records = suite_records(results, suite)
     grouped = groups(records)
@@ -82,12 +82,12 @@ def suite_paper(results: Path, suite: str) -> dict[str, bytes]:
         for backend in Backend
         if (groups_of := [group for group in grouped if group.condition.backend is backend])
     }
-    files |= profiles_paper(suite_standings(ordinary(grouped)), slug(suite), sources)
+    files |= scores_paper(suite_standings(ordinary(grouped)), slug(suite), sources)
     for group in grouped:
         stem, made_by = stems[group.condition], commits(_records(group))
-        for name, (caption, figure) in group_figures(group).items():
+        for name, (caption, chart) in group_figures(group).items():
             full_caption = f"{caption} {_problem_text(group)} ShardBench, suite {suite}, records {made_by}."
-            files |= figure_files(figure, f"{stem}-{name}-figure", full_caption)
+            files |= figure_files(chart, f"{stem}-{name}-figure", full_caption)
     return files
 
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardbench.base.generated import ascii_text
+from shardbench.report.charts.look import COLUMN_IN
 
-COLUMN_IN = 3.3
-"""Width of a paper's column, in inches."""
 _COLUMN_PT = COLUMN_IN * 72.27
 _LETTER_PT = 3.6
 """Mean width of a character of \\scriptsize, in points."""

@@ -10,7 +10,7 @@ from shardbench.learned.tasks.pools import TaskRow
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import Cell, SeriesRow, cell_key
 from shardbench.records.store import cell_store
-from shardbench.report.page.plot import Plot
+from shardbench.report.plot import Plot
 from shardbench.studies.contests.contest import contest
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import cell_version

@@ -10,7 +10,7 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.pools import TaskRow
 from shardbench.learned.tasks.task import Task, random_placements
-from shardbench.report.page.plot import Plot
+from shardbench.report.plot import Plot
 from shardbench.studies.contests.contest import SPLITS, judge, learner_of, tasks_of
 from shardbench.studies.contests.contest_study import SEEDS
 from shardbench.studies.study import Row, Study, grid

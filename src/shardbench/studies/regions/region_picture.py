@@ -1,23 +1,24 @@
 """A picture of a region: where a claim holds, over the two knobs that decide most; the same for the same table."""
 
+from typing import Any
+
+import altair as alt
 import pandas as pd
 
-from shardbench.report.page.palette import Look
-from shardbench.report.page.svg.marks import drawing, group, mark, path, text, units
-from shardbench.report.page.svg.plane import Frame
-from shardbench.report.page.svg.scale import Scale, categories
-from shardbench.report.tables.text import significant
+from shardbench.report.charts.look import SERIES
 from shardbench.studies.claim import Claim, Relation
 
-WIDTH, HEIGHT = 520, 400
-_LEFT, _TOP, _RIGHT, _BOTTOM = 70, 80, 20, 46
-_POINTS = {"holds": (Look(0, 0), True), "direction": (Look(1, 0), False)}
-"""Points that are circles: their look, and whether they are filled."""
-_NOT = Look(3, 0)
+_KINDS = {
+    "holds": (SERIES[0], "circle", SERIES[0]),
+    "direction only": (SERIES[1], "circle", "transparent"),
+    "does not hold": (SERIES[3], "cross", SERIES[3]),
+    "no number": (SERIES[7], "stroke", SERIES[7]),
+}
+"""The outline, the form and the filling of a point."""
 
 
-def region_drawing(claim: Claim, points: pd.DataFrame, knobs: pd.DataFrame) -> str:
-    """Draw a mark a point: filled where the statement holds, a ring where only its direction does, a cross where not.
+def region_chart(claim: Claim, points: pd.DataFrame, knobs: pd.DataFrame) -> alt.Chart:
+    """Return a mark a point: filled where the statement holds, a ring where only its direction does, a cross where not.
 
     ``knobs`` is the study's table of knobs, most deciding first; without one for this outcome (too few points with a
     number) the first two knobs of the table are the axes.
@@ -25,57 +26,58 @@ def region_drawing(claim: Claim, points: pd.DataFrame, knobs: pd.DataFrame) -> s
     assert claim.region is not None  # noqa: S101 - the ledger asks for claims with a region only
     own = knobs[knobs["outcome"] == claim.region.column]
     x_name, y_name = list(dict.fromkeys([*own["knob"], *knobs["knob"]]))[:2]
-    frame = Frame(
-        width=WIDTH,
-        height=HEIGHT,
-        x=_scale(knobs, x_name, points, _LEFT, WIDTH - _RIGHT),
-        y=_scale(knobs, y_name, points, HEIGHT - _BOTTOM, _TOP),
-        x_title=x_name.replace("_", " "),
-        y_title=y_name.replace("_", " "),
-    )
-    ratios = pd.to_numeric(points[claim.region.column])
-    marks: list[str] = []
-    full = directed = 0
-    for ratio, x, y in zip(ratios, points[x_name], points[y_name]):
-        at = frame.at(_place(frame.x, x), _place(frame.y, y))
-        if pd.isna(ratio):
-            marks.append(_mark("none", at, "no number"))
-            continue
-        number = claim.scale.in_print(float(ratio))
-        holds, right = claim.holds(number), claim.directed(number)
-        full, directed = full + holds, directed + right
-        kind = "holds" if holds else "direction" if right and claim.relation is not Relation.DIRECTION else "not"
-        marks.append(_mark(kind, at, f"{significant(number)} {claim.unit}"))
-    head = f"{claim.name}: holds at {full} of {int(ratios.notna().sum())} points, its direction at {directed}"
-    body = [text(8, 20, head, kind="head"), _legend(claim), frame.inside("".join(marks))]
-    return drawing(WIDTH, HEIGHT, head, "".join(body))
-
-
-def _scale(knobs: pd.DataFrame, name: str, points: pd.DataFrame, start: float, stop: float) -> Scale:
-    knob = knobs[knobs["knob"] == name].iloc[0]
-    if knob["scale"] == "choice":
-        return categories(sorted(set(map(str, points[name]))), start, stop)
-    return Scale(low=float(knob["low"]), high=float(knob["high"]), start=start, stop=stop, log=knob["scale"] == "log")
-
-
-def _place(scale: Scale, value: object) -> float:
-    """Return a knob's value on its axis: a choice's number, or the value itself."""
-    return float(scale.names.index(str(value))) if scale.names else float(str(value))
-
-
-def _legend(claim: Claim) -> str:
-    entries = [("holds", "holds"), ("direction", "direction only"), ("not", "does not hold"), ("none", "no number")]
+    numbers = pd.to_numeric(points[claim.region.column]).map(lambda ratio: claim.scale.in_print(float(ratio)))
+    rows = pd.DataFrame({"x": points[x_name], "y": points[y_name], "number": numbers})
+    rows["kind"] = [_kind(claim, number) for number in numbers]
+    full = int((rows["kind"] == "holds").sum())
+    directed = sum(claim.directed(number) for number in numbers.dropna())
+    head = f"{claim.name}: holds at {full} of {numbers.notna().sum()} points, its direction at {directed}"
+    kinds = list(_KINDS)
     if claim.relation is Relation.DIRECTION or not claim.has_direction:
-        del entries[1]
-    places = [(_LEFT + 8 + number * 105, *entry) for number, entry in enumerate(entries)]
-    return "".join(_mark(kind, (x, 42), label) + text(x + 10, 46, label) for x, kind, label in places)
+        kinds.remove("direction only")
+
+    def looks(place: int) -> alt.Scale:
+        return alt.Scale(domain=kinds, range=[_KINDS[kind][place] for kind in kinds])
+
+    x, y = ((knobs[knobs["knob"] == name].iloc[0], name) for name in (x_name, y_name))
+    chart: alt.Chart = (
+        alt.Chart(rows, title=head)
+        .mark_point(size=60, strokeWidth=2)
+        .encode(
+            x=alt.X(f"x:{_type(x[0])}", **_axis(*x)),
+            y=alt.Y(f"y:{_type(y[0])}", **_axis(*y)),
+            stroke=alt.Stroke("kind:N", title=None, scale=looks(0)),
+            shape=alt.Shape("kind:N", title=None, scale=looks(1)),
+            fill=alt.Fill("kind:N", title=None, scale=looks(2)),
+            tooltip=[
+                alt.Tooltip("number:Q", title=claim.unit, format=".3"), "kind:N",
+                alt.Tooltip("x:N", title=_words(x[1])), alt.Tooltip("y:N", title=_words(y[1])),
+            ],
+        )
+        .properties(height=300)
+    )  # fmt: skip
+    return chart
 
 
-def _mark(kind: str, at: tuple[float, float], label: str) -> str:
-    x, y = at
-    if kind in _POINTS:
-        look, filled = _POINTS[kind]
-        return group(mark(x, y, 5, look, "point" if filled else "hollow"), words=label)
-    if kind == "not":
-        return group(path(f"M{units(x - 4)} {units(y - 4)}l8 8m0 -8l-8 8", f"line {_NOT}"), words=label)
-    return group(path(f"M{units(x - 4)} {units(y)}h8", "line other"), words=label)
+def _kind(claim: Claim, number: float) -> str:
+    if pd.isna(number):
+        return "no number"
+    if claim.holds(number):
+        return "holds"
+    return "direction only" if claim.directed(number) and claim.relation is not Relation.DIRECTION else "does not hold"
+
+
+def _type(knob: "pd.Series[object]") -> str:
+    return "N" if knob["scale"] == "choice" else "Q"
+
+
+def _axis(knob: "pd.Series[object]", name: str) -> dict[str, Any]:
+    if knob["scale"] == "choice":
+        return {"title": _words(name), "axis": alt.Axis(labelAngle=0)}
+    low, high = float(str(knob["low"])), float(str(knob["high"]))
+    scale = alt.Scale(type="log" if knob["scale"] == "log" else "linear", domain=[low, high], nice=False)
+    return {"title": _words(name), "scale": scale, "axis": alt.Axis(format="~s" if high >= 1e5 else "~g")}
+
+
+def _words(column: str) -> str:
+    return column.replace("_", " ")
