@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,13 +13,14 @@ from memory_peaks import BATCHES, COLUMNS, WORKLOADS, cases, errors, measured, s
 from problems import bags, machine
 from random_plans import random_plans
 
-from shardbench.advice.peak import predicted_peak
+from shardbench.advice.peak import Peak, predicted_peak
 from shardbench.base.errors import Unsupported
+from shardbench.cli.plan import _peak_lines
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.memory.peak import CPU, CUDA, TERMS, Term, worst
 from shardbench.cost.memory.step import peak_memory
 from shardbench.cost.phases import StepPhase
-from shardbench.cost.published.memory import published_plans
+from shardbench.cost.published.memory import tables_of_ranks
 from shardbench.engine.peaks import PeakClock
 from shardbench.model.plan import (
     BatchSchedule,
@@ -211,10 +213,22 @@ def test_row_wise_with_a_hot_owner_does_not_fit_and_column_wise_does():
 
 
 def test_tables_of_published_plans_take_what_is_published_of_each_rank():
-    published = published_plans()
-    for plan in published.plans:
-        assert published.hbm_gib(plan) == pytest.approx(plan.hbm_gib, rel=0.02), plan.point
-    assert len(published.plans) == 2
+    plans = list(tables_of_ranks())
+    assert [plan.point for plan in plans] == ["dlrm4.mi350x.8", "dlrm4.b200.8"]
+    for plan in plans:
+        assert plan.counted == pytest.approx(plan.published, rel=0.02), plan.point
+
+
+def test_an_answer_says_what_the_peak_consists_of_and_where_it_does_not_fit():
+    peak = Peak(
+        device=3, bytes=50 * 2.0**30, device_bytes=40 * 2.0**30, moment="output", fits=False, judged=False,
+        terms_bytes={"tables": 30 * 2.0**30, "vectors": 19.8 * 2.0**30, "dense": 0.2 * 2.0**30},
+    )  # fmt: skip
+    first, second = _peak_lines(SimpleNamespace(peak=peak))
+    assert "device 3 holds 50 of 40 GiB, in output: tables 30, vectors 19.8; judged by no measurement" in first
+    assert second.startswith("  DOES NOT FIT: device 3")
+    assert len(_peak_lines(SimpleNamespace(peak=replace(peak, fits=True, judged=True)))) == 1
+    assert "not predicted" in _peak_lines(SimpleNamespace(peak=None))[0]
 
 
 @pytest.mark.parametrize("name", ["hot replicated, others row-wise", "whole, row-wise and halves, pipelined, fp16"])

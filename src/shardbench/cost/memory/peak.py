@@ -122,11 +122,6 @@ class PeakMemory:
         sizes = self.bytes[self._fullest_moment(rank), :, rank].tolist()
         return {term: size for term, size in zip(TERMS, sizes) if size > 0.0}
 
-    def phases(self) -> dict[StepPhase, Floats]:
-        """Return the most bytes of each rank by phase, [world] each."""
-        held, of = self.bytes.sum(axis=1), np.array(self.moments)
-        return {phase: held[of == phase].max(axis=0) for phase in dict.fromkeys(self.moments)}
-
     def _fullest_moment(self, rank: int) -> int:
         return int(self.bytes[:, :, rank].sum(axis=1).argmax())
 

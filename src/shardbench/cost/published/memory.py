@@ -1,13 +1,13 @@
 """Published plans whose tables' memory is stated rank by rank: what ``memory_bytes`` is held against."""
 
+import json
+from collections.abc import Iterator
 from importlib import resources
-from typing import Annotated
+from typing import NamedTuple
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
 
 from shardbench.base.arrays import Floats
-from shardbench.base.serialise import StrictModel, from_json
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Tier, whole_table
 from shardbench.model.problem import Problem
@@ -20,53 +20,35 @@ MACHINE = "b200-1x8"
 """Any machine of eight devices in one node: only the shape counts."""
 
 
-class PublishedPlan(StrictModel):
-    """Where the tables are, by name, and what each rank then has."""
+class TablesOfRanks(NamedTuple):
+    """HBM that tables take of each rank of a plan, in GiB, [world]."""
 
     point: str
-    columns: dict[str, tuple[int, ...]]
-    """The rank of each of a table's equal column ranges."""
-    whole: dict[str, int]
-    """The rank of each table that is whole."""
-    cache_ratio: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=dict)
-    """The share of rows that a cache has slots for, of tables in host memory."""
-    hbm_gib: tuple[PositiveFloat, ...]
-    """HBM of each rank that tables take."""
+    published: Floats
+    counted: Floats
 
 
-class PublishedPlans(StrictModel):
-    """Plans for one model, fp32 with row-wise Adagrad."""
-
-    source: str
-    dim: PositiveInt
-    rows: dict[str, PositiveInt]
-    plans: tuple[PublishedPlan, ...]
-
-    def hbm_gib(self, published: PublishedPlan) -> Floats:
-        """Return the HBM that our count gives each rank, [world]."""
-        tables = {name: Table(name=name, rows=n, dim=self.dim, pooling=Pooling.NONE) for name, n in self.rows.items()}
-        profiles = tuple(
-            AccessProfile(rows=rows, samples=1, present=0, counts=(), row_counts=()) for rows in self.rows.values()
-        )
-        machine = load_machine(MACHINE)
-        problem = Problem.of(
-            published.point, tuple(tables.values()), profiles, machine, batch_size=machine.topology.world_size,
-            optimizer=Optimizer.ROWWISE_ADAGRAD,
-        )  # fmt: skip
+def tables_of_ranks() -> Iterator[TablesOfRanks]:
+    """Yield what is published of each plan in ``memory.json`` beside what our count gives."""
+    data = json.loads((resources.files(__package__) / "memory.json").read_text())
+    tables = {name: Table(name=name, rows=n, dim=data["dim"], pooling=Pooling.NONE) for name, n in data["rows"].items()}
+    problem = Problem.of(
+        "published",
+        tuple(tables.values()),
+        tuple(AccessProfile(rows=t.rows, samples=1, present=0, counts=(), row_counts=()) for t in tables.values()),
+        load_machine(MACHINE),
+        batch_size=load_machine(MACHINE).topology.world_size,
+        optimizer=Optimizer.ROWWISE_ADAGRAD,
+    )
+    for one in data["plans"]:
         segments = []
-        for name, ranks in published.columns.items():
-            width = self.dim // len(ranks)
-            for start, rank in zip(range(0, self.dim, width), ranks):
-                segments.append(whole_table(tables[name], OnRank(rank=rank), (start, start + width)))
-        for name, rank in published.whole.items():
-            ratio = published.cache_ratio.get(name)
+        for name, ranks in one["columns"].items():
+            width = tables[name].dim // len(ranks)
+            for i, rank in enumerate(ranks):
+                segments.append(whole_table(tables[name], OnRank(rank=rank), (i * width, (i + 1) * width)))
+        for name, rank in one["whole"].items():
+            ratio = one.get("cache_ratio", {}).get(name)
             tier = Tier.HBM if ratio is None else Tier.CACHED
             segments.append(whole_table(tables[name], OnRank(rank=rank, tier=tier, cache_ratio=ratio)))
         plan = Plan(world_size=problem.world_size, segments=tuple(segments))
-        return np.asarray(memory_bytes(plan, problem).hbm / GIB)
-
-
-def published_plans() -> PublishedPlans:
-    """Return the committed plans."""
-    text = (resources.files(__package__) / "memory.json").read_text()
-    return from_json(PublishedPlans, text, "memory.json")
+        yield TablesOfRanks(one["point"], np.array(one["hbm_gib"]), memory_bytes(plan, problem).hbm / GIB)
