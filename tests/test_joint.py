@@ -15,9 +15,9 @@ from shardbench.baselines.joint.expected import as_expected, expected
 from shardbench.baselines.joint.memory import hot_rows
 from shardbench.baselines.joint.menu import BRIEF_MENU, EXCHANGES, LEAN_MENU, Menu
 from shardbench.baselines.joint.pieces import Holders
-from shardbench.baselines.joint.planner import Planner, TablePlaces, WorkLeft
+from shardbench.baselines.joint.planner import Planner, TablePlaces, TimeIsOver, WorkLeft
 from shardbench.baselines.joint.priced import by_table, cheapest, filled
-from shardbench.baselines.joint.relaxation import OptionRelaxation
+from shardbench.baselines.joint.relaxation import Choice, OptionRelaxation
 from shardbench.baselines.joint.robust import (
     PHASES,
     Rating,
@@ -124,7 +124,10 @@ def placed(problem: Problem, name: str = "joint", plan_s: float = 0.5) -> float:
 
 @pytest.mark.parametrize("schedule", StepSchedule)
 @pytest.mark.parametrize(("shape", "device"), [((1, 4), "cpu"), ((1, 4), "cuda"), ((2, 2), "cpu"), ((2, 4), "cuda")])
-def test_no_simple_strategy_is_better(shape: tuple[int, int], device: str, schedule: StepSchedule) -> None:
+def test_no_simple_strategy_is_better(
+    shape: tuple[int, int], device: str, schedule: StepSchedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     rng = np.random.default_rng(0)
     for _ in range(2):
         problem = scheduled(random_problem(rng, *shape), device, schedule)
@@ -349,8 +352,9 @@ def test_improving_never_lengthens_the_step_and_keeps_every_table(shape: tuple[i
         choice = relaxation_of(problem, menu).choices()[-1]
         assert planner.construct(choice.options)
         first = planner.step_ms
-        planner.improve()
-        assert planner.step_ms <= first * (1.0 + 1e-12)
+        steps = [first, *(planner.step_ms for _ in planner.improve()), planner.step_ms]
+        assert steps[:-1] == sorted(steps[:-1], reverse=True)
+        assert steps[-1] == pytest.approx(steps[-2], rel=1e-12)
         validate(Plan(world_size=problem.world_size, segments=planner.segments()), problem, MOVES)
 
 
@@ -366,7 +370,10 @@ def test_lean_menus_are_parts_of_the_full_one_and_moves_are_obeyed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_starts_of_the_lean_menu_are_tried_beside_those_of_the_full_one(seed: int) -> None:
+def test_starts_of_the_lean_menu_are_tried_beside_those_of_the_full_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     problem = random_problem(np.random.default_rng([seed, 7]), 2, 2)
     packed = get_strategy("joint-packed-only")
     lean, both = (packed.plan(problem, Budget(plan_s=plan_s), 0).notes["predicted_ms"] for plan_s in (1e-3, 2.0))
@@ -417,12 +424,21 @@ def test_the_wide_menu_is_tried_where_work_is_left_and_the_better_plan_is_kept(m
     assert estimate(plans[10.0], problem).step_ms < estimate(plans[1e-4], problem).step_ms
 
 
-def test_after_the_deadline_the_relaxation_gives_what_it_has() -> None:
+def test_after_the_deadline_nothing_goes_on_where_there_is_a_plan() -> None:
     problem, menu, _ = planner_of(5)
-    relaxation = relaxation_of(problem, menu)
-    late, whole = relaxation.choices(deadline=0.0), relaxation.choices()
-    assert len(late) == 1 and whole[0].ms <= late[0].ms
-    assert (menu.contributions.table[late[0].options] == np.arange(len(problem.tables))).all()
+    work = WorkLeft(nominal_s=3.0, deadline=-1.0)
+    late = OptionRelaxation(menu, relaxation_of(problem, menu).room, on_choice=work.check_clock)
+    whole = relaxation_of(problem, menu).choices()
+    assert all(map(Choice.same, late.choices(), whole))
+    work.may_stop = True
+    hot = [None] * len(problem.tables)
+    with pytest.raises(TimeIsOver):
+        late.choices()
+    with pytest.raises(TimeIsOver):
+        Menu(problem, hot, MOVES, on_table=work.check_clock)
+    with pytest.raises(TimeIsOver):
+        Planner(problem, menu, work).construct(whole[0].options)
+    assert work.ended_by == "clock"
 
 
 def test_the_clock_is_a_safety_net_and_the_plan_says_when_it_was_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,8 @@ and a limit on lumps, every table takes the option of least sum that the kinds a
 limits are searched.
 """
 
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,16 +40,22 @@ class Choice:
 class OptionRelaxation:
     """Chooses options for the tables of a menu."""
 
-    def __init__(self, menu: Menu, room: float, *, plain: bool = False) -> None:
-        """``plain`` takes all phases to follow one another, whatever the schedule hides."""
+    def __init__(
+        self, menu: Menu, room: float, *, plain: bool = False, on_choice: Callable[[], None] = lambda: None
+    ) -> None:
+        """``plain`` takes all phases to follow one another, whatever the schedule hides.
+
+        ``on_choice`` is called before every choice, and may raise what ends them.
+        """
         self.menu, self.parts = menu, menu.contributions
         self.room = room
         """Bytes of HBM of all devices together."""
-        self._state, self._plain = PlanState(menu.problem), plain
+        self._state, self._plain, self._on_choice = PlanState(menu.problem), plain, on_choice
         self._launch_ms = 1e3 * menu.problem.machine.constants.backward_launch_s
         self._columns = by_table(self.parts.table)
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
+        self._links: Floats = np.ascontiguousarray(self.parts.links)
         self._alone_ms = self.parts.kernels.sum(axis=1) + self.parts.alike
         self._latencies: dict[bytes, tuple[float, float]] = {}
 
@@ -59,26 +64,17 @@ class OptionRelaxation:
         """True where some phases may go on beside others."""
         return not self._plain and (self._state.overlap.hides or self._state.overlap.pipelined)
 
-    def choices(self, deadline: float = np.inf) -> list[Choice]:
-        """Return options for all tables under each limit on lumps, most promising first; none where no kinds serve all.
-
-        After the deadline (of the monotonic clock) no further limit is tried.
-        """
-        choices = list[Choice]()
-        for lump in self.menu.extent.lumps:
-            if choices and time.monotonic() > deadline:
-                break
-            choice = self._best_kinds(lump, deadline)
-            if choice is not None:
-                choices.append(choice)
-        choices.sort(key=lambda choice: choice.ms)
+    def choices(self) -> list[Choice]:
+        """Return options for all tables under each limit on lumps, most promising first; none if no kinds serve all."""
+        best = (self._best_kinds(lump) for lump in self.menu.extent.lumps)
+        choices = sorted((choice for choice in best if choice is not None), key=lambda choice: choice.ms)
         different: list[Choice] = []
         for choice in choices:
             if not any(map(choice.same, different)):
                 different.append(choice)
         return different
 
-    def _best_kinds(self, lump: float, deadline: float) -> Choice | None:
+    def _best_kinds(self, lump: float) -> Choice | None:
         """Search the best set of kinds: one of the starts, then kinds put in or left out while the step shrinks."""
         choices = [
             (choice, allowed) for allowed in self.starts(lump) if (choice := self.choose(allowed, lump)) is not None
@@ -90,8 +86,6 @@ class OptionRelaxation:
         while better:
             better = False
             for other in self._neighbours(allowed):
-                if time.monotonic() > deadline:
-                    break
                 choice = self.choose(other, lump)
                 if choice is not None and choice.ms < best.ms * (1.0 - 1e-9):
                     best, allowed, better = choice, other, True
@@ -120,6 +114,7 @@ class OptionRelaxation:
 
     def choose(self, allowed: Bools, lump: float) -> Choice | None:
         """Return the options of least sum that need only ``allowed`` kinds; None where a table has no such option."""
+        self._on_choice()
         usable: Bools = ~np.logical_or.reduce(self._needs[~allowed], axis=0)
         if not usable[self._columns].any(axis=0).all():
             return None
@@ -129,7 +124,7 @@ class OptionRelaxation:
         exposed = np.ones(5)
         for _ in range(ROUNDS):
             price = np.stack([1.0 - across, across], axis=1) * (EXCHANGES * exposed)[:, None]
-            cost = self._alone_ms + np.tensordot(self.parts.links, price, axes=2)
+            cost = self._alone_ms + np.tensordot(self._links, price, axes=2)
             options = self._cheapest_within(usable, cost, lump)
             choice = Choice(self._step_ms(options), options)
             if best is None or choice.ms < best.ms:

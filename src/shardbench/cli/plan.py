@@ -95,11 +95,12 @@ def plan_command(
     """Find the fastest plan for your tables on your machine.
 
     It asks several strategies and says whose plan is best, how fast it is predicted to be, how sure that is, and how
-    far it is from the proven bound. With --race it runs the plans and says which is measured best. Exits with 1 where
-    no strategy has a plan.
+    far it is from the proven bound. Ctrl-C answers with the best plan so far. With --race it runs the plans and says
+    which is measured best. Exits with 1 where no strategy has a plan.
     """
     from shardbench.advice.best_plan import best_plan, default_strategies  # noqa: PLC0415
     from shardbench.advice.race_entry import entrants  # noqa: PLC0415
+    from shardbench.cli.progress import BestSoFar  # noqa: PLC0415
     from shardbench.cli.race import RaceRequest, check_options  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
@@ -126,9 +127,11 @@ def plan_command(
         "schedule": schedule,
     }
     yours = plan_for(built_workload.tables, on.topology.world_size) if plan_for is not None else None
-    search = best_plan(
-        built_workload, on, strategies, constraints=limits, budget_s=budget, seed=seed, against=yours, **training
-    )
+    with BestSoFar(budget) as on_step:
+        search = best_plan(
+            built_workload, on, strategies, constraints=limits, budget_s=budget, seed=seed, on_step=on_step,
+            against=yours, **training,
+        )  # fmt: skip
     if racing is not None and search.candidates:
         return racing.run(search, built_workload, strategies, training, constraints=limits, budget_s=budget, seed=seed)
     if search.best is not None and out is not None:
@@ -198,6 +201,8 @@ def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, o
         answer += [*_best_lines(search.best, problem, limits), ""]
     else:
         answer += ["no strategy has a plan", ""]
+    if search.interrupted:
+        answer += [*_wrapped("stopped before the time was up: this is the best so far"), ""]
     if search.hurried:
         answer += [*_wrapped(search.hurried), ""]
     answer.append(f"asked for {search.asked_s:.1f} s, with {budget_s:g} s to plan:")
@@ -306,6 +311,7 @@ def _data(search: "PlanSearch", out: Path | None) -> dict[str, Any]:
         "asked_s": search.asked_s,
         "phases_s": search.phases_s,
         "hurried": search.hurried,
+        "interrupted": search.interrupted,
         "took_s": search.took_s,
         "file": str(out) if out is not None and best is not None else None,
     }

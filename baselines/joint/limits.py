@@ -1,0 +1,73 @@
+"""The forms that a user's constraints leave to a table: options that break one are not on the menu."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shardbench.model.constraints import BY_FREQUENCY, NODE_COPIES, Constraints, types_of
+from shardbench.model.plan import OnRank, Segment, Tier, tier_of
+from shardbench.model.table import Table
+
+from .pieces import Holders, PieceCut
+
+TYPES = {
+    Holders.RANK: "table_wise",
+    Holders.NODE: "table_row_wise",
+    Holders.WORLD: "row_wise",
+    Holders.COPIES: "data_parallel",
+}
+"""The sharding type of a table that is whole in one scope."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The types and the kinds of memory that tables may have, by name; any for a table that is not named."""
+
+    types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    tiers: Mapping[str, frozenset[Tier]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, constraints: Constraints) -> "Limits":
+        """Return what constraints say of each table alone."""
+        types = {name: frozenset(types_of(one)) for name, one in constraints.sharding_types.items()}
+        return cls(types, {name: frozenset(one) for name, one in constraints.tiers.items()})
+
+    def name(self, table: Table) -> bool:
+        """Tell whether there are limits for a table."""
+        return table.name in self.types or table.name in self.tiers
+
+    def allow(self, table: Table, cuts: Sequence[PieceCut], shards: int = 1) -> bool:
+        """Tell whether a table may be in these pieces, the last of which stands for so many column ranges."""
+        types, tiers = self.types.get(table.name), self.tiers.get(table.name)
+        if tiers is not None and not tiers.issuperset(cut.tier for cut in cuts):
+            return False
+        return types is None or _type_of(table, cuts, shards) in types
+
+    def allow_whole(self, segment: Segment) -> bool:
+        """Tell whether a table may be whole on the device or dealt over the devices of its one segment."""
+        kind = TYPES[Holders.RANK if isinstance(segment.placement, OnRank) else Holders.WORLD]
+        tiers = self.tiers.get(segment.table, Tier)
+        return kind in self.types.get(segment.table, {kind}) and tier_of(segment.placement) in tiers
+
+    def may_cut(self, table: Table) -> bool:
+        """Tell whether a table's rows may be in both kinds of memory."""
+        types, tiers = self.types.get(table.name), self.tiers.get(table.name)
+        return (types is None or BY_FREQUENCY in types) and (tiers is None or tiers >= {Tier.HBM, Tier.UVM})
+
+    def may_be_in(self, table: Table, tier: Tier) -> bool:
+        """Tell whether a table's rows may be in one kind of memory."""
+        return tier in self.tiers.get(table.name, Tier)
+
+
+ANY_FORM = Limits()
+"""No limits."""
+
+
+def _type_of(table: Table, cuts: Sequence[PieceCut], shards: int) -> str:
+    """Return the type as ``sharding_type`` names it."""
+    if any(cut.scope is Holders.NODES for cut in cuts):
+        return NODE_COPIES
+    if any(cut.stop - cut.start < table.rows for cut in cuts):
+        return BY_FREQUENCY
+    if shards > 1:
+        return "column_wise" if cuts[-1].scope is Holders.RANK else "grid_shard"
+    return TYPES[cuts[-1].scope]
