@@ -33,7 +33,8 @@ def hot_rows(
     """
     room = FULL * share * problem.world_size * problem.topology.hbm_bytes
     sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.float64)
-    if sizes.sum() <= room or problem.topology.uvm_bytes == 0 or Move.UVM not in moves:
+    fits = sizes.sum() <= room and all(limits.may_be_in(table, Tier.HBM) for table in problem.tables)
+    if fits or problem.topology.uvm_bytes == 0 or Move.UVM not in moves:
         return [None] * len(problem.tables)
     rows, table, cost = _cuts(problem, limits, on_table, split=Move.ROWS in moves)
     each = np.array([problem.weight_bytes(table) / table.rows for table in problem.tables])

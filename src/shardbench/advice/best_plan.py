@@ -48,8 +48,10 @@ COUNTED_SHARE, COUNTED_S = 0.1, 1.0
 """Most of the budget that counting plans and their bound on a test batch may nominally take, and what it may of any."""
 COUNT_S = 6e-7
 """Nominal seconds of that by lookup of the batch."""
+ASKED_S = 1.0
+"""Seconds after the budget until which strategies are asked."""
 SPILL, SPILL_S = 0.15, 1.8
-"""Share of the budget, and seconds, that judging, comparing and bounding may add."""
+"""Share of the budget, and seconds, after which nothing is compared or bounded any more."""
 TIE = 0.01
 """A plan may be predicted this much longer and yet be the answer, where it is simpler and not told apart."""
 
@@ -180,7 +182,7 @@ def best_plan(
     limits = constraints or Constraints()
     limits.check_names(workload.tables)
     start = time.perf_counter()
-    clock, later = Clock(start + budget_s), Clock(start + (1.0 + SPILL) * budget_s + SPILL_S)
+    clock, later = Clock(start + budget_s + ASKED_S), Clock(start + (1.0 + SPILL) * budget_s + SPILL_S)
     training = {"precision": precision, "optimizer": optimizer, "exchange": exchange, "schedule": schedule}
     unasked = _problem(workload, tuple(map(_unknown, workload.tables)), machine, strategies, training)
     room_for = limits.applied(unasked)
