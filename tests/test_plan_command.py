@@ -22,11 +22,11 @@ from shardbench.cost.collectives import EXCHANGES
 from shardbench.model.constraints import Constraints
 from shardbench.model.machine import Trust
 from shardbench.model.machine_file import load_machine
-from shardbench.model.plan import OnRank, Plan, whole_table, whole_tables
+from shardbench.model.plan import OnRank, Plan, Tier, row_ranges, whole_table, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Improvement, Move, Strategy
 from shardbench.trials.discovery import get_strategy
-from shardbench.trials.simulate import CountedQuestion
+from shardbench.trials.simulate import CountedQuestion, ExpectedQuestion
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.trace import Bags
@@ -331,6 +331,18 @@ def test_with_many_tables_the_budget_bounds_everything(monkeypatch: pytest.Monke
     assert found.best is not None
     assert (found.best.bound_ms, found.best.band_ms) == (None, None)
     assert "no time left" in found.best.unbounded
+
+
+def test_rows_that_no_profile_saw_are_expected_to_be_asked_for() -> None:
+    workload = described(tables=[{"name": "a", "rows": 1_000_000, "alpha": 0.5}]).quicker(64)
+    machine = load_machine("a100-40gb-2x8")
+    problem = Problem.of("w", workload.tables, workload.profiles, machine, batch_size=64)
+    (table,), (profile,) = problem.tables, problem.profiles
+    assert profile.unseen_share > 0.5
+    ends = (profile.seen_rows, OnRank(rank=0)), (table.rows, OnRank(rank=0, tier=Tier.UVM))
+    judged = ExpectedQuestion(problem, DrawnBatches(workload), workload.dense)
+    plan = Plan(world_size=16, segments=row_ranges(table, *ends))
+    assert judged.judge(plan).off_hbm_share == pytest.approx(profile.unseen_share, rel=0.05)
 
 
 def test_more_than_all_memory_is_said_before_anything_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:

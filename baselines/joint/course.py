@@ -8,13 +8,13 @@ from functools import cached_property
 from itertools import product
 
 from shardbench.base.errors import Infeasible
+from shardbench.model.expected import as_expected
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import StepSchedule
 from shardbench.model.validate import has_room, memory_text
 
-from .expected import as_expected
 from .first import FirstPlan, first_plan
 from .limits import ANY_FORM, Limits
 from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, WIDE_MENU, Extent
