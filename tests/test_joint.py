@@ -12,7 +12,7 @@ from problems import RandomWorkload, machine, without_placing
 
 from shardbench.base.errors import Infeasible
 from shardbench.baselines.joint import relaxation
-from shardbench.baselines.joint.limits import Limits
+from shardbench.baselines.joint.limits import type_of
 from shardbench.baselines.joint.memory import hot_rows
 from shardbench.baselines.joint.menu import BRIEF_MENU, EXCHANGES, LEAN_MENU, Menu
 from shardbench.baselines.joint.pieces import Holders
@@ -693,10 +693,7 @@ def test_an_options_type_is_that_of_its_segments(seed: int) -> None:
         kind = sharding_type(segments, table, problem.topology)
         # A world of one node is the node, and of one device the device.
         kinds = {"row_wise", "table_row_wise"} if kind in ("row_wise", "table_row_wise") else {kind}
-        allowed = [one for one in TYPES if Limits({table.name: frozenset({one})}).allow(
-            table, menu.cuts_of(option), chosen.shards
-        )]  # fmt: skip
-        assert len(allowed) == 1 and allowed[0] in kinds, (kind, allowed)
+        assert type_of(table, menu.cuts_of(option), chosen.shards) in kinds
 
 
 @pytest.mark.parametrize("seed", range(6))

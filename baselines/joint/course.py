@@ -79,7 +79,7 @@ class Course:
         # Limits that are kept come before time.
         best_key = first_key = (math.inf, math.inf)
         if first is not None:
-            best_key = first_key = first.broken(self._limits), first.whole_ms(problem)
+            best_key = first_key = first.broken(self._limits, problem), first.whole_ms(problem)
         try:
             for search, extents in searches:
                 for form in search.run(extents):

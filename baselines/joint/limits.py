@@ -1,10 +1,10 @@
 """The forms that a user's constraints leave to a table: options that break one are not on the menu."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardbench.model.constraints import BY_FREQUENCY, NODE_COPIES, Constraints, types_of
-from shardbench.model.plan import OnRank, Segment, Tier, tier_of
+from shardbench.model.plan import Tier
 from shardbench.model.table import Table
 
 from .pieces import Holders, PieceCut
@@ -35,18 +35,13 @@ class Limits:
         """Tell whether there are limits for a table."""
         return table.name in self.types or table.name in self.tiers
 
-    def allow(self, table: Table, cuts: Sequence[PieceCut], shards: int = 1) -> bool:
-        """Tell whether a table may be in these pieces, the last of which stands for so many column ranges."""
-        types, tiers = self.types.get(table.name), self.tiers.get(table.name)
-        if tiers is not None and not tiers.issuperset(cut.tier for cut in cuts):
-            return False
-        return types is None or _type_of(table, cuts, shards) in types
+    def allow(self, table: Table, kind: str, tiers: Iterable[str]) -> bool:
+        """Tell whether a table may have this type, and its rows be in these kinds of memory."""
+        return kind in self.types.get(table.name, {kind}) and set(tiers) <= set(self.tiers.get(table.name, Tier))
 
-    def allow_whole(self, segment: Segment) -> bool:
-        """Tell whether a table may be whole on the device or dealt over the devices of its one segment."""
-        kind = TYPES[Holders.RANK if isinstance(segment.placement, OnRank) else Holders.WORLD]
-        tiers = self.tiers.get(segment.table, Tier)
-        return kind in self.types.get(segment.table, {kind}) and tier_of(segment.placement) in tiers
+    def allow_cuts(self, table: Table, cuts: Sequence[PieceCut], shards: int = 1) -> bool:
+        """Tell whether a table may be in these pieces, the last of which stands for so many column ranges."""
+        return self.allow(table, type_of(table, cuts, shards), {cut.tier for cut in cuts})
 
     def may_cut(self, table: Table) -> bool:
         """Tell whether a table's rows may be in both kinds of memory."""
@@ -59,10 +54,10 @@ class Limits:
 
 
 ANY_FORM = Limits()
-"""No limits."""
+"""Limits that every form keeps."""
 
 
-def _type_of(table: Table, cuts: Sequence[PieceCut], shards: int) -> str:
+def type_of(table: Table, cuts: Sequence[PieceCut], shards: int) -> str:
     """Return the type as ``sharding_type`` names it."""
     if any(cut.scope is Holders.NODES for cut in cuts):
         return NODE_COPIES

@@ -111,7 +111,8 @@ class Menu:
             on_table()
             options = self._options(index)
             if limits.name(table):
-                options = [one for one in options if limits.allow(table, self._cuts_in(one), one.shards)] or options
+                allowed = [one for one in options if limits.allow_cuts(table, self._cuts_in(one), one.shards)]
+                options = allowed or options
             self.options += options
         self.counted: CountedPieces = self.counter.count(self._cuts, on_table)
         self.groups = Groups(self._pieces_of, self.counted, self.counter)

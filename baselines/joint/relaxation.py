@@ -10,6 +10,7 @@ limits are searched.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,17 @@ from .state import PlanState
 
 ROUNDS = 3
 """How often the means, to which the limits are relative, are computed afresh."""
+
+
+class Totals(NamedTuple):
+    """What chosen options add up to."""
+
+    kernels: Floats
+    """Milliseconds forward and backward, in the mean over the devices, [2]."""
+    links: Floats
+    """Milliseconds of exchanges by link, [5, 2]."""
+    largest: Floats
+    """Milliseconds of each phase on the device with the largest part, [4]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +70,7 @@ class OptionRelaxation:
         self._links: Floats = np.ascontiguousarray(self.parts.links)
         self._alone_ms = self.parts.kernels.sum(axis=1) + self.parts.alike
         self._latencies: dict[bytes, tuple[float, float]] = {}
+        self._last: tuple[Ints, Totals] | None = None
 
     @property
     def hides(self) -> bool:
@@ -129,7 +142,7 @@ class OptionRelaxation:
             choice = Choice(self._step_ms(options), options)
             if best is None or choice.ms < best.ms:
                 best = choice
-            links = self.parts.links[options].sum(axis=0)
+            links = self._totals(options).links.copy()
             # All copies are reduced together.
             links[3:] = links[3:].sum(axis=0)
             waited, now_exposed = (links[:, 1] >= links[:, 0]).astype(np.float64), self._exposure(options)
@@ -150,7 +163,7 @@ class OptionRelaxation:
 
     def _exchanges_ms(self, options: Ints) -> tuple[Floats, float]:
         """Return what all lookups, vectors, sums and copies' gradients take, [4], and those of replicas alone."""
-        links = self.parts.links[options].sum(axis=0)
+        links = self._totals(options).links
         together = np.concatenate([links[:3], links[3:].sum(axis=0, keepdims=True)])
         return EXCHANGES[:4] * together.max(axis=1), float(links[3].max())
 
@@ -158,7 +171,7 @@ class OptionRelaxation:
         """Return what of the gradients' all-reduce and what of the lookups goes on beside the phases of options."""
         if self._plain:
             return 0.0, 0.0
-        overlap, largest = self._state.overlap, self.parts.largest[options].max(axis=0)
+        overlap, largest = self._state.overlap, self._totals(options).largest
         forward, backward, received, output = np.maximum(self.phases_ms(options), largest)
         backward, output = backward + self._launch_ms, output + self._calls_ms(options)[1]
         exchanged, replicas = self._exchanges_ms(options)
@@ -189,8 +202,15 @@ class OptionRelaxation:
 
     def phases_ms(self, options: Ints) -> Floats:
         """Return mean milliseconds over the devices of forward, backward, lookups and vectors, [4]."""
-        exchanged = self.parts.links[options].sum(axis=0).max(axis=1)
-        return np.concatenate([self.parts.kernels[options].sum(axis=0), exchanged[:2]])
+        totals = self._totals(options)
+        return np.concatenate([totals.kernels, totals.links.max(axis=1)[:2]])
+
+    def _totals(self, options: Ints) -> Totals:
+        """Return what options add up to, which is asked several times of the same ones."""
+        if self._last is None or self._last[0] is not options:
+            kernels, links = self.parts.kernels[options].sum(axis=0), self.parts.links[options].sum(axis=0)
+            self._last = options, Totals(kernels, links, self.parts.largest[options].max(axis=0))
+        return self._last[1]
 
     def _smallest(self, usable: Bools) -> Bools:
         """Return True for each table's options whose largest parts are smallest, [options]."""
@@ -204,8 +224,7 @@ class OptionRelaxation:
 
     def _step_ms(self, options: Ints) -> float:
         exchanged, _ = self._exchanges_ms(options)
-        largest = self.parts.largest[options].max(axis=0)
-        waited = float(np.maximum(self.phases_ms(options), largest) @ WEIGHTS)
+        waited = float(np.maximum(self.phases_ms(options), self._totals(options).largest) @ WEIGHTS)
         waited += float(exchanged[2:].sum() + self.parts.alike[options].sum()) - sum(self._hidden_ms(options))
         return waited + self._calls_ms(options)[0]
 

@@ -72,11 +72,10 @@ class SeenPlan:
 
     def broken(self, limits: Limits) -> int:
         """Return the number of tables that are in a form that limits do not allow."""
-        tables = self.state.problem.tables
+        tables, menu = self.state.problem.tables, self.menu
+        limited = [(tables[at], placed.option) for at, placed in self.placed.items() if limits.name(tables[at])]
         return sum(
-            not limits.allow(tables[table], self.menu.cuts_of(placed.option), self.menu.options[placed.option].shards)
-            for table, placed in self.placed.items()
-            if limits.name(tables[table])
+            not limits.allow_cuts(table, menu.cuts_of(option), menu.options[option].shards) for table, option in limited
         )
 
     def _pieces(self) -> Iterator[tuple[int, TablePiece, slice]]:

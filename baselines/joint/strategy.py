@@ -1,5 +1,6 @@
 """The planner as a strategy, and its variants."""
 
+from collections import deque
 from collections.abc import Iterator
 from copy import copy
 from functools import partial
@@ -49,7 +50,7 @@ class Joint(Strategy):
         Raises Infeasible where no start fits.
         """
         course = self._course(problem, budget)
-        *_, found = course.run()
+        (found,) = deque(course.run(), maxlen=1)
         return tuple(course.finished(found, number) for number in range(min(most, len(found.forms))))
 
     def improvements(self, problem: Problem, budget: Budget, seed: int) -> Iterator[Improvement]:

@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 FLOOR_S = 0.05
 """Least share of a strategy, whatever others took: most plan 200 tables in less."""
+OTHERS_SHARE = 0.15
+"""Share of the budget, at its end, that those with ever better plans leave to the others in any case."""
 SLACK = 2.0
 """Times its share after which a plan is late: a strategy's own clock is coarse where its share is short."""
 YOURS = "yours"
@@ -85,9 +87,12 @@ class Clock:
         """Return the seconds until then; none after an interruption."""
         return 0.0 if self.interrupted else self.stop_at - time.perf_counter()
 
-    def call(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` gives; raises TimeoutError where that takes too long or somebody interrupts."""
-        left_s = self.left_s
+    def call(self, call: Callable[[], T], before_s: float = 0.0) -> T:
+        """Return what ``call`` gives; raises TimeoutError where that takes too long or somebody interrupts.
+
+        It must be done so many seconds ``before_s`` the moment.
+        """
+        left_s = self.left_s - before_s
         if left_s <= 0.0:
             raise TimeoutError
         try:
@@ -104,8 +109,11 @@ class Clock:
 class Anytime(StandIn):
     """A strategy that answers with the best plan that it has come to when its time is up."""
 
-    def __init__(self, inner: Strategy, clock: Clock, on_step: Callable[[str, Improvement], None]) -> None:
-        self.inner, self._clock, self._on_step = inner, clock, on_step
+    def __init__(
+        self, inner: Strategy, clock: Clock, before_s: float, on_step: Callable[[str, Improvement], None]
+    ) -> None:
+        """Its time is up so many seconds ``before_s`` the clock's end."""
+        self.inner, self._clock, self._before_s, self._on_step = inner, clock, before_s, on_step
         self.name, self.moves = inner.name, inner.moves
         self.sees, self.requires = inner.sees, inner.requires  # type: ignore[misc]
         self.stand_for(inner)
@@ -117,7 +125,7 @@ class Anytime(StandIn):
     def under(self, constraints: Constraints) -> Strategy:
         """Return the strategy under constraints, with the same time."""
         inner = self.inner.under(constraints)
-        return self if inner is self.inner else Anytime(inner, self._clock, self._on_step)
+        return self if inner is self.inner else Anytime(inner, self._clock, self._before_s, self._on_step)
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the best plan so far; the first one is waited for. Raises Infeasible where there is none."""
@@ -131,7 +139,7 @@ class Anytime(StandIn):
                 self._on_step(self.name, latest)
 
         with suppress(TimeoutError):
-            self._clock.call(improve)
+            self._clock.call(improve, self._before_s)
         return latest.make_plan()
 
 
@@ -149,7 +157,7 @@ class Asking:
     budget_s: float
     seed: int
     clock: Clock = field(default_factory=Clock)
-    """Until when they are asked, once there is a plan."""
+    """The moment until which they are asked, once there is a plan."""
     on_tried: Callable[[Attempt], None] = lambda attempt: None
     on_step: Callable[[str, Improvement], None] = lambda name, improvement: None
     """Hears of every plan that is better than the strategy's last one."""
@@ -192,7 +200,9 @@ class Asking:
         first = [strategy for strategy in strategies if improves(strategy)]
         cheap = sorted((s for s in strategies if s not in first), key=lambda strategy: len(strategy.moves))
         for strategy in first:
-            self._ask(Anytime(strategy, self.clock, self.on_step), self.budget_s / len(first))
+            # The same whether others are asked or not: they take nothing from its plan.
+            before_s = OTHERS_SHARE * self.budget_s
+            self._ask(Anytime(strategy, self.clock, before_s, self.on_step), self.budget_s / len(first))
         for number, strategy in enumerate(cheap):
             left_s = min(self.clock.left_s, self.budget_s)
             self._ask(strategy, max(left_s / (len(cheap) - number), FLOOR_S))

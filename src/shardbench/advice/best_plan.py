@@ -44,10 +44,12 @@ LEAST_SAMPLES = 64
 """Samples of the quickest profiles."""
 SURVEYED = 16
 """Tables, spread over all, that tell how many lookups a sample has."""
-COUNTED_SHARE, COUNTED_S = 0.1, 1.0
+COUNTED_SHARE, COUNTED_S = 0.15, 1.5
 """Most of the budget that counting plans and their bound on a test batch may nominally take, and what it may of any."""
-COUNT_S = 6e-7
+COUNT_S = 3e-7
 """Nominal seconds of that by lookup of the batch."""
+MOST_COUNTED = 1 << 25
+"""Lookups of a batch that is counted, whatever the budget is: they take about 1 GiB."""
 ASKED_S = 1.0
 """Seconds after the budget until which strategies are asked."""
 SPILL, SPILL_S = 0.15, 1.8
@@ -196,7 +198,8 @@ def best_plan(
         profiled_workload = _profiled(workload, budget_s)
         problem = _problem(workload, profiled_workload.profiles, machine, strategies, training)
     lookups = problem.batch_size * sum(profile.mean_pooling for profile in problem.profiles)
-    is_counted = COUNT_S * lookups <= max(COUNTED_SHARE * budget_s, COUNTED_S) and profiled_workload is workload
+    is_quick = COUNT_S * lookups <= max(COUNTED_SHARE * budget_s, COUNTED_S)
+    is_counted = is_quick and lookups <= MOST_COUNTED and profiled_workload is workload
     kind = CountedQuestion if is_counted else ExpectedQuestion
     question = kind(limits.applied(problem), DrawnBatches(workload), workload.dense)
     asking = Asking(question, constraints, budget_s, seed, clock, on_step=on_step)
@@ -319,7 +322,7 @@ def _hurried_words(workload: Workload, profiled_workload: Workload, *, is_counte
         return ""
     few = f"profiles are of {profiled_workload.profile_samples} samples, not of {workload.profile_samples}, and "
     fewer = few if profiled_workload is not workload else ""
-    return f"in so short a time {fewer}plans are judged by what profiles let expect, not on a test batch"
+    return f"for want of time or memory {fewer}plans are judged by what profiles let expect, not on a test batch"
 
 
 def _draws(
