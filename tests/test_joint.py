@@ -693,7 +693,7 @@ def test_an_options_type_is_that_of_its_segments(seed: int) -> None:
         kind = sharding_type(segments, table, problem.topology)
         # A world of one node is the node, and of one device the device.
         kinds = {"row_wise", "table_row_wise"} if kind in ("row_wise", "table_row_wise") else {kind}
-        assert type_of(table, menu.cuts_of(option), chosen.shards) in kinds
+        assert type_of(table, menu.cuts_of(chosen), chosen.shards) in kinds
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -706,7 +706,7 @@ def test_constraints_that_allow_the_best_plan_have_the_best_plan(seed: int, monk
     kinds = {t.name: sharding_type(free.by_table()[t.name], t, problem.topology) for t in problem.tables}
     more = {name: (kind, *rng.choice(TYPES, 2).tolist()) for name, kind in kinds.items()}
     constraints = Constraints(sharding_types=more)
-    kept = strategy.under(constraints).plan(problem, budget, 0)
+    kept = strategy.under({name: frozenset(one) for name, one in more.items()}, {}).plan(problem, budget, 0)
     constraints.check(kept, problem)
     assert estimate(kept, as_expected(problem)).step_ms <= estimate(free, as_expected(problem)).step_ms * (1.0 + 1e-9)
 
@@ -720,5 +720,7 @@ def test_types_and_memories_of_the_menu_alone_are_those_of_the_constraints() -> 
         sharding_types={names[0]: ("row_wise",), names[1]: ("table_row_wise", "data_parallel")},
         tiers={names[-1]: (Tier.UVM,)},
     )
-    plan = Joint().under(asked).plan(problem, Budget(plan_s=2.0), 0)
+    types = {name: frozenset(one) for name, one in asked.sharding_types.items()}
+    tiers = {name: frozenset(one) for name, one in asked.tiers.items()}
+    plan = Joint().under(types, tiers).plan(problem, Budget(plan_s=2.0), 0)
     asked.check(plan, problem)

@@ -264,6 +264,7 @@ def test_who_overruns_leaves_the_others_their_time(monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("asked_here")
 def test_who_is_stopped_answers_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardbench.advice.best_plan.ASKED_S", 0.0)
+    monkeypatch.setattr("shardbench.advice.asking.OTHERS_SHARE", 0.0)
     machine, endless = load_machine("a100-40gb-2x8"), Growing("endless", DEVICE_MOVES, 600.0)
     steps: list[float] = []
     other = Slow("other", frozenset({Move.TABLE}))

@@ -79,24 +79,27 @@ class Course:
         # Limits that are kept come before time.
         best_key = first_key = (math.inf, math.inf)
         if first is not None:
-            best_key = first_key = first.broken(self._limits, problem), first.whole_ms(problem)
+            best_key = first_key = self._broken(first), first.whole_ms(problem)
         try:
             for search, extents in searches:
                 for form in search.run(extents):
-                    key = (form.broken(self._limits), nominal.with_sums(form.state).whole_ms)
+                    key = (self._broken(form), nominal.with_sums(form.state).whole_ms)
                     if key < best_key:
                         best_key = key
                         yield Found(forms=[form], step_ms=key[1], first_ms=searches[0][0].first_ms)
         except Infeasible:
             if first is None:
                 raise
-        seen = [form for search, _ in searches for form in search.seen if form.broken(self._limits) <= best_key[0]]
+        seen = [form for search, _ in searches for form in search.seen if self._broken(form) <= best_key[0]]
         pool = pooled(problem, seen) if seen else []
         forms: list[FirstPlan | SeenPlan] = [*ranked(problem, pool, self._rating, self._plan_s, self._deadline)]
         if first is not None and best_key == first_key:
             forms.insert(0, first)
         search = searches[0][0]
         yield Found(forms=forms, step_ms=best_key[1], first_ms=search.first_ms, ended_by=search.ended_by)
+
+    def _broken(self, form: FirstPlan | SeenPlan) -> int:
+        return 0 if self._limits == ANY_FORM else form.broken(self._limits, self._problem)
 
     def _searches(self, problem: Problem, *, has_plan: bool) -> list[tuple[Search, list[Extent]]]:
         """Return the searches, each with a share of the work, and the extents of their menus."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shardbench.model.constraints import BY_FREQUENCY, NODE_COPIES, Constraints, types_of
+from shardbench.model.constraints import BY_FREQUENCY, NODE_COPIES
 from shardbench.model.plan import Tier
 from shardbench.model.table import Table
 
@@ -24,12 +24,6 @@ class Limits:
 
     types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     tiers: Mapping[str, frozenset[Tier]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, constraints: Constraints) -> "Limits":
-        """Return what constraints say of each table alone."""
-        types = {name: frozenset(types_of(one)) for name, one in constraints.sharding_types.items()}
-        return cls(types, {name: frozenset(one) for name, one in constraints.tiers.items()})
 
     def name(self, table: Table) -> bool:
         """Tell whether there are limits for a table."""

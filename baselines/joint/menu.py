@@ -111,7 +111,7 @@ class Menu:
             on_table()
             options = self._options(index)
             if limits.name(table):
-                allowed = [one for one in options if limits.allow_cuts(table, self._cuts_in(one), one.shards)]
+                allowed = [one for one in options if limits.allow_cuts(table, self.cuts_of(one), one.shards)]
                 options = allowed or options
             self.options += options
         self.counted: CountedPieces = self.counter.count(self._cuts, on_table)
@@ -129,9 +129,9 @@ class Menu:
             self._forms[option] = tuple(pieces)
         return self._forms[option]
 
-    def cuts_of(self, option: int) -> list[PieceCut]:
+    def cuts_of(self, option: Option) -> list[PieceCut]:
         """Return the pieces of an option before they are counted, of alike column ranges the first alone."""
-        return self._cuts_in(self.options[option])
+        return [self._cuts[piece] for group in option.groups for piece in self._pieces_of[group]]
 
     def pieces(self, group: int, shard: int = 0) -> tuple[TablePiece, ...]:
         """Return the pieces of a group, in so many of its column ranges from the first."""
@@ -154,9 +154,6 @@ class Menu:
             self._group_at[pieces] = len(self._pieces_of)
             self._pieces_of.append(pieces)
         return self._group_at[pieces]
-
-    def _cuts_in(self, option: Option) -> list[PieceCut]:
-        return [self._cuts[piece] for group in option.groups for piece in self._pieces_of[group]]
 
     def _options(self, index: int) -> list[Option]:
         """Return all options of a table, the whole table on one device first."""

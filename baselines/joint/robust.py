@@ -70,12 +70,14 @@ class SeenPlan:
         """Milliseconds of the step that the search predicted, without the dense model."""
         return self.state.times().step_ms
 
-    def broken(self, limits: Limits) -> int:
+    def broken(self, limits: Limits, problem: Problem) -> int:
         """Return the number of tables that are in a form that limits do not allow."""
-        tables, menu = self.state.problem.tables, self.menu
-        limited = [(tables[at], placed.option) for at, placed in self.placed.items() if limits.name(tables[at])]
+        menu = self.menu
+        options = [(problem.tables[at], menu.options[placed.option]) for at, placed in self.placed.items()]
         return sum(
-            not limits.allow_cuts(table, menu.cuts_of(option), menu.options[option].shards) for table, option in limited
+            not limits.allow_cuts(table, menu.cuts_of(option), option.shards)
+            for table, option in options
+            if limits.name(table)
         )
 
     def _pieces(self) -> Iterator[tuple[int, TablePiece, slice]]:

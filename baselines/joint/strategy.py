@@ -1,13 +1,12 @@
 """The planner as a strategy, and its variants."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from functools import partial
 from typing import ClassVar
 
-from shardbench.model.constraints import Constraints
-from shardbench.model.plan import Plan
+from shardbench.model.plan import Plan, Tier
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Improvement, Move, Role, Strategy
 
@@ -29,10 +28,10 @@ class Joint(Strategy):
     limits: Limits = ANY_FORM
     """The forms that tables may have."""
 
-    def under(self, constraints: Constraints) -> "Joint":
-        """Return the same planner with the types and memories that constraints allow each table on its menu alone."""
+    def under(self, types: Mapping[str, frozenset[str]], tiers: Mapping[str, frozenset[Tier]]) -> "Joint":
+        """Return the same planner with these types and kinds of memory alone on the tables' menu."""
         limited = copy(self)
-        limited.limits = Limits.of(constraints)
+        limited.limits = Limits(types, tiers)
         return limited
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:

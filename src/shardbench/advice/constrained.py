@@ -48,7 +48,9 @@ class Constrained(StandIn):
     """
 
     def __init__(self, inner: Strategy, constraints: Constraints) -> None:
-        self.inner, self.constraints = inner.under(constraints), constraints
+        types = {name: frozenset(types_of(one)) for name, one in constraints.sharding_types.items()}
+        tiers = {name: frozenset(one) for name, one in constraints.tiers.items()}
+        self.inner, self.constraints = inner.under(types, tiers), constraints
         self._keeps_types = self.inner is not inner
         self.name = inner.name
         self.moves = inner.moves | TABLE_MOVES | _tier_moves(constraints)

@@ -2,20 +2,17 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.serialise import STRICT
-from shardbench.model.plan import Plan
+from shardbench.model.plan import Plan, Tier
 from shardbench.model.problem import Problem, Sees
-
-if TYPE_CHECKING:
-    from shardbench.model.constraints import Constraints
 
 
 class Move(StrEnum):
@@ -119,6 +116,9 @@ class Strategy(ABC):
         plan = self.plan(problem, budget, seed)
         yield Improvement(step_ms=math.nan, make_plan=lambda: plan)
 
-    def under(self, constraints: "Constraints") -> "Strategy":
-        """Return a strategy that plans for what constraints leave; itself by default: others mend what it plans."""
+    def under(self, types: Mapping[str, frozenset[str]], tiers: Mapping[str, frozenset[Tier]]) -> "Strategy":
+        """Return a strategy that gives tables, by name, only these sharding types and kinds of memory.
+
+        Itself by default: others mend what it plans.
+        """
         return self
