@@ -108,7 +108,7 @@ def _packed(
             fits = (room >= needs[:, None]).all(axis=0)
             if not (fits.all() if dealt else fits.any()):
                 continue
-            rank = int(np.where(fits, -room.sum(axis=0) if by_room else placed_ms, np.inf).argmin())
+            rank = int(np.where(fits, -room[0] if by_room else placed_ms, np.inf).argmin())
             at = slice(None) if dealt else slice(rank, rank + 1)
             room[:, at] -= needs[:, None]
             placed_ms[at] += work_ms[index] / (problem.world_size if dealt else 1)
