@@ -36,7 +36,7 @@ from shardbench.workloads.workload import Workload
 
 COMPARED = 5
 """Best plans that are told apart from the best one."""
-PROFILES_SHARE, PROFILES_S = 0.2, 1.0
+PROFILES_SHARE, PROFILES_S = 0.15, 1.0
 """Most of the budget that profiles may nominally take, and what they may take of any."""
 LOOKUP_S, TABLE_S = 2.5e-8, 1.5e-4
 """Nominal seconds of a profile, by lookup and by table."""

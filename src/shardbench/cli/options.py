@@ -149,7 +149,7 @@ class Asking:
 def grouped(command: Callable[..., int]) -> Callable[..., int]:
     """Give Typer a command whose parameters that are dataclasses of options are single options there."""
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, type[Any]] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     single = list[Parameter]()
     for parameter in signature(command).parameters.values():
         kind = groups.get(parameter.name)
