@@ -42,7 +42,7 @@ def problem(hbm: int = 1 << 22) -> Problem:
 
 def planned(strategy: str, constraints: Constraints, asked: Problem) -> Plan | Failure:
     question = RulesOnly(constraints.applied(asked))
-    made = evaluate_under(constraints, question, get_strategy(strategy), Budget(plan_s=5.0), 0, slack=1.0)
+    made = evaluate_under(constraints, question, get_strategy(strategy), Budget(plan_s=5.0), 0, slack=9.0)
     return made if isinstance(made, Failure) else made.plan
 
 

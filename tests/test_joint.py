@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine, without_placing
 
+from shardbench.base.errors import Infeasible
 from shardbench.baselines.joint import relaxation
-from shardbench.baselines.joint.expected import as_expected, expected
+from shardbench.baselines.joint.limits import type_of
 from shardbench.baselines.joint.memory import hot_rows
 from shardbench.baselines.joint.menu import BRIEF_MENU, EXCHANGES, LEAN_MENU, Menu
 from shardbench.baselines.joint.pieces import Holders
-from shardbench.baselines.joint.planner import Planner, TablePlaces, WorkLeft
+from shardbench.baselines.joint.planner import Planner, TablePlaces, TimeIsOver, WorkLeft
 from shardbench.baselines.joint.priced import by_table, cheapest, filled
-from shardbench.baselines.joint.relaxation import OptionRelaxation
+from shardbench.baselines.joint.relaxation import Choice, OptionRelaxation
 from shardbench.baselines.joint.robust import (
     PHASES,
     Rating,
@@ -37,9 +38,11 @@ from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import expect
 from shardbench.cost.uncertainty import deviations
 from shardbench.cost.uncertainty import drawn_machines as judging_machines
+from shardbench.model.constraints import TYPES, Constraints, sharding_type
+from shardbench.model.expected import as_expected, expected
 from shardbench.model.machine import NcclConstants, Trust
 from shardbench.model.machine_file import load_machine, uncertain
-from shardbench.model.plan import Plan, Replicated, Segment
+from shardbench.model.plan import Plan, Replicated, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import Precision, StepSchedule
@@ -47,6 +50,13 @@ from shardbench.model.validate import memory_bytes, validate
 from shardbench.trials.discovery import get_strategy
 from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
+
+
+@pytest.fixture(autouse=True)
+def _stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let counted work alone end a search: with short budgets a busy machine's clock would."""
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+
 
 MOVES = get_strategy("joint").moves
 SHAPES = ((1, 4), (2, 2), (3, 4), (1, 1), (4, 1))
@@ -349,8 +359,9 @@ def test_improving_never_lengthens_the_step_and_keeps_every_table(shape: tuple[i
         choice = relaxation_of(problem, menu).choices()[-1]
         assert planner.construct(choice.options)
         first = planner.step_ms
-        planner.improve()
-        assert planner.step_ms <= first * (1.0 + 1e-12)
+        steps = [first, *(planner.step_ms for _ in planner.improve()), planner.step_ms]
+        assert steps[:-1] == sorted(steps[:-1], reverse=True)
+        assert steps[-1] == pytest.approx(steps[-2], rel=1e-12)
         validate(Plan(world_size=problem.world_size, segments=planner.segments()), problem, MOVES)
 
 
@@ -417,18 +428,26 @@ def test_the_wide_menu_is_tried_where_work_is_left_and_the_better_plan_is_kept(m
     assert estimate(plans[10.0], problem).step_ms < estimate(plans[1e-4], problem).step_ms
 
 
-def test_after_the_deadline_the_relaxation_gives_what_it_has() -> None:
+def test_after_the_deadline_nothing_goes_on_where_there_is_a_plan() -> None:
     problem, menu, _ = planner_of(5)
-    relaxation = relaxation_of(problem, menu)
-    late, whole = relaxation.choices(deadline=0.0), relaxation.choices()
-    assert len(late) == 1 and whole[0].ms <= late[0].ms
-    assert (menu.contributions.table[late[0].options] == np.arange(len(problem.tables))).all()
+    work = WorkLeft(nominal_s=3.0, deadline=-1.0)
+    late = OptionRelaxation(menu, relaxation_of(problem, menu).room, on_choice=work.check_clock)
+    whole = relaxation_of(problem, menu).choices()
+    assert all(map(Choice.same, late.choices(), whole))
+    work.may_stop = True
+    hot = [None] * len(problem.tables)
+    with pytest.raises(TimeIsOver):
+        late.choices()
+    with pytest.raises(TimeIsOver):
+        Menu(problem, hot, MOVES, on_table=work.check_clock)
+    with pytest.raises(TimeIsOver):
+        Planner(problem, menu, work).construct(whole[0].options)
+    assert work.ended_by == "clock"
 
 
 def test_the_clock_is_a_safety_net_and_the_plan_says_when_it_was_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, _, _ = planner_of(1)
     strategy, budget = get_strategy("joint"), Budget(plan_s=1.0)
-    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     plan = strategy.plan(problem, budget, 0)
     assert plan.notes["ended_by"] in ("finished", "work")
     monkeypatch.setattr(time, "monotonic", count(step=1e-6).__next__)
@@ -571,7 +590,7 @@ def test_of_two_plans_the_one_of_fewer_calls_is_taken_where_latencies_may_be_lon
         assert ranked(problem, pool, by, 10.0, float("inf")) == pool[::-1]
         # Too little time to draw, no time left, and nothing known of the errors.
         assert ranked(problem, pool, by, 0.01, float("inf")) == pool
-        assert ranked(problem, pool, by, 10.0, 0.0) == pool
+        assert ranked(problem, pool, by, 10.0, -1.0) == pool
         known = replace(problem, machine=replace(problem.machine, errors={}))
         assert ranked(known, pool, by, 10.0, float("inf")) == pool
 
@@ -597,8 +616,7 @@ def test_ties_go_to_the_plan_of_fewer_calls_and_then_of_fewer_segments() -> None
     assert first([1.0, 1.004], [(6, 3), (5, 9)], pair_error=1.0001) == 0
 
 
-def test_runners_up_are_other_valid_plans_and_the_first_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+def test_runners_up_are_other_valid_plans_and_the_first_is_the_plan() -> None:
     problem = RandomWorkload([(9000 * (1 + n), 8 << n % 3) for n in range(6)], 240).problem(machine(2, 2))
     problem = unsure(problem)
     for name in ("joint", "joint-nominal"):
@@ -614,9 +632,89 @@ def test_runners_up_are_other_valid_plans_and_the_first_is_the_plan(monkeypatch:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_machine_that_states_no_errors_has_the_nominal_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+def test_a_machine_that_states_no_errors_has_the_nominal_plan(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), 1, 4)
     names = ("joint", "joint-nominal", "joint-p90")
     plans = [get_strategy(name).plan(problem, Budget(plan_s=0.2), 0) for name in names]
     assert plans == plans[:1] * len(names)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stopped_anywhere_it_has_a_valid_plan_and_a_later_one_is_never_worse(seed: int) -> None:
+    problem = random_problem(np.random.default_rng(seed), *((1, 4), (2, 2), (3, 4), (4, 1))[seed])
+    if seed == 2:
+        sizes = sum(map(problem.weight_bytes, problem.tables))
+        topology = replace(problem.topology, hbm_bytes=sizes // 20, uvm_bytes=sizes)
+        problem = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
+    if seed == 1:
+        problem = scheduled(problem, "cuda", StepSchedule.PIPELINED)
+    strategy, budget, steps = get_strategy("joint-nominal"), Budget(plan_s=0.3), list[float]()
+    for improvement in strategy.improvements(problem, budget, 0):
+        plan = improvement.make_plan()
+        validate(plan, problem, strategy.moves)
+        steps.append(estimate(plan, as_expected(problem)).step_ms)
+        assert np.isnan(improvement.step_ms) or improvement.step_ms == pytest.approx(steps[-1], rel=1e-9)
+    assert len(steps) > 2
+    assert all(after <= before * (1.0 + 1e-12) for before, after in zip(steps, steps[1:]))
+    assert plan == strategy.plan(problem, budget, 0)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    problem = RandomWorkload([(4000, 16), (3000, 16)], 256).problem(machine(1, 2, hbm=3502 * 64, uvm=0))
+    with pytest.raises(Infeasible, match="no start fits"):
+        get_strategy("joint-whole-tables").plan(problem, Budget(plan_s=0.2), 0)
+    validate(Joint().plan(problem, Budget(plan_s=0.2), 0), problem, Joint.moves)
+    small = replace(problem, topology=replace(problem.topology, hbm_bytes=3499 * 64))
+    with pytest.raises(Infeasible, match="all memory together is too small: tables need 448000 bytes"):
+        Joint().plan(small, Budget(plan_s=0.2), 0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_options_type_is_that_of_its_segments(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, *SHAPES[seed % len(SHAPES)])
+    menu, world = some_menu(problem, rng), range(problem.world_size)
+    for option in range(0, len(menu.options), 7):
+        chosen, planner = menu.options[option], Planner(problem, menu, WorkLeft(1.0, np.inf))
+        table = problem.tables[chosen.table]
+        places = planner.rate([option])[0][1]
+        if places is None:
+            continue
+        segments = [
+            piece.segment(table, world[planner.state.ranks(piece, place)])
+            for group, place in zip(menu.form(option), places.places)
+            for piece in group
+        ]
+        kind = sharding_type(segments, table, problem.topology)
+        # A world of one node is the node, and of one device the device.
+        kinds = {"row_wise", "table_row_wise"} if kind in ("row_wise", "table_row_wise") else {kind}
+        assert type_of(table, menu.cuts_of(chosen), chosen.shards) in kinds
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_constraints_that_allow_the_best_plan_have_the_best_plan(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, *SHAPES[seed % 3])
+    strategy, budget = get_strategy("joint-nominal"), Budget(plan_s=4.0)
+    free = strategy.plan(problem, budget, 0)
+    kinds = {t.name: sharding_type(free.by_table()[t.name], t, problem.topology) for t in problem.tables}
+    more = {name: (kind, *rng.choice(TYPES, 2).tolist()) for name, kind in kinds.items()}
+    constraints = Constraints(sharding_types=more)
+    kept = strategy.under({name: frozenset(one) for name, one in more.items()}, {}).plan(problem, budget, 0)
+    constraints.check(kept, problem)
+    assert estimate(kept, as_expected(problem)).step_ms <= estimate(free, as_expected(problem)).step_ms * (1.0 + 1e-9)
+
+
+def test_types_and_memories_of_the_menu_alone_are_those_of_the_constraints() -> None:
+    problem = random_problem(np.random.default_rng(8), 2, 2)
+    topology = replace(problem.topology, uvm_bytes=10**9)
+    problem = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
+    names = [table.name for table in problem.tables]
+    asked = Constraints(
+        sharding_types={names[0]: ("row_wise",), names[1]: ("table_row_wise", "data_parallel")},
+        tiers={names[-1]: (Tier.UVM,)},
+    )
+    types = {name: frozenset(one) for name, one in asked.sharding_types.items()}
+    tiers = {name: frozenset(one) for name, one in asked.tiers.items()}
+    plan = Joint().under(types, tiers).plan(problem, Budget(plan_s=2.0), 0)
+    asked.check(plan, problem)

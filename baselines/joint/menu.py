@@ -1,6 +1,6 @@
 """The forms that each table may have, all counted at once, and what each adds to the phases of a step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from shardbench.model.validate import COLUMN_MULTIPLE
 
 from .groups import Groups
 from .kernels import NUMBERS
+from .limits import ANY_FORM, Limits
 from .links import Links
 from .pieces import CountedPieces, Counter, Form, Holders, PieceCut, TablePiece
 
@@ -89,20 +90,34 @@ class Menu:
         moves: frozenset[Move],
         extent: Extent = FULL_MENU,
         seen_rows: Sequence[int] | None = None,
+        *,
+        limits: Limits = ANY_FORM,
+        on_table: Callable[[], None] = lambda: None,
     ) -> None:
-        """``seen_rows`` says how many rows of each table the train split saw; None stands for the profiles' numbers."""
+        """``seen_rows`` says how many rows of each table the train split saw; None stands for the profiles' numbers.
+
+        ``limits`` say which forms a table may have; one that may have none of the menu's has them all, as whoever set
+        the limits places it anew. ``on_table`` is called before each table is looked at, and may raise what ends that.
+        """
         self.problem, self.hot_rows, self.moves, self.extent = problem, hot_rows, moves, extent
         self.counter, self.links = Counter(problem), Links(problem)
         self._seen = seen_rows or [profile.seen_rows for profile in problem.profiles]
         self._cuts: list[PieceCut] = []
         self._at: dict[PieceCut, int] = {}
         self._group_at: dict[tuple[int, ...], int] = {}
-        self.options = [option for index in range(len(problem.tables)) for option in self._options(index)]
-        self.counted: CountedPieces = self.counter.count(self._cuts)
-        self.groups = Groups(list(self._group_at), self.counted, self.counter)
+        self._pieces_of: list[tuple[int, ...]] = []
+        self.options: list[Option] = []
+        for index, table in enumerate(problem.tables):
+            on_table()
+            options = self._options(index)
+            if limits.name(table):
+                allowed = [one for one in options if limits.allow_cuts(table, self.cuts_of(one), one.shards)]
+                options = allowed or options
+            self.options += options
+        self.counted: CountedPieces = self.counter.count(self._cuts, on_table)
+        self.groups = Groups(self._pieces_of, self.counted, self.counter)
         self.first = np.searchsorted([option.table for option in self.options], np.arange(len(problem.tables) + 1))
         self._forms: dict[int, Form] = {}
-        self._pieces_of = list(self._group_at)
 
     def form(self, option: int) -> Form:
         """Return the pieces of an option, which are made once."""
@@ -113,6 +128,10 @@ class Menu:
                 pieces += [self.pieces(group, shard) for shard in range(shards)]
             self._forms[option] = tuple(pieces)
         return self._forms[option]
+
+    def cuts_of(self, option: Option) -> list[PieceCut]:
+        """Return the pieces of an option before they are counted, of alike column ranges the first alone."""
+        return [self._cuts[piece] for group in option.groups for piece in self._pieces_of[group]]
 
     def pieces(self, group: int, shard: int = 0) -> tuple[TablePiece, ...]:
         """Return the pieces of a group, in so many of its column ranges from the first."""
@@ -131,7 +150,10 @@ class Menu:
         return self._at[cut]
 
     def _group(self, *pieces: int) -> int:
-        return self._group_at.setdefault(pieces, len(self._group_at))
+        if pieces not in self._group_at:
+            self._group_at[pieces] = len(self._pieces_of)
+            self._pieces_of.append(pieces)
+        return self._group_at[pieces]
 
     def _options(self, index: int) -> list[Option]:
         """Return all options of a table, the whole table on one device first."""

@@ -1,6 +1,6 @@
 """Ranges of rows and columns of a table, where they may be, and what each adds to the sums of a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -148,15 +148,18 @@ class Counter:
         self.features = np.array([table.features for table in problem.tables])
         self.lookups = np.array([profile.mean_pooling for profile in problem.profiles]) * problem.batch_size
 
-    def count(self, cuts: Sequence[PieceCut]) -> CountedPieces:
-        """Return what the pieces add, counted all at once; raises ValueError where they do not come table by table."""
+    def count(self, cuts: Sequence[PieceCut], on_table: Callable[[], None] = lambda: None) -> CountedPieces:
+        """Return what the pieces add, counted all at once; raises ValueError where they do not come table by table.
+
+        ``on_table`` is called before each table, and may raise what ends it.
+        """
         problem = self.problem
         table, scope, start, stop, width = np.array(
             [(cut.table, cut.scope, cut.start, cut.stop, cut.width) for cut in cuts], dtype=np.int64
         ).T
         alone, uvm = np.array([(cut.alone, cut.tier is Tier.UVM) for cut in cuts]).T
         ways, askers, world = self.ways[scope], self.askers[scope], problem.world_size
-        share, distinct = self._shares(table, scope, start, stop)
+        share, distinct = self._shares(table, scope, start, stop, on_table)
         device_lookups = self.lookups[table] * share * askers / world / ways
         samples = problem.batch_size // world * askers
         unpooled, features = self.unpooled[table], self.features[table]
@@ -203,13 +206,16 @@ class Counter:
             uvm=uvm,
         )
 
-    def _shares(self, table: Ints, scope: Ints, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
+    def _shares(
+        self, table: Ints, scope: Ints, start: Ints, stop: Ints, on_table: Callable[[], None]
+    ) -> tuple[Floats, Floats]:
         """Return each piece's share of its table's lookups, and distinct rows that its askers want, [pieces] each."""
         share, distinct = np.zeros(len(table)), np.zeros(len(table))
         first = np.searchsorted(table, np.arange(len(self.problem.tables) + 1))
         if np.any(np.diff(table) < 0):
             raise ValueError("pieces are counted table by table")
         for index, profile in enumerate(self.problem.profiles):
+            on_table()
             of = slice(first[index], first[index + 1])
             if of.start == of.stop:
                 continue

@@ -1,7 +1,7 @@
 """Places chosen options, then moves, swaps and re-splits tables while the step falls."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,10 @@ GAIN = 1e-9
 """Share of the step that a change must gain to count."""
 
 
+class TimeIsOver(Exception):
+    """The clock ended the search."""
+
+
 @dataclass
 class WorkLeft:
     """What is left of the budget: nominal seconds of counted work, and a deadline as the safety net."""
@@ -43,6 +47,8 @@ class WorkLeft:
     """The reason that the search stopped: nothing helped any more, its work or the clock."""
     reserve_s: float = 0.0
     """Nominal seconds that are kept for later."""
+    may_stop: bool = False
+    """Whether there is a plan, so that the clock may end whatever goes on."""
 
     @property
     def spent(self) -> bool:
@@ -52,6 +58,12 @@ class WorkLeft:
         elif self.ended_by == FINISHED and time.monotonic() > self.deadline:
             self.ended_by = "clock"
         return self.ended_by != FINISHED
+
+    def check_clock(self) -> None:
+        """Raise TimeIsOver after the deadline, if there is a plan."""
+        if self.may_stop and time.monotonic() > self.deadline:
+            self.ended_by = "clock"
+            raise TimeIsOver
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +105,7 @@ class Planner:
         order = np.argsort(np.where(lump > 0.0, -lump, -np.inf), kind="stable").tolist()
         rest = parts.spread[options].sum(axis=0)
         while order:
+            self.effort.check_clock()
             tables = self._next(order, options)
             rest = rest - parts.spread[options[tables]].sum(axis=0)
             self.ruler.ahead = np.maximum(rest, 0.0)
@@ -245,8 +258,11 @@ class Planner:
         """Milliseconds of the step of all that is placed, without the dense model."""
         return self.state.times().step_ms
 
-    def improve(self) -> None:
-        """Exchange, move and re-split what the slowest devices have while the norms fall; keep the best step seen."""
+    def improve(self) -> Iterator[None]:
+        """Exchange, move and re-split what the slowest devices have while the norms fall, and go back to the best step.
+
+        Yields whenever the step is shorter than ever before.
+        """
         best, best_places = self.step_ms, dict(self.placed)
         for doublings in DOUBLINGS:
             self.ruler.doublings = doublings
@@ -254,6 +270,7 @@ class Planner:
             while not self.effort.spent and self._improve_once():
                 if self.step_ms < best:
                     best, best_places = self.step_ms, dict(self.placed)
+                    yield
         self._restore(best_places)
 
     def _restore(self, places_of: dict[int, TablePlaces]) -> None:

@@ -7,10 +7,10 @@ and a limit on lumps, every table takes the option of least sum that the kinds a
 limits are searched.
 """
 
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,17 @@ from .state import PlanState
 
 ROUNDS = 3
 """How often the means, to which the limits are relative, are computed afresh."""
+
+
+class Totals(NamedTuple):
+    """What chosen options add up to."""
+
+    kernels: Floats
+    """Milliseconds forward and backward, in the mean over the devices, [2]."""
+    links: Floats
+    """Milliseconds of exchanges by link, [5, 2]."""
+    largest: Floats
+    """Milliseconds of each phase on the device with the largest part, [4]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,44 +52,42 @@ class Choice:
 class OptionRelaxation:
     """Chooses options for the tables of a menu."""
 
-    def __init__(self, menu: Menu, room: float, *, plain: bool = False) -> None:
-        """``plain`` takes all phases to follow one another, whatever the schedule hides."""
+    def __init__(
+        self, menu: Menu, room: float, *, plain: bool = False, on_choice: Callable[[], None] = lambda: None
+    ) -> None:
+        """``plain`` takes all phases to follow one another, whatever the schedule hides.
+
+        ``on_choice`` is called before every choice, and may raise what ends them.
+        """
         self.menu, self.parts = menu, menu.contributions
         self.room = room
         """Bytes of HBM of all devices together."""
-        self._state, self._plain = PlanState(menu.problem), plain
+        self._state, self._plain, self._on_choice = PlanState(menu.problem), plain, on_choice
         self._launch_ms = 1e3 * menu.problem.machine.constants.backward_launch_s
         self._columns = by_table(self.parts.table)
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
+        self._links: Floats = np.ascontiguousarray(self.parts.links)
         self._alone_ms = self.parts.kernels.sum(axis=1) + self.parts.alike
         self._latencies: dict[bytes, tuple[float, float]] = {}
+        self._last: tuple[Ints, Totals] | None = None
 
     @property
     def hides(self) -> bool:
         """True where some phases may go on beside others."""
         return not self._plain and (self._state.overlap.hides or self._state.overlap.pipelined)
 
-    def choices(self, deadline: float = np.inf) -> list[Choice]:
-        """Return options for all tables under each limit on lumps, most promising first; none where no kinds serve all.
-
-        After the deadline (of the monotonic clock) no further limit is tried.
-        """
-        choices = list[Choice]()
-        for lump in self.menu.extent.lumps:
-            if choices and time.monotonic() > deadline:
-                break
-            choice = self._best_kinds(lump, deadline)
-            if choice is not None:
-                choices.append(choice)
-        choices.sort(key=lambda choice: choice.ms)
+    def choices(self) -> list[Choice]:
+        """Return options for all tables under each limit on lumps, most promising first; none if no kinds serve all."""
+        best = (self._best_kinds(lump) for lump in self.menu.extent.lumps)
+        choices = sorted((choice for choice in best if choice is not None), key=lambda choice: choice.ms)
         different: list[Choice] = []
         for choice in choices:
             if not any(map(choice.same, different)):
                 different.append(choice)
         return different
 
-    def _best_kinds(self, lump: float, deadline: float) -> Choice | None:
+    def _best_kinds(self, lump: float) -> Choice | None:
         """Search the best set of kinds: one of the starts, then kinds put in or left out while the step shrinks."""
         choices = [
             (choice, allowed) for allowed in self.starts(lump) if (choice := self.choose(allowed, lump)) is not None
@@ -90,8 +99,6 @@ class OptionRelaxation:
         while better:
             better = False
             for other in self._neighbours(allowed):
-                if time.monotonic() > deadline:
-                    break
                 choice = self.choose(other, lump)
                 if choice is not None and choice.ms < best.ms * (1.0 - 1e-9):
                     best, allowed, better = choice, other, True
@@ -120,6 +127,7 @@ class OptionRelaxation:
 
     def choose(self, allowed: Bools, lump: float) -> Choice | None:
         """Return the options of least sum that need only ``allowed`` kinds; None where a table has no such option."""
+        self._on_choice()
         usable: Bools = ~np.logical_or.reduce(self._needs[~allowed], axis=0)
         if not usable[self._columns].any(axis=0).all():
             return None
@@ -129,12 +137,12 @@ class OptionRelaxation:
         exposed = np.ones(5)
         for _ in range(ROUNDS):
             price = np.stack([1.0 - across, across], axis=1) * (EXCHANGES * exposed)[:, None]
-            cost = self._alone_ms + np.tensordot(self.parts.links, price, axes=2)
+            cost = self._alone_ms + np.tensordot(self._links, price, axes=2)
             options = self._cheapest_within(usable, cost, lump)
             choice = Choice(self._step_ms(options), options)
             if best is None or choice.ms < best.ms:
                 best = choice
-            links = self.parts.links[options].sum(axis=0)
+            links = self._totals(options).links.copy()
             # All copies are reduced together.
             links[3:] = links[3:].sum(axis=0)
             waited, now_exposed = (links[:, 1] >= links[:, 0]).astype(np.float64), self._exposure(options)
@@ -155,7 +163,7 @@ class OptionRelaxation:
 
     def _exchanges_ms(self, options: Ints) -> tuple[Floats, float]:
         """Return what all lookups, vectors, sums and copies' gradients take, [4], and those of replicas alone."""
-        links = self.parts.links[options].sum(axis=0)
+        links = self._totals(options).links
         together = np.concatenate([links[:3], links[3:].sum(axis=0, keepdims=True)])
         return EXCHANGES[:4] * together.max(axis=1), float(links[3].max())
 
@@ -163,7 +171,7 @@ class OptionRelaxation:
         """Return what of the gradients' all-reduce and what of the lookups goes on beside the phases of options."""
         if self._plain:
             return 0.0, 0.0
-        overlap, largest = self._state.overlap, self.parts.largest[options].max(axis=0)
+        overlap, largest = self._state.overlap, self._totals(options).largest
         forward, backward, received, output = np.maximum(self.phases_ms(options), largest)
         backward, output = backward + self._launch_ms, output + self._calls_ms(options)[1]
         exchanged, replicas = self._exchanges_ms(options)
@@ -194,8 +202,15 @@ class OptionRelaxation:
 
     def phases_ms(self, options: Ints) -> Floats:
         """Return mean milliseconds over the devices of forward, backward, lookups and vectors, [4]."""
-        exchanged = self.parts.links[options].sum(axis=0).max(axis=1)
-        return np.concatenate([self.parts.kernels[options].sum(axis=0), exchanged[:2]])
+        totals = self._totals(options)
+        return np.concatenate([totals.kernels, totals.links.max(axis=1)[:2]])
+
+    def _totals(self, options: Ints) -> Totals:
+        """Return what options add up to, which is asked several times of the same ones."""
+        if self._last is None or self._last[0] is not options:
+            kernels, links = self.parts.kernels[options].sum(axis=0), self.parts.links[options].sum(axis=0)
+            self._last = options, Totals(kernels, links, self.parts.largest[options].max(axis=0))
+        return self._last[1]
 
     def _smallest(self, usable: Bools) -> Bools:
         """Return True for each table's options whose largest parts are smallest, [options]."""
@@ -209,8 +224,7 @@ class OptionRelaxation:
 
     def _step_ms(self, options: Ints) -> float:
         exchanged, _ = self._exchanges_ms(options)
-        largest = self.parts.largest[options].max(axis=0)
-        waited = float(np.maximum(self.phases_ms(options), largest) @ WEIGHTS)
+        waited = float(np.maximum(self.phases_ms(options), self._totals(options).largest) @ WEIGHTS)
         waited += float(exchanged[2:].sum() + self.parts.alike[options].sum()) - sum(self._hidden_ms(options))
         return waited + self._calls_ms(options)[0]
 

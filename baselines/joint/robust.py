@@ -5,9 +5,7 @@ their own: those that judge a plan (``shardbench.cost.uncertainty``) are others.
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from enum import Enum
 from functools import cached_property
@@ -24,6 +22,7 @@ from shardbench.model.machine_file import scaled, uncertain
 from shardbench.model.plan import Segment
 from shardbench.model.problem import Problem
 
+from .limits import Limits
 from .pieces import TablePiece
 from .planner import Planner
 from .state import PlanState
@@ -64,15 +63,22 @@ class SeenPlan:
 
     def __init__(self, planner: Planner) -> None:
         self.menu, self.placed = planner.menu, dict(planner.placed)
-        self.state = copy(planner.state)
-        for name, value in vars(planner.state).items():
-            if isinstance(value, (np.ndarray, Counter)):
-                setattr(self.state, name, value.copy())
+        self.state = planner.state.with_sums(planner.state)
 
     @property
     def step_ms(self) -> float:
         """Milliseconds of the step that the search predicted, without the dense model."""
         return self.state.times().step_ms
+
+    def broken(self, limits: Limits, problem: Problem) -> int:
+        """Return the number of tables that are in a form that limits do not allow."""
+        menu = self.menu
+        options = [(problem.tables[at], menu.options[placed.option]) for at, placed in self.placed.items()]
+        return sum(
+            not limits.allow_cuts(table, menu.cuts_of(option), option.shards)
+            for table, option in options
+            if limits.name(table)
+        )
 
     def _pieces(self) -> Iterator[tuple[int, TablePiece, slice]]:
         """Yield the pieces table by table: the table's number, the piece and its devices."""
@@ -111,10 +117,7 @@ class SeenPlan:
 
     def under(self, machine: PlanState) -> PlanState:
         """Return the plan's sums under the problem, and so the machine, of another state, which has nothing placed."""
-        state = copy(self.state)
-        state.problem, state.machine, state.constants = machine.problem, machine.machine, machine.constants
-        state.latency, state.reduced_latency = machine.latency, machine.reduced_latency
-        state.switched, state.kernels, state.overlap = machine.switched, machine.kernels, machine.overlap
+        state = machine.with_sums(self.state)
         state.load = machine.kernels.numbers(self._load).T
         state.sources_ms = 1e3 * float(sources_s(self._sources, machine.constants))
         return state

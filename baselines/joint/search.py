@@ -1,15 +1,15 @@
 """The search for plans of one problem: menu after menu, choices of options are packed and the packings improved."""
 
-import time
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from shardbench.base.errors import Infeasible
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 
+from .limits import Limits
 from .memory import FULL, hot_rows
 from .menu import Extent, Menu
-from .planner import FINISHED, Planner, WorkLeft
+from .planner import FINISHED, Planner, TimeIsOver, WorkLeft
 from .relaxation import OptionRelaxation
 from .robust import SeenPlan
 
@@ -31,14 +31,25 @@ LARGER = 6.0
 """Times the work of a menu that must be there for the next one: it is larger, and its packings are to be improved."""
 
 
+Starts = Generator[SeenPlan, None, list[Planner]]
+"""Yields packings as they are made, and returns their planners."""
+
+
 class Search:
     """Looks for plans of the shortest step, and keeps all that it comes to."""
 
     def __init__(
-        self, problem: Problem, moves: frozenset[Move], seen_rows: Sequence[int], work: WorkLeft, *, exchanges: bool
+        self,
+        problem: Problem,
+        moves: frozenset[Move],
+        limits: Limits,
+        seen_rows: Sequence[int],
+        work: WorkLeft,
+        *,
+        exchanges: bool,
     ) -> None:
         """``seen_rows`` are the rows of each table that the profiles know; packings are improved by ``exchanges``."""
-        self._problem, self._moves, self._seen_rows = problem, moves, seen_rows
+        self._problem, self._moves, self._limits, self._seen_rows = problem, moves, limits, seen_rows
         self._work, self._exchanges = work, exchanges
         self._hot: list[int | None] = []
         self._menu_s = 0.0
@@ -49,64 +60,80 @@ class Search:
         self.ended_by = FINISHED
         """The reason that it ended: nothing helped any more, its work or the clock."""
 
-    def run(self, extents: Sequence[Extent]) -> None:
-        """Search with menus of these extents, the smallest first, as far as there is work for them.
+    def run(self, extents: Sequence[Extent]) -> Iterator[SeenPlan]:
+        """Search with menus of these extents, the smallest first, while there is work for them; yield plans on the way.
 
         A larger menu may pack worse, as the relaxation takes finer options. What it gets is therefore what the one
         before it left: more work must not end in a worse plan. Raises Infeasible where no start fits.
         """
-        for number, extent in enumerate(extents):
-            if number and self._work.nominal_s < LARGER * self._menu_s:
-                break
-            self._work.ended_by, self._work.reserve_s = FINISHED, 0.0
-            several = number == 0 and len(extents) > 1
-            self._improve(self._starts(extent, several=several) if number else self._fitting(extent, several=several))
-            if self._work.ended_by != FINISHED:
-                self.ended_by = self._work.ended_by
+        try:
+            for number, extent in enumerate(extents):
+                if number and self._work.nominal_s < LARGER * self._menu_s:
+                    break
+                self._work.ended_by, self._work.reserve_s = FINISHED, 0.0
+                several = number == 0 and len(extents) > 1
+                find = self._starts if number else self._fitting
+                yield from self._improve((yield from find(extent, several=several)))
+                if self._work.ended_by != FINISHED:
+                    self.ended_by = self._work.ended_by
+        except TimeIsOver:
+            self.ended_by = self._work.ended_by
 
-    def _fitting(self, extent: Extent, *, several: bool) -> list[Planner]:
+    def _fitting(self, extent: Extent, *, several: bool) -> Starts:
         """Return starts of the first menu, with as much in HBM as fits; raises Infeasible where none does."""
         for attempt in range(RETRIES):
-            self._hot = hot_rows(self._problem, LESS**attempt, self._moves)
-            starts = self._starts(extent, several=several)
+            self._hot = hot_rows(self._problem, LESS**attempt, self._moves, self._limits, self._work.check_clock)
+            starts = yield from self._starts(extent, several=several)
             if starts:
                 return starts
             if Move.UVM not in self._moves or all(kept == 0 for kept in self._hot):
                 raise Infeasible("no start fits: tables have no room on the devices, whatever is in host memory")
         raise Infeasible(f"none of {RETRIES} starts fits the devices")
 
-    def _starts(self, extent: Extent, *, several: bool) -> list[Planner]:
+    def _starts(self, extent: Extent, *, several: bool) -> Starts:
         """Return planners that have placed a choice of a menu's options, the shortest step first.
 
         With ``several`` menus a share of the work is kept for the next one, if that is enough for it.
         """
         work, room = self._work, FULL * self._problem.world_size * self._problem.topology.hbm_bytes
-        menu = Menu(self._problem, self._hot, self._moves, extent, self._seen_rows)
-        relaxations = [OptionRelaxation(menu, room)]
+        check = work.check_clock
+        menu = Menu(
+            self._problem, self._hot, self._moves, extent, self._seen_rows, limits=self._limits, on_table=check
+        )  # fmt: skip
+        relaxations = [OptionRelaxation(menu, room, on_choice=check)]
         if relaxations[0].hides:
             # What hides depends on all tables at once, and so a choice without it may pack better.
-            relaxations.append(OptionRelaxation(menu, room, plain=True))
-        choices = [choice for each in relaxations for choice in each.choices(work.deadline)[:STARTS]]
+            relaxations.append(OptionRelaxation(menu, room, plain=True, on_choice=check))
+        choices = [choice for each in relaxations for choice in each.choices()[:STARTS]]
         self._menu_s = len(menu.options) * (MAKE_S + RELAX_S * len(relaxations))
         work.nominal_s -= self._menu_s
         next_s = NEXT_SHARE * work.nominal_s
         work.reserve_s = next_s if several and next_s > LARGER * self._menu_s else 0.0
-        kept_s, starts = work.reserve_s + IMPROVED_SHARE * (work.nominal_s - work.reserve_s), list[Planner]()
+        kept_s = work.reserve_s + IMPROVED_SHARE * (work.nominal_s - work.reserve_s)
+        starts, packings = list[Planner](), list[SeenPlan]()
         # Where nothing that hides decides, both choose alike.
-        for choice in [choice for at, choice in enumerate(choices) if not any(map(choice.same, choices[:at]))]:
-            if starts and (work.nominal_s < kept_s or time.monotonic() > work.deadline):
-                break
-            planner = Planner(self._problem, menu, work)
-            if planner.construct(choice.options):
-                starts.append(planner)
+        different = [choice for at, choice in enumerate(choices) if not any(map(choice.same, choices[:at]))]
+        try:
+            for choice in different:
+                if starts and work.nominal_s < kept_s:
+                    break
+                planner = Planner(self._problem, menu, work)
+                if planner.construct(choice.options):
+                    starts.append(planner)
+                    packings.append(SeenPlan(planner))
+                    work.may_stop = True
+                    yield packings[-1]
+        finally:
+            self.seen += sorted(packings, key=lambda packing: packing.step_ms)
         return sorted(starts, key=lambda planner: planner.step_ms)
 
-    def _improve(self, starts: Sequence[Planner]) -> None:
+    def _improve(self, starts: Sequence[Planner]) -> Iterator[SeenPlan]:
         """Improve packings, the shortest step first, while work is left."""
-        self.seen += [SeenPlan(planner) for planner in starts]
         self.first_ms = min([self.first_ms, *(planner.step_ms for planner in starts[:1])])
         for planner in starts:
             if self._work.spent or not self._exchanges or planner.step_ms > CLOSE * self.first_ms:
                 break
-            planner.improve()
+            for _ in planner.improve():
+                yield SeenPlan(planner)
             self.seen.append(SeenPlan(planner))
+            yield self.seen[-1]

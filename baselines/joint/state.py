@@ -1,7 +1,8 @@
 """A plan as sums by device and by link, and its step: what a piece adds is added, never a whole plan counted."""
 
 from collections import Counter
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -50,36 +51,65 @@ class PhaseTimes:
         return whole + sum(self.converted) - self.hidden
 
 
-class PlanState:
-    """Sums over the pieces that are placed."""
+@dataclass(kw_only=True, eq=False)
+class Sums:
+    """What the pieces of a plan add up to; a step follows from it."""
+
+    load: Floats
+    """The numbers of ``PieceKernels`` by device, [NUMBERS, world]."""
+    received: Floats
+    """Bytes of lookups that each rank sends to a device, [world]."""
+    returned: Floats
+    """Bytes of vectors that a device sends to each rank, [world]."""
+    node_columns: Floats
+    held_bytes: Floats
+    """Bytes that devices hold, [tiers, world], HBM first."""
+    kinds: Counter[tuple[Holders, int]]
+    sources_ms: float = 0.0
+    """Milliseconds in which each rank puts its lookups in place to send them."""
+    node_received: float = 0.0
+    node_returned: float = 0.0
+    """Bytes to and from each device of the asking rank's node, for the copies of the nodes."""
+    world_columns: float = 0.0
+    copied_columns: float = 0.0
+    replicated_weights: float = 0.0
+    copied_weights: float = 0.0
+
+
+class PlanState(Sums):
+    """Sums over the pieces that are placed, for one problem."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.topology, self.machine = problem, problem.topology, problem.machine
         self.constants = problem.machine.constants
         self.world, self.local = self.topology.world_size, self.topology.devices_per_node
         self.nodes = self.topology.nodes
+        super().__init__(
+            load=np.zeros((NUMBERS, self.world)),
+            received=np.zeros(self.world),
+            returned=np.zeros(self.world),
+            node_columns=np.zeros(self.nodes),
+            held_bytes=np.zeros((2, self.world)),
+            kinds=Counter(),
+        )
         self.sample_bytes = problem.batch_size // self.world * problem.exchange.bytes
         self.latency, self.reduced_latency = latencies_s(problem.machine), all_reduce_latencies_s(problem.machine)
         self.switched = switched_ratio(problem.machine)
         self.kernels, self.overlap = PieceKernels(self.constants), Overlap(problem)
-        self.load: Floats = np.zeros((NUMBERS, self.world))
-        """The numbers of ``PieceKernels`` by device."""
-        self.received: Floats = np.zeros(self.world)
-        """Bytes of lookups that each rank sends to a device, [world]."""
-        self.sources_ms = 0.0
-        """Milliseconds in which each rank puts its lookups in place to send them."""
-        self.returned: Floats = np.zeros(self.world)
-        """Bytes of vectors that a device sends to each rank, [world]."""
-        self.node_columns: Floats = np.zeros(self.nodes)
-        self.node_received = self.node_returned = 0.0
-        """Bytes to and from each device of the asking rank's node, for the copies of the nodes."""
-        self.world_columns = self.copied_columns = 0.0
-        self.replicated_weights = self.copied_weights = 0.0
-        self.held_bytes: Floats = np.zeros((2, self.world))
-        """Bytes that devices hold, [tiers, world], HBM first."""
         self.capacity: Floats = np.array([[self.topology.hbm_bytes], [self.topology.uvm_bytes]], dtype=np.float64)
-        self.kinds: Counter[tuple[Holders, int]] = Counter()
         self._calls: dict[tuple[frozenset[tuple[Holders, int]], bool], tuple[Calls, Calls, Calls, Calls]] = {}
+
+    def with_sums(self, sums: Sums) -> "PlanState":
+        """Return the state of this problem with a copy of the sums of a plan."""
+        state = copy(self)
+        vars(state).update({field.name: copy(getattr(sums, field.name)) for field in fields(Sums)})
+        return state
+
+    @property
+    def whole_ms(self) -> float:
+        """Milliseconds of the whole step that the cost model predicts, the default dense model included."""
+        step_ms = self.times().step_ms + self.overlap.reduced_ms + self.overlap.dense_ms
+        return max(step_ms, 1e3 * self.constants.step_floor_s)
 
     def ranks(self, piece: TablePiece, place: int) -> slice:
         """Return a piece's devices; ``place`` is a rank or a node, and means nothing for a piece of all devices."""

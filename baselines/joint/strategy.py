@@ -1,26 +1,18 @@
-"""The planner's course: memory, menu, relaxation, packing, exchanges."""
+"""The planner as a strategy, and its variants."""
 
-import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterator, Mapping
+from copy import copy
+from functools import partial
 from typing import ClassVar
 
-from shardbench.model.plan import Plan
+from shardbench.model.plan import Plan, Tier
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Role, Strategy
-from shardbench.model.table import StepSchedule
+from shardbench.model.strategy import Budget, Improvement, Move, Role, Strategy
 
-from .expected import as_expected
-from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, WIDE_MENU
-from .planner import WorkLeft
-from .robust import Rating, pooled, ranked
-from .search import Search
-from .state import PlanState
-
-LEAN_TABLE_S = 2e-3
-"""Seconds a table below which a budget is too short for the lean menu."""
-SPENT_SHARE, LATEST_SHARE = 0.5, 0.85
-"""Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
+from .course import Course
+from .limits import ANY_FORM, Limits
+from .robust import Rating
 
 
 class Joint(Strategy):
@@ -33,6 +25,14 @@ class Joint(Strategy):
     """True where packings are improved by exchanges."""
     rating: ClassVar[Rating] = Rating.MEAN
     """What the plan is chosen by among those that the searches saw."""
+    limits: Limits = ANY_FORM
+    """The forms that tables may have."""
+
+    def under(self, types: Mapping[str, frozenset[str]], tiers: Mapping[str, frozenset[Tier]]) -> "Joint":
+        """Return the same planner with these types and kinds of memory alone on the tables' menu."""
+        limited = copy(self)
+        limited.limits = Limits(types, tiers)
+        return limited
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the best plan found; all draws are the same every time.
@@ -48,37 +48,23 @@ class Joint(Strategy):
 
         Raises Infeasible where no start fits.
         """
-        seen_rows = [profile.seen_rows for profile in problem.profiles]
-        problem = as_expected(problem)
-        deadline = time.monotonic() + LATEST_SHARE * budget.plan_s
-        # What a pipeline hides depends on all tables at once. A plan that hides nothing is often short as well, so that
-        # half of the work goes into one.
-        problems = [problem]
-        if problem.schedule is StepSchedule.PIPELINED:
-            problems.append(replace(problem, schedule=StepSchedule.SEQUENTIAL))
-        searches = [self._search(one, seen_rows, budget.plan_s / len(problems), deadline) for one in problems]
-        seen = [plan for one in searches for plan in one.seen]
-        pool = pooled(problem, seen)
-        ordered = ranked(problem, pool, self.rating, budget.plan_s, deadline)
-        nominal = PlanState(problem)
-        notes: dict[str, float | int | str] = {"first_ms": searches[0].first_ms, "ended_by": searches[0].ended_by}
-        return tuple(
-            Plan(
-                world_size=problem.world_size,
-                segments=plan.segments,
-                notes={**notes, "predicted_ms": plan.under(nominal).times().step_ms},
-            )
-            for plan in ordered[:most]
-        )
+        course = self._course(problem, budget)
+        (found,) = deque(course.run(), maxlen=1)
+        return tuple(course.finished(found, number) for number in range(min(most, len(found.forms))))
 
-    def _search(self, problem: Problem, seen_rows: Sequence[int], plan_s: float, deadline: float) -> Search:
-        extents = [LEAN_MENU, FULL_MENU, WIDE_MENU]
-        if plan_s < LEAN_TABLE_S * len(problem.tables):
-            extents = [BRIEF_MENU]
-        work = WorkLeft(nominal_s=SPENT_SHARE * plan_s, deadline=deadline)
-        search = Search(problem, self.moves, seen_rows, work, exchanges=self.exchanges)
-        search.run(extents)
-        return search
+    def improvements(self, problem: Problem, budget: Budget, seed: int) -> Iterator[Improvement]:
+        """Yield ever better plans, the first one before anything is counted.
+
+        The last is the best one under draws of the machine. Raises Infeasible where no start fits.
+        """
+        course = self._course(problem, budget)
+        for found in course.run():
+            yield Improvement(step_ms=found.step_ms, make_plan=partial(course.finished, found))
+
+    def _course(self, problem: Problem, budget: Budget) -> Course:
+        return Course(
+            problem, self.moves, self.limits, budget.plan_s, exchanges=self.exchanges, rating=self.rating
+        )  # fmt: skip
 
 
 class Variant(Joint):

@@ -1,40 +1,42 @@
 """Strategies asked one question within one budget, so that there is a plan whatever becomes of some of them.
 
-The cheap ones come first; what they leave is for those with all device moves, and at least FIRST_SHARE of the budget.
-Those that require modules, and other people's, plan beside them, in processes of their own. A plan that came late is
-kept.
+Those that give ever better plans come first, with the whole budget: their plan is the one to beat. They have one from
+the first moment on, and answer with the best so far when the time is up or somebody interrupts. The others share the
+time that is left, the cheap ones first. Those that require modules, and other people's, plan beside them, in processes
+of their own. A plan that came late is kept.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import current_thread, main_thread
+from typing import TypeVar
 
 from shardbench.advice.constrained import Constrained, evaluate_under
-from shardbench.base.deadline import within
+from shardbench.base.deadline import interrupts, within
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.serialise import content_hash
-from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.model.constraints import Constraints
-from shardbench.model.plan import Plan
+from shardbench.model.plan import Plan, Tier
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.strategy import Budget, Improvement, Move, Strategy
 from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.apart import STARTS_S, Apart
-from shardbench.trials.evaluate import WHOLE_TABLE_MOVES, Answer, Planner, evaluate
-from shardbench.trials.planning import ours
+from shardbench.trials.evaluate import Answer, Planner, evaluate
+from shardbench.trials.planning import StandIn, ours
 from shardbench.trials.simulate import CountedQuestion, Simulation
 
-FIRST_SHARE = 0.5
-"""Least share of the budget for the strategies with all device moves, which use what they get."""
+T = TypeVar("T")
+
 FLOOR_S = 0.05
 """Least share of a strategy, whatever others took: most plan 200 tables in less."""
+OTHERS_SHARE = 0.15
+"""Share of the budget, at its end, that those with ever better plans leave to the others in any case."""
 SLACK = 2.0
 """Times its share after which a plan is late: a strategy's own clock is coarse where its share is short."""
-HURRIED_SHARE = 0.6
-"""What a strategy with all device moves is told of its share, where it must be judged within that too."""
 YOURS = "yours"
 """The name of the user's own plan among the others."""
 
@@ -74,6 +76,79 @@ class HandedPlan(Strategy):
 
 
 @dataclass
+class Clock:
+    """The moment at which all ends, on ``time.perf_counter``; or somebody interrupts before."""
+
+    stop_at: float = math.inf
+    interrupted: bool = False
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds until then; none after an interruption."""
+        return 0.0 if self.interrupted else self.stop_at - time.perf_counter()
+
+    def call(self, call: Callable[[], T], before_s: float = 0.0) -> T:
+        """Return what ``call`` gives; raises TimeoutError where that takes too long or somebody interrupts.
+
+        It must be done so many seconds ``before_s`` the moment.
+        """
+        left_s = self.left_s - before_s
+        if left_s <= 0.0:
+            raise TimeoutError
+        try:
+            # Nobody can interrupt another thread.
+            is_endless = left_s == math.inf or current_thread() is not main_thread()
+            return call() if is_endless else within(left_s, call)
+        except BaseException as error:
+            if not interrupts(error):
+                raise
+            self.interrupted = True
+            raise TimeoutError from error
+
+
+class Anytime(StandIn):
+    """A strategy that answers with the best plan that it has come to when its time is up."""
+
+    def __init__(
+        self, inner: Strategy, clock: Clock, before_s: float, on_step: Callable[[str, Improvement], None]
+    ) -> None:
+        """Its time is up so many seconds ``before_s`` the clock's end."""
+        self.inner, self._clock, self._before_s, self._on_step = inner, clock, before_s, on_step
+        self.name, self.moves = inner.name, inner.moves
+        self.sees, self.requires = inner.sees, inner.requires  # type: ignore[misc]
+        self.stand_for(inner)
+
+    def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
+        """Let the strategy learn."""
+        self.inner.fit(problems, budget, seed)
+
+    def under(self, types: Mapping[str, frozenset[str]], tiers: Mapping[str, frozenset[Tier]]) -> Strategy:
+        """Return the strategy with these types and kinds of memory, and the same time."""
+        inner = self.inner.under(types, tiers)
+        return self if inner is self.inner else Anytime(inner, self._clock, self._before_s, self._on_step)
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """Return the best plan so far; the first one is waited for. Raises Infeasible where there is none."""
+        improvements = self.inner.improvements(problem, budget, seed)
+        latest = next(improvements)
+
+        def improve() -> None:
+            nonlocal latest
+            self._on_step(self.name, latest)
+            for latest in improvements:
+                self._on_step(self.name, latest)
+
+        with suppress(TimeoutError):
+            self._clock.call(improve, self._before_s)
+        return latest.make_plan()
+
+
+def improves(strategy: Strategy) -> bool:
+    """Tell whether a strategy gives plans on the way to its best one."""
+    return type(strategy).improvements is not Strategy.improvements
+
+
+@dataclass
 class Asking:
     """Strategies' answers to one question, within one budget."""
 
@@ -81,13 +156,11 @@ class Asking:
     constraints: Constraints | None
     budget_s: float
     seed: int
-    on_tried: Callable[[Attempt], None] | None
-    stop_at: float = math.inf
-    """The moment on ``time.perf_counter`` from which on nobody plans or is judged any more, once there is a plan."""
-    hurried: bool = False
-    """Whether judging plans takes its part of the budget too, as it does with thousands of tables."""
-    judging_s: float = 0.0
-    """What judging the last plan took, where it counts."""
+    clock: Clock = field(default_factory=Clock)
+    """The moment until which they are asked, once there is a plan."""
+    on_tried: Callable[[Attempt], None] = lambda attempt: None
+    on_step: Callable[[str, Improvement], None] = lambda name, improvement: None
+    """Hears of every plan that is better than the strategy's last one."""
     start: float = field(default_factory=time.perf_counter)
     tried: list[Attempt] = field(default_factory=list)
     answers: dict[str, Answer[Simulation]] = field(default_factory=dict)
@@ -124,35 +197,23 @@ class Asking:
                 self._ask(strategy, self.budget_s, planner=processes.planner)
 
     def _ask_here(self, strategies: Sequence[Strategy]) -> None:
-        general = [strategy for strategy in strategies if strategy.moves >= DEVICE_MOVES]
-
-        def cost(strategy: Strategy) -> tuple[bool, int]:
-            # Parts of tables are many where tables are.
-            return self.hurried and not strategy.moves <= WHOLE_TABLE_MOVES, len(strategy.moves)
-
-        cheap = sorted((s for s in strategies if s not in general), key=cost)
-        left_s = self.budget_s
-        of_all_s = FIRST_SHARE * self.budget_s if general else 0.0
+        first = [strategy for strategy in strategies if improves(strategy)]
+        cheap = sorted((s for s in strategies if s not in first), key=lambda strategy: len(strategy.moves))
+        for strategy in first:
+            # The same whether others are asked or not: they take nothing from its plan.
+            before_s = OTHERS_SHARE * self.budget_s
+            self._ask(Anytime(strategy, self.clock, before_s, self.on_step), self.budget_s / len(first))
         for number, strategy in enumerate(cheap):
-            if self.hurried and self.answers and left_s <= of_all_s:
-                cause = f"{Outcome.TIMEOUT.value}: not asked: what is left is for those with all device moves"
-                self._note(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause))
-                continue
-            left_s -= self._ask(strategy, max((left_s - of_all_s) / (len(cheap) - number), FLOOR_S))
-        left_s = max(left_s, of_all_s)
-        for number, strategy in enumerate(general):
-            share_s = left_s / (len(general) - number)
-            # A search that has a part for every table looks at its clock seldom.
-            share_s = HURRIED_SHARE * share_s - self.judging_s if self.hurried else share_s
-            left_s -= self._ask(strategy, max(share_s, FLOOR_S))
+            left_s = min(self.clock.left_s, self.budget_s)
+            self._ask(strategy, max(left_s / (len(cheap) - number), FLOOR_S))
 
     def _under_constraints(self, strategies: Sequence[Strategy]) -> list[Strategy]:
         if self.constraints is None:
             return list(strategies)
         return [Constrained(strategy, self.constraints) for strategy in strategies]
 
-    def _ask(self, strategy: Strategy, share_s: float, planner: Planner | None = None) -> float:
-        """Ask one; return the seconds that it took."""
+    def _ask(self, strategy: Strategy, share_s: float, planner: Planner | None = None) -> None:
+        """Ask one; the first plan is waited for."""
         start, budget = time.perf_counter(), Budget(plan_s=share_s, fit_s=share_s)
 
         def evaluation() -> Answer[Simulation] | Failure:
@@ -165,36 +226,22 @@ class Asking:
                 self.constraints, self.question, strategy, budget, self.seed, slack=math.inf, planner=planner
             )
 
-        answer = self._in_time(evaluation)
+        over = Failure(outcome=Outcome.TIMEOUT, cause="stopped: the time for all is over", phase="plan")
+        try:
+            is_waited_for = not self.answers or isinstance(strategy, Anytime)
+            answer = evaluation() if is_waited_for and not self.clock.interrupted else self.clock.call(evaluation)
+        except TimeoutError:
+            answer = over
         if isinstance(answer, Failure):
             took_s = time.perf_counter() - start
+            answer = over if self.answers and self.clock.left_s <= 0.0 else answer
             self._note(Attempt(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}"))
-            return took_s
+            return
         took_s = answer.spent.plan_s + answer.spent.fit_s
         late = took_s > SLACK * share_s
-        if self.hurried:
-            self.judging_s = time.perf_counter() - start - took_s
-            took_s += self.judging_s
         self.answers[strategy.name] = answer
         self._note(Attempt(strategy=strategy.name, plan_s=took_s, step_ms=answer.judged.step_ms, late=late))
-        return took_s
-
-    def _in_time(self, evaluation: Callable[[], Answer[Simulation] | Failure]) -> Answer[Simulation] | Failure:
-        """Return the answer, or that there was no time for it; the first plan is waited for."""
-        over = Failure(outcome=Outcome.TIMEOUT, cause="stopped: the time for all is over", phase="plan")
-        # Nobody can interrupt another thread.
-        if not self.answers or self.stop_at == math.inf or current_thread() is not main_thread():
-            return evaluation()
-        left_s = self.stop_at - time.perf_counter()
-        if left_s <= 0.0:
-            return over
-        try:
-            answer = within(left_s, evaluation)
-        except TimeoutError:
-            return over
-        return over if isinstance(answer, Failure) and time.perf_counter() >= self.stop_at else answer
 
     def _note(self, attempt: Attempt) -> None:
         self.tried.append(attempt)
-        if self.on_tried is not None:
-            self.on_tried(attempt)
+        self.on_tried(attempt)

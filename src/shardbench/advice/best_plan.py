@@ -4,19 +4,16 @@ A plan that came late ranks with the others: it is as good, and it is there. Of 
 as short as the shortest, the answer is the simplest.
 """
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from threading import current_thread, main_thread
+from functools import cached_property, partial
 from typing import Any
 
-from shardbench.advice.asking import FLOOR_S, YOURS, Asking, Attempt
+from shardbench.advice.asking import YOURS, Asking, Attempt, Clock
 from shardbench.advice.peak import Peak, predicted_peak
-from shardbench.base.deadline import within
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash, to_json
 from shardbench.cost.bounds.step import DEVICE_MOVES
@@ -26,9 +23,11 @@ from shardbench.model.constraints import Constraints, sharding_type
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Move, Role, Strategy
-from shardbench.model.table import DenseShape, Optimizer, Precision, StepSchedule
-from shardbench.model.validate import memory_text
+from shardbench.model.profile import AccessProfile
+from shardbench.model.strategy import Improvement, Move, Role, Strategy
+from shardbench.model.table import DenseShape, Optimizer, Precision, StepSchedule, Table
+from shardbench.model.validate import has_room, memory_text
+from shardbench.records.trial import Outcome
 from shardbench.trials.discovery import missing_modules, strategies
 from shardbench.trials.evaluate import Answer
 from shardbench.trials.planning import learns
@@ -38,22 +37,24 @@ from shardbench.workloads.workload import Workload
 
 COMPARED = 5
 """Best plans that are told apart from the best one."""
-PROFILES_SHARE = 0.6
-"""Most of the budget that profiles may take."""
-SURE_SHARE = 0.05
-"""Share of that after which the rest is estimated."""
-LEAST_SAMPLES, MOST_SAMPLES = 64, 4096
-"""Samples of quicker profiles: more of them would take from the strategies, which go through what was counted."""
+PROFILES_SHARE, PROFILES_S = 0.15, 1.0
+"""Most of the budget that profiles may nominally take, and what they may take of any."""
+LOOKUP_S, TABLE_S = 2.5e-8, 1.5e-4
+"""Nominal seconds of a profile, by lookup and by table."""
+LEAST_SAMPLES = 64
+"""Samples of the quickest profiles."""
 SURVEYED = 16
-"""Tables, spread over all, that tell how long all take."""
-UNHURRIED_S = 2.0
-"""CPU seconds that profiles may take whatever the budget is; what needs less changes nothing, on a busy machine too."""
-STOP_S = 0.5
-"""Seconds after the budget at which everything stops where there are many tables."""
-RESERVED = 0.15
-"""Share of the budget for comparing plans and for the bound, where there are many."""
-SPILL, SPILL_S = 0.25, 20.0
-"""Share of the budget, and seconds, after it for judging and for who does not mind its share, where there are few."""
+"""Tables, spread over all, that tell how many lookups a sample has."""
+COUNTED_SHARE, COUNTED_S = 0.15, 1.5
+"""Most of the budget that counting plans and their bound on a test batch may nominally take, and what it may of any."""
+COUNT_S = 3e-7
+"""Nominal seconds of that by lookup of the batch."""
+MOST_COUNTED = 1 << 25
+"""Lookups of a batch that is counted, whatever the budget is: they take about 1 GiB."""
+ASKED_S = 1.0
+"""Seconds after the budget until which strategies are asked."""
+SPILL, SPILL_S = 0.15, 1.8
+"""Share of the budget, and seconds, after which nothing is compared or bounded any more."""
 TIE = 0.01
 """A plan may be predicted this much longer and yet be the answer, where it is simpler and not told apart."""
 
@@ -134,6 +135,8 @@ class PlanSearch:
     """Wall seconds by what they went to: profiles, asking strategies, comparing their plans, the bound."""
     hurried: str = ""
     """What was done otherwise for want of time, in words; else empty."""
+    interrupted: bool = False
+    """Whether somebody stopped it, so that this is the best so far."""
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -167,39 +170,45 @@ def best_plan(
     optimizer: Optimizer = Optimizer.SGD,
     exchange: Precision = Precision.FP32,
     schedule: StepSchedule = StepSchedule.SEQUENTIAL,
-    on_tried: Callable[[Attempt], None] | None = None,
+    on_step: Callable[[str, Improvement], None] = lambda name, improvement: None,
     against: Plan | None = None,
 ) -> PlanSearch:
     """Ask all strategies within ``budget_s`` seconds of planning and judge their plans on a test batch.
 
-    The budget holds for all of it where there are so many tables that the rest takes long too: profiles are of fewer
-    samples then, plans are judged by what these let expect, and the bound is left out where no time is left for it.
+    The budget holds for all of it. Where there are so many tables that the rest takes long too, profiles are of fewer
+    samples, plans are judged by what these let expect, and the bound is left out where no time is left for it. What is
+    done so follows from numbers of tables and lookups, never from how fast they go. ``on_step`` hears of every plan
+    that is better than the one before; an interruption from then on ends it with the best plan so far.
 
     ``against`` is the user's own plan, judged alike. Raises BadInput for constraints that name no table
     of these or leave no memory, for strategies that cannot be imported here or are not there, and for
-    a plan of the user's that is none of these tables on this machine, or breaks a constraint, and where the budget is
-    too short for any profiles of so many tables.
+    a plan of the user's that is none of these tables on this machine, or breaks a constraint.
     """
     limits = constraints or Constraints()
     limits.check_names(workload.tables)
     start = time.perf_counter()
+    clock, later = Clock(start + budget_s + ASKED_S), Clock(start + (1.0 + SPILL) * budget_s + SPILL_S)
     training = {"precision": precision, "optimizer": optimizer, "exchange": exchange, "schedule": schedule}
+    unasked = _problem(workload, tuple(map(_unknown, workload.tables)), machine, strategies, training)
+    room_for = limits.applied(unasked)
+    if against is None and not any(has_room(room_for, strategy.moves) for strategy in strategies):
+        cause = f"{Outcome.INFEASIBLE.value}: all memory together is too small"
+        tried = tuple(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause) for strategy in strategies)
+        took_s = time.perf_counter() - start
+        return PlanSearch(problem=unasked, best=None, tried=tried, took_s=took_s, memory=memory_text(room_for))
     phases_s: dict[str, float] = {}
     with _phase(phases_s, "profiles"):
-        began_cpu_s = time.process_time()
-        profiled_workload = _with_profiles(workload, budget_s)
-        hurried = time.process_time() - began_cpu_s > UNHURRIED_S or profiled_workload is not workload
-        problem = _problem(workload, profiled_workload, machine, strategies, training)
-    kind = ExpectedQuestion if profiled_workload is not workload else CountedQuestion
+        profiled_workload = _profiled(workload, budget_s)
+        problem = _problem(workload, profiled_workload.profiles, machine, strategies, training)
+    lookups = problem.batch_size * sum(profile.mean_pooling for profile in problem.profiles)
+    is_quick = COUNT_S * lookups <= max(COUNTED_SHARE * budget_s, COUNTED_S)
+    is_counted = is_quick and lookups <= MOST_COUNTED and profiled_workload is workload
+    kind = CountedQuestion if is_counted else ExpectedQuestion
     question = kind(limits.applied(problem), DrawnBatches(workload), workload.dense)
-    stop_at = start + (budget_s + STOP_S if hurried else (1.0 + SPILL) * budget_s + SPILL_S)
-    later_stop_at = stop_at if hurried else math.inf
-    left_s = max(round((1.0 - RESERVED) * budget_s - phases_s["profiles"], 1), FLOOR_S) if hurried else budget_s
-    # Some of it is for comparing plans and for the bound.
-    asked_until = stop_at - RESERVED * budget_s if hurried else stop_at
-    asking = Asking(question, constraints, left_s, seed, on_tried, stop_at=asked_until, hurried=hurried)
+    asking = Asking(question, constraints, budget_s, seed, clock, on_step=on_step)
     yours = asking.judge_yours(against, limits) if against is not None else None
     asking.ask(strategies)
+    later.interrupted = clock.interrupted
     asked_s, answers = time.perf_counter() - asking.start, asking.answers
     phases_s["asking"] = asked_s
     steps = {name: answer.judged.step_ms for name, answer in answers.items()}
@@ -208,7 +217,7 @@ def best_plan(
     if yours is not None:
         answers, steps = {YOURS: yours, **answers}, {YOURS: yours.judged.step_ms, **steps}
     with _phase(phases_s, "comparing"):
-        draws = _draws({name: answers[name] for name in rivals}, question, later_stop_at)
+        draws = _draws({name: answers[name] for name in rivals}, question, later)
     search = PlanSearch(
         problem=problem,
         best=None,
@@ -219,7 +228,8 @@ def best_plan(
         asked_s=asked_s,
         memory=memory_text(question.problem),
         phases_s=phases_s,
-        hurried=_hurried_words(workload, profiled_workload),
+        hurried=_hurried_words(workload, profiled_workload, is_counted=is_counted),
+        interrupted=clock.interrupted,
     )
     if not ranking:
         return search
@@ -229,12 +239,15 @@ def best_plan(
     attempts.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[first]]) if first in draws else None
     with _phase(phases_s, "bound"):
-        bounds = _bounds(answers[first], question, later_stop_at)
+        bounds = _bounds(answers[first], question, later)
     best = replace(_best(answers[first], first, limits, problem, band_ms=band_ms, dense=workload.dense), **bounds)
     if first != ranking[0]:
         best = replace(best, simpler_than=_simpler(answers[first], answers[ranking[0]], ranking[0]))
     comparison = _compare_yours(first, steps, draws) if yours is not None else None
-    return replace(search, best=best, tried=tuple(attempts), yours=comparison, took_s=time.perf_counter() - start)
+    took_s = time.perf_counter() - start
+    return replace(
+        search, best=best, tried=tuple(attempts), yours=comparison, took_s=took_s, interrupted=later.interrupted
+    )
 
 
 def _candidates(answers: Mapping[str, Answer[Simulation]]) -> tuple[Candidate, ...]:
@@ -290,70 +303,45 @@ def _phase(phases_s: dict[str, float], name: str) -> Iterator[None]:
     phases_s[name] = time.perf_counter() - start
 
 
-def _with_profiles(workload: Workload, budget_s: float) -> Workload:
-    """Return the workload with all tables profiled; with profiles of fewer samples where theirs take too long.
-
-    Raises BadInput where the budget is too short for any profiles of so many tables.
-    """
-    limit_s = max(PROFILES_SHARE * budget_s, UNHURRIED_S)
-    needs_s = _survey(workload, limit_s)
-    if not needs_s:
-        return workload
-    # Some of a profile's time is not of its samples.
-    samples = min(int(0.5 * limit_s / needs_s * workload.profile_samples), MOST_SAMPLES)
-    for fewer, most_s in ((samples, limit_s), (LEAST_SAMPLES, max(budget_s, limit_s))):
-        quicker = workload.quicker(min(max(fewer, LEAST_SAMPLES), workload.profile_samples))
-        needs_s = _survey(quicker, most_s)
-        if not needs_s:
-            return quicker
-    enough_s = math.ceil(1.5 * needs_s / PROFILES_SHARE)
-    raise BadInput(
-        f"a budget of {budget_s:g} s is too short for {len(workload.tables)} tables: about {enough_s} s would do"
-    )
-
-
-def _survey(workload: Workload, limit_s: float) -> float:
-    """Profile the tables one by one; return the seconds that all would take where they are too many, else 0."""
+def _profiled(workload: Workload, budget_s: float) -> Workload:
+    """Return the workload, with profiles of fewer samples where its own would nominally take too long."""
     tables = len(workload.tables)
-    first = range(0, tables, max(tables // SURVEYED, 1))
-    start, start_cpu = time.perf_counter(), time.process_time()
-    for number, table in enumerate([*first, *(table for table in range(tables) if table not in first)]):
-        workload.profile(table)
-        took_s, cpu_s = time.perf_counter() - start, time.process_time() - start_cpu
-        if number == 0:
-            # The first one also pays for what is made once.
-            start, start_cpu = time.perf_counter(), time.process_time()
-            continue
-        needs_s, needs_cpu_s = took_s * tables / number, cpu_s * tables / number
-        is_sure = took_s > limit_s or (number >= SURVEYED and took_s > SURE_SHARE * limit_s)
-        if is_sure and needs_s > limit_s and needs_cpu_s > UNHURRIED_S:
-            return needs_s
-    return 0.0
+    lookups = float(sum(table.features for table in workload.tables))
+    if workload.drawn:
+        few, some = workload.quicker(LEAST_SAMPLES), range(0, tables, max(tables // SURVEYED, 1))
+        lookups = tables * sum(few.profile(table).mean_pooling for table in some) / len(some)
+    left_s = max(PROFILES_SHARE * budget_s, PROFILES_S) - TABLE_S * tables
+    samples = max(int(left_s / (LOOKUP_S * max(lookups, 1.0))), LEAST_SAMPLES)
+    return workload if samples >= workload.profile_samples else workload.quicker(samples)
 
 
-def _hurried_words(workload: Workload, quicker: Workload) -> str:
-    if quicker is workload:
+def _unknown(table: Table) -> AccessProfile:
+    """Return the profile of a table of which nothing was seen."""
+    return AccessProfile(rows=table.rows, samples=1, present=0, counts=(), row_counts=())
+
+
+def _hurried_words(workload: Workload, profiled_workload: Workload, *, is_counted: bool) -> str:
+    if is_counted:
         return ""
-    return (
-        f"in so short a time profiles are of {quicker.profile_samples} samples, not of {workload.profile_samples}, "
-        "and plans are judged by what these let expect, not on a test batch"
-    )
+    few = f"profiles are of {profiled_workload.profile_samples} samples, not of {workload.profile_samples}, and "
+    fewer = few if profiled_workload is not workload else ""
+    return f"for want of time or memory {fewer}plans are judged by what profiles let expect, not on a test batch"
 
 
 def _draws(
-    answers: Mapping[str, Answer[Simulation]], question: CountedQuestion, stop_at: float
+    answers: Mapping[str, Answer[Simulation]], question: CountedQuestion, clock: Clock
 ) -> dict[str, tuple[float, ...]]:
     """Return the steps of plans under draws, of as many plans as there is time for."""
     steps = {}
     for name, answer in answers.items():
-        if time.perf_counter() < stop_at:
-            draws = answer.judged.draws(question.problem, question.dense)
+        with suppress(TimeoutError):
+            draws = clock.call(partial(answer.judged.draws, question.problem, question.dense))
             if draws is not None:
                 steps[name] = draws.step_ms
     return steps
 
 
-def _bounds(answer: Answer[Simulation], question: CountedQuestion, stop_at: float) -> dict[str, Any]:
+def _bounds(answer: Answer[Simulation], question: CountedQuestion, clock: Clock) -> dict[str, Any]:
     """Return the bound and the distances to it, or why there is none, as fields of ``Best``."""
 
     def prove() -> dict[str, Any]:
@@ -366,21 +354,15 @@ def _bounds(answer: Answer[Simulation], question: CountedQuestion, stop_at: floa
             "over_profile_bound_pct": question.over_profile_bound_pct(answer.plan),
         }
 
-    left_s = stop_at - time.perf_counter()
-    late = {"unbounded": "the bound is left out: there was no time left to prove it"}
-    if left_s <= 0.0:
-        return late
-    if left_s == math.inf or current_thread() is not main_thread():
-        return prove()
     try:
-        return within(left_s, prove)
+        return clock.call(prove)
     except TimeoutError:
-        return late
+        return {"unbounded": "the bound is left out: there was no time left to prove it"}
 
 
 def _problem(
     workload: Workload,
-    profiled_workload: Workload,
+    profiles: tuple[AccessProfile, ...],
     machine: Machine,
     strategies: Sequence[Strategy],
     training: Mapping[str, Any],
@@ -396,7 +378,7 @@ def _problem(
     return Problem.of(
         workload.name,
         workload.tables,
-        profiled_workload.profiles,
+        profiles,
         machine,
         batch_size=workload.batch_size,
         **training,

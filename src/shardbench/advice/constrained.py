@@ -1,7 +1,8 @@
 """Any strategy under constraints: tables that break one are placed anew, and a plan that then breaks one is refused.
 
-A strategy knows nothing of constraints (its problem has the memory that is left). What it places
-against them is few tables as a rule: each is put where least is looked up, dearest table first.
+Most strategies know nothing of constraints (their problem has the memory that is left). What they place
+against them is few tables as a rule: each is put where least is looked up, dearest table first. A strategy that plans
+``under`` constraints keeps to the types and the memories that each table may have.
 """
 
 from collections.abc import Sequence
@@ -42,11 +43,15 @@ TABLE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
 class Constrained(StandIn):
     """A strategy whose plans are mended to keep constraints; notes say how many tables were placed anew.
 
-    Tables that must be on every device are set aside before it plans: afterwards, the room may be gone.
+    Tables that must be on every device are set aside before one plans that does not keep types itself: afterwards, the
+    room may be gone.
     """
 
     def __init__(self, inner: Strategy, constraints: Constraints) -> None:
-        self.inner, self.constraints = inner, constraints
+        types = {name: frozenset(types_of(one)) for name, one in constraints.sharding_types.items()}
+        tiers = {name: frozenset(one) for name, one in constraints.tiers.items()}
+        self.inner, self.constraints = inner.under(types, tiers), constraints
+        self._keeps_types = self.inner is not inner
         self.name = inner.name
         self.moves = inner.moves | TABLE_MOVES | _tier_moves(constraints)
         # What is placed anew is chosen by tables and profiles, whatever the strategy sees.
@@ -60,7 +65,7 @@ class Constrained(StandIn):
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Plan, and place anew what breaks a constraint; raises Infeasible where a table has no place to keep them."""
-        segments = _everywhere(problem, self.constraints)
+        segments = [] if self._keeps_types else _everywhere(problem, self.constraints)
         rest = _without(segments, problem, self.sees)
         if rest is None:
             return _mend(

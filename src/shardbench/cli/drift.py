@@ -11,7 +11,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import options as shared
 from shardbench.cli.names import completing, machines, say_left_out
 from shardbench.cli.plan import COLUMNS, GIB, read_constraints
-from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
+from shardbench.model.table import MAX_BATCH
 from shardbench.records.trial import TRAINING, unusual
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardbench.datasets.access_log import AccessLog
 
 
+@shared.grouped
 def drift_command(
     plan: Annotated[Path, typer.Argument(help="The plan that is in use, as shardbench plan --out wrote it.")],
     newer: Annotated[Path, typer.Argument(help="Folder of the newer log, which shardbench profile wrote.")],
@@ -35,16 +36,8 @@ def drift_command(
     batch_size: Annotated[
         int, typer.Option("--batch-size", min=1, max=MAX_BATCH, help="Samples of a step on all devices.")
     ] = 4096,
-    strategy: shared.StrategiesOption = None,
-    budget: shared.BudgetOption = 30.0,
-    constraints: Annotated[
-        Path | None, typer.Option("--constraints", help="A .toml file that says what a new plan must keep.")
-    ] = None,
-    precision: shared.PrecisionOption = Precision.FP32,
-    optimizer: shared.OptimizerOption = Optimizer.SGD,
-    exchange: shared.ExchangeOption = Precision.FP32,
-    schedule: shared.ScheduleOption = StepSchedule.SEQUENTIAL,
-    seed: shared.SeedOption = 0,
+    asking: shared.Asking,
+    training: shared.Training,
     out: Annotated[Path | None, typer.Option("--out", help="Write the new plan here, for shardbench export.")] = None,
     as_json: shared.JsonOption = False,
 ) -> int:
@@ -63,14 +56,14 @@ def drift_command(
     old_plan, on = Plan.from_json(plan.read_bytes(), f"plan {plan}"), load_machine(machine)
     if old_plan.world_size != on.topology.world_size:
         raise BadInput(f"plan {plan} is for {old_plan.world_size} devices, {on.name} has {on.topology.world_size}")
-    strategies = [get_strategy(name) for name in strategy] if strategy else default_strategies()
-    if not strategy:
+    strategies = [get_strategy(name) for name in asking.strategy or ()] or default_strategies()
+    if not asking.strategy:
         say_left_out()
-    limits = read_constraints(constraints) if constraints is not None else None
+    limits = read_constraints(asking.constraints) if asking.constraints is not None else None
     _check_alike(profile, newer)
     answer = judge_drift(
         old_plan, _log(profile, batch_size), _log(newer, batch_size), on, strategies, constraints=limits,
-        budget_s=budget, seed=seed, precision=precision, optimizer=optimizer, exchange=exchange, schedule=schedule,
+        budget_s=asking.budget, seed=asking.seed, **vars(training),
     )  # fmt: skip
     if answer.change is not None and out is not None:
         write_atomically(out, answer.change.best.plan.to_json() + "\n")

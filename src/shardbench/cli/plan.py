@@ -12,8 +12,9 @@ from shardbench.base.errors import BadInput
 from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
 from shardbench.cli.against import read_plan, yours_line
-from shardbench.cli.names import completing, machines, outcomes, say_left_out, suites, workloads
-from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
+from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
+from shardbench.cli.race import RaceRequest, Racing
+from shardbench.model.table import MAX_BATCH, Precision
 from shardbench.records.trial import TRAINING, Outcome, unusual
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ COLUMNS = 79
 """Width of lines where stdout is no terminal."""
 
 
+@shared.grouped
 def plan_command(
     tables: Annotated[
         str,
@@ -56,12 +58,7 @@ def plan_command(
             "--batch-size", min=1, max=MAX_BATCH, help="Samples of a step on all devices; the list's own if left out."
         ),
     ] = None,
-    strategy: shared.StrategiesOption = None,
-    budget: shared.BudgetOption = 30.0,
-    constraints: Annotated[
-        Path | None,
-        typer.Option("--constraints", help="A .toml file that says what the plan must keep."),
-    ] = None,
+    asking: shared.Asking,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -69,73 +66,52 @@ def plan_command(
             help="Compare with your plan: a plan's JSON, an exported one, or TorchRec's (sharding_plan_json).",
         ),
     ] = None,
-    precision: shared.PrecisionOption = Precision.FP32,
-    optimizer: shared.OptimizerOption = Optimizer.SGD,
-    exchange: shared.ExchangeOption = Precision.FP32,
-    schedule: shared.ScheduleOption = StepSchedule.SEQUENTIAL,
-    seed: shared.SeedOption = 0,
+    training: shared.Training,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here, for shardbench export.")] = None,
-    race: Annotated[
-        bool, typer.Option("--race", help="Run the plans of all strategies on real ranks, the slower ones less often.")
-    ] = False,
-    race_s: Annotated[
-        float,
-        typer.Option(
-            "--race-s", min=0.0, callback=shared.seconds, help="Seconds of a race; its first round always runs whole."
-        ),
-    ] = 300.0,
-    results: shared.ResultsOption = shared.DEFAULT_RESULTS,
-    work: shared.WorkOption = None,
-    no_launch: shared.NoLaunchOption = False,
-    retry: shared.RetryOption = "",
-    update: Annotated[
-        Path | None, typer.Option("--update", help="Write a machine file (.toml) that what was raced corrects.")
-    ] = None,
+    racing: Racing,
     data: shared.DataOption = shared.DEFAULT_DATA,
     as_json: shared.JsonOption = False,
 ) -> int:
     """Find the fastest plan for your tables on your machine.
 
     It asks several strategies and says whose plan is best, how fast it is predicted to be, how sure that is, and how
-    far it is from the proven bound. With --race it runs the plans and says which is measured best. Exits with 1 where
-    no strategy has a plan.
+    far it is from the proven bound. Ctrl-C answers with the best plan so far. With --race it runs the plans and says
+    which is measured best. Exits with 1 where no strategy has a plan.
     """
     from shardbench.advice.best_plan import best_plan, default_strategies  # noqa: PLC0415
     from shardbench.advice.race_entry import entrants  # noqa: PLC0415
-    from shardbench.cli.race import RaceRequest, check_options  # noqa: PLC0415
+    from shardbench.cli.progress import BestSoFar  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.
     on = load_machine(machine)
-    check_options(race=race, work=work, launch=not no_launch, update=update)
-    racing = RaceRequest(
-        machine=machine, race_s=race_s, results=results, data=data, work=work, launch=not no_launch,
-        retry=outcomes(retry), update=update, out=out, as_json=as_json,
-    ) if race else None  # fmt: skip
-    if racing is not None:
-        racing.check(on)
-    strategies = [get_strategy(name) for name in strategy or ()] or (entrants() if race else default_strategies())
-    if not strategy:
+    racing.check()
+    race = None
+    if racing.race:
+        race = RaceRequest(**vars(racing), machine=machine, data=data, out=out, as_json=as_json)
+        race.check_machine(on)
+    named = [get_strategy(name) for name in asking.strategy or ()]
+    strategies = named or (entrants() if racing.race else default_strategies())
+    if not named:
         say_left_out()
-    limits = read_constraints(constraints) if constraints is not None else None
+    limits = read_constraints(asking.constraints) if asking.constraints is not None else None
     plan_for = read_plan(against) if against is not None else None
     built_workload = _workload(tables, workload, batch_size, data)
-    training: dict[str, Any] = {
-        "precision": precision,
-        "optimizer": optimizer,
-        "exchange": exchange,
-        "schedule": schedule,
-    }
     yours = plan_for(built_workload.tables, on.topology.world_size) if plan_for is not None else None
-    search = best_plan(
-        built_workload, on, strategies, constraints=limits, budget_s=budget, seed=seed, against=yours, **training
-    )
-    if racing is not None and search.candidates:
-        return racing.run(search, built_workload, strategies, training, constraints=limits, budget_s=budget, seed=seed)
+    seed, budget_s = asking.seed, asking.budget
+    with BestSoFar(budget_s) as on_step:
+        search = best_plan(
+            built_workload, on, strategies, constraints=limits, budget_s=budget_s, seed=seed, on_step=on_step,
+            against=yours, **vars(training),
+        )  # fmt: skip
+    if race is not None and search.candidates and not search.interrupted:
+        return race.run(
+            search, built_workload, strategies, vars(training), constraints=limits, budget_s=budget_s, seed=seed
+        )
     if search.best is not None and out is not None:
         write_atomically(out, search.best.plan.to_json() + "\n")
-    shared.tell(_data(search, out), lines(search, limits, budget, out), as_json=as_json)
+    shared.tell(_data(search, out), lines(search, limits, budget_s, out), as_json=as_json)
     return shared.EXIT_OK if search.best is not None else shared.EXIT_FAILED
 
 
@@ -200,6 +176,8 @@ def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, o
         answer += [*_best_lines(search.best, problem, limits), ""]
     else:
         answer += ["no strategy has a plan", ""]
+    if search.interrupted:
+        answer += [*_wrapped("stopped before the time was up: this is the best so far"), ""]
     if search.hurried:
         answer += [*_wrapped(search.hurried), ""]
     answer.append(f"asked for {search.asked_s:.1f} s, with {budget_s:g} s to plan:")
@@ -328,6 +306,7 @@ def _data(search: "PlanSearch", out: Path | None) -> dict[str, Any]:
         "asked_s": search.asked_s,
         "phases_s": search.phases_s,
         "hurried": search.hurried,
+        "interrupted": search.interrupted,
         "took_s": search.took_s,
         "file": str(out) if out is not None and best is not None else None,
     }

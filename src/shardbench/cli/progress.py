@@ -24,10 +24,13 @@ from rich.table import Column
 
 from shardbench.base.generated import ascii_text, say
 from shardbench.base.serialise import to_data
+from shardbench.model.strategy import Improvement
 from shardbench.records.base_record import BaseRecord
 
 EVERY_S = 30.0
 """The seconds between two plain lines about the time left."""
+SPOKEN_S = 2.0
+"""The seconds between two plain lines about the best step so far."""
 LEAST = 3
 """The number of pieces that must have finished before anything is said."""
 _SPREAD = 2.0
@@ -206,6 +209,37 @@ def progress(as_json: bool = False) -> Iterator[PlainProgress]:
         yield listener
     finally:
         listener.stop()
+
+
+class BestSoFar:
+    """Says on stderr how short the best step so far is: in one line on a terminal, in a line now and then elsewhere."""
+
+    def __init__(self, budget_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self._budget_s, self._clock, self._begun_s = budget_s, clock, clock()
+        self._last_line_s = self._begun_s
+        console = Console(stderr=True)
+        self._status = console.status("profiles of the tables") if console.is_terminal else None
+
+    def __enter__(self) -> "BestSoFar":
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Take away what is shown; also after an interrupt."""
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, strategy: str, improvement: Improvement) -> None:
+        """Say that a strategy has a better plan than its last one."""
+        now_s, step_ms = self._clock(), improvement.step_ms
+        step = "a first plan" if math.isnan(step_ms) else f"{step_ms:.4g} ms a step"
+        line = ascii_text(f"{now_s - self._begun_s:.0f} of {self._budget_s:g} s: {strategy} has {step}")
+        if self._status is not None:
+            self._status.update(escape(f"{line}; ctrl-C answers with it"))
+        elif now_s - self._last_line_s >= SPOKEN_S:
+            self._last_line_s = now_s
+            say(line, sys.stderr)
 
 
 class PlainReading:

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.cli import options as shared
-from shardbench.records.trial import Outcome, unusual
+from shardbench.cli.names import outcomes
+from shardbench.records.trial import unusual
 
 if TYPE_CHECKING:
     from shardbench.advice.best_plan import PlanSearch
@@ -35,27 +38,49 @@ BUSY = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaceRequest:
+class Racing:
+    """The options of a race."""
+
+    race: Annotated[
+        bool, typer.Option("--race", help="Run the plans of all strategies on real ranks, the slower ones less often.")
+    ] = False
+    race_s: Annotated[
+        float,
+        typer.Option(
+            "--race-s", min=0.0, callback=shared.seconds, help="Seconds of a race; its first round always runs whole."
+        ),
+    ] = 300.0
+    results: shared.ResultsOption = shared.DEFAULT_RESULTS
+    work: shared.WorkOption = None
+    no_launch: shared.NoLaunchOption = False
+    retry: shared.RetryOption = ""
+    update: Annotated[
+        Path | None, typer.Option("--update", help="Write a machine file (.toml) that what was raced corrects.")
+    ] = None
+
+    def check(self) -> None:
+        """Raise BadInput for options of a race without one, and for folders that nobody says where to make."""
+        for name, given in (("--work", self.work), ("--no-launch", self.no_launch), ("--update", self.update)):
+            if given and not self.race:
+                raise BadInput(f"{name} is for a race: add --race")
+        if self.no_launch and self.work is None:
+            raise BadInput("--no-launch leaves folders for ranks that you start: say where by --work DIR")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceRequest(Racing):
     """What the command line asks of a race."""
 
     machine: str
     """The machine's name, or the path of its file."""
-    race_s: float
-    results: Path
     data: Path
-    work: Path | None
-    launch: bool
-    retry: frozenset[Outcome]
-    update: Path | None
-    """The machine file that what was measured corrects."""
     out: Path | None
     as_json: bool
 
-    def check(self, machine: "Machine") -> None:
+    def check_machine(self, machine: "Machine") -> None:
         """Raise BadInput, before anything takes time, for options that do not fit and ranks that cannot run here."""
         from shardbench.advice.race import refuse_elsewhere  # noqa: PLC0415
 
-        check_options(race=True, work=self.work, launch=self.launch, update=self.update)
         refuse_elsewhere(machine, self.work)
 
     def run(
@@ -101,8 +126,8 @@ class RaceRequest:
             data=self.data,
             race_s=self.race_s,
             work=self.work,
-            launch=self.launch,
-            retry=self.retry,
+            launch=not self.no_launch,
+            retry=outcomes(self.retry),
         )
 
     def _update_machine(
@@ -119,15 +144,6 @@ class RaceRequest:
         batches = DrawnBatches(workload, min(options.iterations, workload.test_batches))
         question = CountedQuestion(search.problem, batches, workload.dense, options.iterations)
         return ["", *update_file(self.machine, self.update, question, trials)]
-
-
-def check_options(*, race: bool, work: Path | None, launch: bool, update: Path | None) -> None:
-    """Raise BadInput for options of a race without one, and for folders that nobody says where to make."""
-    for name, given in (("--work", work), ("--no-launch", not launch), ("--update", update)):
-        if given and not race:
-            raise BadInput(f"{name} is for a race: add --race")
-    if not launch and work is None:
-        raise BadInput("--no-launch leaves folders for ranks that you start: say where by --work DIR")
 
 
 def lines(race: "RaceResult", search: "PlanSearch", options: "RaceOptions", out: Path | None) -> list[str]:

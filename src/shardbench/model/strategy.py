@@ -1,7 +1,9 @@
 """The interface that every strategy implements: one method, and what it sees and may do."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
 from enum import StrEnum
 from typing import ClassVar
 
@@ -9,7 +11,7 @@ from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.serialise import STRICT
-from shardbench.model.plan import Plan
+from shardbench.model.plan import Plan, Tier
 from shardbench.model.problem import Problem, Sees
 
 
@@ -62,6 +64,15 @@ class Budget:
     fit_s: PositiveFloat = 600.0
 
 
+@plain_dataclass(frozen=True, kw_only=True)
+class Improvement:
+    """A plan on the way to the best one, made only when it is wanted."""
+
+    step_ms: float
+    """The whole step as the strategy predicts it; nan where it did not ask."""
+    make_plan: Callable[[], Plan]
+
+
 class Strategy(ABC):
     """Makes plans. A subclass states ``name``, ``sees`` and ``moves`` and implements ``plan``.
 
@@ -96,3 +107,18 @@ class Strategy(ABC):
         Raises Infeasible where there is none. Must return within ``budget.plan_s`` seconds.
         """
         return (self.plan(problem, budget, seed),)
+
+    def improvements(self, problem: Problem, budget: Budget, seed: int) -> Iterator[Improvement]:
+        """Yield ever better plans, so that whoever stops has the last one; ``plan``'s alone by default.
+
+        Where nobody stops, the last one is ``plan``'s. Raises Infeasible where there is none.
+        """
+        plan = self.plan(problem, budget, seed)
+        yield Improvement(step_ms=math.nan, make_plan=lambda: plan)
+
+    def under(self, types: Mapping[str, frozenset[str]], tiers: Mapping[str, frozenset[Tier]]) -> "Strategy":
+        """Return a strategy that gives tables, by name, only these sharding types and kinds of memory.
+
+        Itself by default: others mend what it plans.
+        """
+        return self

@@ -242,6 +242,15 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
 
 
+def has_room(problem: Problem, moves: frozenset[Move]) -> bool:
+    """Tell whether all tables fit all memory together that plans of these moves use."""
+    topology = problem.topology
+    uvm_bytes = topology.uvm_bytes if moves & {Move.UVM, Move.CACHE} else 0
+    host_bytes = topology.nodes * topology.host_bytes if Move.HOST in moves else 0
+    room_bytes = topology.world_size * (topology.hbm_bytes + uvm_bytes) + host_bytes
+    return sum(map(problem.weight_bytes, problem.tables)) <= room_bytes
+
+
 def memory_text(problem: Problem) -> str:
     """Say what all tables need, weights and optimiser state together, and what there is, in bytes and in one line."""
     topology = problem.topology

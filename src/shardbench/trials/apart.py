@@ -1,7 +1,7 @@
 """Strategies that plan beside this process: what they need is slow to import, or they are other people's.
 
-They have a process of their own, one after the other on a lane, and as many lanes as there are cores. What has no plan
-when the time is up is killed.
+They have a process of their own, one after the other on a lane. There are as many lanes as cores, but for the one of
+who plans here. What has no plan when the time is up is killed.
 """
 
 import queue
@@ -44,7 +44,7 @@ class Apart:
     def __init__(self, strategies: Sequence[Strategy], problem: Problem, budget_s: float, seed: int) -> None:
         """Take the strategies in the order in which they are to begin, and the seconds for all of them."""
         self._budget_s, self._seed = budget_s, seed
-        self._lanes = min(len(strategies), cores())
+        self._lanes = min(len(strategies), max(cores() - 1, 1))
         self._requests: dict[str, _Request] = {}
         self._waiting: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._stop = threading.Event()

@@ -19,6 +19,7 @@ from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import Traffic, count, counted_lookups, expect, mean
 from shardbench.cost.uncertainty import DRAWS, drawn_machines, form_of, judged_steps, with_form
 from shardbench.model.caching import is_cached
+from shardbench.model.expected import as_expected
 from shardbench.model.machine import Machine
 from shardbench.model.plan import DenseHome, Host, PhaseKind, Plan
 from shardbench.model.problem import Problem
@@ -217,7 +218,15 @@ class CountedQuestion(Question[Simulation]):
 
 
 class ExpectedQuestion(CountedQuestion):
-    """The same problem, judged and bounded by what the training profiles let expect of a batch: none is counted."""
+    """The same problem, judged and bounded by what the training profiles let expect of a batch: none is counted.
+
+    Rows that the sample never saw are expected to get their share of the lookups: else a plan that leaves them to slow
+    memory would look as if they were never asked for.
+    """
+
+    @cached_property
+    def _expected(self) -> Problem:
+        return as_expected(self.problem)
 
     def judge(self, plan: Plan) -> Simulation:
         """Expect a plan's traffic and predict its times; raises Unsupported for a batch schedule."""
@@ -225,14 +234,14 @@ class ExpectedQuestion(CountedQuestion):
             raise Unsupported("no batch is counted for want of time, so that none can be scheduled")
         if self.problem.schedule is StepSchedule.PIPELINED:
             _check_pipelined(plan, self.problem)
-        traffic = expect(plan, self.problem, self.dense)
-        times = _times([traffic], self.problem, self.dense, self.problem.machine)
+        traffic = expect(plan, self._expected, self.dense)
+        times = _times([traffic], self._expected, self.dense, self.problem.machine)
         return Simulation(traffics=(traffic,), times=times, machine=self.problem.machine)
 
     def prove_bounds(self) -> Bounds:
         """Prove bounds from the demand that the profiles let expect."""
-        demand = expected_demand(self.problem)
-        return Bounds(steps=StepBounds(demand=demand, problem=self.problem, dense=self.dense))
+        problem = self._expected
+        return Bounds(steps=StepBounds(demand=expected_demand(problem), problem=problem, dense=self.dense))
 
 
 def step_cells(answer: Answer[Simulation]) -> dict[str, float | None]:

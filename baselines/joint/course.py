@@ -1,0 +1,136 @@
+"""The way from a first plan to the best one: searches of one problem, and the choice among what they saw."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+
+from shardbench.base.errors import Infeasible
+from shardbench.model.expected import as_expected
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Move
+from shardbench.model.table import StepSchedule
+from shardbench.model.validate import has_room, memory_text
+
+from .first import FirstPlan, first_plan
+from .limits import ANY_FORM, Limits
+from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, WIDE_MENU, Extent
+from .planner import WorkLeft
+from .robust import Rating, SeenPlan, pooled, ranked
+from .search import Search
+from .state import PlanState
+
+LEAN_TABLE_S = 2e-3
+"""Seconds a table below which a budget is too short for the lean menu."""
+SPENT_SHARE, LATEST_SHARE = 0.5, 0.85
+"""Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What the way has come to."""
+
+    forms: Sequence[FirstPlan | SeenPlan]
+    """Plans, the best one first."""
+    step_ms: float = math.nan
+    """The whole step of the best one; nan where nobody asked."""
+    first_ms: float = math.nan
+    """Milliseconds of the first packing's step, without the dense model."""
+    ended_by: str = "stopped"
+
+
+class Course:
+    """The way of one problem."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        moves: frozenset[Move],
+        limits: Limits,
+        plan_s: float,
+        *,
+        exchanges: bool,
+        rating: Rating,
+    ) -> None:
+        """``limits`` are kept where a table has a form that they allow; ``exchanges`` improve packings."""
+        self._deadline = time.monotonic() + LATEST_SHARE * plan_s
+        self._problem, self._moves, self._limits, self._plan_s = problem, moves, limits, plan_s
+        self._exchanges, self._rating = exchanges, rating
+
+    @cached_property
+    def _nominal(self) -> PlanState:
+        return PlanState(as_expected(self._problem))
+
+    def run(self) -> Iterator[Found]:
+        """Yield ever better plans; the last is the best one under the draws of the rating.
+
+        Raises Infeasible where nothing fits.
+        """
+        if not has_room(self._problem, self._moves):
+            raise Infeasible(f"all memory together is too small: {memory_text(self._problem)}")
+        first = first_plan(self._problem, self._moves)
+        if first is not None:
+            yield Found(forms=[first])
+        problem, nominal = self._nominal.problem, self._nominal
+        searches = self._searches(problem, has_plan=first is not None)
+        # Limits that are kept come before time.
+        best_key = first_key = (math.inf, math.inf)
+        if first is not None:
+            best_key = first_key = self._broken(first), first.whole_ms(problem)
+        try:
+            for search, extents in searches:
+                for form in search.run(extents):
+                    key = (self._broken(form), nominal.with_sums(form.state).whole_ms)
+                    if key < best_key:
+                        best_key = key
+                        yield Found(forms=[form], step_ms=key[1], first_ms=searches[0][0].first_ms)
+        except Infeasible:
+            if first is None:
+                raise
+        seen = [form for search, _ in searches for form in search.seen if self._broken(form) <= best_key[0]]
+        pool = pooled(problem, seen) if seen else []
+        forms: list[FirstPlan | SeenPlan] = [*ranked(problem, pool, self._rating, self._plan_s, self._deadline)]
+        if first is not None and best_key == first_key:
+            forms.insert(0, first)
+        search = searches[0][0]
+        yield Found(forms=forms, step_ms=best_key[1], first_ms=search.first_ms, ended_by=search.ended_by)
+
+    def _broken(self, form: FirstPlan | SeenPlan) -> int:
+        return 0 if self._limits == ANY_FORM else form.broken(self._limits, self._problem)
+
+    def _searches(self, problem: Problem, *, has_plan: bool) -> list[tuple[Search, list[Extent]]]:
+        """Return the searches, each with a share of the work, and the extents of their menus."""
+        problems, limits = [problem], [self._limits]
+        # What a pipeline hides depends on all tables at once. A plan that hides nothing is often short as well, so that
+        # half of the work goes into one.
+        if problem.schedule is StepSchedule.PIPELINED:
+            problems.append(replace(problem, schedule=StepSchedule.SEQUENTIAL))
+        # The best plan of all may keep the limits, and a smaller menu leads elsewhere.
+        if self._limits != ANY_FORM:
+            limits.append(ANY_FORM)
+        plan_s = self._plan_s / (len(problems) * len(limits))
+        is_brief = plan_s < LEAN_TABLE_S * len(problem.tables)
+        extents = [BRIEF_MENU] if is_brief else [LEAN_MENU, FULL_MENU, WIDE_MENU]
+        seen_rows = [profile.seen_rows for profile in self._problem.profiles]
+        searches = list[tuple[Search, list[Extent]]]()
+        for one, each in product(problems, limits):
+            may_stop = has_plan or bool(searches)
+            work = WorkLeft(nominal_s=SPENT_SHARE * plan_s, deadline=self._deadline, may_stop=may_stop)
+            search = Search(one, self._moves, each, seen_rows, work, exchanges=self._exchanges)
+            searches.append((search, extents))
+        return searches
+
+    def finished(self, found: Found, number: int = 0) -> Plan:
+        """Return one of the plans; its notes say its step, the first packing's, and the reason that the search ended.
+
+        A plan that was made before anything was counted has no steps.
+        """
+        form, notes = found.forms[number], dict[str, float | int | str]()
+        if isinstance(form, SeenPlan):
+            predicted_ms = form.under(self._nominal).times().step_ms
+            notes |= {"first_ms": found.first_ms, "predicted_ms": predicted_ms}
+        notes["ended_by"] = found.ended_by
+        return Plan(world_size=self._problem.world_size, segments=form.segments, notes=notes)
