@@ -10,7 +10,7 @@ import pandas as pd
 from published_agreement import STEPS_CSV
 
 from shardbench.base.atomic import write_atomically
-from shardbench.report.charts.look import EDGE, QUIET, SERIES, picture
+from shardbench.report.charts.look import EDGE, QUIET, SERIES, Chart, picture
 
 SVG = Path("docs/static/steps.svg")
 LOW, HIGH = 0.4, 2500.0
@@ -25,7 +25,7 @@ def kind(machine: str) -> str:
     return name if name in GPUS else "others"
 
 
-def chart(steps: pd.DataFrame) -> alt.LayerChart:
+def chart(steps: pd.DataFrame) -> Chart:
     """Return one mark a step, its colour the GPU, its size their number, hollow where held out."""
     scale = alt.Scale(type="log", domain=[LOW, HIGH], nice=False)
     rows = steps.assign(kind=steps["gpu"].map(kind)).sort_values("gpus", ascending=False)
