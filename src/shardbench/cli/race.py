@@ -81,6 +81,7 @@ class RaceRequest(Racing):
         """Raise BadInput, before anything takes time, for options that do not fit and ranks that cannot run here."""
         from shardbench.advice.race import refuse_elsewhere  # noqa: PLC0415
 
+        outcomes(self.retry)
         refuse_elsewhere(machine, self.work)
 
     def run(
