@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from shardbench.base import wall
 from shardbench.cli.main import run_command
+from shardbench.trials import planning
 from shardbench.trials.simulate import Simulation
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,6 +27,13 @@ def few_draws(monkeypatch):
     """Lets trials of this process predict a plan under few draws of the constants: 200 take most of their time."""
     draws = Simulation.draws
     monkeypatch.setattr(Simulation, "draws", lambda simulated, problem, dense: draws(simulated, problem, dense, 8))
+
+
+@pytest.fixture
+def unconfined(monkeypatch):
+    """Lets the strategies of tests plan in forks, as without bubblewrap: a new Python for each takes half a second."""
+    for module in (wall, planning):
+        monkeypatch.setattr(module, "kind", lambda: wall.Kind.UNCONFINED)
 
 
 @pytest.fixture
