@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 # By it tests of faults find what processes leave behind (faults/case.py): set before the first of them starts.
 os.environ["SHARDBENCH_FAULTS"] = str(os.getpid())
 
+KIND = wall.kind
+
 # Shared machines stall; pytest-timeout is what catches a hang.
 settings.register_profile("shardbench", deadline=None, print_blob=True)
 settings.load_profile("shardbench")
@@ -34,6 +36,13 @@ def unconfined(monkeypatch):
     """Lets the strategies of tests plan in forks, as without bubblewrap: a new Python for each takes half a second."""
     for module in (wall, planning):
         monkeypatch.setattr(module, "kind", lambda: wall.Kind.UNCONFINED)
+
+
+@pytest.fixture
+def walled(unconfined, monkeypatch):
+    """Undoes that for one test of a module that uses it."""
+    for module in (wall, planning):
+        monkeypatch.setattr(module, "kind", KIND)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from shardbench.studies.session import SessionOptions, run_studies
 from shardbench.studies.study import Plot, Row, Study, grid
 from shardbench.trials import discovery
 from shardbench.trials.cluster import CallOutcome, Cluster, Engine
+from shardbench.trials.session import WorkerOutcome
 
 Command = Callable[..., str]
 
@@ -159,12 +160,25 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Reproduction:
     return mine
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs cells here: a process of their own imports for a second and a half, and few tests are about it."""
+
+    def here(prepare, call, arguments, workers, *, timeout_s, logs):
+        for number, given in enumerate(arguments):
+            value = call(prepare(*given), *given)
+            yield WorkerOutcome(number=number, value=value, log=Path(), wall_s=0.0, cpu_s=0.0)
+
+    monkeypatch.setattr(session, "side_by_side", here)
+
+
 def run(reproduction: Reproduction, results: Path, **options: object) -> Heard:
     heard = Heard()
     run_studies(reproduction, SessionOptions(results=results, workers=1, **options), heard)
     return heard
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, tmp_path: Path) -> None:
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)]
     heard = run(made, tmp_path)
@@ -176,6 +190,7 @@ def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, t
     assert run(made, tmp_path, force=True).studies == [("doubling", 4, 0)]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_it_names(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +217,7 @@ def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 1)]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path)
     files.write_study_files(made, tmp_path)
@@ -220,6 +236,7 @@ def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: P
     ]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_tables_that_no_record_gives_are_stale(made: Reproduction, tmp_path: Path) -> None:
     nothing = "mine: nothing to check: neither a suite nor a study of it has records"
     assert files.check_study_files(made, tmp_path) == [nothing]
@@ -234,6 +251,7 @@ def test_tables_that_no_record_gives_are_stale(made: Reproduction, tmp_path: Pat
     assert files.check_study_files(made, tmp_path) == [nothing, f"{doubling}: there are no records for it"]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path)
     text = write_reproduction_page(made, tmp_path).read_text(encoding="utf-8")
@@ -244,6 +262,7 @@ def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> 
     assert claims.rows[0][4:8] == ("consistent", "consistent", "about 2 x", "2.00 x (2.00 to 2.00, 3 number)")
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_region_has_a_picture_once_enough_points_ran(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +279,7 @@ def test_a_region_has_a_picture_once_enough_points_ran(
     assert files.check_study_files(made, tmp_path) == []
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path, quick=True)
     path = cell_store(tmp_path, "mine", "doubling").path
@@ -277,6 +297,7 @@ def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Pa
         run(made, tmp_path)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_rows_must_state_their_backend_and_name_nothing_twice(made: Reproduction, tmp_path: Path, monkeypatch) -> None:
     for owner, says in (("no-backend", "backend"), ("twice", "'number' is in the cell")):
         for failure in run(find_made(owner), tmp_path).cells:
@@ -355,6 +376,7 @@ def test_bars_stand_over_categories_on_both_sides_of_zero() -> None:
     assert "log" not in logged.caption
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
@@ -374,6 +396,7 @@ def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
     assert "unknown study of mine 'nope'; known: doubling" in command(*arguments, "--study", "nope", code=2)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_status_and_report_are_of_studies_as_well(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
