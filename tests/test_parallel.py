@@ -33,7 +33,7 @@ strategies = ["shuffle", "greedy-size", "row-wise"]
 )
 
 
-pytestmark = pytest.mark.usefixtures("unconfined")
+pytestmark = pytest.mark.usefixtures("few_draws", "unconfined")
 
 
 @pytest.fixture

@@ -146,22 +146,19 @@ def test_ranks_that_send_other_bytes_than_counted_end_in_error(context, monkeypa
     assert re.search(r"_reduce_scatter|_all_gather|_all_to_all", record.failure.cause)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "said"),
-    [
-        (None, None, None),
-        ("input_all_to_all", lambda sent: sent + 1.0, "ranks sent {0:.0f} bytes, the counter says {1:.0f}"),
-        ("dense_all_reduce", lambda sent: sent * (1 - 1e-5), "ranks sent {0:.0f} bytes, the counter says {1:.0f}"),
-        ("backward_all_to_all", lambda _: None, "ranks sent 0 bytes, the counter says {1:.0f}"),
-        ("output_reduce_scatter", lambda _: 8.0, "ranks sent 8 bytes, the counter says 0"),
-        ("gossip", lambda _: 8.0, "ranks sent 8 bytes, the counter says 0"),
-    ],
-)
-def test_bytes_are_compared_collective_by_collective(context, monkeypatch, name, change, said):
+SENT = [
+    ("input_all_to_all", lambda sent: sent + 1.0, "ranks sent {0:.0f} bytes, the counter says {1:.0f}"),
+    ("dense_all_reduce", lambda sent: sent * (1 - 1e-5), "ranks sent {0:.0f} bytes, the counter says {1:.0f}"),
+    ("backward_all_to_all", lambda _: None, "ranks sent 0 bytes, the counter says {1:.0f}"),
+    ("output_reduce_scatter", lambda _: 8.0, "ranks sent 8 bytes, the counter says 0"),
+    ("gossip", lambda _: 8.0, "ranks sent 8 bytes, the counter says 0"),
+]
+
+
+def test_bytes_are_compared_collective_by_collective(context, monkeypatch):
     traffic = outcome(context, misbehaving.Honest).traffic
     counted = {known: sum(links) for known, links in traffic.collectives.items()}
-    changed = {} if name is None else {name: change(counted.get(name, 0.0))}
-    sent = {known: size for known, size in {**counted, **changed}.items() if size is not None}
+    sent = {}
 
     def ran(folder, world_size, timeout_s):
         # Rank 1 sent everything.
@@ -172,15 +169,19 @@ def test_bytes_are_compared_collective_by_collective(context, monkeypatch, name,
             result = RankResult(rank=rank, **left, sent=[bytes_, bytes_], calls=[{}, {}], shares=[0.5, 0.5])
             (folder / f"rank{rank}.json").write_text(result_text(result))
 
+    def measured(changed):
+        sent.clear()
+        sent.update({known: size for known, size in {**counted, **changed}.items() if size is not None})
+        return outcome(context, misbehaving.Honest, Backend.MEASURED)
+
     monkeypatch.setattr("shardbench.trials.run_trial.run_on_ranks", ran)
-    record = outcome(context, misbehaving.Honest, Backend.MEASURED)
-    if name is None:
-        assert (record.outcome, record.failure) == (Outcome.OK, None)
-        return
-    assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "bytes")
-    assert record.failure.cause == f"{name}: {said.format(sent.get(name), counted.get(name))}"
-    # What was sent and counted is kept for whoever looks into it.
-    assert record.measured_bytes == pytest.approx(sent)
+    assert measured({}).outcome is Outcome.OK
+    for name, change, said in SENT:
+        record = measured({name: change(counted.get(name, 0.0))})
+        assert (record.outcome, record.failure.phase) == (Outcome.ERROR, "bytes"), name
+        assert record.failure.cause == f"{name}: {said.format(sent.get(name), counted.get(name))}"
+        # What was sent and counted is kept for whoever looks into it.
+        assert record.measured_bytes == pytest.approx(sent)
 
 
 def test_fitting_time_is_recorded(context):

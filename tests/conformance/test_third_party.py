@@ -13,8 +13,10 @@ HERE = Path(__file__).parent
 
 CONFORMS = """
 from shardbench.conformance.checks import cases, check
+from shardbench.engine.processes.server import FORK_SERVER
 from shardbench.trials.discovery import get_strategy
-check(get_strategy("rank-zero"), problems=cases()[:1])
+with FORK_SERVER.without_engine():
+    check(get_strategy("rank-zero"), problems=cases()[:1])
 """
 
 SUITE = """
