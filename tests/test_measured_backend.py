@@ -93,12 +93,14 @@ def run(
 
 KINDS = ["table_wise", "one_rank", "row_wise", "column_wise", "replicated", "mixed"]
 CASES = [
-    *((kind, 2, 2) for kind in (*KINDS, "table_row_wise", "whole_copies")),
+    *((kind, 2, 2) for kind in ("table_wise", "row_wise", "mixed", "table_row_wise", "whole_copies")),
+    *(pytest.param(kind, 2, 2, marks=pytest.mark.slow) for kind in ("one_rank", "column_wise", "replicated")),
     ("one_rank", 1, 1),
     ("mixed", 1, 4),
     *(pytest.param(kind, *world, marks=pytest.mark.slow) for kind in KINDS[:-1] for world in ((1, 2), (1, 4))),
 ]
-"""Plans of one kind on one node are slow tests: random plans (test_random_plans.py) are on every shape."""
+"""Plans of one kind on one node, and of kinds that are in the mixed plan, are slow tests: random plans
+(test_random_plans.py) are on every shape."""
 
 
 @pytest.mark.parametrize(("kind", "nodes", "devices"), CASES)

@@ -14,7 +14,9 @@ from shardbench.model.strategy import Strategy
 from shardbench.trials.discovery import strategies
 from shardbench.trials.planning import learns
 
-LEFT = {"more-tables-than-devices", "fewer-tables-than-devices", "one-device", "two-nodes"}
+LEFT = {
+    "more-tables-than-devices", "fewer-tables-than-devices", "one-device", "two-nodes", "no-access-at-all",
+}  # fmt: skip
 
 
 def params() -> Iterator[object]:
