@@ -28,7 +28,7 @@ def params() -> Iterator[object]:
             yield pytest.param(one, set(), id=f"{one.name}-whole", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("strategy", "left"), params())
+@pytest.mark.parametrize(("strategy", "left"), list(params()))
 def test_strategy_conforms(strategy: Strategy, left: set[str]) -> None:
     # Not skipped where a package is missing: the test environment installs what all strategies need.
     check(strategy, problems=[case for case in cases() if case.problem.name not in left])
