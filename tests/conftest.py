@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from shardbench.base import wall
 from shardbench.cli.main import run_command
+from shardbench.trials import planning
 from shardbench.trials.simulate import Simulation
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 # By it tests of faults find what processes leave behind (faults/case.py): set before the first of them starts.
 os.environ["SHARDBENCH_FAULTS"] = str(os.getpid())
+
+KIND = wall.kind
 
 # Shared machines stall; pytest-timeout is what catches a hang.
 settings.register_profile("shardbench", deadline=None, print_blob=True)
@@ -25,6 +29,20 @@ def few_draws(monkeypatch):
     """Lets trials of this process predict a plan under few draws of the constants: 200 take most of their time."""
     draws = Simulation.draws
     monkeypatch.setattr(Simulation, "draws", lambda simulated, problem, dense: draws(simulated, problem, dense, 8))
+
+
+@pytest.fixture
+def unconfined(monkeypatch):
+    """Lets the strategies of tests plan in forks, as without bubblewrap: a new Python for each takes half a second."""
+    for module in (wall, planning):
+        monkeypatch.setattr(module, "kind", lambda: wall.Kind.UNCONFINED)
+
+
+@pytest.fixture
+def walled(unconfined, monkeypatch):
+    """Undoes that for one test of a module that uses it."""
+    for module in (wall, planning):
+        monkeypatch.setattr(module, "kind", KIND)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 PROGRAM = """
 import contextlib, io, json, sys
 from shardbench.cli.main import run_command
+exec(sys.argv[2])
 said = []
 for arguments in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -19,10 +20,18 @@ print(json.dumps(said))
 
 
 def said_by(
-    environment: dict[str, str], *commands: list[str], cwd: Path | None = None, timeout_s: float = 240.0
+    environment: dict[str, str],
+    *commands: list[str],
+    cwd: Path | None = None,
+    timeout_s: float = 240.0,
+    options: tuple[str, ...] = (),
+    first: str = "",
 ) -> list[str]:
-    """What each of the commands prints, one after the other in one fresh process; all must end with 0."""
-    program = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
+    """What each of the commands prints, one after the other in one fresh process; all must end with 0.
+
+    ``options`` are Python's; ``first`` is Python that it runs before the commands.
+    """
+    program = [sys.executable, *options, "-c", PROGRAM, json.dumps(commands), first]
     done = subprocess.run(
         program, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )

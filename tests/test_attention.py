@@ -119,9 +119,9 @@ def tiers(table: Table, hot: int, warm: int) -> tuple[Segment, ...]:
     return row_ranges(table, *ends)
 
 
-def test_three_tiers_on_two_nodes_equal_the_unsharded_model_after_twenty_steps(tmp_path: Path) -> None:
+def test_three_tiers_on_two_nodes_equal_the_unsharded_model_after_eight_steps(tmp_path: Path) -> None:
     workload = RandomWorkload([(300, 16), (90, 8), (200, 16), (40, 16)], 24, pooling=4, unpooled=frozenset({0, 1, 2}))
-    workload.test_batches = 20
+    workload.test_batches = 8
     tables = workload.tables
     plan = Plan(
         world_size=4,
@@ -133,7 +133,7 @@ def test_three_tiers_on_two_nodes_equal_the_unsharded_model_after_twenty_steps(t
         ),
     )
     # Raises where replicas, or the nodes' copies, differ in a single bit.
-    ran = on_ranks(tmp_path, workload, workload.problem(machine(2, 2)), plan, batches=20, seed=3)
+    ran = on_ranks(tmp_path, workload, workload.problem(machine(2, 2)), plan, batches=8, seed=3)
     ran.check_trained(logits=2e-5, weights=2e-5)
     ran.check_sent()
     # A model that does not learn would equal itself.

@@ -35,6 +35,7 @@ warmup = 1
 strategies = ["greedy-size", "shuffle"]
 """
 )
+pytestmark = pytest.mark.usefixtures("few_draws")
 RATE = re.compile(r"(?<=^intra_bandwidth = \{ value = )\d+", re.MULTILINE)
 
 

@@ -79,6 +79,7 @@ def a_generator() -> Any:
     yield Mine()
 
 
+@pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize("provided", ["A_CLASS", "AN_INSTANCE", "A_LIST", "a_function", "a_generator"])
 def test_entry_points_of_every_form(monkeypatch: pytest.MonkeyPatch, provided: str) -> None:
     _install(monkeypatch, provided)
@@ -143,6 +144,7 @@ class Touches(Mine):
         return frozenset({Move.TABLE})
 
 
+@pytest.mark.usefixtures("unconfined")
 def test_a_package_that_takes_for_ever_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = list(strategies())
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(1e6)\n")
@@ -175,6 +177,7 @@ THREE = 3
 LEAVES, BOOMS = "import sys; sys.exit(0)", "raise RuntimeError('first\\nsecond')"
 
 
+@pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize(
     ("name", "source", "message"),
     [
@@ -249,6 +252,7 @@ def test_a_folder_of_ours_that_is_no_package_of_strategies_is_named(
     assert all(re.match(message.format(folder=re.escape(str(tmp_path))), cause) for cause in causes)
 
 
+@pytest.mark.usefixtures("unconfined")
 def test_strategies_with_missing_modules_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     _install(monkeypatch, "Needy")
     assert missing_modules(strategies()["needy"]) == ("no_such_module", "no_such_package.part")

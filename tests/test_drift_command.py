@@ -1,6 +1,7 @@
 """shardbench drift: a plan of one day, judged on a log of the next one."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from toy_machine import machine_file
 from two_days import ROWS, write_days, write_log
 
+from shardbench.cli.main import run_command
 from shardbench.cost.resharding import resharding
 from shardbench.datasets.access_log import AccessLogConfig
 from shardbench.model.machine_file import load_machine
@@ -20,18 +22,29 @@ STRATEGY = "recshard"
 """Its plans have hot rows in HBM and others off it, where two tables do not fit."""
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -> Path:
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a machine of little HBM and slow host memory, a day's log, and the plan made for it."""
-    monkeypatch.chdir(tmp_path)
-    path = Path(machine_file(tmp_path))
+    folder = tmp_path_factory.mktemp("planned")
+    path = Path(machine_file(folder))
     text = path.read_text()
     for name, was, now in (("hbm_capacity", 100, 0.32), ("uvm_bandwidth", 10, 0.1), ("dense_rate", 1, 1e6)):
         assert f"{name} = {{ value = {was}," in text
         text = text.replace(f"{name} = {{ value = {was},", f"{name} = {{ value = {now},")
     path.write_text(text)
-    write_days(tmp_path, folder="monday", days=(0,))
-    command("plan", "monday", path, "--batch-size", BATCH, "--strategy", STRATEGY, "--out", "plan.json")
+    write_days(folder, folder="monday", days=(0,))
+    options = ("--batch-size", str(BATCH), "--strategy", STRATEGY, "--out", "plan.json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert run_command(["plan", "monday", path.name, *options]) == 0
+    return folder
+
+
+@pytest.fixture
+def place(planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that folder, and the tests' working folder."""
+    shutil.copytree(planned, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -128,7 +128,7 @@ def halved_and_doubled(losses, rate=50.0):
 
 
 def test_the_rate_follows_the_test_loss_while_training(data):
-    run = train(data, "fae", seed=2, epochs=4, checks=1)
+    run = train(data, "fae", seed=2, epochs=3, checks=1)
     rates, losses = [turn.rate_pct for turn in run.turns], [turn.loss for turn in run.turns]
     # The rate after check i is that of turn i + 1; the first check has nothing to compare with.
     assert rates == [50.0, *halved_and_doubled(losses)[:-1]]

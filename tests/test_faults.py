@@ -44,6 +44,7 @@ def shared(tmp_path_factory):
         yield
 
 
+@pytest.mark.usefixtures("few_draws")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_fault_ends_as_it_should_and_leaves_nothing(name):

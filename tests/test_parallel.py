@@ -12,7 +12,6 @@ from toy_machine import MADE_UP, machine_file
 
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
-from shardbench.trials import planning_process
 from shardbench.trials.discovery import get_strategy
 from shardbench.trials.runner import RunOptions, run_suite
 from shardbench.trials.suite import load_suite
@@ -32,6 +31,9 @@ iterations = 2
 strategies = ["shuffle", "greedy-size", "row-wise"]
 """
 )
+
+
+pytestmark = pytest.mark.usefixtures("few_draws", "unconfined")
 
 
 @pytest.fixture
@@ -129,8 +131,6 @@ def test_a_killed_worker_is_an_outcome_and_the_others_run(tiny, monkeypatch):
 def test_an_interrupt_ends_what_runs_and_keeps_what_is_done(tiny, monkeypatch):
     suite, options = tiny
     long = tuple(job.model_copy(update={"plan_s": 100_000}) for job in suite.jobs)
-    # Its planners say by files that they began.
-    monkeypatch.setattr(planning_process, "wall_around", lambda shown, hidden: None)
     instead_of_shuffle(monkeypatch, Hangs(options.work))
     options.work.mkdir()
 

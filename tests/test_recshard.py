@@ -135,6 +135,24 @@ def test_a_solvers_choice_of_a_whole_table_gives_way_to_a_better_tail():
     assert assign.topped_up(steps, asked, found).tolist() == [2, 14]
 
 
+FILLED = {
+    # Room for one row: 90 accesses of t1's first, before 60 of t0's.
+    "most time saved a byte": ([profile([60, 40], rows=2), profile([90, 50], rows=2)], 1, [0, 0], [0, 1]),
+    # All seen rows are held: room for the tail of one table goes to the one with unseen accesses.
+    "most unseen accesses a byte": ([SEEN, TAIL], 16, [2, 4], [2, 14]),
+}
+
+
+@pytest.mark.parametrize("case", FILLED)
+def test_a_device_is_filled_by_hand(case):
+    profiles, hbm, held, rows = FILLED[case]
+    asked = problem(profiles, devices=1, hbm=hbm * ROW)
+    steps = steps_of.make_steps(asked, steps_of.Statistics.ALL)
+    begin = np.array([np.flatnonzero((steps.table == j) & (steps.rows == n))[0] for j, n in enumerate(held)])
+    filled = assign.fill(steps, asked, np.zeros(2, dtype=np.int64), begin, relaxation.hull(steps))
+    assert steps.rows[filled.choice].tolist() == rows
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), tables=st.integers(1, 12), devices=st.integers(1, 3))
 def test_no_device_leaves_hbm_empty_while_rows_are_off_it(seed, tables, devices):

@@ -68,7 +68,7 @@ def run(tmp_path, plan, nodes, devices, batches=3):
 LAYOUTS = [(2, True, 1, 4), (2, False, 1, 4), (2, True, 2, 2), (1, False, 2, 2), (4, False, 2, 2)]
 
 
-@pytest.mark.parametrize(("size", "interleaved", "nodes", "devices"), LAYOUTS)
+@pytest.mark.parametrize(("size", "interleaved", "nodes", "devices"), LAYOUTS[::2])
 def test_groups_equal_the_unsharded_model_and_send_what_is_counted(tmp_path, size, interleaved, nodes, devices):
     plan = copying(4, ShardingGroups(size=size, interleaved=interleaved))
     run(tmp_path, plan, nodes, devices).check_trained()

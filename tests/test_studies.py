@@ -1,15 +1,14 @@
 """Studies: every cell one record, resumed, failures recorded, tables and page from records only."""
 
 import json
-import os
-import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import study_cells
+from study_cells import CLAIMS, DOUBLING, THREE, find_made, reproduction
 
 from shardbench.base.errors import BadInput
 from shardbench.records import base_record
@@ -17,81 +16,17 @@ from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
 from shardbench.studies import files, ledger, session
 from shardbench.studies import reproduction as found
-from shardbench.studies.claim import Evidence, parse_claims
+from shardbench.studies.claim import parse_claims
 from shardbench.studies.page import extras, write_reproduction_page
 from shardbench.studies.regions.region import Knob, region_study
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
-from shardbench.studies.study import Plot, Row, Study, grid
 from shardbench.trials import discovery
 from shardbench.trials.cluster import CallOutcome, Cluster, Engine
+from shardbench.trials.session import WorkerOutcome
 
 Command = Callable[..., str]
 
-CLAIMS = """
-[[claims]]
-name = "doubles"
-kind = "statement"
-statement = "twice is twice as much"
-quote = "twice"
-paper = 2.0
-unit = "x"
-relation = "about"
-scale = "ratio"
-neutral = 1.0
-sourced = true
-source = "arithmetic"
-definition_of = "ours"
-definition = "twice over number"
-conditions = "all numbers"
-n_unit = "number"
-sample = true
-evidence = "counted"
-judged_by = ["doubling"]
-"""
-
-
-NOT_FULL = "(not by the kernel for want of memory)"
-THREE = 'raise ValueError("three is\\nno good")'
-
-
-def twice(folder: Path, number: int) -> Row:
-    if number == 3:
-        raise ValueError("three is\nno good")
-    return {"twice": 2.0 * number}
-
-
-def end(folder: Path, kind: str) -> list[Row]:
-    print(f"this is {kind}")
-    if kind == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if kind == "hangs":
-        time.sleep(1e6)
-    if kind == "exits":
-        os._exit(3)
-    if kind == "leaves":
-        raise SystemExit(0)
-    if kind == "full":
-        raise MemoryError
-    return [{"pid": os.getpid()}]
-
-
-DOUBLING = Study(
-    name="doubling",
-    title="Twice a number.",
-    cells=lambda quick: grid(number=range(1, 3 if quick else 5)),
-    judge=twice,
-    backend="counted",
-    columns=("backend",),
-    plots=(Plot(title="Twice a number.", table="doubling", x="number", y="twice"),),
-)
-FAILING = replace(
-    DOUBLING,
-    title="Cells that end in every way; the last one is well.",
-    timeout_s=3.0,
-    cells=lambda quick: grid(kind=("killed", "hangs", "exits", "leaves", "full", "well")),
-    judge=end,
-)
 GROWING = region_study(
     title="A gain that one knob decides.",
     knobs=(Knob(name="size", low=1.0, high=9.0, reason="as seen"), Knob(name="age", reason="as seen")),
@@ -99,11 +34,6 @@ GROWING = region_study(
     backend="counted",
     measure=lambda folder, point, size, age: {"gain_x": size},
 )
-
-
-def giving(row: Row, **more: object) -> Study:
-    """The study that gives one row, whatever the cell."""
-    return replace(DOUBLING, judge=lambda folder, number: row, **more)
 
 
 class Heard:
@@ -127,25 +57,9 @@ class Heard:
         self.cells.append(record.failure)
 
 
-def observe(evidence: Evidence) -> dict[str, list[float]]:
-    rows = evidence.tables["doubling"]
-    return {"doubles": (rows["twice"] / rows["number"]).tolist()}
-
-
-def reproduction(owner: str, *studies: Study, claims: str = CLAIMS) -> Reproduction:
-    return Reproduction(owner=owner, studies=studies, claims=parse_claims(claims, "x"), observe=observe, defined={})
-
-
-def find_made(owner: str) -> Reproduction:
-    """What a worker, which knows nothing of a test's patches, finds too."""
-    return {
-        "mine": lambda: reproduction("mine", DOUBLING, GROWING),
-        "shuffles": lambda: reproduction("shuffles", giving({"strategy": "shuffle"})),
-        "uses": lambda: reproduction("uses", giving({"strategy": "shuffle"}, uses=("shuffle",))),
-        "no-backend": lambda: reproduction("no-backend", giving({"backend": "guessed"})),
-        "twice": lambda: reproduction("twice", giving({"number": 1})),
-        "faults": lambda: reproduction("faults", FAILING),
-    }[owner]()
+def find_here(owner: str) -> Reproduction:
+    """That, with a study of a region."""
+    return reproduction("mine", DOUBLING, GROWING) if owner == "mine" else find_made(owner)
 
 
 @pytest.fixture
@@ -157,23 +71,38 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Reproduction:
     return mine
 
 
+@pytest.fixture
+def in_this_process(made: Reproduction, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs cells here: a process of their own imports for a second and a half, and few tests are about it."""
+
+    def here(prepare, call, arguments, workers, *, timeout_s, logs):
+        for number, given in enumerate(arguments):
+            value = call(prepare(*given), *given)
+            yield WorkerOutcome(number=number, value=value, log=Path(), wall_s=0.0, cpu_s=0.0)
+
+    monkeypatch.setattr(session, "side_by_side", here)
+    monkeypatch.setattr(session, "find_reproduction", find_here)
+
+
 def run(reproduction: Reproduction, results: Path, **options: object) -> Heard:
     heard = Heard()
     run_studies(reproduction, SessionOptions(results=results, workers=1, **options), heard)
     return heard
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_cells_are_recorded_once_and_a_failure_is_a_record(made: Reproduction, tmp_path: Path) -> None:
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 0)]
     heard = run(made, tmp_path)
     assert heard.studies == [("doubling", 4, 2)]
     # Cells that have ended by the time one looks are told in any order.
-    assert sorted(heard.cells, key=str) == [None, f"ValueError: three is no good (test_studies.py:{_line(THREE)})"]
+    assert sorted(heard.cells, key=str) == [None, f"ValueError: three is no good (study_cells.py:{_line(THREE)})"]
     assert run(made, tmp_path).studies == [("doubling", 4, 4)]
     assert run(made, tmp_path, retry=frozenset({Outcome.ERROR})).studies == [("doubling", 4, 3)]
     assert run(made, tmp_path, force=True).studies == [("doubling", 4, 0)]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_it_names(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +129,7 @@ def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_
     assert run(made, tmp_path, quick=True).studies == [("doubling", 2, 1)]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path)
     files.write_study_files(made, tmp_path)
@@ -218,6 +148,7 @@ def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: P
     ]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_tables_that_no_record_gives_are_stale(made: Reproduction, tmp_path: Path) -> None:
     nothing = "mine: nothing to check: neither a suite nor a study of it has records"
     assert files.check_study_files(made, tmp_path) == [nothing]
@@ -232,6 +163,7 @@ def test_tables_that_no_record_gives_are_stale(made: Reproduction, tmp_path: Pat
     assert files.check_study_files(made, tmp_path) == [nothing, f"{doubling}: there are no records for it"]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path)
     text = write_reproduction_page(made, tmp_path).read_text(encoding="utf-8")
@@ -243,6 +175,7 @@ def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> 
     assert claims.rows[0][4:8] == ("consistent", "consistent", "about 2 x", "2.00 x (2.00 to 2.00, 3 number)")
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_region_has_a_picture_once_enough_points_ran(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +194,7 @@ def test_a_region_has_a_picture_once_enough_points_ran(
     assert files.check_study_files(made, tmp_path) == []
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path, quick=True)
     path = cell_store(tmp_path, "mine", "doubling").path
@@ -278,6 +212,7 @@ def test_truncated_and_edited_lines_are_refused(made: Reproduction, tmp_path: Pa
         run(made, tmp_path)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_rows_must_state_their_backend_and_name_nothing_twice(made: Reproduction, tmp_path: Path, monkeypatch) -> None:
     for owner, says in (("no-backend", "backend"), ("twice", "'number' is in the cell")):
         for failure in run(find_made(owner), tmp_path).cells:
@@ -295,8 +230,8 @@ def test_a_cell_that_hangs_or_dies_is_a_record_and_the_next_one_runs(made: Repro
         ),
         "hangs": (Outcome.TIMEOUT, "no result from run after 3 s"),
         "exits": (Outcome.ERROR, "the process exited with 3 in phase run"),
-        "leaves": (Outcome.ERROR, f"SystemExit: 0 ({Path(__file__).name}:{_line('raise SystemExit(0)')})"),
-        "full": (Outcome.OOM, f"MemoryError ({Path(__file__).name}:{_line('raise MemoryError')})"),
+        "leaves": (Outcome.ERROR, f"SystemExit: 0 (study_cells.py:{_line('raise SystemExit(0)')})"),
+        "full": (Outcome.OOM, f"MemoryError (study_cells.py:{_line('raise MemoryError')})"),
         "well": (None, None),
     }
     # Cells that have ended by the time one looks are written in any order.
@@ -316,8 +251,10 @@ def test_a_cell_that_hangs_or_dies_is_a_record_and_the_next_one_runs(made: Repro
 
 
 def _line(text: str) -> int:
-    """Number of the only line of this file that is ``text`` alone."""
-    (line,) = [i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.strip() == text]
+    """Number of the only line of study_cells.py that is ``text`` alone."""
+    (line,) = [
+        i for i, line in enumerate(Path(study_cells.__file__).read_text().splitlines(), 1) if line.strip() == text
+    ]
     return line
 
 
@@ -326,6 +263,7 @@ def test_an_unknown_study_is_refused(made: Reproduction) -> None:
         made.study("x")
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
@@ -345,6 +283,7 @@ def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
     assert "unknown study of mine 'nope'; known: doubling" in command(*arguments, "--study", "nope", code=2)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_status_and_report_are_of_studies_as_well(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:

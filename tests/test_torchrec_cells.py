@@ -21,12 +21,9 @@ AGAIN = "run the cells again: nox -s tables -- support"
 CHOSEN = (
     "modules: pooled: planner",
     "modules: pooled: exported",
-    "modules: pooled: remapped",
-    "modules: unpooled: alone",
     "modules: unpooled: remapped",
     "modules: managed collision, pooled: alone",
     "modules: feature processors: exported",
-    "modules: tables of one name in two modules: alone",
     "optimizers: row-wise Adagrad, fused: exported",
     "training: TrainPipelineSparseDist: remapped",
     "constraints: compute_kernels fused_uvm_caching: alone",

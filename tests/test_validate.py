@@ -128,6 +128,9 @@ VALID = {
         part(0, 50, OnRank(rank=0), (0, 4)), part(0, 20, OnRank(rank=1), (4, 8)),
         part(50, 100, OnRank(rank=2), (0, 4)), part(20, 100, GroupSharded(), (4, 8)), SECOND,
     ),
+    "columns above a whole row": plan(
+        part(0, 50, OnRank(rank=0), (0, 4)), part(0, 50, OnRank(rank=1), (4, 8)), part(50, 100, OnRank(rank=2)), SECOND,
+    ),
     "groups": plan(part(0, 100, Replicated(ranks=(0, 1))), part(0, 100, Replicated(ranks=(2, 3))), SECOND),
     "tiers": plan(part(0, 10, OnRank(rank=0)), part(10, 100, OnRank(rank=0, tier=Tier.UVM)), SECOND),
     "host": plan(

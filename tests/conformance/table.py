@@ -27,21 +27,29 @@ planning_process.LATE_S = 0.5
 HEADER = ("strategy", "rule", "caught_by", "reason")
 
 
-def caught(impostor: Impostor) -> tuple[str, str]:
-    """The check that rejects an impostor and what it says, on its problems and the one whose lookups are drawn."""
+def caught(impostor: Impostor, *, apart: bool = True) -> tuple[str, str]:
+    """The check that rejects an impostor and what it says, on its problems and the one whose lookups are drawn.
+
+    It is described ``apart`` as a package of which nothing is listed, or made here.
+    """
+    if not apart:
+        return _caught(impostor, impostor.kind())
     module, name = impostor.kind.__module__, impostor.kind.__name__
     provider = "impostors", module, partial(describe_apart, "impostors", module, f"{module}:{name}")
     found, broken = collect("strategy name", [provider], strategies_of)
     if broken:
-        # As a package of which nothing is listed.
         return "declares", f"check 'declares' failed: {broken[0]}"
     (strategy,) = found.values()
+    return _caught(impostor, strategy.value)
+
+
+def _caught(impostor: Impostor, strategy: Strategy) -> tuple[str, str]:
     try:
         if impostor.looks:
-            _ask_twice(strategy.value)
+            _ask_twice(strategy)
         else:
             problems = [case for case in cases() if case.problem.name in impostor.problems]
-            check(strategy.value, plan_s=impostor.plan_s, fit_s=0.15, problems=problems)
+            check(strategy, plan_s=impostor.plan_s, fit_s=0.15, problems=problems)
     except ConformanceError as error:
         return error.check, str(error)
     return NOT_CAUGHT, ""

@@ -1,6 +1,7 @@
 """Submissions to a small leaderboard: what was submitted is made again from its plans, and by asking the strategy."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -54,8 +55,8 @@ class KnowsTheLeaderboard(AsksBehindTheSeal):
         return workload_config({**DRAWN, "name": "drawn"}, "here").build(Path())
 
 
-@pytest.fixture
-def board(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def board() -> Iterator[None]:
     """A leaderboard of a problem that is drawn and one that is on record, with a strategy that knows the former."""
     posed = tuple(
         Posed(name=name, machines=("small",), parameters=parameters)
@@ -69,15 +70,20 @@ def board(monkeypatch: pytest.MonkeyPatch) -> None:
     def strategy(name: str) -> Strategy:
         return own.get(name) or get_strategy(name)
 
-    for module, name, value in (
-        (problems, "load", lambda *_: version), (studies, "load", lambda *_: version),
-        (problems, "load_machine", lambda _: machine), (studies, "load_machine", lambda _: machine),
-        (studies, "get_strategy", strategy),
-        (submission, "get_strategy", strategy), (studies, "_competitors", lambda: dict.fromkeys(COMPETING, False)),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, value)
-    for kept in (problems._workload, problems._simulations, problems.question):
-        kept.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in (
+            (problems, "load", lambda *_: version), (studies, "load", lambda *_: version),
+            (problems, "load_machine", lambda _: machine), (studies, "load_machine", lambda _: machine),
+            (studies, "get_strategy", strategy),
+            (submission, "get_strategy", strategy), (studies, "_competitors", lambda: dict.fromkeys(COMPETING, False)),
+        ):  # fmt: skip
+            patch.setattr(module, name, value)
+        kept = (problems._workload, problems._simulations, problems.question)
+        for cache in kept:
+            cache.cache_clear()
+        yield
+        for cache in kept:
+            cache.cache_clear()
 
 
 def submitted(folder: Path, strategy: str, *workloads: str) -> list[CellRecord]:
@@ -161,10 +167,19 @@ def test_a_suspicion_of_chance_goes_with_more_draws(
     assert heard == [FRESH, SURE]
 
 
+@pytest.fixture(scope="module")
+def whole(board: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[CellRecord]]:
+    """A whole submission of ``greedy-lookup``, without a fault, and its folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, submitted(folder, "greedy-lookup", *PROBLEMS)
+
+
 @pytest.fixture
-def honest(board: None, tmp_path: Path) -> list[CellRecord]:
-    """A whole submission of ``greedy-lookup`` in ``tmp_path``, without a fault."""
-    return submitted(tmp_path, "greedy-lookup", *PROBLEMS)
+def honest(whole: tuple[Path, list[CellRecord]], tmp_path: Path) -> list[CellRecord]:
+    """That submission in ``tmp_path``."""
+    folder, records = whole
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return list(records)
 
 
 def rewritten(folder: Path, records: Iterable[CellRecord]) -> None:
@@ -257,8 +272,7 @@ def test_the_draw_is_of_the_seed_and_not_of_what_was_submitted(honest: list[Cell
     assert len({check_submission(tmp_path).seed for _ in range(2)}) == 2, "a fresh one each time"
 
 
-def test_each_strategy_has_cells_made_again(board: None, tmp_path: Path) -> None:
-    submitted(tmp_path, "greedy-lookup", *PROBLEMS)
+def test_each_strategy_has_cells_made_again(honest: list[CellRecord], tmp_path: Path) -> None:
     submitted(tmp_path, "recshard", *PROBLEMS)
     found = check_submission(tmp_path, again=1)
     made = [line for line in found.again if line.startswith("again: ")]

@@ -5,19 +5,18 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 from fresh_process import said_by
 
 HERE = Path(__file__).parent
 
-PROGRAM = """
-from shardbench.conformance.checks import check
-from shardbench.trials.discovery import get_strategy, strategies
-assert "rank-zero" in strategies(), sorted(strategies())
-check(get_strategy("rank-zero"))
-print("conforms")
+CONFORMS = """
+from shardbench.conformance.checks import cases, check
+from shardbench.engine.processes.server import FORK_SERVER
+from shardbench.trials.discovery import get_strategy
+with FORK_SERVER.without_engine():
+    check(get_strategy("rank-zero"), problems=cases()[:1])
 """
 
 SUITE = """
@@ -40,60 +39,34 @@ def beside(site: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
 
 
-def test_entry_point_of_an_installed_package(tmp_path: Path) -> None:
+def test_an_installed_package_is_run_and_once_edited_is_planned_again(tmp_path: Path) -> None:
     # Built from a copy, because setuptools leaves build folders in the source.
     source = shutil.copytree(HERE / "third_party", tmp_path / "source")
-    site = tmp_path / "site"
+    site, results = tmp_path / "site", ["--results", str(tmp_path / "results")]
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
     pip = [sys.executable, "-m", "pip", "install", *options, "--target", str(site), str(source)]
     subprocess.run(pip, check=True, capture_output=True, text=True, timeout=120)
-    environment = beside(site)
-    command = [sys.executable, "-W", "error", "-c", PROGRAM]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == "conforms"
-
     suite = tmp_path / "tiny.toml"
     suite.write_text(SUITE)
-    chosen = ["--strategy", "rank-zero", "--strategy", "shuffle"]
-    strategies, machines, run_lines = said_by(
-        environment,
-        ["list", "strategies"],
-        ["list", "machines"],
-        ["run", str(suite), "--results", str(tmp_path / "results"), *chosen],
+    begins = ["run", str(suite), *results, "--strategy", "rank-zero", "--strategy", "shuffle"]
+    strategies, machines, first = said_by(
+        beside(site), ["list", "strategies"], ["list", "machines"], begins, options=("-W", "error"), first=CONFORMS
     )
     assert "rank-zero" in strategies
     assert "desk-1x2" in machines
-    assert "rank-zero" in run_lines
+    assert "rank-zero" in first
+    assert first.splitlines()[0] == "suite tiny: 2 trials, 0 settled, 2 to run"
     for table in ("throughput", "balance", "traffic"):
         rows = (tmp_path / "results" / "tables" / "tiny" / f"{table}.csv").read_text().splitlines()
         assert [row.split(",")[:5] for row in rows[1:]] == [
             ["crowd", "desk-1x2", "simulated", name, "ok"] for name in ("rank-zero", "shuffle")
         ]
 
-
-DISTRIBUTION = "Metadata-Version: 2.1\nName: edited-in-a-test\nVersion: 1.0\n"
-
-
-def test_an_edited_strategy_is_planned_again_and_said_to_have_been_edited(tmp_path: Path) -> None:
-    site, results = tmp_path / "site", ["--results", str(tmp_path / "results")]
-    installed = site / "edited_in_a_test-1.0.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text(DISTRIBUTION)
-    points = tomllib.loads((HERE / "third_party" / "pyproject.toml").read_text())["project"]["entry-points"]
-    lines = [f"[{group}]\n{name} = {value}\n" for group, named in points.items() for name, value in named.items()]
-    (installed / "entry_points.txt").write_text("".join(lines))
-    shutil.copytree(HERE / "third_party" / "rank_zero", site / "rank_zero")
     strategy = site / "rank_zero" / "strategy.py"
-    source = strategy.read_text()
-    suite = tmp_path / "tiny.toml"
-    suite.write_text(SUITE)
-    begins = ["run", str(suite), *results, "--strategy", "rank-zero", "--strategy", "shuffle"]
-    (first,) = said_by(beside(site), begins)
-    assert first.splitlines()[0] == "suite tiny: 2 trials, 0 settled, 2 to run"
+    source_text = strategy.read_text()
     status = ["status", str(suite), *results, "--strategy", "rank-zero", "--json"]
-    edited = source.replace("[0] * len(problem.tables)", "[1] * len(problem.tables)")
-    assert edited != source
+    edited = source_text.replace("[0] * len(problem.tables)", "[1] * len(problem.tables)")
+    assert edited != source_text
     strategy.write_text(edited)
     before, reported, as_json, third, after = said_by(
         beside(site),
