@@ -149,12 +149,12 @@ def test_document_quotes_how_well_constants_are_known() -> None:
     assert (ROOT / TRUST_CSV).read_text() == trust_csv()
 
 
-def test_document_quotes_how_well_constants_of_most_families_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows of families with few points, and of constants, which all families have in common."""
+def test_document_quotes_how_well_constants_of_links_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of exchanges, whose families have few points."""
     whole = published_held_out.drawn_firsts
     monkeypatch.setattr(published_held_out, "drawn_firsts", lambda name: [] if name.startswith(LONG) else whole(name))
-    made = [line for line in held_out_tables().splitlines() if not line.startswith(tuple(f"| {name}" for name in LONG))]
-    assert len(made) > 25
+    made = [line for line in held_out_tables().splitlines() if line.startswith("| exchanges")]
+    assert made
     assert set(made) <= set((ROOT / DOCUMENT).read_text().splitlines())
     exchanges = [line for line in trust_csv().splitlines() if ",exchanges," in line]
     assert exchanges

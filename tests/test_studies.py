@@ -167,11 +167,11 @@ def test_tables_that_no_record_gives_are_stale(made: Reproduction, tmp_path: Pat
 def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path)
     text = write_reproduction_page(made, tmp_path).read_text(encoding="utf-8")
-    assert "Twice a number." in text
+    assert "Twice a number" in text
     assert "consistent" in text
     claims, study = extras(made, tmp_path)
     assert study.rows == (("1", "counted", "2"), ("2", "counted", "4"), ("4", "counted", "8"))
-    assert [one.title for one in study.figures] == ["Twice a number."]
+    assert [one.title for one in study.figures] == ["Twice a number"]
     assert claims.rows[0][4:8] == ("consistent", "consistent", "about 2 x", "2.00 x (2.00 to 2.00, 3 number)")
 
 
