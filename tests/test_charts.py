@@ -10,7 +10,7 @@ import document_numbers as numbers
 import pandas as pd
 import pytest
 import records as make
-from drawn import marks, points
+from drawn import marks, names, points
 from test_ranking import one
 
 from shardbench.base.errors import BadInput
@@ -89,6 +89,9 @@ def test_the_ranking_is_that_of_the_scores():
         assert mark["within 5 % of the best"] == f"{100 * each.near:.0f}%"
         assert (mark["median over the best, x"] == "null") is (each.median is None)
     assert float(said["a"]["median over the best, x"]) == 1.1
+    equal = [one("a", 50.0), one("b", 30.0), one("c", 40.0)]
+    chart_of_equal = strategies.ranking(inline(strategies.rows_of(equal)), backend="simulated", budget="")
+    assert names(chart_of_equal) == [each.strategy for each in scores(equal)["simulated", "as run"]] == ["b", "c", "a"]
     assert [mark["name"] for mark in marks(chart) if "best" in mark] == ["a", "b (1 of 3)", "c (1 of 3)"]
 
 
@@ -100,8 +103,8 @@ def test_filters_leave_problems_and_effort_names_who_nobody_quicker_beats():
     told = look.spec(
         strategies.effort(inline(strategies.rows_of(standings)), backend="simulated", budget=""), "Speed.", 600
     )
-    names = {param["name"]: param for param in told["params"]}
-    assert set(names) == {"backend", "budget", "devices", "memory"}
+    parameters = {param["name"] for param in told["params"]}
+    assert parameters == {"backend", "budget", "devices", "memory"}
 
     def named(devices):
         rows = [row for row in strategies.rows_of(standings) if row["devices"] == devices]

@@ -123,7 +123,7 @@ def ranking(data: Data, *, backend: str, budget: str) -> Chart:
     """
     ended = "datum.ended < datum.problems ? ' (' + datum.ended + ' of ' + datum.problems + ')' : ''"
     base = _over_problems(data).transform_calculate(name=f"datum.strategy + ({ended})")
-    order = alt.EncodingSortField("share", op="max", order="descending")
+    order = alt.EncodingSortField("place", op="max", order="descending")
     y = alt.Y("name:N", sort=order, title=None)
     scale = alt.Scale(type="log", domainMin=1.0, nice=False, padding=6, clamp=True)
     x = alt.X("median:Q", title="step over the best (factor, log)", scale=scale)
@@ -187,6 +187,8 @@ def _over_problems(data: Data) -> alt.Chart:
         .transform_calculate(
             median="datum.reached < 1e6 ? datum.reached : null",
             mean="exp(datum.mean_log)",
+            # Of equal shares the shorter median comes first.
+            place="datum.share - log(datum.reached) / 1e6",
             # A clock does not tell shorter times apart from starting.
             shown_s="max(datum.seconds, 0.001)",
         )
