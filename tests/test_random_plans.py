@@ -29,7 +29,7 @@ from shardbench.model.plan import (
 from shardbench.model.table import Precision
 
 DEFAULT, MANY = 12, 200
-"""Examples: the first dozen has every world, every layout of groups and every placement, cut by rows and by columns."""
+"""Examples. All placements at once have a test of their own; these are of cuts by rows and by columns and of groups."""
 ROUNDED = {Precision.FP32: 1, Precision.FP16: 50, Precision.BF16: 400}
 """Times by which results may be further off: a number has 24, 11 or 8 binary digits."""
 SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "print_blob": True}
