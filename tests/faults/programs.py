@@ -55,7 +55,7 @@ def faults() -> Iterator[Fault]:
         yield Fault("disk", "run", f"{left} KB left", partial(_little_room, left))
     for lines in (1, 2, 3):
         yield Fault("disk", "run", f"filled after {lines} records", partial(_filled, lines))
-    for left in (0, 4, 8, 12):
+    for left in (0, 2, 4, 8):
         yield Fault("disk", "report", f"{left} KB left", partial(_report, left))
     yield Fault("disk", "run", "no room for temporary files", _no_temporary)
     for command in COMMANDS:
