@@ -32,6 +32,8 @@ _BACKENDS = {
     "faults/impostors": "measured",
     "faults/summary": "measured",
     "making": "measured",
+    "memory/errors": _BOTH,
+    "memory/peaks": _BOTH,
     "planner/measured": "measured",
     "planner/plans": "simulated",
     "prediction/judges": _BOTH,
