@@ -49,10 +49,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
         words.append(f"Counted apart are {' and '.join(filter(None, (', '.join(kind_counts[:-1]), kind_counts[-1])))}.")
     judged = [row for row in rows if not unknown(row["defined_first"])]
     first = sum(str(row["defined_first"]).lower() == "true" for row in judged)
-    words.append(
-        f"In {first} of {len(judged)} judged rows the definition was committed before the first run of the evidence "
-        "began."
-    )
+    words.append(f"In {first} of {len(judged)} judged rows the definition was committed before the run that is shown.")
     return " ".join(words)
 
 
