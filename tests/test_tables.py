@@ -12,7 +12,7 @@ from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.model.table import Optimizer
 from shardbench.records.record import Tiers
 from shardbench.records.trial import LEFT_OUT, Backend, Outcome
-from shardbench.report.groups import current
+from shardbench.report.rows import current
 from shardbench.report.tables.files import table_csv
 from shardbench.report.tables.suite_tables import balance, tables, throughput, traffic
 from shardbench.report.tables.text import sections

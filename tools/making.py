@@ -13,7 +13,7 @@ from shardbench.base.code import JUDGE_VERSION
 from shardbench.base.generated import csv_text
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import cell_store, trial_store
-from shardbench.report.groups import current
+from shardbench.report.rows import current
 
 RESULTS = Path("results")
 COLUMNS = ("part", "records", "hours", "first_begun", "last_begun", "commits", "of_this_version")

@@ -18,7 +18,8 @@ from shardbench.cost.phases import KERNELS
 from shardbench.cost.published.agreement import Pair, pairs
 from shardbench.cost.uncertainty import PairError, pair_error
 from shardbench.records.store import trial_store
-from shardbench.report.groups import groups, predicted_step_ms
+from shardbench.report.groups import groups
+from shardbench.report.rows import predicted_step_ms
 
 RESULTS = Path("results")
 TABLE = RESULTS / "tables" / "published" / "pair_error.csv"

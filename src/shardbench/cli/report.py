@@ -123,7 +123,7 @@ def print_report(
 
 def _versions_of(records: "list[Record]") -> "OtherVersions":
     from shardbench.report.compare.versions import other_versions  # noqa: PLC0415
-    from shardbench.report.groups import current  # noqa: PLC0415
+    from shardbench.report.rows import current  # noqa: PLC0415
 
     return other_versions(current(records))
 

@@ -16,8 +16,8 @@ from shardbench.records.cell import CellRecord
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals, fast_ms
 from shardbench.records.store import cell_store, trial_store
 from shardbench.records.trial import TRAINING, Backend, Outcome
-from shardbench.report.groups import current
 from shardbench.report.result_columns import COLUMNS
+from shardbench.report.rows import current
 
 PARTS = ("records", "studies", "tables")
 """A results folder has at least one of these folders."""

@@ -12,8 +12,8 @@ from shardbench.base.errors import BadInput
 from shardbench.base.generated import check_files, write_files
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import trial_store
-from shardbench.report.groups import current
 from shardbench.report.prediction.model_error import model_error
+from shardbench.report.rows import current
 from shardbench.report.tables.files import frame_csv
 from shardbench.studies.claim import BELOW, SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition

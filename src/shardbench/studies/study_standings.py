@@ -7,8 +7,8 @@ from pathlib import Path
 from shardbench.records.record import Record
 from shardbench.records.store import cell_store, trial_store
 from shardbench.records.trial import unusual
-from shardbench.report.groups import current
 from shardbench.report.page.write import StudyStandings
+from shardbench.report.rows import current
 from shardbench.report.standing import AS_RUN, PROBLEM, Standing, is_measured, states_standings, table_standings
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.study_tables import recorded_cells, tables_by_study

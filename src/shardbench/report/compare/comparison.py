@@ -19,8 +19,9 @@ from shardbench.records.record import Record
 from shardbench.records.trial import Backend
 from shardbench.report.compare.order import Agreement, agreements
 from shardbench.report.compare.same_numbers import same
-from shardbench.report.groups import Condition, Group, Row, groups
+from shardbench.report.groups import Group, groups
 from shardbench.report.results import backends, cell_records, load_claims, results_folder, trial_records
+from shardbench.report.rows import Condition, Row
 
 IDENTITY = ("suite", "committed_suite", *Condition._fields, "strategy", "where", "outcome", "committed_outcome", "n")
 SIMULATED_COLUMNS = (*IDENTITY, "step_ms", "committed_step_ms", "difference_pct", "equal", "reason")

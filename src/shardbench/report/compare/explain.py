@@ -14,8 +14,9 @@ from shardbench.cost.uncertainty import SURE, p_larger
 from shardbench.model.plan import ShardingGroups
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals, fast_ms
 from shardbench.records.trial import Backend, unusual
-from shardbench.report.groups import ComparedBy, Condition, Group, current, groups
+from shardbench.report.groups import ComparedBy, Group, groups
 from shardbench.report.results import trial_records
+from shardbench.report.rows import Condition, current
 from shardbench.report.tables.suite_tables import phases_of
 
 SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"

@@ -11,7 +11,8 @@ from shardbench.base.generated import csv_text
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import TRAINING, Backend, unusual
-from shardbench.report.groups import Condition, Group, Row, groups
+from shardbench.report.groups import Group, groups
+from shardbench.report.rows import Condition, Row
 from shardbench.report.tables.files import cell_text
 
 EVERYTHING = "all"

@@ -28,7 +28,8 @@ from shardbench.model.table import Optimizer, Precision
 from shardbench.model.validate import dealt
 from shardbench.records.plan_files import lookups_path, plan_path
 from shardbench.records.record import Planned, Record
-from shardbench.report.groups import Group, Row
+from shardbench.report.groups import Group
+from shardbench.report.rows import Row
 
 DEVICES = 8
 """Fullest devices of a plan that are shown."""

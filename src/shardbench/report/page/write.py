@@ -18,7 +18,7 @@ from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.report.charts.look import DARK, LIGHT, compiled, scripts, variables
 from shardbench.report.compare.versions import other_versions
-from shardbench.report.groups import Group, current, groups, suite_standings
+from shardbench.report.groups import Group, groups, suite_standings
 from shardbench.report.page.explorer import ExploredPlan, explored_plans
 from shardbench.report.page.figures import (
     Figure,
@@ -35,6 +35,7 @@ from shardbench.report.prediction import judges, trust
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import HEADERS, NOTE, NUMERIC, TITLE, cells, summaries
 from shardbench.report.ranking import Score, scores
+from shardbench.report.rows import current
 from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (

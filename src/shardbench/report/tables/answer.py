@@ -14,8 +14,9 @@ from shardbench.model.table import Precision, StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome, unusual
 from shardbench.report.compare.on_record import place
-from shardbench.report.groups import ComparedBy, Condition, Row, groups
+from shardbench.report.groups import ComparedBy, groups
 from shardbench.report.prediction.model_error import model_error
+from shardbench.report.rows import Condition, Row
 from shardbench.report.standing import (
     Standing,
     TieMark,

@@ -19,8 +19,9 @@ from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import SAME
-from shardbench.report.groups import Group, Row, groups
+from shardbench.report.groups import Group, groups
 from shardbench.report.ranking import geometric_mean
+from shardbench.report.rows import Row
 from shardbench.report.standing import RANKS, UNSHARDED, is_measured, over_pct, ranks_by_judge, table_standings
 
 STEPS = (

@@ -22,7 +22,8 @@ from shardbench.cost.uncertainty import band
 from shardbench.model.strategy import Move
 from shardbench.records.record import Planned, Record, TrafficTotals
 from shardbench.records.trial import TRAINING, Backend
-from shardbench.report.groups import Group, Row, groups, slowest_embedding_ms
+from shardbench.report.groups import Group, groups
+from shardbench.report.rows import Row, slowest_embedding_ms
 from shardbench.report.standing import RANKS, groups_text, over_pct
 
 HEAD = ("workload", "machine", "backend", "strategy", "outcome", "n", "iterations")
