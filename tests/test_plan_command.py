@@ -392,7 +392,10 @@ def test_who_plans_in_a_process_of_its_own_is_killed_when_the_time_is_up(monkeyp
     found = best_plan(described(), machine, [never, other], budget_s=1.0)
     causes = {tried.strategy: tried.cause for tried in found.tried}
     # Its own limit and that of all end it within the same second.
-    ended = ("timeout: stopped: the time for all is over", "timeout: no plan in a process of its own within 1 s: killed")
+    ended = (
+        "timeout: stopped: the time for all is over",
+        "timeout: no plan in a process of its own within 1 s: killed",
+    )
     assert causes.pop("never") in ended
     assert causes == {"other": ""}
     assert found.best is not None
