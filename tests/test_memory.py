@@ -13,7 +13,7 @@ from memory_peaks import BATCHES, COLUMNS, WORKLOADS, cases, errors, measured, s
 from problems import bags, machine
 from random_plans import random_plans
 
-from shardbench.advice.peak import Peak, predicted_peak
+from shardbench.advice.peak import STATED, Peak, predicted_peak
 from shardbench.base.errors import Unsupported
 from shardbench.cli.plan import _peak_lines
 from shardbench.cost.lookups import CountedLookups
@@ -195,7 +195,8 @@ def test_row_wise_with_a_hot_owner_does_not_fit_and_column_wise_does():
         with_hot_block("artist", OWNERS_SHARE),
     )  # fmt: skip
     # 96 GiB each, of which tables get 80 %.
-    on = replace(machine(4, 8, hbm=int(0.8 * 96 * 2**30)), device="cuda")
+    stated = {"hbm_bytes": f"{STATED} memory"}
+    on = replace(machine(4, 8, hbm=int(0.8 * 96 * 2**30)), device="cuda", sources=stated)
     training = {"optimizer": Optimizer.ROWWISE_ADAGRAD, "exchange": Precision.FP16}
     problem = Problem.of("hot owners", tables, profiles, on, batch_size=1024 * WORLD, **training)
 
@@ -204,11 +205,16 @@ def test_row_wise_with_a_hot_owner_does_not_fit_and_column_wise_does():
 
     rows = predicted_peak(plan(*map(in_blocks, tables)), problem, DENSE)
     columns = predicted_peak(plan(in_blocks(tables[0]), *map(in_columns, tables[1:])), problem, DENSE)
-    assert not rows.fits
+    assert rows.fits is False
+    assert rows.device_bytes == pytest.approx(96 * 2**30)
     assert (rows.device, rows.moment) == (0, StepPhase.OUTPUT)
     assert rows.terms_bytes["vectors"] + rows.terms_bytes["codec"] > 0.8 * rows.bytes
-    assert columns.fits
+    assert columns.fits is True
     assert not columns.judged
+    # A capacity of another source says nothing of the device.
+    unstated = replace(problem, machine=replace(on, sources={"hbm_bytes": "stated by RecShard"}))
+    unknown = predicted_peak(plan(*map(in_blocks, tables)), unstated, DENSE)
+    assert (unknown.bytes, unknown.device_bytes, unknown.fits) == (rows.bytes, None, None)
     assert columns.bytes < 0.75 * rows.bytes
 
 
@@ -228,6 +234,8 @@ def test_an_answer_says_what_the_peak_consists_of_and_where_it_does_not_fit():
     assert "device 3 holds 50 of 40 GiB, in output: tables 30, vectors 19.8; judged by no measurement" in first
     assert second.startswith("  DOES NOT FIT: device 3")
     assert len(_peak_lines(SimpleNamespace(peak=replace(peak, fits=True, judged=True)))) == 1
+    (unknown,) = _peak_lines(SimpleNamespace(peak=replace(peak, device_bytes=None, fits=None)))
+    assert "device 3 holds 50 GiB, in output" in unknown
     assert "not predicted" in _peak_lines(SimpleNamespace(peak=None))[0]
 
 

@@ -240,11 +240,11 @@ def _peak_lines(best: "Best") -> list[str]:
     least_bytes = LEAST_TERM * peak.bytes
     terms = ", ".join(f"{name} {size / GIB:.3g}" for name, size in peak.terms_bytes.items() if size >= least_bytes)
     judged = "" if peak.judged else "; judged by no measurement on such devices"
+    of = f" of {peak.device_bytes / GIB:.3g}" if peak.device_bytes is not None else ""
     lines = [
-        f"  peak of a step: device {peak.device} holds {peak.bytes / GIB:.3g} of {peak.device_bytes / GIB:.3g} GiB, "
-        f"in {peak.moment}: {terms}{judged}"
+        f"  peak of a step: device {peak.device} holds {peak.bytes / GIB:.3g}{of} GiB, in {peak.moment}: {terms}{judged}"
     ]
-    if not peak.fits:
+    if peak.fits is False:
         lines.append(
             f"  DOES NOT FIT: device {peak.device} is predicted to run out of memory; lower batch_size, or leave less "
             f"for tables by reserved_bytes in --constraints"
