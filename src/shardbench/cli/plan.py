@@ -242,7 +242,8 @@ def _peak_lines(best: "Best") -> list[str]:
     judged = "" if peak.judged else "; judged by no measurement on such devices"
     of = f" of {peak.device_bytes / GIB:.3g}" if peak.device_bytes is not None else ""
     lines = [
-        f"  peak of a step: device {peak.device} holds {peak.bytes / GIB:.3g}{of} GiB, in {peak.moment}: {terms}{judged}"
+        f"  peak of a step: device {peak.device} holds {peak.bytes / GIB:.3g}{of} GiB, "
+        f"in {peak.moment}: {terms}{judged}"
     ]
     if peak.fits is False:
         lines.append(
