@@ -71,8 +71,9 @@ def spec(chart: Chart, description: str, width: int | str = "container") -> dict
 
 def picture(chart: Chart, description: str, width: int = 720) -> str:
     """Return the text of an SVG file in a reader's colours, light or dark; the same bytes for the same chart."""
-    # A reader's letters may be a little wider than those that are measured here.
-    drawn = _svg({**spec(chart, description, width), "padding": 14})
+    # A reader's letters may be a sixth wider than those that are measured here, and the longest names are on the left.
+    padding = {"left": 36, "right": 14, "top": 14, "bottom": 14}
+    drawn = _svg({**spec(chart, description, width), "padding": padding})
     style = f"svg {{ {variables(LIGHT)} }} @media (prefers-color-scheme: dark) {{ svg {{ {variables(DARK)} }} }}"
     head, _, body = drawn.partition(">")
     ground = '<rect width="100%" height="100%" fill="var(--paper)"/>'
