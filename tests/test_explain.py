@@ -209,3 +209,15 @@ def test_the_command(tmp_path, command):
     command("explain", "nosuch", "nosuch", "--results", tmp_path, code=2)
     nothing = command("explain", "a", "b", "--results", tmp_path / "nothing", code=2)
     assert "holds no records; run: shardbench run quick" in nothing
+
+
+def test_an_own_record_is_held_against_a_committed_one(tmp_path, command, monkeypatch):
+    own, clone = tmp_path / "own", tmp_path / "clone"
+    (clone / "src" / "shardbench").mkdir(parents=True)
+    make.kept(own, SLOW)
+    make.kept(clone / "results", FAST, make.ok("elsewhere"))
+    monkeypatch.chdir(clone)
+    line = ["explain", SLOW.key[:10], "quick/dlrm20/a100-40gb-2x8/simulated/fast", "--results", own]
+    assert command(*line).startswith("fast beats slow: ")
+    elsewhere = command("explain", SLOW.key[:10], "quick/dlrm20/cpu-1x2/measured/elsewhere", "--results", own, code=2)
+    assert "no record is quick/dlrm20/cpu-1x2/measured/elsewhere" in elsewhere

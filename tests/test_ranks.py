@@ -245,10 +245,28 @@ def test_a_place_on_the_leaderboard_is_by_the_problems_that_it_solved_beside_oth
     head, *row = said_of_board(own, others)
     assert head == "60 s: mine has rank 3 of 3 on 2 problems"
     assert row[2] == "| mine | 2 | 1 | - | 0 | 0.00 | 0.00 | 0.50 | 0.50 | 1.25 |"
+    assert row[3] == "surely behind on 1 of 2, the widest distance first:", "the other difference may be an error"
+    assert row[6:] == ["| x on m | timeout | - | a | 5.00 | - | - |"]
     head, *row = said_of_board(own[:2], [])
     assert head == "60 s: mine has no rank on 1 problem"
     assert row[2] == "| mine | 1 | 1 | - | - | - | - | - | - | 1.25 |"
     assert said_of_board([proven(8.0)], others) == ["mine has no rows: all its cells failed"]
+
+
+def test_a_strategy_is_told_where_it_loses_by_how_much_and_what_binds_either_step() -> None:
+    narrow = {"draws_ms": (1.0,), "bound_by": "exchange"}
+    own = [
+        board_row("mine", ms, name, draws_ms=(ms,), bound_by="kernels")
+        for name, ms in (("u", 3.0), ("v", 7.4), ("w", 1.0), ("x", 0.9))
+    ]
+    others = [board_row("a", 1.0, name, **narrow) for name in "uvwx"]
+    others += [board_row("search", 0.1, name, role="search", **narrow) for name in "uvwx"]
+    *_, head, heads, _, first, second = said_of_board(own, others)
+    assert head == "surely behind on 2 of 4, the widest distance first:"
+    assert heads == "| problem | step ms | bound by | best of the others | its step ms | bound by | times it |"
+    assert first == "| v on m | 7.40 | kernels | a | 1.00 | exchange | 7.40 x |"
+    assert second == "| u on m | 3.00 | kernels | a | 1.00 | exchange | 3.00 x |"
+    assert said_of_board(own[2:], others[2:])[-1] == "surely behind on none of 2"
 
 
 def test_a_record_of_the_leaderboard_is_of_the_machine_file_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:

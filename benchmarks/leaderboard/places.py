@@ -1,22 +1,25 @@
 """Which place a strategy has on the leaderboard's problems, and the row that it has in the tables of scores."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import pandas as pd
 
 from shardbench.model.strategy import Role
-from shardbench.report.tables.leaderboard import scores, steps
+from shardbench.records.trial import Outcome
+from shardbench.report.tables.leaderboard import scores, steps, tie
+from shardbench.report.tables.text import significant
 from shardbench.studies.places import together
 
 Problem = tuple[str, str]
 HEADS = ("strategy", "problems", "ended", "expected near", "best", "within 1 %", "5 %", "20 %", "2x", "step over bound")
+_LOSSES = ("problem", "step ms", "bound by", "best of the others", "its step ms", "bound by", "times it")
 _COUNTS = ("problems", "ok")
 _SHARES = ("within_1.01", "within_1.05", "within_1.2", "within_2")
 
 
 def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version: int) -> Iterator[str]:
-    """Say in lines which place a strategy has among competitors by each budget, and its row of the scores.
+    """Say in lines which place a strategy has among competitors by each budget, its row of the scores, and where it loses.
 
     ``own`` are the rows of a run, bounds among them, and ``others`` those of the same version that are on record
     elsewhere.
@@ -41,6 +44,51 @@ def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version
             place = f"no rank on {_amount(problems)}" + ("" if strategy in competing else ", since it does not compete")
         yield f"{budget}: {strategy} has {place}"
         yield from (f"  {line}" for line in _row(row, compared=compared))
+        if compared:
+            yield from (f"  {line}" for line in _losses(rows[rows["budget"] == budget], strategy))
+
+
+def _losses(rows: pd.DataFrame, strategy: str) -> Iterator[str]:
+    """List the problems on which the best of the others is surely ahead, the widest distance first."""
+    behind: list[tuple[float, list[str]]] = []
+    problems = 0
+    for (workload, machine), part in rows.groupby(["workload", "machine"], sort=False):
+        mine, ok = part[part["strategy"] == strategy], part[part["outcome"] == Outcome.OK.value]
+        others = ok[(ok["strategy"] != strategy) & (ok["role"] == Role.COMPETITOR.value)]
+        if not (len(mine) and len(others)):
+            continue
+        problems += 1
+        own, best = mine.iloc[0], others.loc[others["step_ms"].idxmin()]
+        ended = own["outcome"] == Outcome.OK.value
+        if ended and (own["step_ms"] <= best["step_ms"] or tie(own, best)):
+            continue
+        times = own["step_ms"] / best["step_ms"] if ended else float("inf")
+        cells = [
+            f"{workload} on {machine}",
+            significant(own["step_ms"]) if ended else str(own["outcome"]),
+            _bound_by(own),
+            str(best["strategy"]),
+            significant(best["step_ms"]),
+            _bound_by(best),
+            f"{times:.2f} x" if ended else "-",
+        ]
+        behind.append((times, cells))
+    if not behind:
+        yield f"surely behind on none of {problems}"
+        return
+    yield f"surely behind on {len(behind)} of {problems}, the widest distance first:"
+    yield from _table(_LOSSES, 1, [cells for _, cells in sorted(behind, key=lambda each: -each[0])])
+
+
+def _bound_by(row: "pd.Series[Any]") -> str:
+    bound_by = row.get("bound_by")
+    return bound_by if isinstance(bound_by, str) and bound_by else "-"
+
+
+def _table(heads: Sequence[str], words: int, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Write a table, of which the first columns are words."""
+    rule = ["---:" if number >= words else "---" for number in range(len(heads))]
+    return [f"| {' | '.join(line)} |" for line in (heads, rule, *rows)]
 
 
 def _row(score: "pd.Series[Any]", *, compared: bool) -> list[str]:
@@ -55,8 +103,7 @@ def _row(score: "pd.Series[Any]", *, compared: bool) -> list[str]:
     bounded = score["over_bound_geomean"]
     cells = [score["strategy"], *(f"{score[name]:.0f}" for name in _COUNTS), *best]
     cells.append("-" if pd.isna(bounded) else f"{bounded:.2f}")
-    rule = ["---", *["---:"] * (len(HEADS) - 1)]
-    return [f"| {' | '.join(line)} |" for line in (HEADS, rule, cells)]
+    return _table(HEADS, 1, [cells])
 
 
 def _problems(rows: pd.DataFrame) -> Set[Problem]:

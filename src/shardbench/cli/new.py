@@ -32,7 +32,7 @@ def new_command(
     _refuse_taken(name)
     folder = write_package(name, Path(module)) if package else write_baseline(name, baselines_folder() / module)
     files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
-    steps = [f"pip install --no-build-isolation -e {folder}"] if package else []
+    steps = [f"pip install -e {folder}"] if package else []
     steps += [
         f"shardbench test {name}",
         f"shardbench run quick --strategy {name} --backend simulated",

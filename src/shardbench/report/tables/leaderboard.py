@@ -152,7 +152,7 @@ def _cells(row: Mapping[Any, Any], best: "pd.Series[Any] | None", bounds: Mappin
         "over_best_pct": over_pct(row["step_ms"], best["step_ms"]),
         "bound_ms": bound,
         "over_bound_pct": over_pct(row["step_ms"], bound),
-        "tie": _tie(row, best),
+        "tie": tie(row, best),
         "step_ms_low": low,
         "step_ms_high": high,
     }
@@ -162,7 +162,8 @@ def _has_draws(row: "Mapping[Any, Any] | pd.Series[Any]") -> bool:
     return isinstance(row["draws_ms"], list | tuple) and len(row["draws_ms"]) > 0
 
 
-def _tie(row: Mapping[Any, Any], best: "pd.Series[Any]") -> str:
+def tie(row: "Mapping[Any, Any] | pd.Series[Any]", best: "pd.Series[Any]") -> str:
+    """Return the mark of a simulated row's tie with the best, as ``steps`` has it; nothing where it is surely behind."""
     if (row["strategy"], row["budget"]) == (best["strategy"], best["budget"]):
         return ""
     if row["step_ms"] <= best["step_ms"] * (1.0 + SAME):
