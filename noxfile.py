@@ -41,7 +41,10 @@ COMMON = ("drift", LEADERBOARD)
 """Studies of all strategies, which reproduce no paper."""
 EVERYTHING = "all"
 REPEATED_SUITE = "measured"
-TABLES = ("scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz", "support", "gpu", "memory")
+TABLES = (
+    "scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz", "support", "gpu", "memory",
+    "dlrm_v4",
+)  # fmt: skip
 PLAN_TABLES = {"speed": ".csv", "loaded": ".csv", "session": ".txt"}
 """What `nox -s tables -- plan` makes, and as which kind of file."""
 MARKS = ("slow", "gpu", "latex")
@@ -234,6 +237,7 @@ def tables(session: nox.Session) -> None:
     `--only KIND`, `--every N`) the committed table stays as it is.
     support: what ShardBench supports of TorchRec: two ranks run every cell. `-- support PYTHON` runs them in the
     environment of that Python, which has ShardBench and another release of TorchRec; the table keeps both.
+    dlrm_v4: what listeners like those of MLPerf's benchmark are drawn as, beside what is published of them (a minute).
     memory: peaks of real ranks for 20 plans and three workloads, beside predicted ones (ten minutes).
     gpu: the runs in results/gpu (tools/gpu_box), beside what was predicted.
     fuzz: 100,000 wrong files and options for every parser of what others write (ten minutes), or `-- fuzz N` of them.
@@ -273,6 +277,8 @@ def tables(session: nox.Session) -> None:
         run(session, *(options or ["python"]), "-m", "torchrec_cells", out, PYTHONPATH=str(scripts))
     elif name == "gpu":
         run(session, "python", "tools/gpu_box/tables.py")
+    elif name == "dlrm_v4":
+        run(session, "python", "tools/dlrm_v4.py", str(folder / "dlrm_v4" / "statistics.csv"))
     elif name == "memory":
         run(session, "python", str(scripts / "memory_peaks.py"), str(folder / "memory"), PYTHONPATH=str(scripts))
     else:

@@ -19,7 +19,7 @@ _SHARES = ("within_1.01", "within_1.05", "within_1.2", "within_2")
 
 
 def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version: int) -> Iterator[str]:
-    """Say in lines which place a strategy has among competitors by each budget, its row of the scores, and where it loses.
+    """Say in lines which place a strategy has by each budget, its row of the scores, and where it loses.
 
     ``own`` are the rows of a run, bounds among them, and ``others`` those of the same version that are on record
     elsewhere.

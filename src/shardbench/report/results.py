@@ -28,6 +28,7 @@ NOT_STATED = "not stated"
 _BOTH = "predicted and measured"
 _BACKENDS = {
     "claims_rules": "simulated",
+    "dlrm_v4/statistics": "simulated",
     "faults/fuzz": "measured",
     "faults/impostors": "measured",
     "faults/summary": "measured",
