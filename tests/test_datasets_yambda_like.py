@@ -95,7 +95,7 @@ def test_tables_of_a_batch_are_of_the_same_events(drawn: YambdaLike) -> None:
 
 
 def test_splits_and_batches_differ_and_a_copy_draws_the_same(drawn: YambdaLike) -> None:
-    copy = pickle.loads(pickle.dumps(drawn))  # noqa: S301 - of this test
+    copy = pickle.loads(pickle.dumps(drawn))
     first = drawn._draw(Split.TEST, 0, 0).values
     np.testing.assert_array_equal(copy._draw(Split.TEST, 0, 0).values, first)
     assert not np.array_equal(drawn._draw(Split.TRAIN, 0, 0).values[:50], first[:50])
