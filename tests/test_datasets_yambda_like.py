@@ -56,9 +56,8 @@ def test_the_committed_statistics_are_those_that_are_drawn() -> None:
         committed = {row["statistic"]: float(row["drawn"]) for row in csv.DictReader(file)}
     here = dlrm_v4.statistics(CONFIG(batch_size=1024).build(NOWHERE), 1)
     for name, value in committed.items():
-        assert here[name] == pytest.approx(value, rel=1e-3 if name.startswith(("events of a u", "share")) else 0.35), (
-            name
-        )
+        bound = 1e-3 if name.startswith(("events of a user", "share")) else 0.35
+        assert here[name] == pytest.approx(value, rel=bound), name
 
 
 def test_a_history_grows_by_the_sample_before_it(drawn: YambdaLike) -> None:
