@@ -278,7 +278,7 @@ def tables(session: nox.Session) -> None:
     elif name == "gpu":
         run(session, "python", "tools/gpu_box/tables.py")
     elif name == "dlrm_v4":
-        run(session, "python", "tools/dlrm_v4.py", str(folder / "dlrm_v4" / "statistics.csv"))
+        run(session, "python", "tools/dlrm_v4.py", str(folder / "dlrm_v4"))
     elif name == "memory":
         run(session, "python", str(scripts / "memory_peaks.py"), str(folder / "memory"), PYTHONPATH=str(scripts))
     else:

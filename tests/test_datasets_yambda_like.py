@@ -6,6 +6,7 @@ from pathlib import Path
 
 import dlrm_v4
 import numpy as np
+import pandas as pd
 import pytest
 
 from shardbench.datasets.cards.card import load_card
@@ -113,3 +114,10 @@ def test_repeats_are_of_earlier_ones_of_the_same_run() -> None:
     assert first == sorted(first), "new ones are numbered as they come"
     assert [run[at] for at in first] == np.repeat(np.arange(4), some.counts).tolist()
     assert (run[np.array(first)[some.origin]] == run).all()
+
+
+def test_the_published_plans_take_about_what_is_published() -> None:
+    steps = pd.read_csv(TABLE.with_name("steps.csv"))
+    assert list(steps["point"]) == list(dlrm_v4.RUNS)
+    assert steps["error_pct"].abs().max() < 25.0
+    assert steps["error_pct"] == pytest.approx(100.0 * (steps["step_ms"] / steps["published_ms"] - 1.0), abs=0.06)

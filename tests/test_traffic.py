@@ -14,6 +14,7 @@ from shardbench.cost.dense import dense_s
 from shardbench.cost.load import longest_lookups
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import count, expect
+from shardbench.model.machine import MatrixConstants
 from shardbench.model.plan import (
     BatchSchedule,
     DenseHome,
@@ -209,6 +210,12 @@ def test_the_dense_phase_waits_for_the_longest_histories():
     toy = replace(on.machine, constants=constants)
     seconds = dense_s(traffic.history_columns, toy, DENSE, on.tables, on.batch_size)
     assert seconds == pytest.approx(flop / constants.dense_flop_per_s)
+    sequences = replace(DENSE, sequence_flops=6e9)
+    with pytest.raises(BadInput, match="does not state its fp16 products"):
+        dense_s(traffic.history_columns, toy, sequences, on.tables, on.batch_size)
+    halves = replace(toy, matrix=MatrixConstants(dense_tf32_flop_per_s=1e12, dense_half_flop_per_s=3e12))
+    longer = dense_s(traffic.history_columns, halves, sequences, on.tables, on.batch_size)
+    assert longer - seconds == pytest.approx(6e9 / (0.666 * 3e12)), "a sample a rank"
     assert not counted(OnRank(rank=1), OnRank(rank=0)).history_columns.any()
     profiles = (AccessProfile(rows=6, samples=4, present=3, counts=(3, 2, 1), row_counts=(1, 1, 1)), on.profiles[1])
     plan = Plan(world_size=4, segments=tuple(whole_table(table, OnRank(rank=0)) for table in on.tables))

@@ -8,6 +8,7 @@ plans are off (``pair_error.py``).
 
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 from pair_error import gpu_pair_error
@@ -23,6 +24,7 @@ from shardbench.model.machine_file import UNITS
 FILES = Path("benchmarks/machines")
 SLICES = {"a100-24gb-512th-2x8": ("a100-40gb-2x8", 512)}
 """Machines with a part of all rates of another one."""
+UNJUDGED = "assumption: a factor 2, nothing judges it"
 SWITCH = "nccl 2.32.3's own table: 0.85 of the links on Hopper, 0.74 on Blackwell"
 FITTED = "fitted once to published points of all GPUs (docs/costmodel.md, section 4)"
 _SHARES = {
@@ -69,9 +71,9 @@ def source(key: str, sheet: DataSheet) -> str:
     return f"{sheet.source}: {getattr(sheet, peak):g} {words}; times {rate_share.value:g}{passes}: {origin}"
 
 
-def block(key: str, value: float, origin: str) -> str:
-    """Return the lines of one constant."""
-    unit, judged = _UNIT[key], ERROR_OF.get(key, "assumption: a factor 2, nothing judges it")
+def block(key: str, value: float, origin: str, errors: Mapping[str, str] = ERROR_OF) -> str:
+    """Return the lines of one constant; ``errors`` are the words of what judges it, by key."""
+    unit, judged = _UNIT[key], errors.get(key, UNJUDGED)
     number = float(f"{value / UNITS[unit][1]:.4g}")
     error = stated_factor(judged) or 2
     return (
@@ -120,7 +122,7 @@ def file_text(name: str) -> str:
     text = (FILES / f"{name}.toml").read_text()
     of, part = SLICES.get(name, (name, 1))
     if of not in known_gpus().gpus:
-        return with_trust(text)
+        return with_trust(text) if "\n[trust]" in text else text
     sheet = known_gpus().gpus[of]
     own = rates(sheet, shared())
     base = tomllib.loads(text).get("base")
@@ -131,9 +133,11 @@ def file_text(name: str) -> str:
             fast, slow = any(word in key for word in _SLICED), key in _SLOWED
             origin = f"a {part}th of {of}" if fast else f"{part} times {of}" if slow else origin
             text = with_block(text, key, block(key, value / part if fast else value * part if slow else value, origin))
+        elif not sheet.judged:
+            text = with_block(text, key, block(key, value, origin, {}))
         else:
             text = with_block(text, key, None if inherited.get(key) == value else block(key, value, origin))
-    return with_trust(with_errors(text))
+    return with_trust(with_errors(text)) if sheet.judged else text
 
 
 def main() -> None:

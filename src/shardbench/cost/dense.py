@@ -24,6 +24,9 @@ VECTOR_PASSES, HISTORY_PASSES, PAIR_PASSES = 4.0, 5.0, 12.0
 """Copies, forward and backward, of what lies between the dense model's products: pooled vectors are joined and split
 again, histories are scored, weighed and summed, and pairs of dot products are picked out of a square, which goes number
 by number. They are as a CPU rank's times have them, each at the one rate that a machine states."""
+SEQUENCE_SHARE = 0.666
+"""Share of the rate of large half-precision products that a sequence model reaches: one published run of DLRMv4 takes
+138.4 ms for 138.5 TFLOP on an MI350X, whose data sheet and the shared efficiency give 1,504 TFLOP a second."""
 
 
 class Format(StrEnum):
@@ -135,6 +138,8 @@ def dense_s(
     moved = VECTOR_BYTES * (samples * work.moved_per_sample + HISTORY_PASSES * history_columns)
     fixed = constants.dense_step_s + layers * constants.dense_layer_s
     seconds = fixed + flop / constants.dense_flop_per_s + moved / constants.activation_bytes_per_s
+    if dense.sequence_flops:
+        seconds += samples * dense.sequence_flops / (SEQUENCE_SHARE * product_rate(machine, Format.FP16))
     if machine.device == "cuda":
         # What layers take beyond their arithmetic.
         products = [Product(m=samples, k=i, n=o) for i, o in widths]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
 
+from shardbench.base.errors import Unsupported
 from shardbench.model.table import DenseShape, Table
 
 
@@ -52,11 +53,13 @@ class DenseModel(torch.nn.Module):
     """Dense features [batch, features] and what each feature of each table gave -> logits [batch].
 
     That of a pooled table gives vectors [batch, dim]; that of an unpooled one its History, over
-    which an attention of its own gives [batch, dim].
+    which an attention of its own gives [batch, dim]. Raises Unsupported for a shape with a sequence model.
     """
 
     def __init__(self, shape: DenseShape, tables: tuple[Table, ...]) -> None:
         super().__init__()
+        if shape.sequence_flops:
+            raise Unsupported("real ranks have no sequence model to train: leave sequence_flops out, or simulate")
         self.bottom = DenseArch(shape.features, list(shape.bottom))
         self.by_dot = shape.interacts_by_dot(tables)
         self.interaction = InteractionArch(sum(t.features for t in tables))

@@ -111,6 +111,11 @@ class DenseShape:
     features: Units = 13
     bottom: Annotated[tuple[Units, ...], Field(min_length=1)] = (512, 256, 64)
     top: tuple[Units, ...] = (512, 256, 1)
+    sequence_flops: Annotated[float, Field(ge=0.0, le=1e15, exclude_if=lambda flops: flops == 0.0)] = 0.0
+    """Operations a sample, forward and backward, of a sequence model on the histories, in half precision on a GPU.
+
+    They are part of the predicted step; our trainer has no such model.
+    """
 
     @field_validator("top")
     @classmethod

@@ -51,6 +51,8 @@ class DataSheet:
     """The same as FP32 where the GPU has no TF32."""
     fp16: PositiveFloat
     """Products of fp16 numbers summed in FP32, without sparsity."""
+    judged: bool = True
+    """Whether published points of its maker's GPUs judge what follows from it."""
     source: str
 
 

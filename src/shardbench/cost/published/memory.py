@@ -1,9 +1,9 @@
-"""Published plans whose tables' memory is stated rank by rank: what ``memory_bytes`` is held against."""
+"""Published plans of DLRMv4, whose tables' memory is stated rank by rank: what ``memory_bytes`` is held against."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,27 @@ class TablesOfRanks(NamedTuple):
     counted: Floats
 
 
+def published_plans(tables: Iterable[Table]) -> dict[str, Plan]:
+    """Return the plans in ``memory.json``, for the benchmark's tables, by the names of their points."""
+    by_name = {table.name: table for table in tables}
+    plans = {}
+    for one in _data()["plans"]:
+        segments = []
+        for name, ranks in one["columns"].items():
+            width = by_name[name].dim // len(ranks)
+            for i, rank in enumerate(ranks):
+                segments.append(whole_table(by_name[name], OnRank(rank=rank), (i * width, (i + 1) * width)))
+        for name, rank in one["whole"].items():
+            ratio = one.get("cache_ratio", {}).get(name)
+            tier = Tier.HBM if ratio is None else Tier.CACHED
+            segments.append(whole_table(by_name[name], OnRank(rank=rank, tier=tier, cache_ratio=ratio)))
+        plans[one["point"]] = Plan(world_size=len(one["hbm_gib"]), segments=tuple(segments))
+    return plans
+
+
 def tables_of_ranks() -> Iterator[TablesOfRanks]:
     """Yield what is published of each plan in ``memory.json`` beside what our count gives."""
-    data = json.loads((resources.files(__package__) / "memory.json").read_text())
+    data = _data()
     tables = {name: Table(name=name, rows=n, dim=data["dim"], pooling=Pooling.NONE) for name, n in data["rows"].items()}
     problem = Problem.of(
         "published",
@@ -40,15 +58,11 @@ def tables_of_ranks() -> Iterator[TablesOfRanks]:
         batch_size=load_machine(MACHINE).topology.world_size,
         optimizer=Optimizer.ROWWISE_ADAGRAD,
     )
+    plans = published_plans(tables.values())
     for one in data["plans"]:
-        segments = []
-        for name, ranks in one["columns"].items():
-            width = tables[name].dim // len(ranks)
-            for i, rank in enumerate(ranks):
-                segments.append(whole_table(tables[name], OnRank(rank=rank), (i * width, (i + 1) * width)))
-        for name, rank in one["whole"].items():
-            ratio = one.get("cache_ratio", {}).get(name)
-            tier = Tier.HBM if ratio is None else Tier.CACHED
-            segments.append(whole_table(tables[name], OnRank(rank=rank, tier=tier, cache_ratio=ratio)))
-        plan = Plan(world_size=problem.world_size, segments=tuple(segments))
-        yield TablesOfRanks(one["point"], np.array(one["hbm_gib"]), memory_bytes(plan, problem).hbm / GIB)
+        counted = memory_bytes(plans[one["point"]], problem).hbm / GIB
+        yield TablesOfRanks(one["point"], np.array(one["hbm_gib"]), counted)
+
+
+def _data() -> Any:
+    return json.loads((resources.files(__package__) / "memory.json").read_text())
