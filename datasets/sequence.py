@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt
 
 from shardbench.base.arrays import Ints
 from shardbench.datasets.laws.power_law import PowerLaw
-from shardbench.model.table import BatchSize, Name, Pooling, Seed, Table
+from shardbench.model.table import BatchSize, Distinct, Name, Pooling, Seed, Table
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, ProfileSamples
 from shardbench.workloads.trace import Bags, Split, bag_offsets
 
@@ -107,6 +107,8 @@ class SequenceConfig(DrawnConfig):
     """Multiplies the length of the histories (sensitivity to sequence length); other features keep theirs."""
     row_scale: Scale = 1.0
     """Multiplies the rows of every table: below 1 for ranks on a small machine."""
+    distinct: Distinct = False
+    """Whether ids of histories are made distinct before ranks exchange them."""
 
     @pydantic.model_validator(mode="after")
     def _drawn(self) -> "SequenceConfig":
@@ -135,7 +137,8 @@ class Sequence(DrawnWorkload):
         self.features = config.features()
         self.tables = tuple(
             Table(
-                name=f.name, rows=self._rows(f.rows), dim=f.dim, pooling=Pooling.SUM if f.pooled else Pooling.NONE
+                name=f.name, rows=self._rows(f.rows), dim=f.dim, pooling=Pooling.SUM if f.pooled else Pooling.NONE,
+                distinct=config.distinct and not f.pooled,
             )
             for f in self.features
         )  # fmt: skip

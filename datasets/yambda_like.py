@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.datasets.laws.rm_hash import MAX_HASHED_ROWS, hashed_rows
-from shardbench.model.table import BatchSize, Name, Pooling, Table, Width
+from shardbench.model.table import BatchSize, Distinct, Name, Pooling, Table, Width
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, ProfileSamples
 from shardbench.workloads.trace import Bags, Split, bag_offsets, gather_bags
 
@@ -74,6 +74,8 @@ class YambdaLikeConfig(DrawnConfig):
     """Latest events of each of three kinds that a history keeps."""
     row_scale: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Multiplies the rows of every table."""
+    distinct: Distinct = False
+    """Whether ids are made distinct before ranks exchange them, as the benchmark does."""
     profile_samples: ProfileSamples = 8_192
     """Train samples that profiles are counted over: 22 million lookups of each history."""
 
@@ -113,9 +115,12 @@ class YambdaLike(DrawnWorkload):
         super().__init__(config)
         self._rows = {name: max(2, round(rows * config.row_scale)) for name, rows in ROWS.items()}
         self.tables = tuple(
-            Table(name=name, rows=rows, dim=config.dim, pooling=Pooling.NONE, features=1 + (name in HISTORIES))
+            Table(
+                name=name, rows=rows, dim=config.dim, pooling=Pooling.NONE, features=1 + (name in HISTORIES),
+                distinct=config.distinct,
+            )
             for name, rows in self._rows.items()
-        )
+        )  # fmt: skip
         self._latest: tuple[object, Events] | None = None
 
     def __getstate__(self) -> dict[str, object]:

@@ -54,6 +54,8 @@ class RandomWorkload(Workload):
         seed: int = 0,
         unpooled: frozenset[int] = frozenset(),
         shared: dict[int, int] | None = None,
+        *,
+        distinct: bool = False,
     ) -> None:
         features = shared or {}
         self.name = "random"
@@ -64,6 +66,7 @@ class RandomWorkload(Workload):
                 dim=d,
                 pooling=Pooling.NONE if i in unpooled else Pooling.SUM,
                 features=features.get(i, 1),
+                distinct=distinct and i in unpooled,
             )
             for i, (r, d) in enumerate(shapes)
         )

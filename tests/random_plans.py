@@ -74,7 +74,8 @@ def random_plans(draw: st.DrawFn) -> tuple[RandomWorkload, Problem, Plan]:
     unpooled = frozenset(i for i in range(len(shapes)) if draw(st.integers(0, 2)) == 0)
     shared = {i: draw(st.sampled_from([1, 1, 2, 3])) for i in range(len(shapes))}
     seed = draw(st.integers(0, 1000))
-    workload = RandomWorkload(shapes, 12, pooling=3, seed=seed, unpooled=unpooled, shared=shared)
+    distinct = draw(st.booleans())
+    workload = RandomWorkload(shapes, 12, pooling=3, seed=seed, unpooled=unpooled, shared=shared, distinct=distinct)
     problem = workload.problem(machine(nodes, devices))
     world = nodes * devices
     sizes = [size for size in range(1, world + 1) if world % size == 0]

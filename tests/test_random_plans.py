@@ -73,10 +73,13 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("features", "exchange"),
-    [(2, "fp32"), (1, "fp16"), pytest.param(1, "fp32", marks=SLOW), pytest.param(2, "bf16", marks=SLOW)],
-)
-def test_every_placement_at_once_on_two_nodes(features, exchange):
+    ("features", "exchange", "distinct"),
+    [
+        (2, "fp32", True), (1, "fp16", False), pytest.param(1, "fp32", False, marks=SLOW),
+        pytest.param(2, "bf16", True, marks=SLOW), pytest.param(2, "fp32", False, marks=SLOW),
+    ],
+)  # fmt: skip
+def test_every_placement_at_once_on_two_nodes(features, exchange, distinct):
     everyone = (0, 1, 2, 3)
     places = [
         OnRank(rank=1), OnRank(rank=2, tier=Tier.UVM), RowWise(ranks=everyone), Replicated(ranks=everyone),
@@ -86,7 +89,9 @@ def test_every_placement_at_once_on_two_nodes(features, exchange):
     shapes = [(40, 16)] * len(places) + [(40, 8), (40, 16)] * (len(places) - 1)
     sequences = range(len(places), len(shapes))
     shared = dict.fromkeys(range(len(shapes)), features)
-    workload = RandomWorkload(shapes, 12, pooling=3, seed=1, unpooled=frozenset(sequences), shared=shared)
+    workload = RandomWorkload(
+        shapes, 12, pooling=3, seed=1, unpooled=frozenset(sequences), shared=shared, distinct=distinct
+    )
     homes = places + [place for place in places[:-1] for _ in range(2)]
     segments = tuple(map(whole_table, workload.tables, homes))
     problem = replace(workload.problem(machine(2, 2)), exchange=Precision(exchange))

@@ -64,6 +64,7 @@ class Exchange(NamedTuple):
     kind: str
     columns: int
     """Columns of the module: unpooled tables of one width share one, 0 is the module of all pooled tables."""
+    distinct: bool
 
 
 class Sources(NamedTuple):
@@ -74,11 +75,13 @@ class Sources(NamedTuple):
     """Lengths of bags: a table's that is dealt over ranks counts for each of them."""
     bucketed: Floats
     """Lookups whose owner is found first: those of rows that are dealt over ranks."""
+    repeated: Floats
+    """Lookups that are made distinct first."""
 
     @classmethod
     def zeros(cls, world: int) -> "Sources":
         """Return what ranks send that send nothing."""
-        return cls(zeros(world), zeros(world), zeros(world))
+        return cls(*(zeros(world) for _ in cls._fields))
 
 
 class Exchanged(NamedTuple):
@@ -133,6 +136,7 @@ class Account:
         self.load = Load.zeros(self.world)
         self.host = Load.zeros(self.topology.nodes)
         self.history_columns = zeros(self.world)
+        self._placed_columns = zeros(self.world)
         self.sources = Sources.zeros(self.world)
         self._to = np.zeros((self.world, self.world))
         self._back = np.zeros((self.world, self.world))
@@ -171,7 +175,11 @@ class Account:
         if table.pooling is Pooling.SUM:
             self._send_pooled(table, ranges_by_scope)
         else:
-            self.history_columns += lookups.by_source(0, table.rows) * table.dim
+            repeated = lookups.with_repeats()
+            self.history_columns += repeated * table.dim
+            if table.distinct:
+                self.sources.repeated[...] += repeated
+                self._placed_columns += repeated * table.dim
 
     def _send_pooled(self, table: Table, ranges_by_scope: dict[tuple[str, int], Columns]) -> None:
         for (scope, at), ranges in ranges_by_scope.items():
@@ -230,7 +238,11 @@ class Account:
         return {"missed_lookups": counts.conflict_lookups, "missed": counts.conflict}
 
     def _exchange(self, table: Table, segment: Segment, kind: str) -> None:
-        self._exchanges.add(Exchange(kind, _module_columns(table, segment)))
+        self._exchanges.add(Exchange(kind, _module_columns(table, segment), table.distinct))
+
+    def _length_bytes(self, table: Table) -> int:
+        """Return the bytes of the lengths that a rank sends to one owner: distinct ids come with longer numbers."""
+        return self.local_batch * table.features * (INDEX_BYTES if table.distinct else LENGTH_BYTES)
 
     def _send(self, table: Table, sources: Floats, owners: int, *, dealt: bool = False) -> None:
         """Count lookups of one segment that every rank, [world], sends to its ``owners``."""
@@ -251,7 +263,7 @@ class Account:
             load, at, table, segment, tier=tier, samples=self.problem.batch_size, lookups=total, distinct=distinct,
             longest_bag=float(lookups.longest_bag(segment.row_start, segment.row_stop, 1, 1)[0, 0]),
         )  # fmt: skip
-        self._to[:, rank] += sources * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
+        self._to[:, rank] += sources * INDEX_BYTES + self._length_bytes(table)
         if table.pooling is Pooling.NONE:
             self._back[rank, :] += sources * segment.columns * self._number_bytes
         self._send(table, sources, 1)
@@ -274,7 +286,7 @@ class Account:
             self.load, at, table, segment, tier=place.tier, ways=len(ranks), samples=self.problem.batch_size,
             lookups=total, distinct=distinct, longest_bag=longest,
         )  # fmt: skip
-        self._to[:, at] += owned * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
+        self._to[:, at] += owned * INDEX_BYTES + self._length_bytes(table)
         if table.pooling is Pooling.NONE:
             self._back[at, :] += owned.T * segment.columns * self._number_bytes
         self._send(table, owned.sum(axis=1), len(ranks), dealt=True)
@@ -294,7 +306,7 @@ class Account:
         )  # fmt: skip
         for ranks, counts in zip(self.groups, by_group):
             at = np.ix_(ranks, ranks)
-            self._to[at] += counts * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
+            self._to[at] += counts * INDEX_BYTES + self._length_bytes(table)
             if table.pooling is Pooling.NONE and ways > 1:
                 self._back[at] += counts.T * segment.columns * self._number_bytes
         self._send(table, dealt.sum(axis=1), ways, dealt=True)
@@ -311,7 +323,7 @@ class Account:
             lookups=counts.sum(axis=1), distinct=distinct,
             longest_bag=self._longest_by_group(table, segment, lookups, 1)[:, 0],
         )  # fmt: skip
-        self._to[self.groups, homes[:, None]] += counts * INDEX_BYTES + self.local_batch * table.features * LENGTH_BYTES
+        self._to[self.groups, homes[:, None]] += counts * INDEX_BYTES + self._length_bytes(table)
         if table.pooling is Pooling.NONE and self.groups.shape[1] > 1:
             self._back[homes[:, None], self.groups] += counts * segment.columns * self._number_bytes
         self._send(table, sources, 1)
@@ -423,12 +435,14 @@ class Account:
         """Return bytes that each rank copies to convert vectors to the exchange's format and back, [2, world].
 
         Forward, then backward, where the gradients take the way back. Nothing is converted to fp32, nor by one rank.
+        Vectors of distinct ids are copied to all their places, and their gradients summed from there.
         """
+        placed = np.tile(VECTOR_BYTES * self._placed_columns, (2, 1))
         if self.problem.exchange is Precision.FP32 or self.world == 1:
-            return np.zeros((2, self.world))
+            return placed
         _, encoded, _, decoded = self.exchanged()
         passes = [ENCODE_BYTES * encoded + DECODE_BYTES * decoded, DECODE_BYTES * encoded + ENCODE_BYTES * decoded]
-        return np.asarray(passes) / self._number_bytes
+        return np.asarray(passes) / self._number_bytes + placed
 
     def lookup_bytes(self) -> tuple[Floats, Floats]:
         """Return the bytes of indices and lengths that ranks send and receive, their own among them, [world] each."""

@@ -246,7 +246,8 @@ def placing_backward_s(load: Load, constants: Constants) -> Floats:
 def sources_s(sources: Sources, constants: Constants) -> Floats:
     """Return the seconds of each rank to put the lookups of its samples in place, by owner where dealt, [world]."""
     copied = constants.lookup_copy_s * sources.lookups + constants.length_copy_s * sources.lengths
-    return np.asarray(copied + constants.bucketise_s * sources.bucketed)
+    sorting = constants.sort_bytes / constants.hbm_bytes_per_s * sources.repeated
+    return np.asarray(copied + constants.bucketise_s * sources.bucketed + sorting)
 
 
 def host_forward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ids, Ints, Ints32, zeros
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
-from shardbench.workloads.trace import Bags, check_rows
+from shardbench.workloads.trace import Bags, bag_offsets, check_rows
 
 STAMPED_ROWS = 1 << 26
 """Rows up to which each keeps a stamp of its last lookup, so that nothing is sorted (256 MiB).
@@ -51,7 +51,13 @@ def distinct_per_chunk(values: Ids, ends: Ints, rows: int, start: int, stop: int
 
 
 class TableLookups(Protocol):
-    """The lookups of one table in one global batch, by source rank; exact or expected."""
+    """The lookups of one table in one global batch, by source rank; exact or expected.
+
+    Of a table whose ids are made distinct they are what ranks ask for then; ``with_repeats`` is what samples do.
+    """
+
+    def with_repeats(self) -> Floats:
+        """Return the lookups of all rows by the rank whose sample asks, as the samples have them, [world]."""
 
     def by_source(self, start: int, stop: int) -> Floats:
         """Return the lookups of rows [start, stop) by the rank whose sample asks, [world]."""
@@ -82,7 +88,7 @@ class TableLookups(Protocol):
 class CountedLookups:
     """The exact lookups of a batch, counted by vectors over lookups."""
 
-    def __init__(self, bags: Bags, rows: int, world_size: int, what: str = "batch") -> None:
+    def __init__(self, bags: Bags, rows: int, world_size: int, what: str = "batch", *, distinct: bool = False) -> None:
         if bags.batch_size % world_size:
             raise BadInput(f"{what}: batch size {bags.batch_size} is not a multiple of {world_size} ranks")
         check_rows(bags.values, rows, what)
@@ -91,6 +97,19 @@ class CountedLookups:
         self.world = world_size
         self.offsets = bags.offsets
         self.ends = bags.offsets[:: bags.features * bags.batch_size // world_size]
+        self._repeated = np.diff(self.ends)
+        if distinct:
+            chunks = [distinct_ids(self.values[low:high], rows) for low, high in zip(self.ends[:-1], self.ends[1:])]
+            self.values, counts = np.concatenate(chunks), np.array(list(map(len, chunks)), dtype=np.int64)
+            self.ends = bag_offsets(counts)
+            # FBGEMM spreads a rank's distinct ids evenly over its bags.
+            bag_count = (len(bags.offsets) - 1) // world_size
+            each, longer = np.divmod(counts[:, None], bag_count)
+            self.offsets = bag_offsets((each + (np.arange(bag_count) < longer)).ravel())
+
+    def with_repeats(self) -> Floats:
+        """Count the lookups of samples by the rank that has them."""
+        return self._repeated.astype(np.float64)
 
     def _below(self, row: int) -> Ints:
         if row <= 0:
@@ -163,13 +182,20 @@ class CountedLookups:
 class ExpectedLookups:
     """The expected lookups of a batch under the training profile."""
 
-    def __init__(self, profile: AccessProfile, batch_size: int, world_size: int) -> None:
+    def __init__(self, profile: AccessProfile, batch_size: int, world_size: int, *, distinct: bool = False) -> None:
         self.profile = profile
         self.total = profile.mean_pooling * batch_size
         self.world = world_size
+        self.distinct_only = distinct
+
+    def with_repeats(self) -> Floats:
+        """Expect equal lookups from the samples of every rank."""
+        return np.full(self.world, self.total / self.world)
 
     def by_source(self, start: int, stop: int) -> Floats:
-        """Expect equal lookups from the samples of every rank."""
+        """Expect equal lookups from every rank."""
+        if self.distinct_only:
+            return self.distinct_by_source(start, stop)
         return np.full(self.world, self.total / self.world * self.profile.share(start, stop))
 
     def dealt(self, start: int, stop: int, ways: int) -> Floats:

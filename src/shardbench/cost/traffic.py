@@ -6,6 +6,7 @@ that what a strategy plans with and what it is judged on differ only in the data
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -88,17 +89,18 @@ def count(
 def counted_lookups(bags: Bags, problem: Problem, i: int) -> CountedLookups:
     """Return the lookups of table i in one batch, as they are counted; raises BadInput where one asks for no row."""
     table = problem.tables[i]
-    return CountedLookups(bags, table.rows, problem.world_size, f"table {table.name}")
+    return CountedLookups(bags, table.rows, problem.world_size, f"table {table.name}", distinct=table.distinct)
 
 
 def expect(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> Traffic:
     """Return the expected traffic under the training profiles, which is what a strategy may know."""
-    profiles = problem.profiles
+    return traffic_of(plan, problem, partial(expected_lookups, problem), dense, caches=expected_caches(plan, problem))
 
-    def lookups(i: int) -> TableLookups:
-        return ExpectedLookups(profiles[i], problem.batch_size, problem.world_size)
 
-    return traffic_of(plan, problem, lookups, dense, caches=expected_caches(plan, problem))
+def expected_lookups(problem: Problem, i: int) -> ExpectedLookups:
+    """Return the lookups of table i that its training profile lets expect in one batch."""
+    distinct = problem.tables[i].distinct
+    return ExpectedLookups(problem.profiles[i], problem.batch_size, problem.world_size, distinct=distinct)
 
 
 def traffic_of(

@@ -60,6 +60,8 @@ class ModuleKey(NamedTuple):
     scope: Reach
     columns: int
     """0 where pooled, unless the module is one of gathered replicas."""
+    distinct: bool = False
+    """Whether it makes ids distinct before it exchanges them."""
 
 
 class Slot(NamedTuple):
@@ -294,7 +296,7 @@ def _module(segment: Segment, table: Table, phase: PhaseKind | None, device: str
         scope = Reach.HOSTS
     if isinstance(segment.placement, Replicated) and not pooled:
         scope = Reach.LOCAL
-    return ModuleKey(pooled, scope, 0 if pooled else segment.columns)
+    return ModuleKey(pooled, scope, 0 if pooled else segment.columns, table.distinct)
 
 
 def _check(segment: Segment, table: Table, topology: Topology, optimizer: Optimizer, device: str) -> None:

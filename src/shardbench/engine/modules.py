@@ -39,6 +39,7 @@ from shardbench.engine.blocks import Block, Merge, merge
 from shardbench.engine.fill import Constant, leave
 from shardbench.engine.formats import DATA_TYPES, TENSOR_TYPES, codecs_registry
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Reach, Slot, home_rank
+from shardbench.engine.unique_ids import provide_kernel
 from shardbench.model.caching import KERNELS, is_cached, ratio_of
 from shardbench.model.machine import Topology
 from shardbench.model.plan import OnLocalRank, RowWise, ShardingGroups, Tier, sharding_groups, tier_of
@@ -132,8 +133,12 @@ class ShardedModule(TableModule):
         if fused:
             # A copy: TorchRec adds to the arguments it is given.
             apply_optimizer_in_backward(optimizer[0], fused, dict(optimizer[1]))
-        kind = EmbeddingBagCollectionSharder if key.pooled else EmbeddingCollectionSharder
-        sharder = kind(qcomm_codecs_registry=codecs_registry(lowered.exchange))
+        registry = codecs_registry(lowered.exchange)
+        if key.pooled:
+            sharder: Any = EmbeddingBagCollectionSharder(qcomm_codecs_registry=registry)
+        else:
+            provide_kernel()
+            sharder = EmbeddingCollectionSharder(qcomm_codecs_registry=registry, use_index_dedup=key.distinct)
         generators = {name: _generator(t, groups.topology, device) for name, t in self.tables.items()}
         in_group = key.scope is Reach.GROUP
         ranks = groups.sharding_ranks if in_group else list(range(groups.topology.world_size))

@@ -38,6 +38,10 @@ SharedBy = Annotated[int, Field(ge=1, le=1 << 20, exclude_if=lambda features: fe
 """Features that share a table; one is not written, so that hashes are those of before tables could be shared."""
 
 
+Distinct = Annotated[bool, Field(exclude_if=lambda distinct: not distinct)]
+"""Whether ids are made distinct; False is not written, so that hashes are those of before it could be chosen."""
+
+
 class Pooling(StrEnum):
     """What happens to the vectors of one bag: summed, or kept one by one (a sequence)."""
 
@@ -97,6 +101,15 @@ class Table:
     pooling: Pooling = Pooling.SUM
     features: SharedBy = 1
     """How many features look it up: a sample has a bag of each, and each gives the dense model a vector of its own."""
+    distinct: Distinct = False
+    """Whether each rank asks for a row once, however often its samples do, and puts the vector in all their places.
+
+    Only tables that are not pooled can have it (TorchRec's ``use_index_dedup``).
+    """
+
+    def __post_init__(self) -> None:
+        if self.distinct and self.pooling is not Pooling.NONE:
+            raise ValueError(f"table {self.name}: only ids of tables that are not pooled are made distinct")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

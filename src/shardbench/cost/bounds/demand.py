@@ -16,7 +16,7 @@ from shardbench.cost.bounds.row_counts import BatchRows, RowGroups, counted_rows
 from shardbench.cost.bounds.row_prefixes import Prefixes, prefix_of
 from shardbench.cost.load import Load
 from shardbench.cost.lookups import CountedLookups
-from shardbench.cost.traffic import counted_lookups
+from shardbench.cost.traffic import counted_lookups, expected_lookups
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling
@@ -63,7 +63,7 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags | CountedLook
             sources[i] += by_rank / batches
             first[i] += np.minimum(by_rank, problem.batch_size // world * table.features).sum() / batches
             if table.pooling is Pooling.NONE:
-                histories[n] += by_rank * table.dim
+                histories[n] += lookups.with_repeats() * table.dim
             batch_rows.append(BatchRows.of(lookups))
             blocks.append(local_blocks(lookups, batch_rows[-1], table, problem))
         near[:, i] = local_lookups_of(blocks, table, problem)
@@ -92,10 +92,12 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags | CountedLook
 def expected_demand(problem: Problem) -> Demand:
     """Return what a batch is expected to ask for under the training profiles."""
     world, topology, batch = problem.world_size, problem.topology, problem.batch_size
-    totals = np.array([profile.mean_pooling * batch for profile in problem.profiles])
+    by_table = [expected_lookups(problem, i) for i in range(len(problem.tables))]
+    totals = np.array([lookups.by_source(0, lookups.profile.rows).sum() for lookups in by_table])
+    repeated = np.array([lookups.total for lookups in by_table])
     widths = np.array([table.dim if table.pooling is Pooling.NONE else 0 for table in problem.tables])
     features = np.array([table.features for table in problem.tables])
-    curves = tuple(_expected_curve(p, float(total)) for p, total in zip(problem.profiles, totals))
+    curves = tuple(_expected_curve(p, float(total)) for p, total in zip(problem.profiles, repeated))
     near = np.array([1.0 / world, 1.0 / topology.nodes, 1.0 / topology.devices_per_node])
     shares = np.tile(near, (len(totals), 1))
     return Demand(
@@ -104,8 +106,8 @@ def expected_demand(problem: Problem) -> Demand:
         hottest_first=curves,
         sources=np.repeat(totals[:, None] / world, world, axis=1),
         first_by_rank=np.minimum(totals, float(batch) * features),
-        histories=np.full((1, world), float(totals @ widths) / world),
-        counts=RowGroups.of([expected_entries(profile, batch, topology) for profile in problem.profiles]),
+        histories=np.full((1, world), float(repeated @ widths) / world),
+        counts=RowGroups.of([expected_entries(lookups, batch, topology) for lookups in by_table]),
         prefixes=None,
         near=LocalLookups(most=totals[:, None] * shares, share=shares, excess=np.zeros((len(totals), 3))),
     )

@@ -19,7 +19,8 @@ from shardbench.cost.costmodel import (
     gradient_rate,
 )
 from shardbench.cost.load import Load, TierRows, in_uvm, segment_load
-from shardbench.cost.lookups import ExpectedLookups, TableLookups
+from shardbench.cost.lookups import TableLookups
+from shardbench.cost.traffic import expected_lookups
 from shardbench.model.machine import Constants
 from shardbench.model.plan import GroupSharded, OnLocalRank, Placement, Plan, Replicated, Tier
 from shardbench.model.problem import Problem
@@ -45,8 +46,8 @@ class Bound:
 def expected_table_loads(problem: Problem) -> Load:
     """Return the expected load, under the training profiles, of each table alone on one device in HBM, [tables]."""
     load = Load.zeros(len(problem.tables))
-    for i, profile in enumerate(problem.profiles):
-        load.values[i] = alone_load(problem, i, ExpectedLookups(profile, problem.batch_size, problem.world_size)).values
+    for i in range(len(problem.tables)):
+        load.values[i] = alone_load(problem, i, expected_lookups(problem, i)).values
     return load
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ids, Ints
-from shardbench.cost.lookups import CountedLookups
+from shardbench.cost.lookups import CountedLookups, ExpectedLookups
 from shardbench.model.machine import Topology
-from shardbench.model.profile import AccessProfile
 
 DENSE_ROWS = 4
 """The rows a lookup up to which counting every row is cheaper than sorting the lookups."""
@@ -104,19 +103,23 @@ def counted_rows(batches: Sequence[BatchRows], topology: Topology) -> Floats:
     return np.array([ids, lookups, np.ones(len(ids)), ranks, nodes], dtype=np.float64)
 
 
-def expected_entries(profile: AccessProfile, batch_size: int, topology: Topology) -> Floats:
+def expected_entries(lookups: ExpectedLookups, batch_size: int, topology: Topology) -> Floats:
     """Return the entries of a table for ``RowGroups`` under a training profile, [4, entries]."""
+    profile = lookups.profile
     counts = np.asarray(profile.counts, dtype=np.float64)
     rows = np.asarray(profile.row_counts, dtype=np.float64)
     if not len(counts):
         return np.zeros((4, 0))
-    total = profile.mean_pooling * batch_size
+    total = lookups.total
     met_shares = profile.met_shares(total)
     spread = [
         np.maximum(groups * profile.met_shares(total / groups) - met_shares, 0.0)
         for groups in (topology.world_size, topology.nodes)
     ]
-    return grouped(counts / profile.samples * batch_size, rows, *spread)
+    each = counts / profile.samples * batch_size
+    if lookups.distinct_only:
+        each = topology.world_size * profile.met_shares(total / topology.world_size)
+    return grouped(each, rows, *spread)
 
 
 def grouped(lookups: Floats, rows: Floats, ranks: Floats, nodes: Floats) -> Floats:

@@ -163,7 +163,7 @@ def _has_draws(row: "Mapping[Any, Any] | pd.Series[Any]") -> bool:
 
 
 def tie(row: "Mapping[Any, Any] | pd.Series[Any]", best: "pd.Series[Any]") -> str:
-    """Return the mark of a simulated row's tie with the best, as ``steps`` has it; nothing where it is surely behind."""
+    """Return the mark of a simulated row's tie with the best, as in ``steps``; nothing where it is surely behind."""
     if (row["strategy"], row["budget"]) == (best["strategy"], best["budget"]):
         return ""
     if row["step_ms"] <= best["step_ms"] * (1.0 + SAME):
