@@ -264,7 +264,7 @@ def _kinds(lifetimes: Floats, counts: Ints, generator: np.random.Generator) -> I
     """Draw the kind of every event int64 [events], in the order of ``kind_shares``."""
     drawn = generator.random(int(counts.sum()))
     ends = np.cumsum(kind_shares(lifetimes), axis=1).T[:POOLS]
-    return np.sum([drawn >= np.repeat(end, counts) for end in ends], axis=0, dtype=np.int64)
+    return np.asarray(np.sum([drawn >= np.repeat(end, counts) for end in ends], axis=0, dtype=np.int64))
 
 
 def _before(is_kind: Bools, events: Ints, firsts: Ints) -> Ints:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Ints
 from shardbench.base.atomic import write_atomically
 from shardbench.cost.published.memory import published_plans
 from shardbench.datasets.yambda_like import CONFIG, HISTORIES, POOLS, YambdaLike, kind_shares, user_events
@@ -75,7 +75,7 @@ def statistics(workload: YambdaLike, batches: int) -> dict[str, float]:
 def _most_loaded(rows: Ints) -> float:
     """Return the lookups of the most loaded owner over the mean, where rows are dealt from the hottest on."""
     counts = np.sort(np.unique(rows, return_counts=True)[1])[::-1]
-    loads: Floats = np.bincount(np.arange(len(counts)) % OWNERS, weights=counts, minlength=OWNERS)
+    loads = np.bincount(np.arange(len(counts)) % OWNERS, weights=counts, minlength=OWNERS)
     return float(loads.max() / loads.mean())
 
 

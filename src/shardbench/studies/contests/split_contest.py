@@ -47,6 +47,10 @@ class UncutLookups:
         """Give the lookups of each rank's samples: even parts of all."""
         return np.full(self._world, self._total / self._world)
 
+    def with_repeats(self) -> Floats:
+        """Give the same of all rows."""
+        return np.full(self._world, self._total / self._world)
+
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
         """Give the distinct rows of the one device that has all rows."""
         return np.full(1, self._distinct) if ways == 1 else self._refuse()
