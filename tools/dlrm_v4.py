@@ -112,7 +112,7 @@ def rows(made: dict[str, float]) -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Write the tables."""
+    """Write both tables into the folder that is named."""
     workload, folder = CONFIG(dense=DENSE).build(Path()), Path(sys.argv[1])
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows(statistics(workload, 4)))
