@@ -17,10 +17,12 @@ from shardbench.model.plan import GroupSharded, OnLocalRank, Plan, Replicated, S
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape, Precision, StepSchedule
+from shardbench.model.table import DenseShape, Pooling, Precision, StepSchedule
 from shardbench.model.validate import memory_bytes, used_moves
 
 DENSE = DenseShape(features=2, bottom=(4,), top=(4, 1))
+DISTINCT = 0.5
+"""Share of the problems whose unpooled tables make ids distinct."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,11 @@ class StepInstance:
         # Each schedule on each device.
         schedule = StepSchedule.PIPELINED if seed // 3 % 2 else StepSchedule.SEQUENTIAL
         exchange = Precision(np.random.default_rng(seed + 3 * 10**6).choice([Precision.FP32, *Precision]))
-        self.problem = replace(problem, machine=machine, profiles=profiles, schedule=schedule, exchange=exchange)
+        distinct = bool(np.random.default_rng(seed + 5 * 10**6).random() < DISTINCT)
+        tables = tuple(replace(t, distinct=distinct and t.pooling is Pooling.NONE) for t in problem.tables)
+        self.problem = replace(
+            problem, tables=tables, machine=machine, profiles=profiles, schedule=schedule, exchange=exchange
+        )
         self._demand: Demand | None = None
         self._bounds: dict[tuple[frozenset[Move], bool], StepBound] = {}
         self.groups = groups
