@@ -280,6 +280,18 @@ def test_groups_are_no_smaller_than_a_node_and_copies_lie_inside_one(
         assert (copies // devices == copies[:, :1] // devices).all()
 
 
+def test_asked_as_mlperf_does_the_planner_knows_neither_batch_nor_lengths_nor_host_memory() -> None:
+    small, strategy = problem([(400_000, 64)] * 6), get_strategy("torchrec-as-mlperf")
+    hot = AccessProfile.from_counts(np.array([500_000]), rows=400_000, samples=100, present=100)
+    long = replace(small, batch_size=1 << 14, profiles=(hot, hot, *small.profiles[2:]))
+    plan = strategy.plan(small, Budget(), 0)
+    validate(plan, small, strategy.moves)
+    assert strategy.plan(long, Budget(), 0).segments == plan.segments
+    assert get_strategy("torchrec-fused").plan(long, Budget(), 0).segments != plan.segments
+    with pytest.raises(Infeasible):
+        strategy.plan(problem([(40_000, 256)], hbm=1 << 20), Budget(), 0)
+
+
 def test_in_2d_rows_are_dealt_inside_each_node_where_there_are_enough() -> None:
     asked = problem([(1000, 64), (1, 64)])
     strategy = get_strategy("torchrec-2d-row-wise")

@@ -31,6 +31,8 @@ class _TorchRecPlanner(Strategy):
     first_only: ClassVar[bool] = False
     """True where a table is offered the first of the types that it can have, and no other."""
     caches: ClassVar[bool] = True
+    blind: ClassVar[bool] = False
+    """True where the planner is told neither batch size nor lengths."""
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the planner's best plan (it has no randomness); raises Infeasible where it finds none.
@@ -42,7 +44,8 @@ class _TorchRecPlanner(Strategy):
         from shardbench.engine.torchrec.translated import translate  # noqa: PLC0415
 
         # deviation 1: blocks of rows become rows that are dealt
-        return translate(ask(problem, self.sharding_types, first_only=self.first_only, caches=self.caches), problem)
+        told = {"first_only": self.first_only, "caches": self.caches, "blind": self.blind}
+        return translate(ask(problem, self.sharding_types, **told), problem)
 
 
 class TorchRecTableWise(_TorchRecPlanner):
@@ -66,6 +69,15 @@ class TorchRecFused(_TorchRecPlanner):
         "table_row_wise",
         "data_parallel",
     )
+
+
+class TorchRecAsMlperf(TorchRecFused):
+    """The planner as MLPerf's DLRMv4 asks it: in HBM, and by its defaults of 512 samples a rank and a lookup each."""
+
+    name = "torchrec-as-mlperf"
+    role = Role.VARIANT
+    moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
+    blind = True
 
 
 class TorchRec2D(_TorchRecPlanner):
@@ -154,5 +166,12 @@ def _copy(place: Placement, problem: Problem) -> Placement:
 
 
 def strategies() -> Iterable[Strategy]:
-    """Return one strategy for each set of sharding types, in one group of all ranks or in several."""
-    return (TorchRecTableWise(), TorchRecFused(), TorchRec2D(), TorchRec2DTableWise(), TorchRec2DRowWise())
+    """Return one strategy for each set of sharding types, in one group of all ranks or in several; one plans blind."""
+    return (
+        TorchRecTableWise(),
+        TorchRecFused(),
+        TorchRecAsMlperf(),
+        TorchRec2D(),
+        TorchRec2DTableWise(),
+        TorchRec2DRowWise(),
+    )

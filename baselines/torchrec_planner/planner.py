@@ -11,6 +11,7 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollec
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.constants import BATCH_SIZE, POOLING_FACTOR
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
@@ -34,15 +35,21 @@ UVM_KERNEL, CACHING_KERNEL = "fused_uvm", "fused_uvm_caching"
 
 
 def ask(
-    problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool = False, caches: bool = True
+    problem: Problem,
+    sharding_types: tuple[str, ...],
+    *,
+    first_only: bool = False,
+    caches: bool = True,
+    blind: bool = False,
 ) -> dict[str, Any]:
     """Return TorchRec's ParameterSharding by table name; raises Infeasible where its planner finds no plan.
 
     With ``first_only`` a table is offered the first of the types that it can have, and no other; without ``caches`` no
-    cache of host memory.
+    cache of host memory. ``blind`` tells the planner neither batch size nor lengths, so that it takes its defaults, and
+    offers no host memory.
     """
     with _quiet():
-        planner = _planner(problem, sharding_types, first_only=first_only, caches=caches)
+        planner = _planner(problem, sharding_types, first_only=first_only, caches=caches, blind=blind)
         try:
             codecs = codecs_registry(problem.exchange)
             kinds = (EmbeddingBagCollectionSharder, EmbeddingCollectionSharder)
@@ -54,13 +61,13 @@ def ask(
     return {name: sharding for module in plan.plan.values() for name, sharding in module.items()}
 
 
-def _planner(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool, caches: bool) -> Any:
+def _planner(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool, caches: bool, blind: bool) -> Any:
     topology = describe(problem)  # deviations 3 and 4
     constraints = {
-        table.name: _constraint(table, i, problem, sharding_types, first_only=first_only, caches=caches)
+        table.name: _constraint(table, i, problem, sharding_types, first_only=first_only, caches=caches, blind=blind)
         for i, table in enumerate(problem.tables)
     }
-    local_batch = problem.batch_size // problem.world_size
+    local_batch = BATCH_SIZE if blind else problem.batch_size // problem.world_size
     perf = EmbeddingPerfEstimator(topology=topology, constraints=constraints)
     enumerator = EmbeddingEnumerator(
         topology=topology, batch_size=local_batch, constraints=constraints, estimator=[perf, WeightStorage(problem)]
@@ -77,7 +84,14 @@ def _planner(problem: Problem, sharding_types: tuple[str, ...], *, first_only: b
 
 
 def _constraint(
-    table: Table, index: int, problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool, caches: bool
+    table: Table,
+    index: int,
+    problem: Problem,
+    sharding_types: tuple[str, ...],
+    *,
+    first_only: bool,
+    caches: bool,
+    blind: bool,
 ) -> Any:
     offered = offered_types(table.rows, sharding_types, problem.topology)
     if table.pooling is Pooling.NONE:
@@ -86,10 +100,11 @@ def _constraint(
         raise Infeasible(f"table '{table.name}' has too few rows ({table.rows}) for {', '.join(sharding_types)}")
     # No other kernels, and no smallest width of a column shard nor load factor but the planner's own: deviation 7.
     in_host = [UVM_KERNEL] + ([CACHING_KERNEL] if caches and problem.machine.device == "cuda" else [])
+    lengths = [POOLING_FACTOR if blind else problem.profiles[index].mean_pooling / table.features]  # deviation 8
     return ParameterConstraints(
         sharding_types=offered[:1] if first_only else offered,
-        compute_kernels=["fused", "dense"] + (in_host if problem.topology.uvm_bytes else []),
-        pooling_factors=[problem.profiles[index].mean_pooling / table.features] * table.features,  # deviation 8
+        compute_kernels=["fused", "dense"] + (in_host if problem.topology.uvm_bytes and not blind else []),
+        pooling_factors=lengths * table.features,
     )
 
 
