@@ -31,6 +31,7 @@ NAVIGATION = {
         "/docs/costmodel",
         "/docs/costmodel_evidence",
         "/docs/memory",
+        "/docs/dlrm_v4",
         "/docs/bounds",
         "Files </results/README>",
     ],
