@@ -1,15 +1,12 @@
-"""Studies of AutoShard: its own tasks, DreamShard's, transfer, training, unrolls, a feature, its region, seconds."""
+"""Studies of AutoShard: its own tasks, DreamShard's, transfer, unrolls, a feature, its region, seconds."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from shardbench.base.arrays import Floats, Ints
 from shardbench.learned.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, machine_of
-from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
 from shardbench.studies.contests.contest import (
     BEST_FOUND,
@@ -24,7 +21,6 @@ from shardbench.studies.contests.contest import (
 )
 from shardbench.studies.contests.contest_study import contest_means, contest_study
 from shardbench.studies.contests.contest_tasks import task_table
-from shardbench.studies.contests.training_study import training_study
 from shardbench.studies.contests.transfer_study import transfer_study
 from shardbench.studies.regions.placement_region import placement_region
 from shardbench.studies.study import Plot, Row, Study, Tables, grid
@@ -33,9 +29,6 @@ from shardbench.trials.evaluate import RulesOnly, answer_of
 
 from .. import AutoShard
 from .names import COST_GREEDY, DREAMSHARD, GREEDIES, LOOKUP, OURS, RANDOM, SEARCH, UNTRAINED
-
-if TYPE_CHECKING:
-    from shardbench.learned.training import AnyTrained
 
 CAP_BYTES = 7 * 2**30  # deviation 11
 WIDTHS = (16, 32)
@@ -129,50 +122,6 @@ TRANSFER = transfer_study(
     task_rows=ROWS,
     training_rows=CONTEST_ROWS,
     columns=("backend", "used_on", "task_set", "unseen_tables_pct", "kernel_ms", "best_greedy", "best_greedy_ms"),
-)
-
-
-def _stage_row(
-    trained: "AnyTrained", of_train: Mapping[str, float | int], of_test: Mapping[str, float | int], errors: Floats
-) -> Row:
-    """Give the stage's means: ``reward`` is that of the episodes sampled in it, the rest are over tasks."""
-    return {
-        "stage": len(trained.history),
-        "updates": trained.updates,
-        "reward": trained.history[-1].reward if trained.history else None,
-        "train_kernel_ms": of_train["kernel_ms"],
-        "test_kernel_ms": of_test["kernel_ms"],
-        "test_balance": of_test["balance"],
-    }
-
-
-def _errors(trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
-    """Give the errors of the kernel ms of devices with tables."""
-    from .prediction import kernel_errors  # noqa: PLC0415 - needs torch, which listing does not
-
-    return kernel_errors(trained, task, placements)
-
-
-CURVE = training_study(
-    title="Reward, kernel time of the policy's plans and error of the cost network after each stage of training.",
-    strategy=OURS,
-    task_rows={CONTEST_ROWS[0]: ROWS[CONTEST_ROWS[0]]},
-    stage_row=_stage_row,
-    errors=_errors,
-    columns=("backend", "stage", "updates", "reward", "train_kernel_ms", "test_kernel_ms"),
-    plots=tuple(
-        Plot(title=title, table="training", x="stage", y=y, series="seed", facet="task", log_y=True)
-        for y, title in (
-            (
-                "test_kernel_ms",
-                "Kernel time (ms) of the slowest device, plans for test tasks after each stage; 0 is untrained.",
-            ),
-            (
-                "random_error_pct",
-                "Mean absolute relative error of the cost network, on random placements of test tasks.",
-            ),
-        )
-    ),
 )
 
 
@@ -316,4 +265,4 @@ PLACING = Study(
 
 def studies() -> Sequence[Study]:
     """Give the studies in the order in which they run."""
-    return (OWN_TASKS, EQUAL_WIDTHS, TRANSFER, CURVE, UNROLL, SIZE_FEATURE, REGION, PLACING)
+    return (OWN_TASKS, EQUAL_WIDTHS, TRANSFER, UNROLL, SIZE_FEATURE, REGION, PLACING)
