@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardbench.base.arrays import Floats
-from shardbench.learned.tasks.features import FEATURES, SCALARS, Scaling
+from shardbench.learned.tasks.features import FEATURES
 from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import Task
 from shardbench.learned.training import Training
@@ -57,10 +56,6 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
         self.shards = MeasuredShards(settings.shards, len(self.catalogue))
         self.streams = Streams(settings.environments)
         self._since = _Since()
-
-    def scaling_of(self, features: Floats) -> Scaling:
-        """Z-score the scalars; a table's GiB as the settings say."""
-        return Scaling.fit(features, SCALARS if self.settings.size_scored else SCALARS[:-1])
 
     def draw(self, seed: int) -> AutoShardNetworks:
         """Draw encoder, cost network, policy and value function."""

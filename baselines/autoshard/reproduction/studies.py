@@ -1,4 +1,4 @@
-"""Studies of AutoShard: its own tasks, DreamShard's, transfer, unrolls, a feature, its region, seconds."""
+"""Studies of AutoShard: its own tasks, DreamShard's, transfer, unrolls, its region, seconds."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -171,45 +171,6 @@ UNROLL = Study(
     uses=(OURS, *GREEDIES, RANDOM),
     columns=("backend", "steps", "kernel_ms", "largest_share_pct", "random_ms", "best_greedy", "best_greedy_ms"),
 )
-SCORED, RAW = "z-scored", "raw"
-SIZED_ROWS = {"DLRM-20 (4)": EQUAL_ROWS["DLRM-20 (4)"], CONTEST_ROWS[0]: ROWS[CONTEST_ROWS[0]]}
-"""The row on which kernels were longer than the original's, and one of two widths: sizes differ more there."""
-
-
-def _train_by_size(folder: Path, task: str, size: str, seed: int) -> list[Row]:
-    """Train by the published settings; one row a split of tasks."""
-    tasks = {split: tasks_of(SIZED_ROWS[task], split, folder) for split in SPLITS}
-    trained, _ = trained_with(AutoShard(), tasks["train"], seed, folder, size_scored=size == SCORED)
-    by_split = {split: judge(AutoShard().place(trained, part), part) for split, part in tasks.items()}
-    return [
-        {"split": split, "balance": means["balance"], "kernel_ms": means["kernel_ms"]}
-        for split, means in by_split.items()
-    ]
-
-
-def _size_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Make one row a row of tasks, form and split: means over seeds, and the spread of the kernels."""
-    return rows.groupby(["task", "size", "split"], sort=False, as_index=False).agg(
-        backend=("backend", "first"),
-        n=("seed", "size"),
-        balance_mean=("balance", "mean"),
-        kernel_ms_mean=("kernel_ms", "mean"),
-        kernel_ms_min=("kernel_ms", "min"),
-        kernel_ms_max=("kernel_ms", "max"),
-    )
-
-
-SIZE_FEATURE = Study(
-    name="size_feature",
-    title="AutoShard with a table's GiB z-scored and raw, as published: the reward that it learns by, and the slowest "
-    "device's kernels. The form is chosen by the plans for training tasks; those for test tasks stand beside them.",
-    cells=lambda quick: grid(
-        task=list(SIZED_ROWS)[: 1 if quick else None], size=(SCORED, RAW), seed=range(1 if quick else 8)
-    ),
-    judge=_train_by_size,  # deviation 5
-    summary=_size_table,
-    columns=("backend", "form", "split", "balance", "kernel_ms"),
-)
 REGION = placement_region(
     title="Kernel time of the slowest device, the best heuristic's over AutoShard's, at 64 points of four knobs. Each "
     "point is one short training for tasks of its own; `effort` is the share of the 100,000 published steps.",
@@ -265,4 +226,4 @@ PLACING = Study(
 
 def studies() -> Sequence[Study]:
     """Give the studies in the order in which they run."""
-    return (OWN_TASKS, EQUAL_WIDTHS, TRANSFER, UNROLL, SIZE_FEATURE, REGION, PLACING)
+    return (OWN_TASKS, EQUAL_WIDTHS, TRANSFER, UNROLL, REGION, PLACING)
