@@ -9,7 +9,7 @@ from scipy.stats import kendalltau
 from shardbench.learned.tasks.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.studies.contests.contest_tasks import best_of, gain_pct, ratios
 
-from .names import BASELINES, GREEDIES, LOOKUP, OURS, RANDOM, RNN
+from .names import BASELINES, GREEDIES, OURS, RANDOM, RNN
 from .paper_table import published_as, published_ms
 
 DEVICES = {row.name: row.devices for row in (*DLRM_ROWS, *MIXED_ROWS)}
@@ -97,24 +97,3 @@ def spearman(ours: Sequence[float], paper: Sequence[float]) -> float | None:
     if any(np.ptp(rank) == 0 for rank in ranks):
         return None
     return float(np.corrcoef(*ranks)[0, 1])
-
-
-def machine_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Make one row a machine and number of devices: our lookup-greedy's milliseconds over the paper's on test tasks."""
-    paper_ms = [published_ms(task, SPLIT, LOOKUP) or float("nan") for task in rows["task"]]
-    quotients = rows.assign(devices=rows["task"].map(DEVICES), quotient=rows["cost_ms"] / paper_ms)
-    lines = []
-    for (devices, machine), part in quotients.groupby(["devices", "machine"], sort=False):
-        lines.append(
-            {
-                "devices": devices,
-                "machine": machine,
-                "strategy": LOOKUP,
-                "backend": "simulated",
-                "rows": len(part),
-                "ours_over_paper_least": float(part["quotient"].min()),
-                "ours_over_paper_mean": float(np.exp(np.log(part["quotient"]).mean())),
-                "ours_over_paper_most": float(part["quotient"].max()),
-            }
-        )
-    return pd.DataFrame(lines).sort_values(["devices", "machine"], kind="stable")

@@ -1,24 +1,22 @@
 """Studies of DreamShard: its result table, mixed widths, transfer, equal effort, its region, real kernels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from shardbench.learned.tasks.pools import DLRM_ROWS, MIXED_ROWS
-from shardbench.studies.contests.contest import JUDGED_SPLIT, SPLITS, cheapest, judge, tasks_of, trained_with
+from shardbench.learned.tasks.pools import MIXED_ROWS
+from shardbench.studies.contests.contest import SPLITS, cheapest, judge, tasks_of, trained_with
 from shardbench.studies.contests.contest_study import SEEDS
 from shardbench.studies.contests.transfer_study import transfer_study
 from shardbench.studies.regions.placement_region import placement_region
 from shardbench.studies.study import Row, Study, Tables, grid
 
 from .. import DreamShard
-from .beside_paper import machine_table
 from .contests import EQUAL_WIDTHS, MIXED_WIDTHS, ROWS
 from .effort import EQUAL_EFFORT
-from .names import COST_GREEDY, GREEDIES, LOOKUP, OURS, RANDOM, UNTRAINED
+from .names import COST_GREEDY, GREEDIES, OURS, RANDOM, UNTRAINED
 from .paired_differences import PARTS, paired_table
 
 MEAN_WIDTH = 4.0
@@ -122,26 +120,6 @@ WIDTHS = Study(
 )  # fmt: skip
 
 
-def _on_machine(folder: Path, task: str, machine: str) -> Row:
-    """Average the cost of lookup-greedy on the test tasks: it needs no training, and is the paper's best."""
-    row = replace(ROWS[task], machine=machine)
-    return {"cost_ms": cheapest((LOOKUP,), tasks_of(row, JUDGED_SPLIT, folder), "cost_ms")[1]}
-
-
-MACHINES = Study(
-    name="machines",
-    title="The equal-width rows under two devices' constants, beside the paper's: which of them its rows may "
-    "have run on.",
-    cells=lambda quick: [
-        {"task": row.name, "machine": machine}
-        for machine in ("2080ti-1x4", "v100-32gb-1x8")
-        for row in DLRM_ROWS[: 1 if quick else None]
-    ],
-    judge=_on_machine,
-    summary=machine_table,
-    uses=(LOOKUP,),
-    columns=("backend", "cost_ms"),
-)
 REGION = placement_region(
     title="Cost with exchanges, the best greedy's over DreamShard's, at 64 points of four knobs. Each point is one "
     "short training for tasks of its own; `effort` is the share of the published updates of the cost network and of "
@@ -186,4 +164,4 @@ MEASURED = Study(
 
 def studies() -> Sequence[Study]:
     """Give the studies in the order in which they run."""
-    return (EQUAL_WIDTHS, MIXED_WIDTHS, TRANSFER, WIDTHS, MACHINES, EQUAL_EFFORT, REGION, MEASURED)
+    return (EQUAL_WIDTHS, MIXED_WIDTHS, TRANSFER, WIDTHS, EQUAL_EFFORT, REGION, MEASURED)
