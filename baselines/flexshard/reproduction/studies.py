@@ -1,6 +1,6 @@
-"""Studies: communication latency and memory by strategy and nodes, sensitivity, and the rule's optimality gap."""
+"""Studies: communication latency and memory by strategy and nodes, and the rule's optimality gap."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,76 +84,6 @@ COMMUNICATION = Study(
             title="Communication latency of table-row-wise sharding over FlexShard's, simulated, by draw of the "
             "features",
             table="gains", x="nodes", y="latency_x", series="draw", facet="case",
-        ),
-    ),
-)  # fmt: skip
-
-
-FACTORS: Mapping[str, tuple[float, ...]] = {
-    "skew": (0.0, 0.5, 0.75, 1.0, 1.25, 1.5),
-    "history": (0.25, 0.5, 1.0, 2.0, 4.0),
-    "nodes": (1, 2, 4, 8, 16),
-    "bandwidth_ratio": (1.0, 2.0, 5.0, 10.0, 20.0, 40.0),
-    "local_batch": (64, 128, 256, 512, 1024, 2048),
-    "budget": (1.0, 1.001, 1.01, 1.1, 2.0),
-}
-"""Values of each factor; the other factors keep those of the contrast, on four nodes."""
-QUICK_FACTORS = {"skew": (0.5, 1.0, 1.5), "local_batch": (64, 256)}
-
-
-def _vary(_: Path, factor: str, value: float) -> list[Row]:
-    """Ask FlexShard, row-wise and table-row-wise."""
-    machine = cluster(
-        int(value) if factor == "nodes" else 4, bandwidth_ratio=value if factor == "bandwidth_ratio" else None
-    )
-    scales = {name: value for name, of in (("exponent_scale", "skew"), ("history_scale", "history")) if of == factor}
-    question = condition(
-        "production", machine, int(value) if factor == "local_batch" else SHORT_LOCAL_BATCH, tables=9, **scales
-    )
-    budget_bytes = int(least_bytes(question.problem) * value) if factor == "budget" else None
-    ours = [FlexShard(budget_bytes=budget_bytes, warm_tier=warm) for warm in (True, False)]
-    ours[1].name = OURS[1]
-    rows = [outcome(strategy, question) for strategy in (*ours, *map(get_strategy, OTHERS[:2]))]
-    row_wise, compared = rows[-2:]
-    return [row | _gains(row, compared) | _gains(row, row_wise, "_over_row_wise") for row in rows]
-
-
-def _gains(row: Row, reference: Row, over: str = "") -> Row:
-    def number(of: Row, name: str) -> float:
-        return float(of[name] or 0.0)
-
-    between = number(reference, "exchanged_between_nodes_bytes")
-    sent = number(row, "exchanged_between_nodes_bytes")
-    exchanged = number(row, "exchanged_bytes") / number(reference, "exchanged_bytes")
-    return {
-        f"latency_gain{over}_x": number(reference, "communication_ms") / number(row, "communication_ms"),
-        f"exchanged_saved{over}_pct": 100.0 * (1.0 - exchanged),
-        f"between_nodes_saved{over}_pct": 100.0 * (1.0 - sent / between) if between else None,
-    }
-
-
-SENSITIVITY = Study(
-    name="sensitivity",
-    title="One factor at a time, from the contrast, on nine features: skew, length, nodes, links, batch, budget. "
-    "`skew` multiplies all exponents, `history` all lengths; `bandwidth_ratio` is that of the link inside a node to "
-    "the one between nodes; `budget` multiplies the row-wise plan's memory. Gains are over table-row-wise, as the "
-    "claims' are (`latency`, `traffic`), and over row-wise.",
-    version=2,
-    cells=lambda quick: [
-        {"factor": factor, "value": float(value)}
-        for factor, values in (QUICK_FACTORS if quick else FACTORS).items()
-        for value in values
-    ],
-    judge=_vary,
-    uses=(*OURS[:2], *OTHERS[:2]),
-    columns=(
-        "strategy", "backend", "latency_gain_x", "latency_gain_over_row_wise_x", "between_nodes_saved_pct",
-        "between_nodes_saved_over_row_wise_pct",
-    ),
-    plots=(
-        Plot(
-            title="Communication latency of table-row-wise sharding over the strategy's, simulated, by factor",
-            table="sensitivity", x="value", y="latency_gain_x", series="strategy", facet="factor",
         ),
     ),
 )  # fmt: skip
@@ -247,4 +177,4 @@ GAP = Study(
 
 def studies() -> Sequence[Study]:
     """Return all studies of FlexShard in the order that they run."""
-    return (COMMUNICATION, REGION, SENSITIVITY, GAP)
+    return (COMMUNICATION, REGION, GAP)
