@@ -11,7 +11,7 @@ from shardbench.studies.study import Cell, Row, Study, Tables, grid
 from shardbench.workloads.profiling import count_samples, profile_error
 
 from .draws import CONSTRAINED, FEATURE_DRAWS, HBM, SCALING, SMALL_SAMPLES_STUDY
-from .planning import MEMORY, SOLVE
+from .planning import SOLVE
 from .ratios import summary
 from .region import REGION
 from .scaled import GREEDIES, QUARTER, QUARTER_SCALE, RECSHARD, SAMPLES, UNSEEN, RmCondition, ask, metrics
@@ -118,4 +118,4 @@ PROFILING = Study(
 
 def studies() -> Sequence[Study]:
     """Return all studies of RecShard in the order that they run."""
-    return (FEATURE_DRAWS, REGION, SMALL_SAMPLES_STUDY, SCALING, ABLATION, PROFILING, MEMORY, SOLVE)
+    return (FEATURE_DRAWS, REGION, SMALL_SAMPLES_STUDY, SCALING, ABLATION, PROFILING, SOLVE)
