@@ -39,16 +39,6 @@ def test_without_cost_updates_the_cost_network_stays():
     assert trained.history[-1].cost_loss is None
 
 
-def test_masked_training_exceeds_memory_less_often():
-    tasks = [make_task(8, 3, 1, hbm=int(0.45 * make_task(8, 3, 1).sizes_bytes.sum()))]
-    settings = replace(SMALL, stages=1)
-    open_run, masked = (
-        AutoShardTraining(tasks, SimulatedOracle(), 0, replace(settings, masked=masked)).train()
-        for masked in (False, True)
-    )
-    assert open_run.history[0].overfull > masked.history[0].overfull
-
-
 def test_placements_fit_and_many_tasks_are_as_one_by_one():
     trained = AutoShardTraining(TASKS, SimulatedOracle(), 1, SMALL).untrained()
     together = place(trained, TASKS)

@@ -68,7 +68,7 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
             self._act(short)
         batch = batch_of(self.streams.cut(settings.unroll), self.tasks, self.catalogue.rows, len(self.catalogue))
         loss = actor_critic_loss(
-            evaluate(self.networks, batch, self.tables, settings.masked),
+            evaluate(self.networks, batch, self.tables),
             batch,
             discount=settings.discount,
             baseline_weight=settings.baseline_weight,
@@ -91,7 +91,7 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
         policy = AutoShardPolicy(self.networks, self.scaling)
         catalogue = policy.encode(self.catalogue.features)
         encodings = [catalogue[self.catalogue.rows[i]] for i in numbers]
-        episodes = play(policy, tasks, encodings, self.rng, masked=self.settings.masked)
+        episodes = play(policy, tasks, encodings, self.rng, masked=False)
         judgement = rewards(episodes.placing, tasks, self.oracle)
         chosen = [row[: task.tables] for row, task in zip(episodes.placing.chosen, tasks)]
         for environment, number, order, devices, log_p, reward in zip(
