@@ -200,6 +200,29 @@ def test_fit_goes_on_from_its_folder_and_tells_each_stage(kind, tmp_path):
     assert again.fit_cpu_s > again.trained.earlier_cpu_s
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        *(("autoshard", field, 0) for field in ("total_steps", "unroll", "environments", "cost_batch", "shards")),
+        ("autoshard", "stages", 0), ("autoshard", "total_steps", -5), ("autoshard", "unroll", 2.5), ("autoshard", "learning_rate", 0.0),
+        ("autoshard", "discount", 1.5), ("autoshard", "baseline_weight", -1.0), ("autoshard", "grad_norm", 0.0),
+        ("autoshard", "entropy_weight", float("inf")), ("autoshard", "cost_updates", -1),
+        *(("dreamshard", field, 0) for field in ("iterations", "measured", "cost_updates", "cost_batch", "episodes")),
+        ("dreamshard", "policy_updates", 0), ("dreamshard", "entropy_weight", -1.0), ("dreamshard", "episodes", 2.5),
+        *(("rnn-rl", field, 0) for field in ("updates", "episodes")),
+        ("rnn-rl", "entropy_weight", -1.0), ("rnn-rl", "decay", 1.1),
+        *((kind, "learning_rate", float("nan")) for kind in KINDS),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused_in_one_line(kind, field, value):
+    settings = KINDS[kind][1]
+    with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
+        type(settings)(**{field: value})
+    assert "\n" not in str(error.value)
+    with pytest.raises(BadInput, match=f"field {field}"):
+        replace(settings, **{field: value})
+
+
 def test_updates_are_planned_for_a_quarter_of_the_budget():
     assert affordable_updates(Budget(fit_s=40.0), 0.5, 1000) == 20
     assert affordable_updates(Budget(fit_s=40.0), 0.5, 7) == 7
