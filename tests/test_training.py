@@ -204,7 +204,8 @@ def test_fit_goes_on_from_its_folder_and_tells_each_stage(kind, tmp_path):
     ("kind", "field", "value"),
     [
         *(("autoshard", field, 0) for field in ("total_steps", "unroll", "environments", "cost_batch", "shards")),
-        ("autoshard", "stages", 0), ("autoshard", "total_steps", -5), ("autoshard", "unroll", 2.5), ("autoshard", "learning_rate", 0.0),
+        ("autoshard", "stages", 0), ("autoshard", "total_steps", -5), ("autoshard", "unroll", 2.5),
+        ("autoshard", "learning_rate", 0.0),
         ("autoshard", "discount", 1.5), ("autoshard", "baseline_weight", -1.0), ("autoshard", "grad_norm", 0.0),
         ("autoshard", "entropy_weight", float("inf")), ("autoshard", "cost_updates", -1),
         *(("dreamshard", field, 0) for field in ("iterations", "measured", "cost_updates", "cost_batch", "episodes")),
