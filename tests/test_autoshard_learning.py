@@ -204,8 +204,7 @@ def test_the_bootstrap_is_the_value_of_the_state_that_follows():
     catalogue = Catalogue([task])
     tables = torch.from_numpy(np.concatenate([scaling(catalogue.features), np.zeros((1, 21), dtype=np.float32)]))
     found = [
-        evaluate(networks, batch_of(streams.cut(5), [task], catalogue.rows, len(catalogue)), tables)
-        for _ in range(2)
+        evaluate(networks, batch_of(streams.cut(5), [task], catalogue.rows, len(catalogue)), tables) for _ in range(2)
     ]
     assert found[0].bootstrap[0].item() == pytest.approx(found[1].values[0, 0].item(), abs=1e-6)
 

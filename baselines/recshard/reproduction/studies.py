@@ -62,6 +62,8 @@ ABLATION = Study(
     uses=(*GREEDIES, *ABLATIONS),
     columns=("strategy", "backend", "slowest_ms", "mean_ms", "std_ms", "max_over_mean", "over_best_greedy_x"),
 )
+
+
 def studies() -> Sequence[Study]:
     """Return all studies of RecShard in the order that they run."""
     return (FEATURE_DRAWS, REGION, SMALL_SAMPLES_STUDY, SCALING, ABLATION, SOLVE)
