@@ -220,8 +220,8 @@ def test_a_regression_is_found_and_named(repository):
     commit(repository, "dearer")
     assert regression(repository, "--only", "track").returncode == 0
     assert regression(repository, "--only", "track", "--base", first).returncode == 1
-    done = regression(repository, "--only", "nothing")
-    assert (done.returncode, done.stderr) == (2, "error: no benchmark has 'nothing' in its name\n")
+    done = regression(repository, "--only", "no_such")
+    assert (done.returncode, done.stderr) == (2, "error: no benchmark has 'no_such' in its name\n")
 
 
 def test_what_is_planted_is_found(repository):
