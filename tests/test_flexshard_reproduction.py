@@ -39,11 +39,11 @@ SMALL = {"tables": 6, "row_scale": 0.01, "profile_samples": 512}
 
 @pytest.mark.parametrize(("case", "seed"), [("one-table", 1), ("one-table", 4), ("one-table", 6)])
 def test_a_small_problem_has_no_plan_below_the_best(case: str, seed: int) -> None:
-    (row,) = GAP.run({"case": case, "budget": 1.5, "nodes": 2, "seed": seed}, Path())
+    (row,) = GAP.run({"case": case, "budget": 1.5, "seed": seed}, Path())
     assert row["backend"] == "simulated"
     assert -1e-9 <= float(row["over_best_pct"] or 0) < 1.0
-    bound, best, rule = (float(row[name] or 0) for name in ("bound_ms", "best_ms", "rule_ms"))
-    assert 0 < bound <= best * (1 + 1e-9) <= rule * (1 + 2e-9)
+    best, rule = (float(row[name] or 0) for name in ("best_ms", "rule_ms"))
+    assert 0 < best <= rule * (1 + 1e-9)
 
 
 def test_an_outcome_adds_up() -> None:
