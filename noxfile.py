@@ -372,7 +372,7 @@ def micro(session: nox.Session) -> None:
 def regression(session: nox.Session) -> None:
     """Say whether this working tree made a benchmark slower, larger or worse (minutes; benchmarks/README.md).
 
-    `-- --base COMMIT` compares with that commit, `-- --record` keeps the results of HEAD.
+    It is compared with HEAD, or with another commit by `-- --base COMMIT`.
     """
     install(session)
     run(session, "python", "tools/regression", *session.posargs)

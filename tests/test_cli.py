@@ -346,12 +346,12 @@ def test_a_fresh_run_deletes_the_records_of_what_is_chosen_and_none_for_a_mistyp
 
 
 def test_a_fresh_reproduction_is_of_all_of_a_paper(command, tmp_path, monkeypatch):
-    path = tmp_path / "studies" / "recshard" / "memory.jsonl"
-    committed = Path(__file__).parent.parent / "results" / "studies" / "recshard" / "memory.jsonl"
+    path = tmp_path / "studies" / "recshard" / "scaling.jsonl"
+    committed = Path(__file__).parent.parent / "results" / "studies" / "recshard" / "scaling.jsonl"
     path.parent.mkdir(parents=True)
     path.write_bytes(committed.read_bytes())
     trial_store(tmp_path, "recshard").append(make.ok(suite="recshard"))
-    for option in (["--quick"], ["--study", "memory"], ["--strategy", "recshard"]):
+    for option in (["--quick"], ["--study", "scaling"], ["--strategy", "recshard"]):
         for which in ("--fresh", "--outdated"):
             asked = ("reproduce", "recshard", which, *option, "--results", str(tmp_path))
             assert "are about all of a paper" in command(*asked, code=2)

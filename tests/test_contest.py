@@ -1,4 +1,4 @@
-"""Contests and studies of trainings: none is made twice, the cheapest of some is named, every stage is judged."""
+"""Contests and their trainings: none is made twice, and the cheapest of some is named."""
 
 import numpy as np
 import pandas as pd
@@ -6,12 +6,10 @@ import pytest
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput
-from shardbench.baselines.dreamshard.reproduction import studies as dreamshard
 from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.studies.contests.contest import cheapest, fit_strategy, judge, judge_tasks, place_all
+from shardbench.studies.contests.contest import cheapest, fit_strategy, judge, judge_tasks, learner_of, place_all
 from shardbench.studies.contests.contest_tasks import best_of, over_rows, ratios, task_table
-from shardbench.studies.contests.training_study import learning_curve
 from shardbench.trials.discovery import get_strategy
 
 
@@ -31,7 +29,7 @@ def test_a_training_is_kept_with_what_it_took(tmp_path):
     # What a first training imports would count as its seconds.
     fit_strategy("dreamshard", some, budget, 0, tmp_path / "imports")
     strategy, cpu_s = fit_strategy("dreamshard", some, budget, 0, tmp_path)
-    assert len(list((tmp_path / "training").glob("dreamshard-*.pt"))) == 10
+    assert len(list((tmp_path / "training").glob("dreamshard-*.pt"))) == 1
     again, of_that = fit_strategy("dreamshard", some, budget, 0, tmp_path)
     assert of_that > 0.5 * cpu_s, "what a training took does not vanish when it is taken up"
     mine, theirs = (place_all(s, some, budget, 0).judged for s in (strategy, again))
@@ -41,6 +39,8 @@ def test_a_training_is_kept_with_what_it_took(tmp_path):
 def test_who_learns_nothing_keeps_nothing(tmp_path):
     fit_strategy("greedy-size", (), Budget(fit_s=0.5), 0, tmp_path)
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(BadInput, match="greedy-size does not learn"):
+        learner_of("greedy-size")
 
 
 def test_the_cheapest_is_named_with_its_mean():
@@ -52,32 +52,6 @@ def test_the_cheapest_is_named_with_its_mean():
         of_each[name] = judge(place_all(strategy, some, budget, 0).judged, some)["kernel_ms"]
     best, best_ms = cheapest(names, some, "kernel_ms")
     assert best_ms == of_each[best] == min(of_each.values())
-
-
-def curve(strategy, train_tasks, test_tasks, folder):
-    return learning_curve(
-        strategy=strategy, train_tasks=train_tasks, test_tasks=test_tasks, seed=0, folder=folder,
-        stage_row=dreamshard._stage_row, errors=dreamshard._errors,
-    )  # fmt: skip
-
-
-def test_a_study_of_a_training_judges_every_stage(tmp_path):
-    rows = curve("dreamshard", counted(tasks(2)), counted(tasks(3)), tmp_path)
-    assert [row["iteration"] for row in rows] == list(range(11))
-    assert [row["oracle_calls"] for row in rows] == list(range(0, 101, 10))
-    errors = [row["random_error_pct"] for row in rows]
-    assert errors[-1] < 0.5 * errors[0]
-    untrained, strategy = (get_strategy(f"dreamshard{which}") for which in ("-untrained", ""))
-    for row, learner in ((rows[0], untrained), (rows[-1], strategy)):
-        learner.fit([task.problem for task in tasks(2)], Budget(fit_s=3600.0), 0)
-        placed = place_all(learner, counted(tasks(3)), Budget(fit_s=1.0), 0)
-        assert row["test_cost_ms"] == judge(placed.judged, counted(tasks(3)))["cost_ms"]
-    assert curve("dreamshard", counted(tasks(2)), counted(tasks(3)), tmp_path) == rows
-
-
-def test_a_study_of_a_training_needs_a_learner(tmp_path):
-    with pytest.raises(BadInput, match="greedy-size does not learn"):
-        curve("greedy-size", counted(tasks(1)), counted(tasks(1)), tmp_path)
 
 
 def test_a_contest_keeps_the_cost_of_every_task():

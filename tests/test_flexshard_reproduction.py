@@ -22,7 +22,7 @@ from shardbench.baselines.flexshard.reproduction.conditions import (
 )
 from shardbench.baselines.flexshard.reproduction.gains import CONDITION, RATIOS, gains
 from shardbench.baselines.flexshard.reproduction.region import KNOBS, REGION, measure
-from shardbench.baselines.flexshard.reproduction.studies import GAP, _gains
+from shardbench.baselines.flexshard.reproduction.studies import GAP
 from shardbench.cost.collectives import ALL_REDUCES, CollectiveName
 from shardbench.model.table import DenseShape
 from shardbench.records.trial import Backend
@@ -39,21 +39,11 @@ SMALL = {"tables": 6, "row_scale": 0.01, "profile_samples": 512}
 
 @pytest.mark.parametrize(("case", "seed"), [("one-table", 1), ("one-table", 4), ("one-table", 6)])
 def test_a_small_problem_has_no_plan_below_the_best(case: str, seed: int) -> None:
-    (row,) = GAP.run({"case": case, "budget": 1.5, "nodes": 2, "seed": seed}, Path())
+    (row,) = GAP.run({"case": case, "budget": 1.5, "seed": seed}, Path())
     assert row["backend"] == "simulated"
     assert -1e-9 <= float(row["over_best_pct"] or 0) < 1.0
-    bound, best, rule = (float(row[name] or 0) for name in ("bound_ms", "best_ms", "rule_ms"))
-    assert 0 < bound <= best * (1 + 1e-9) <= rule * (1 + 2e-9)
-
-
-def test_gains_are_those_of_the_claims_and_over_row_wise() -> None:
-    reference = {"communication_ms": 6.0, "exchanged_bytes": 8.0, "exchanged_between_nodes_bytes": 0.0}
-    row = {"communication_ms": 2.0, "exchanged_bytes": 2.0, "exchanged_between_nodes_bytes": 0.0}
-    assert _gains(row, reference, "_over_row_wise") == {
-        "latency_gain_over_row_wise_x": 3.0,
-        "exchanged_saved_over_row_wise_pct": 75.0,
-        "between_nodes_saved_over_row_wise_pct": None,
-    }
+    best, rule = (float(row[name] or 0) for name in ("best_ms", "rule_ms"))
+    assert 0 < best <= rule * (1 + 1e-9)
 
 
 def test_an_outcome_adds_up() -> None:

@@ -159,13 +159,6 @@ def test_a_seed_gives_one_training_and_a_killed_one_goes_on(trained, tmp_path):
     assert resumed.history == trained.history
     assert resumed.oracle_calls == trained.oracle_calls
     assert not begun().state_path(tmp_path).exists()
-    assert len(begun_and_read(tmp_path)) == 8
-
-
-def begun_and_read(folder):
-    run = begun()
-    run.train(folder=folder)
-    return run.snapshots(folder)
 
 
 def test_the_simulator_says_of_sums_what_the_networks_say_of_sets(trained):

@@ -227,21 +227,9 @@ def test_dreamshards_rows_stand_beside_the_papers_and_their_orders_are_compared(
     assert table["gain_strongest_pct"].tolist() == pytest.approx([0.0, 10.0, 20.0])
     assert table["gain_strongest_paper_pct"].tolist() == pytest.approx([3.977, 1.852, 1.064], abs=1e-3)
     assert table["strongest_paper"].tolist() == ["greedy-lookup"] * 3
-    agreement = beside_paper.agreement_table(table).set_index(["quantity", "rows"])
-    margins, costs = (agreement.loc[name] for name in ("gain over the strongest baseline", "cost"))
-    assert margins["spearman"].tolist() == pytest.approx([-1.0, -1.0])
-    assert (margins.loc["all", "ours_ahead_pct"], margins.loc["all", "paper_ahead_pct"]) == pytest.approx(
-        (200 / 3, 100)
-    )
-    assert costs.loc["4 devices", "ours_over_paper_most"] == pytest.approx(0.5)
-    assert costs.loc["all", "ours_over_paper_most"] == pytest.approx(2.0)
-    assert "8 devices" not in costs.index, "one row has no order"
+    gains, published = (table[f"gain_strongest_{ending}"].tolist() for ending in ("pct", "paper_pct"))
+    assert beside_paper.spearman(gains, published) == pytest.approx(-1.0)
     assert beside_paper.spearman([1.0, 1.0], [1.0, 2.0]) is None
-    machines = beside_paper.machine_table(
-        pd.DataFrame({"task": ["DLRM-20 (4)", "DLRM-40 (4)"], "machine": "m", "cost_ms": [18.3, 132.0]})
-    )
-    assert machines["ours_over_paper_mean"].tolist() == pytest.approx([2.0])
-    assert machines["ours_over_paper_least"].tolist() == pytest.approx([1.0])
 
 
 def test_autoshard_is_held_against_the_best_greedy_task_by_task() -> None:

@@ -126,7 +126,7 @@ def test_drawn_workloads_share_tables() -> None:
     assert (drawn.features, len(drawn.lengths)) == (3, 3 * 256)
     # Lookups of a sample, over all features; what a strategy profiles by itself is the same.
     assert workload.profiles[0].mean_pooling == pytest.approx(12, rel=0.1)
-    assert count_samples(workload, 0, samples=512)[0].profile == workload.profiles[0]
+    assert count_samples(workload, 0, samples=512).profile == workload.profiles[0]
     before = described.CONFIG(tables=(alone,)).model_dump(mode="json")
     assert "features" not in before["tables"][0]
     drawn = synthetic.CONFIG(tables=2, features=2, batch_size=64, profile_samples=64).build(Path("nowhere"))

@@ -315,9 +315,9 @@ def test_the_command_refuses_what_has_nothing_to_reproduce(command: Command) -> 
 
 
 def test_cells_run_side_by_side_in_processes(tmp_path: Path) -> None:
-    real = found.find_reproduction("recshard")
-    few = [{"workload": "rm2", "table": 0}, {"workload": "rm2", "table": 1}]
-    less = replace(real, studies=(replace(real.study("profiling"), cells=lambda quick: few),))
+    real = found.find_reproduction("fae")
+    few = [{"column_dependence": 0.0, "seed": 0}, {"column_dependence": 0.0, "seed": 1}]
+    less = replace(real, studies=(replace(real.study("tutorial"), cells=lambda quick: few),))
     records = run_studies(less, SessionOptions(results=tmp_path, workers=2), Heard())
     assert [(record.failure, record.cell) for record in records] == [(None, cell) for cell in few]
 

@@ -72,27 +72,11 @@ def test_a_killed_training_goes_on_where_it_was(kind, after, tmp_path):
     assert same(resumed, whole)
     assert tuple(stages) == resumed.history == whole.history
     assert resumed.oracle_calls == whole.oracle_calls > oracle.calls
-    assert not run.state_path(tmp_path).exists()
+    assert list(tmp_path.iterdir()) == [run.path(tmp_path)]
     # A finished training is read back and asks nothing.
     asked = oracle.calls
     assert same(training(kind, oracle=oracle).train(folder=tmp_path), whole)
     assert oracle.calls == asked
-
-
-@every
-def test_every_stage_can_be_looked_at(kind, tmp_path):
-    run = training(kind)
-    with pytest.raises(BadInput, match="there is no checkpoint"):
-        run.train()
-        run.snapshots(tmp_path)
-    run = training(kind)
-    done = run.train(folder=tmp_path)
-    found = run.snapshots(tmp_path)
-    assert [len(stage.history) for stage in found] == [1, 2, 3, 4]
-    assert [stage.updates * 4 for stage in found] == [n * done.updates for n in (1, 2, 3, 4)]
-    assert same(found[-1], done)
-    assert not same(found[0], found[1])
-    assert found[0].oracle_calls < found[-1].oracle_calls == done.oracle_calls
 
 
 @every
@@ -116,12 +100,13 @@ def test_seconds_survive_a_kill(kind, tmp_path, monkeypatch):
 @every
 def test_other_files_are_refused_in_one_line(kind, tmp_path):
     run = training(kind)
-    done = run.train(folder=tmp_path)
-    first, last = (run.path_at(tmp_path, n) for n in (done.updates // 4, done.updates))
-    first.write_bytes(last.read_bytes())
-    with pytest.raises(BadInput, match=f"is broken or no checkpoint .it was written as {last.name}"):
-        run.snapshots(tmp_path)
-    last.write_bytes(last.read_bytes()[:500])
+    run.train(folder=tmp_path)
+    path = run.path(tmp_path)
+    other = training(kind, seed=2)
+    other.path(tmp_path).write_bytes(path.read_bytes())
+    with pytest.raises(BadInput, match=f"is broken or no checkpoint .it was written as {path.name}"):
+        other.train(folder=tmp_path)
+    path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(BadInput, match="is broken or no checkpoint"):
         training(kind).train(folder=tmp_path)
 
@@ -213,6 +198,30 @@ def test_fit_goes_on_from_its_folder_and_tells_each_stage(kind, tmp_path):
     # What the first one spent on updates, without what it spent on the tasks.
     assert 0.0 < again.trained.earlier_cpu_s < first.fit_cpu_s
     assert again.fit_cpu_s > again.trained.earlier_cpu_s
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        *(("autoshard", field, 0) for field in ("total_steps", "unroll", "environments", "cost_batch", "shards")),
+        ("autoshard", "stages", 0), ("autoshard", "total_steps", -5), ("autoshard", "unroll", 2.5),
+        ("autoshard", "learning_rate", 0.0),
+        ("autoshard", "discount", 1.5), ("autoshard", "baseline_weight", -1.0), ("autoshard", "grad_norm", 0.0),
+        ("autoshard", "entropy_weight", float("inf")), ("autoshard", "cost_updates", -1),
+        *(("dreamshard", field, 0) for field in ("iterations", "measured", "cost_updates", "cost_batch", "episodes")),
+        ("dreamshard", "policy_updates", 0), ("dreamshard", "entropy_weight", -1.0), ("dreamshard", "episodes", 2.5),
+        *(("rnn-rl", field, 0) for field in ("updates", "episodes")),
+        ("rnn-rl", "entropy_weight", -1.0), ("rnn-rl", "decay", 1.1),
+        *((kind, "learning_rate", float("nan")) for kind in KINDS),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused_in_one_line(kind, field, value):
+    settings = KINDS[kind][1]
+    with pytest.raises(BadInput, match=f"Settings, field {field} = ") as error:
+        type(settings)(**{field: value})
+    assert "\n" not in str(error.value)
+    with pytest.raises(BadInput, match=f"field {field}"):
+        replace(settings, **{field: value})
 
 
 def test_updates_are_planned_for_a_quarter_of_the_budget():

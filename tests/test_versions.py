@@ -24,9 +24,8 @@ RAISE = (
 CELLS = {
     "drifted rows": ("drift", "hot_rows", {"problem": "criteo", "strategy": "recshard"}),
     "hot and cold batches": ("fae", "region", {"point": 40}),
-    "exact program": ("flexshard", "gap", {"case": "one-table", "nodes": 2, "seed": 8, "budget": 1.1}),
+    "every plan": ("flexshard", "gap", {"case": "one-table", "seed": 8, "budget": 1.1}),
     "histories": ("flexshard", "communication", {"workload": "taobao", "nodes": 2, "draw": 0, "local_batch": 1024}),
-    "profiles of samples": ("recshard", "profiling", {"workload": "rm2", "table": 11}),
     "tiers": ("recshard", "ablation", {"workload": "rm3", "hbm": "quarter", "features_seed": 1}),
 }
 

@@ -31,8 +31,6 @@ class Batch:
     """Tables of each episode, [S]."""
     devices: Ints
     """Devices of each episode, [S]."""
-    capacity: Ints
-    """Bytes of a device, [S]."""
     acted_log_p: Floats32
     """Log-probability of the choice when it was made, [U, B]."""
     unrolls: Unrolls
@@ -58,7 +56,6 @@ def batch_of(unrolls: Unrolls, tasks: Sequence[Task], catalogue_rows: Sequence[I
         sizes=sizes,
         tables=np.array([task.tables for task in of], dtype=np.int64),
         devices=np.array([task.devices for task in of], dtype=np.int64),
-        capacity=np.array([task.capacity_bytes for task in of], dtype=np.int64),
         acted_log_p=log_p[unrolls.episode, unrolls.step],
         unrolls=unrolls,
     )
@@ -72,19 +69,6 @@ def held_before(chosen: Tensor, values: Tensor, devices: int) -> Tensor:
     return torch.cat([torch.zeros_like(after[:, :1]), after[:, :-1]], dim=1)
 
 
-def _choosable(batch: Batch, used: Tensor, devices: int, masked: bool) -> Tensor:
-    """Tell which devices acting chose among at every learned step, bool [U, B, D]; ``used`` int64 [S, L, D]."""
-    at = batch.unrolls.episode, batch.unrolls.step
-    real = torch.from_numpy(np.arange(devices) < batch.devices[at[0]][..., None])
-    if not masked:
-        return real
-    room = torch.from_numpy(batch.capacity[at[0]] - batch.sizes[at])
-    legal = real & (used[at] <= room[..., None])
-    # Where nothing was legal the choice was forced (Placing.legal): its probability is one.
-    forced = torch.nn.functional.one_hot(torch.from_numpy(batch.chosen[at]), devices).bool()
-    return torch.where(legal.any(dim=2, keepdim=True), legal, forced)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluated:
     """What the present networks say about the learned steps: log-probabilities [U, B, D], values [U, B]."""
@@ -95,7 +79,7 @@ class Evaluated:
     """Value of the state after the last step, [B]; of no meaning where the episode is over."""
 
 
-def evaluate(networks: AutoShardNetworks, batch: Batch, tables: Tensor, masked: bool) -> Evaluated:
+def evaluate(networks: AutoShardNetworks, batch: Batch, tables: Tensor) -> Evaluated:
     """Give log-probabilities and values of every learned step; ``tables`` [catalogue + 1, 21], the last a row of zeros.
 
     States start from zeros at the start of each episode, also where the unroll starts later
@@ -109,13 +93,15 @@ def evaluate(networks: AutoShardNetworks, batch: Batch, tables: Tensor, masked: 
     chosen = torch.from_numpy(batch.chosen)
     at = torch.from_numpy(unrolls.episode), torch.from_numpy(unrolls.step)
     sums = held_before(chosen, encodings, devices)[at] + encoded[-1]
-    held_bytes = held_before(chosen, torch.from_numpy(batch.sizes), devices)
+    held_bytes = held_before(chosen, torch.from_numpy(batch.sizes), devices)[at]
     with torch.no_grad():
         # An input to the policy, no way to teach the cost network (deviation 4).
-        scalars = torch.stack([networks.device_ms(sums), held_bytes[at].to(torch.float64).div(GIB).float()], dim=-1)
+        scalars = torch.stack([networks.device_ms(sums), held_bytes.to(torch.float64).div(GIB).float()], dim=-1)
     steps = unrolls.step.shape
     logits = networks.logits(states[at].flatten(0, 1), sums.flatten(0, 1), scalars.flatten(0, 1)).unflatten(0, steps)
-    logits = logits.masked_fill(~_choosable(batch, held_bytes, devices, masked), -torch.inf)
+    # What acting chose among: any device of the episode, whether it has room or not (deviation 2).
+    real = torch.from_numpy(np.arange(devices) < batch.devices[unrolls.episode][..., None])
+    logits = logits.masked_fill(~real, -torch.inf)
     following = torch.from_numpy(np.minimum(unrolls.after, batch.rows.shape[1] - 1))
     return Evaluated(log_p=logits.log_softmax(dim=-1), values=values[at], bootstrap=values[at[0][-1], following])
 

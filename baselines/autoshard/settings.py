@@ -43,10 +43,6 @@ class AutoShardSettings(TrainingSettings):
     cost_batch: Count = 512
     shards: Count = 5_000
     """Size of the ring buffer."""
-    masked: bool = False
-    """Whether training, too, chooses among devices with room only (deviation 2)."""
-    size_scored: bool = True
-    """Whether a table's GiB are z-scored like its other scalars, or raw as published (deviation 5)."""
     stages: Count = 10
 
     @property

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardbench.base.arrays import Floats
-from shardbench.learned.tasks.features import FEATURES, SCALARS, Scaling
+from shardbench.learned.tasks.features import FEATURES
 from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import Task
 from shardbench.learned.training import Training
@@ -58,10 +57,6 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
         self.streams = Streams(settings.environments)
         self._since = _Since()
 
-    def scaling_of(self, features: Floats) -> Scaling:
-        """Z-score the scalars; a table's GiB as the settings say."""
-        return Scaling.fit(features, SCALARS if self.settings.size_scored else SCALARS[:-1])
-
     def draw(self, seed: int) -> AutoShardNetworks:
         """Draw encoder, cost network, policy and value function."""
         return AutoShardNetworks(seed)
@@ -73,7 +68,7 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
             self._act(short)
         batch = batch_of(self.streams.cut(settings.unroll), self.tasks, self.catalogue.rows, len(self.catalogue))
         loss = actor_critic_loss(
-            evaluate(self.networks, batch, self.tables, settings.masked),
+            evaluate(self.networks, batch, self.tables),
             batch,
             discount=settings.discount,
             baseline_weight=settings.baseline_weight,
@@ -96,7 +91,7 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings, AutoShard
         policy = AutoShardPolicy(self.networks, self.scaling)
         catalogue = policy.encode(self.catalogue.features)
         encodings = [catalogue[self.catalogue.rows[i]] for i in numbers]
-        episodes = play(policy, tasks, encodings, self.rng, masked=self.settings.masked)
+        episodes = play(policy, tasks, encodings, self.rng, masked=False)
         judgement = rewards(episodes.placing, tasks, self.oracle)
         chosen = [row[: task.tables] for row, task in zip(episodes.placing.chosen, tasks)]
         for environment, number, order, devices, log_p, reward in zip(

@@ -26,18 +26,15 @@ class FlexShard(Strategy):
         *,
         compared: ComparedPlan = ComparedPlan.TABLE_ROW_WISE,
         budget_bytes: int | None = None,
-        budget_ratio: float = 1.0,
         warm_tier: bool = True,
     ) -> None:
-        """``budget_bytes`` a device replaces the compared plan's memory; ``budget_ratio`` multiplies either."""
-        numbers = (1 if budget_bytes is None else budget_bytes, budget_ratio)
+        """``budget_bytes`` a device replaces the compared plan's memory."""
         if not isinstance(compared, ComparedPlan):
             raise BadInput(f"{self.name} is compared with one of {', '.join(ComparedPlan)}, not {compared!r}")
-        if not all(isinstance(part, int | float) and 0 < part <= sys.float_info.max for part in numbers):
-            raise BadInput(
-                f"{self.name} needs a positive, finite budget, got {budget_bytes} bytes times {budget_ratio}"
-            )
-        self.compared, self.budget_bytes, self.budget_ratio = compared, budget_bytes, budget_ratio
+        limit = 1 if budget_bytes is None else budget_bytes
+        if not isinstance(limit, int | float) or not 0 < limit <= sys.float_info.max:
+            raise BadInput(f"{self.name} needs a positive, finite budget, got {budget_bytes} bytes")
+        self.compared, self.budget_bytes = compared, budget_bytes
         self.warm_tier = warm_tier
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
@@ -67,15 +64,14 @@ class FlexShard(Strategy):
         """Return bytes that a device may hold: the compared plan's fullest device, or what was given, within HBM."""
         own_bytes = self.budget_bytes
         budget_bytes = fullest_device_bytes(problem, self.compared) if own_bytes is None else own_bytes
-        return int(min(budget_bytes * self.budget_ratio, problem.topology.hbm_bytes))
+        return int(min(budget_bytes, problem.topology.hbm_bytes))
 
     def _check_room(self, problem: Problem, limit: int) -> None:
         needed, capacity = least_bytes(problem), problem.topology.hbm_bytes
         if needed > capacity:
             raise Infeasible(f"row-wise without any copy needs {needed} bytes of HBM on one device, it has {capacity}")
         # Without a budget of the user's, no copies at all may exceed the compared plan by rounding (deviation 2).
-        has_own_budget = self.budget_bytes is not None or self.budget_ratio != 1.0
-        if has_own_budget and needed > limit:
+        if self.budget_bytes is not None and needed > limit:
             row = max(problem.weight_bytes(table) // table.rows for table in problem.tables)
             fault = f"smaller than one row ({row} bytes)" if limit < row else "too small"
             raise Infeasible(

@@ -15,8 +15,6 @@ class ComparedPlan(StrEnum):
     """Each table's rows are dealt over one node, largest first to the emptiest node; sequences are deviation 10."""
     WHOLE_TABLE = "whole-table"
     """Each table is whole on one device, largest first to the emptiest."""
-    ROW_WISE = "row-wise"
-    """Every table's rows are dealt over all devices: perfectly balanced, so that nothing is left for copies."""
 
 
 def fullest_device_bytes(problem: Problem, compared: ComparedPlan) -> int:
@@ -25,7 +23,6 @@ def fullest_device_bytes(problem: Problem, compared: ComparedPlan) -> int:
     group = {
         ComparedPlan.TABLE_ROW_WISE: topology.devices_per_node,
         ComparedPlan.WHOLE_TABLE: 1,
-        ComparedPlan.ROW_WISE: topology.world_size,
     }[compared]
     used_bytes = np.zeros((topology.world_size // group, group), dtype=np.int64)
     for table in sorted(problem.tables, key=problem.weight_bytes, reverse=True):

@@ -5,19 +5,16 @@ import sys
 
 from .case import Case
 
-NOW = {"shardbench.report.page": "shardbench.report.page.write"}
-"""Modules that moved, by the names under which the committed results know them."""
-
 
 class Importing(Case):
     """Imports in a fresh interpreter, whose own start is part of it."""
 
-    params = (["shardbench.cli.main", "shardbench.report.page"],)
+    params = (["shardbench.cli.main", "shardbench.report.page.write"],)
     param_names = ("module",)
 
     def time_import(self, module: str) -> None:
         """Import the module in a process of its own."""
-        subprocess.run([sys.executable, "-c", f"import {NOW.get(module, module)}"], check=True)
+        subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
 
 
 class Listing(Case):

@@ -15,7 +15,6 @@ from .made_up import TABLES, made_problem
 
 NAMES = [name for name, strategy in strategies().items() if not strategy.role.named_only]
 """asv needs the parameters before anything runs; a strategy that appears later adds rows of its own."""
-VARIANTS = sorted(strategies().keys() - set(NAMES))
 FITTED_ON = 20
 FIT = Budget(fit_s=1.0)
 """A learned strategy makes as many updates as this budget has room for by its own count: a seed gives one network."""
@@ -84,18 +83,3 @@ class PlanningMemory(PlanCase):
     def peakmem_plan(self, name: str) -> None:
         """Plan the largest problem."""
         self.plan()
-
-
-class PlanningVariants(PlanCase):
-    """Variants of strategies, on the smallest problem; they share the code of those above."""
-
-    params = (VARIANTS,)
-
-    def setup(self, name: str) -> None:
-        """Fit the variant that learns, and make the smallest problem."""
-        tables = 5 if name.startswith("torchrec-2d") else TABLES[0]
-        self.ask(fit(strategies()[name]), made_problem(tables), PLANS.get(name.partition("-")[0], PLAN))
-
-    def long_plan(self, name: str) -> Plan:
-        """Plan the smallest problem."""
-        return self.plan()

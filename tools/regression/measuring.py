@@ -1,4 +1,4 @@
-"""Samples of benchmarks, taken of one tree or of two in turn, and what they come to."""
+"""Samples of benchmarks, taken of two trees in turn, and what they come to."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,9 +28,6 @@ class Outcome:
     """Why a benchmark gives no number now, by its name."""
     new: Mapping[str, str]
     """Why there is nothing to compare a benchmark with, by its name."""
-    suspected: int = 0
-    """Benchmarks that looked worse at first."""
-    compared_with: str = ""
 
     @property
     def worse(self) -> list[LevelChange]:
@@ -53,19 +50,6 @@ class Outcome:
         return max(self.compared, key=lambda c: c.ratio, default=None)
 
 
-def levels(now: Side, listed: Sequence[Listed], tell: Tell) -> tuple[dict[str, Level], dict[str, str]]:
-    """Return what every benchmark comes to in one tree, and why those fail that do."""
-    by_name: dict[str, Level] = {}
-    failed: dict[str, str] = {}
-    for one in listed:
-        tell(one.name)
-        try:
-            by_name[one.name] = Level.of(_samples(one, now)[0])
-        except Broken as error:
-            failed[one.name] = str(error)
-    return by_name, failed
-
-
 def in_turn(before: Side, now: Side, listed: Sequence[Listed], tell: Tell) -> Outcome:
     """Compare every benchmark of two trees, sample by sample in turn.
 
@@ -77,10 +61,8 @@ def in_turn(before: Side, now: Side, listed: Sequence[Listed], tell: Tell) -> Ou
     failed = {name: why for name, why in faults.items() if why}
     compared: dict[str, LevelChange] = {}
     looked_at = [one for one in listed if one.name in there]
-    suspected = 0
     for number in range(ROUNDS):
         if number and looked_at:
-            suspected = suspected or len(looked_at)
             before.renew()
             now.renew()
         for one in looked_at:
@@ -94,7 +76,7 @@ def in_turn(before: Side, now: Side, listed: Sequence[Listed], tell: Tell) -> Ou
                 else:
                     new[one.name] = f"failed before: {_fault(before, one) or error}"
         looked_at = [o for o in looked_at if o.name in compared and compared[o.name].verdict is not Verdict.FINE]
-    return Outcome(compared=list(compared.values()), failed=failed, new=new, suspected=suspected)
+    return Outcome(compared=list(compared.values()), failed=failed, new=new)
 
 
 def _fault(side: Side, one: Listed) -> str | None:

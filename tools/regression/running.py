@@ -26,8 +26,6 @@ class Listed:
     name: str
     kind: Kind
     unit: str
-    version: str
-    """The hash of the benchmark's own code and of what sets it up."""
 
 
 class Process:

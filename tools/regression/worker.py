@@ -32,11 +32,11 @@ class Worker:
         self._calls = 1
 
     def list(self) -> list[dict[str, str]]:
-        """Return all benchmarks with their kind and unit, and a hash of their own code."""
+        """Return all benchmarks with their kind and unit."""
         for benchmark in disc_benchmarks(str(self._folder), ignore_import_errors=self._skips):
             self._keep(benchmark)
         return [
-            {"name": name, "kind": benchmark.type, "unit": benchmark.unit, "version": benchmark.version[:12]}
+            {"name": name, "kind": benchmark.type, "unit": benchmark.unit}
             for name, (benchmark, _) in self._by_name.items()
         ]
 
@@ -44,12 +44,6 @@ class Worker:
         for number, values in enumerate(itertools.product(*benchmark.params)):
             suffix = f"({', '.join(values)})" if values else ""
             self._by_name[f"{benchmark.name}{suffix}"] = benchmark, number
-
-    def environment(self) -> dict[str, Any]:
-        """Describe this machine and what is installed."""
-        from shardbench.base.host import Environment  # noqa: PLC0415 (code from before it can be measured, too)
-
-        return Environment.here().model_dump(mode="json")
 
     def cache(self, name: str) -> None:
         """Have on disk what the benchmark's ``setup_cache`` makes, so that a process of its own finds it."""

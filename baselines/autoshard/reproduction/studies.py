@@ -1,15 +1,12 @@
-"""Studies of AutoShard: its own tasks, DreamShard's, transfer, training, unrolls, a feature, its region, seconds."""
+"""Studies of AutoShard: its own tasks, DreamShard's, transfer, unrolls, its region, seconds."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from shardbench.base.arrays import Floats, Ints
 from shardbench.learned.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, machine_of
-from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
 from shardbench.studies.contests.contest import (
     BEST_FOUND,
@@ -24,7 +21,6 @@ from shardbench.studies.contests.contest import (
 )
 from shardbench.studies.contests.contest_study import contest_means, contest_study
 from shardbench.studies.contests.contest_tasks import task_table
-from shardbench.studies.contests.training_study import training_study
 from shardbench.studies.contests.transfer_study import transfer_study
 from shardbench.studies.regions.placement_region import placement_region
 from shardbench.studies.study import Plot, Row, Study, Tables, grid
@@ -33,9 +29,6 @@ from shardbench.trials.evaluate import RulesOnly, answer_of
 
 from .. import AutoShard
 from .names import COST_GREEDY, DREAMSHARD, GREEDIES, LOOKUP, OURS, RANDOM, SEARCH, UNTRAINED
-
-if TYPE_CHECKING:
-    from shardbench.learned.training import AnyTrained
 
 CAP_BYTES = 7 * 2**30  # deviation 11
 WIDTHS = (16, 32)
@@ -132,50 +125,6 @@ TRANSFER = transfer_study(
 )
 
 
-def _stage_row(
-    trained: "AnyTrained", of_train: Mapping[str, float | int], of_test: Mapping[str, float | int], errors: Floats
-) -> Row:
-    """Give the stage's means: ``reward`` is that of the episodes sampled in it, the rest are over tasks."""
-    return {
-        "stage": len(trained.history),
-        "updates": trained.updates,
-        "reward": trained.history[-1].reward if trained.history else None,
-        "train_kernel_ms": of_train["kernel_ms"],
-        "test_kernel_ms": of_test["kernel_ms"],
-        "test_balance": of_test["balance"],
-    }
-
-
-def _errors(trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
-    """Give the errors of the kernel ms of devices with tables."""
-    from .prediction import kernel_errors  # noqa: PLC0415 - needs torch, which listing does not
-
-    return kernel_errors(trained, task, placements)
-
-
-CURVE = training_study(
-    title="Reward, kernel time of the policy's plans and error of the cost network after each stage of training.",
-    strategy=OURS,
-    task_rows={CONTEST_ROWS[0]: ROWS[CONTEST_ROWS[0]]},
-    stage_row=_stage_row,
-    errors=_errors,
-    columns=("backend", "stage", "updates", "reward", "train_kernel_ms", "test_kernel_ms"),
-    plots=tuple(
-        Plot(title=title, table="training", x="stage", y=y, series="seed", facet="task", log_y=True)
-        for y, title in (
-            (
-                "test_kernel_ms",
-                "Kernel time (ms) of the slowest device, plans for test tasks after each stage; 0 is untrained.",
-            ),
-            (
-                "random_error_pct",
-                "Mean absolute relative error of the cost network, on random placements of test tasks.",
-            ),
-        )
-    ),
-)
-
-
 def _train_by_unroll(folder: Path, task: str, seed: int) -> Row:
     """Train by the published settings as they are; kernel time of the plans for test tasks."""
     tasks = {split: tasks_of(EQUAL_ROWS[task], split, folder) for split in SPLITS}
@@ -221,45 +170,6 @@ UNROLL = Study(
     summary=_unroll_table,
     uses=(OURS, *GREEDIES, RANDOM),
     columns=("backend", "steps", "kernel_ms", "largest_share_pct", "random_ms", "best_greedy", "best_greedy_ms"),
-)
-SCORED, RAW = "z-scored", "raw"
-SIZED_ROWS = {"DLRM-20 (4)": EQUAL_ROWS["DLRM-20 (4)"], CONTEST_ROWS[0]: ROWS[CONTEST_ROWS[0]]}
-"""The row on which kernels were longer than the original's, and one of two widths: sizes differ more there."""
-
-
-def _train_by_size(folder: Path, task: str, size: str, seed: int) -> list[Row]:
-    """Train by the published settings; one row a split of tasks."""
-    tasks = {split: tasks_of(SIZED_ROWS[task], split, folder) for split in SPLITS}
-    trained, _ = trained_with(AutoShard(), tasks["train"], seed, folder, size_scored=size == SCORED)
-    by_split = {split: judge(AutoShard().place(trained, part), part) for split, part in tasks.items()}
-    return [
-        {"split": split, "balance": means["balance"], "kernel_ms": means["kernel_ms"]}
-        for split, means in by_split.items()
-    ]
-
-
-def _size_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Make one row a row of tasks, form and split: means over seeds, and the spread of the kernels."""
-    return rows.groupby(["task", "size", "split"], sort=False, as_index=False).agg(
-        backend=("backend", "first"),
-        n=("seed", "size"),
-        balance_mean=("balance", "mean"),
-        kernel_ms_mean=("kernel_ms", "mean"),
-        kernel_ms_min=("kernel_ms", "min"),
-        kernel_ms_max=("kernel_ms", "max"),
-    )
-
-
-SIZE_FEATURE = Study(
-    name="size_feature",
-    title="AutoShard with a table's GiB z-scored and raw, as published: the reward that it learns by, and the slowest "
-    "device's kernels. The form is chosen by the plans for training tasks; those for test tasks stand beside them.",
-    cells=lambda quick: grid(
-        task=list(SIZED_ROWS)[: 1 if quick else None], size=(SCORED, RAW), seed=range(1 if quick else 8)
-    ),
-    judge=_train_by_size,  # deviation 5
-    summary=_size_table,
-    columns=("backend", "form", "split", "balance", "kernel_ms"),
 )
 REGION = placement_region(
     title="Kernel time of the slowest device, the best heuristic's over AutoShard's, at 64 points of four knobs. Each "
@@ -316,4 +226,4 @@ PLACING = Study(
 
 def studies() -> Sequence[Study]:
     """Give the studies in the order in which they run."""
-    return (OWN_TASKS, EQUAL_WIDTHS, TRANSFER, CURVE, UNROLL, SIZE_FEATURE, REGION, PLACING)
+    return (OWN_TASKS, EQUAL_WIDTHS, TRANSFER, UNROLL, REGION, PLACING)

@@ -1,4 +1,4 @@
-"""Our rows beside the paper's: milliseconds, margins, and how far their orders agree."""
+"""Our rows beside the paper's: milliseconds, margins, and the orders of the heuristics."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from scipy.stats import kendalltau
 from shardbench.learned.tasks.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.studies.contests.contest_tasks import best_of, gain_pct, ratios
 
-from .names import BASELINES, GREEDIES, LOOKUP, OURS, RANDOM, RNN
+from .names import BASELINES, GREEDIES, OURS, RANDOM, RNN
 from .paper_table import published_as, published_ms
 
 DEVICES = {row.name: row.devices for row in (*DLRM_ROWS, *MIXED_ROWS)}
@@ -64,33 +64,6 @@ def _gain(part: pd.DataFrame, baseline: str, rival: str) -> dict[str, object]:
     return dict(zip(names, (value, low, high, tasks or None)))
 
 
-def agreement_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Tell how far our rows agree with the paper's: all of them, and those that share a number of devices.
-
-    ``spearman`` is the rank correlation over the rows; ``ours`` and ``paper`` are means (geometric: of milliseconds, or
-    of ratios and then in percent), ``*_ahead_pct`` the share of rows in which DreamShard gains.
-    """
-    groups = [("all", rows), *((f"{n} devices", part) for n, part in rows.groupby("devices"))]
-    lines: list[dict[str, object]] = []
-    for group, part in groups:
-        if len(part) < 2:
-            continue
-        lines.append({"quantity": "cost", "unit": "ms", **_agreement(group, part["ours_ms"], part["paper_ms"])})
-        for rival in COMPARED:
-            ours, paper = part[f"gain_{rival}_pct"], part[f"gain_{rival}_paper_pct"]
-            if ours.isna().any():
-                continue
-            quantity = f"gain over {'the strongest baseline' if rival == 'strongest' else rival}"
-            lines.append({"quantity": quantity, "unit": "%", **_agreement(group, 1 + ours / 100, 1 + paper / 100)})
-    for line in lines:
-        if line["unit"] == "%":
-            line |= {name: 100.0 * (float(str(line[name])) - 1.0) for name in ("ours", "paper")}
-            line |= {"ours_over_paper_least": None, "ours_over_paper_most": None}
-        else:
-            line |= {"ours_ahead_pct": None, "paper_ahead_pct": None}
-    return pd.DataFrame(lines)
-
-
 def order_table(tasks: pd.DataFrame) -> pd.DataFrame:
     """Make one row a set of test tasks: our order of the five heuristics by mean cost, and the paper's measured one.
 
@@ -124,40 +97,3 @@ def spearman(ours: Sequence[float], paper: Sequence[float]) -> float | None:
     if any(np.ptp(rank) == 0 for rank in ranks):
         return None
     return float(np.corrcoef(*ranks)[0, 1])
-
-
-def _agreement(group: str, ours: pd.Series, paper: pd.Series) -> dict[str, object]:
-    quotients = (ours / paper).astype(float)
-    return {
-        "rows": group,
-        "n": len(ours),
-        "backend": "simulated",
-        "spearman": spearman(ours.tolist(), paper.tolist()),
-        "ours": float(np.exp(np.log(ours.astype(float)).mean())),
-        "paper": float(np.exp(np.log(paper.astype(float)).mean())),
-        "ours_over_paper_least": float(quotients.min()),
-        "ours_over_paper_most": float(quotients.max()),
-        "ours_ahead_pct": 100.0 * float((ours > 1.0).mean()),
-        "paper_ahead_pct": 100.0 * float((paper > 1.0).mean()),
-    }
-
-
-def machine_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Make one row a machine and number of devices: our lookup-greedy's milliseconds over the paper's on test tasks."""
-    paper_ms = [published_ms(task, SPLIT, LOOKUP) or float("nan") for task in rows["task"]]
-    quotients = rows.assign(devices=rows["task"].map(DEVICES), quotient=rows["cost_ms"] / paper_ms)
-    lines = []
-    for (devices, machine), part in quotients.groupby(["devices", "machine"], sort=False):
-        lines.append(
-            {
-                "devices": devices,
-                "machine": machine,
-                "strategy": LOOKUP,
-                "backend": "simulated",
-                "rows": len(part),
-                "ours_over_paper_least": float(part["quotient"].min()),
-                "ours_over_paper_mean": float(np.exp(np.log(part["quotient"]).mean())),
-                "ours_over_paper_most": float(part["quotient"].max()),
-            }
-        )
-    return pd.DataFrame(lines).sort_values(["devices", "machine"], kind="stable")

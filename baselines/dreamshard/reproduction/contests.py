@@ -11,7 +11,7 @@ from shardbench.studies.contests.contest_study import contest_means, contest_stu
 from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.study import Plot, Study, Tables
 
-from .beside_paper import agreement_table, order_table, row_table
+from .beside_paper import order_table, row_table
 from .names import AUTOSHARD, COST_GREEDY, GREEDIES, OURS, RANDOM, RNN, UNTRAINED
 from .paper_table import published_as, published_ms
 
@@ -55,12 +55,10 @@ def _contest(
     def tables(rows: pd.DataFrame) -> Tables:
         of_tasks = task_table(rows)
         tests = of_tasks[of_tasks["split"] == JUDGED_SPLIT]
-        beside = row_table(tests)
         return {
             name: contest_means(rows, by_name, RANDOM, _beside_paper, asking=(COST_GREEDY, BEST_FOUND)),
             f"{name}_tasks": of_tasks,
-            f"{name}_rows": beside,
-            f"{name}_agreement": agreement_table(beside),
+            f"{name}_rows": row_table(tests),
             f"{name}_order": order_table(tests),
         }
 

@@ -1,32 +1,23 @@
-"""Studies of DreamShard: its result table, mixed widths, transfer, what training does to it, equal effort."""
+"""Studies of DreamShard: its result table, mixed widths, transfer, equal effort, its region, real kernels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from shardbench.base.arrays import Floats, Ints
-from shardbench.learned.tasks.pools import DLRM_ROWS, MIXED_ROWS
-from shardbench.learned.tasks.task import Task
-from shardbench.studies.contests.contest import JUDGED_SPLIT, SPLITS, cheapest, judge, tasks_of, trained_with
+from shardbench.learned.tasks.pools import MIXED_ROWS
+from shardbench.studies.contests.contest import SPLITS, cheapest, judge, tasks_of, trained_with
 from shardbench.studies.contests.contest_study import SEEDS
-from shardbench.studies.contests.training_study import training_study
 from shardbench.studies.contests.transfer_study import transfer_study
 from shardbench.studies.regions.placement_region import placement_region
-from shardbench.studies.study import Plot, Row, Study, Tables, grid
+from shardbench.studies.study import Row, Study, Tables, grid
 
 from .. import DreamShard
-from .beside_paper import machine_table
 from .contests import EQUAL_WIDTHS, MIXED_WIDTHS, ROWS
 from .effort import EQUAL_EFFORT
-from .names import COST_GREEDY, GREEDIES, LOOKUP, OURS, RANDOM, UNTRAINED
+from .names import COST_GREEDY, GREEDIES, OURS, RANDOM, UNTRAINED
 from .paired_differences import PARTS, paired_table
-
-if TYPE_CHECKING:
-    from shardbench.learned.training import AnyTrained
 
 MEAN_WIDTH = 4.0
 """The variant with relative widths has this mean: it is of the size of the other scores."""
@@ -85,48 +76,6 @@ TRANSFER = transfer_study(
 )
 
 
-def _stage_row(
-    trained: "AnyTrained", of_train: Mapping[str, float | int], of_test: Mapping[str, float | int], errors: Floats
-) -> Row:
-    """Average over tasks; ``policy_bias_pct`` is ``policy_error_pct`` with its sign."""
-    return {
-        "iteration": trained.updates,
-        "train_cost_ms": of_train["cost_ms"],
-        "test_cost_ms": of_test["cost_ms"],
-        "test_bound_ms": of_test["bound_ms"],
-        "test_over_bound_pct": 100.0 * (of_test["cost_ms"] / of_test["bound_ms"] - 1.0),
-        "policy_bias_pct": 100.0 * float(errors.mean()),
-    }
-
-
-def _errors(trained: "AnyTrained", task: Task, placements: Ints) -> Floats:
-    """Give the errors of the placements' overall costs."""
-    from .prediction import cost_errors  # noqa: PLC0415 - needs torch, which listing does not
-
-    return cost_errors(trained, task, placements)
-
-
-CURVE = training_study(
-    title="Cost of the policy's plans and error of the cost network after each iteration of training.",
-    version=3,
-    strategy=OURS,
-    task_rows={"DLRM-40 (4)": ROWS["DLRM-40 (4)"]},
-    stage_row=_stage_row,
-    errors=_errors,
-    columns=("backend", "iteration", "train_cost_ms", "test_cost_ms", "test_bound_ms", "test_over_bound_pct"),
-    plots=(
-        Plot(
-            title="Mean cost (ms) of the policy's plans for test tasks after each iteration; 0 is untrained.",
-            table="training", x="iteration", y="test_cost_ms", series="seed", facet="task",
-        ),
-        Plot(
-            title="Mean absolute relative error of the cost network, on random placements of test tasks.",
-            table="training", x="iteration", y="random_error_pct", series="seed", facet="task", log_y=True,
-        ),
-    ),
-)  # fmt: skip
-
-
 def _with_width(folder: Path, task: str, width: str, seed: int) -> Row:
     """Train with widths so, all else as published; cost on training and test tasks, and the best heuristic's."""
     tasks = {split: tasks_of(ROWS[task], split, folder) for split in SPLITS}
@@ -171,26 +120,6 @@ WIDTHS = Study(
 )  # fmt: skip
 
 
-def _on_machine(folder: Path, task: str, machine: str) -> Row:
-    """Average the cost of lookup-greedy on the test tasks: it needs no training, and is the paper's best."""
-    row = replace(ROWS[task], machine=machine)
-    return {"cost_ms": cheapest((LOOKUP,), tasks_of(row, JUDGED_SPLIT, folder), "cost_ms")[1]}
-
-
-MACHINES = Study(
-    name="machines",
-    title="The equal-width rows under two devices' constants, beside the paper's: which of them its rows may "
-    "have run on.",
-    cells=lambda quick: [
-        {"task": row.name, "machine": machine}
-        for machine in ("2080ti-1x4", "v100-32gb-1x8")
-        for row in DLRM_ROWS[: 1 if quick else None]
-    ],
-    judge=_on_machine,
-    summary=machine_table,
-    uses=(LOOKUP,),
-    columns=("backend", "cost_ms"),
-)
 REGION = placement_region(
     title="Cost with exchanges, the best greedy's over DreamShard's, at 64 points of four knobs. Each point is one "
     "short training for tasks of its own; `effort` is the share of the published updates of the cost network and of "
@@ -235,4 +164,4 @@ MEASURED = Study(
 
 def studies() -> Sequence[Study]:
     """Give the studies in the order in which they run."""
-    return (EQUAL_WIDTHS, MIXED_WIDTHS, TRANSFER, CURVE, WIDTHS, MACHINES, EQUAL_EFFORT, REGION, MEASURED)
+    return (EQUAL_WIDTHS, MIXED_WIDTHS, TRANSFER, WIDTHS, EQUAL_EFFORT, REGION, MEASURED)

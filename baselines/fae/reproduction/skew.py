@@ -30,7 +30,7 @@ def skew_rows(_: Path, inputs: int, seed: int) -> list[Row]:
     lines: list[Row] = []
     counts, test_counts = [], []
     for i, table in enumerate(source.tables):
-        seen = count_samples(source, i, samples=inputs)[0]
+        seen = count_samples(source, i, samples=inputs)
         counts.append(seen.counts)
         values = np.concatenate([source.bags(Split.TEST, b, i).values for b in range(source.test_batches)])
         test_counts.append(seen.of(values))

@@ -1,6 +1,6 @@
-"""Studies: communication latency and memory by strategy and nodes, sensitivity, and the rule's optimality gap."""
+"""Studies: communication latency and memory by strategy and nodes, and the rule's optimality gap."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from shardbench.model.table import Pooling, Table
 from shardbench.studies.study import Cell, Plot, Row, Study, Tables
 from shardbench.trials.discovery import get_strategy
 
-from .. import FlexShard
 from ..search import search
 from ..shape import least_bytes
 from .conditions import (
@@ -29,7 +28,7 @@ from .conditions import (
     condition,
     outcome,
 )
-from .exact import best_of_all, bound_s
+from .exact import best_of_all
 from .gains import COMPARED, CONDITION, gains
 from .region import REGION
 
@@ -89,116 +88,27 @@ COMMUNICATION = Study(
 )  # fmt: skip
 
 
-FACTORS: Mapping[str, tuple[float, ...]] = {
-    "skew": (0.0, 0.5, 0.75, 1.0, 1.25, 1.5),
-    "history": (0.25, 0.5, 1.0, 2.0, 4.0),
-    "nodes": (1, 2, 4, 8, 16),
-    "bandwidth_ratio": (1.0, 2.0, 5.0, 10.0, 20.0, 40.0),
-    "local_batch": (64, 128, 256, 512, 1024, 2048),
-    "budget": (1.0, 1.001, 1.01, 1.1, 2.0),
-}
-"""Values of each factor; the other factors keep those of the contrast, on four nodes."""
-QUICK_FACTORS = {"skew": (0.5, 1.0, 1.5), "local_batch": (64, 256)}
-
-
-def _vary(_: Path, factor: str, value: float) -> list[Row]:
-    """Ask FlexShard, row-wise and table-row-wise."""
-    machine = cluster(
-        int(value) if factor == "nodes" else 4, bandwidth_ratio=value if factor == "bandwidth_ratio" else None
-    )
-    scales = {name: value for name, of in (("exponent_scale", "skew"), ("history_scale", "history")) if of == factor}
-    question = condition(
-        "production", machine, int(value) if factor == "local_batch" else SHORT_LOCAL_BATCH, tables=9, **scales
-    )
-    budget_bytes = int(least_bytes(question.problem) * value) if factor == "budget" else None
-    ours = [FlexShard(budget_bytes=budget_bytes, warm_tier=warm) for warm in (True, False)]
-    ours[1].name = OURS[1]
-    rows = [outcome(strategy, question) for strategy in (*ours, *map(get_strategy, OTHERS[:2]))]
-    row_wise, compared = rows[-2:]
-    return [row | _gains(row, compared) | _gains(row, row_wise, "_over_row_wise") for row in rows]
-
-
-def _gains(row: Row, reference: Row, over: str = "") -> Row:
-    def number(of: Row, name: str) -> float:
-        return float(of[name] or 0.0)
-
-    between = number(reference, "exchanged_between_nodes_bytes")
-    sent = number(row, "exchanged_between_nodes_bytes")
-    exchanged = number(row, "exchanged_bytes") / number(reference, "exchanged_bytes")
-    return {
-        f"latency_gain{over}_x": number(reference, "communication_ms") / number(row, "communication_ms"),
-        f"exchanged_saved{over}_pct": 100.0 * (1.0 - exchanged),
-        f"between_nodes_saved{over}_pct": 100.0 * (1.0 - sent / between) if between else None,
-    }
-
-
-SENSITIVITY = Study(
-    name="sensitivity",
-    title="One factor at a time, from the contrast, on nine features: skew, length, nodes, links, batch, budget. "
-    "`skew` multiplies all exponents, `history` all lengths; `bandwidth_ratio` is that of the link inside a node to "
-    "the one between nodes; `budget` multiplies the row-wise plan's memory. Gains are over table-row-wise, as the "
-    "claims' are (`latency`, `traffic`), and over row-wise.",
-    version=2,
-    cells=lambda quick: [
-        {"factor": factor, "value": float(value)}
-        for factor, values in (QUICK_FACTORS if quick else FACTORS).items()
-        for value in values
-    ],
-    judge=_vary,
-    uses=(*OURS[:2], *OTHERS[:2]),
-    columns=(
-        "strategy", "backend", "latency_gain_x", "latency_gain_over_row_wise_x", "between_nodes_saved_pct",
-        "between_nodes_saved_over_row_wise_pct",
-    ),
-    plots=(
-        Plot(
-            title="Communication latency of table-row-wise sharding over the strategy's, simulated, by factor",
-            table="sensitivity", x="value", y="latency_gain_x", series="strategy", facet="factor",
-        ),
-    ),
-)  # fmt: skip
-
-
 def _gap_cells(quick: bool) -> list[Cell]:
-    """List small problems, where quick those of one table; else the production form's sequence tables too."""
-    small: list[Cell] = [
-        {"case": case, "budget": budget, "nodes": 2, "seed": seed}
-        for case, seeds in (("one-table", 10), ("two-tables", 3), ("two-widths", 3))
+    """List small problems, where quick those of one table."""
+    return [
+        {"case": case, "budget": budget, "seed": seed}
+        for case, seeds in (("one-table", 10), ("two-tables", 3), ("two-widths", 3))[: 1 if quick else None]
         for budget in (1.1, 1.5, 3.0)
         for seed in range(seeds)
     ]
-    large: list[Cell] = [
-        {"case": "production", "budget": budget, "nodes": nodes, "seed": 0}
-        for nodes in NODES
-        for budget in (None, 1.001, 1.01, 2.0)
-    ]
-    return [cell for cell in small if cell["case"] == "one-table"] if quick else small + large
 
 
-def _gap(_: Path, case: str, budget: float | None, nodes: int, seed: int) -> Row:
-    """Return the rule's expected communication, the best (small problems) and the bound, in ms."""
-    machine = cluster(nodes)
-    if case == "production":
-        whole = condition("production", machine, SHORT_LOCAL_BATCH).problem
-        pairs = zip(whole.tables, whole.profiles, strict=True)
-        tables, profiles = zip(*((table, profile) for table, profile in pairs if table.pooling is Pooling.NONE))
-        problem = replace(whole, tables=tables, profiles=profiles)
-        suites = FlexShard().limit_bytes(whole) - (least_bytes(whole) - least_bytes(problem))
-    else:
-        problem, suites = _small(case, machine, seed), 0
-    limit = suites if budget is None else int(budget * least_bytes(problem))
+def _gap(_: Path, case: str, budget: float, seed: int) -> Row:
+    """Return the expected communication of the rule and of the best plan, in ms."""
+    problem = _small(case, cluster(2), seed)
+    limit = int(budget * least_bytes(problem))
     rule_plan = search(problem, limit, with_warm=True)
-    best_s: float | None = None
-    if case != "production":
-        best_s, _tiers = best_of_all(problem, limit, step=1)
-    bound = bound_s(problem, limit)
+    best_s, _tiers = best_of_all(problem, limit, step=1)
     return {
         "budget_over_row_wise_pct": 100.0 * (limit / least_bytes(problem) - 1.0),
         "rule_ms": 1e3 * rule_plan.seconds,
-        "best_ms": None if best_s is None else 1e3 * best_s,
-        "bound_ms": 1e3 * bound,
-        "over_best_pct": None if best_s is None else 100.0 * (rule_plan.seconds / best_s - 1.0),
-        "over_bound_pct": 100.0 * (rule_plan.seconds / bound - 1.0),
+        "best_ms": 1e3 * best_s,
+        "over_best_pct": 100.0 * (rule_plan.seconds / best_s - 1.0),
         "hot_rows": int(rule_plan.tiers.hot.sum()),
         "warm_rows": int(rule_plan.tiers.warm.sum()),
     }
@@ -235,11 +145,10 @@ def _small(case: str, machine: Machine, seed: int) -> Problem:
 
 GAP = Study(
     name="gap",
-    title="The rule beside the best plan: of all, on one or two small tables; a proven bound on the production form. "
-    "Small tables are on two nodes of two devices, without latencies, which would hide the gap, or (`two-widths`, in "
-    "calls of their own) with a thousandth of them. `budget` multiplies the memory that no copies need; where it is "
-    "empty, it is what the suite's budget leaves to sequence tables.",
-    version=2,
+    title="The rule beside the best of all plans of one or two small tables. They are on two nodes of two devices, "
+    "without latencies, which would hide the gap, or (`two-widths`, in calls of their own) with a thousandth of them. "
+    "`budget` multiplies the memory that no copies need.",
+    version=3,
     cells=_gap_cells,
     judge=_gap,
 )
@@ -247,4 +156,4 @@ GAP = Study(
 
 def studies() -> Sequence[Study]:
     """Return all studies of FlexShard in the order that they run."""
-    return (COMMUNICATION, REGION, SENSITIVITY, GAP)
+    return (COMMUNICATION, REGION, GAP)

@@ -9,7 +9,7 @@ import pandas as pd
 from shardbench.studies.study import Cell, Row, Study, Tables
 from shardbench.trials.simulate import CountedQuestion
 
-from .ratios import ratio_table, summary
+from .ratios import ratio_table
 from .scaled import (
     GREEDIES,
     RECSHARD,
@@ -66,14 +66,8 @@ def _ask_all(_: Path, workload: str, hbm: str, features_seed: int, samples: int 
 
 
 def _tables(name: str, rows: pd.DataFrame) -> Tables:
-    """Return all rows; by model and strategy their mean and range over draws; and the ratios by model."""
-    metrics = ("slowest_ms", "std_ms", "cv", "off_hbm_lookups_pct", "hbm_used_pct", "never_touched_pct")
-    keys = ("workload", "hbm")
-    return {
-        name: rows,
-        f"{name}_summary": summary(rows, (*keys, "strategy"), metrics),
-        f"{name}_ratios": ratio_table(rows, keys),
-    }
+    """Return all rows, and the ratios by model."""
+    return {name: rows, f"{name}_ratios": ratio_table(rows, ("workload", "hbm"))}
 
 
 FEATURE_DRAWS = Study(

@@ -1,6 +1,5 @@
-"""Studies of RecShard's planning of the whole of rm1 to rm3: its time and its memory."""
+"""A study of RecShard's planning of the whole of rm1 to rm3: how long it takes, and how near the bound it gets."""
 
-import time
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +11,6 @@ from shardbench.trials.discovery import get_strategy
 from shardbench.trials.evaluate import RulesOnly, answer_of
 
 from .draws import FORMS
-from .peak import peak_rss_bytes
 from .production_like import SIZES_GIB, production_like
 from .scaled import RECSHARD, SMALL_SAMPLES, RmCondition
 
@@ -73,20 +71,3 @@ SOLVE = Study(
         "predicted_slowest_ms", "proven_bound_ms", "expected_hbm_share",
     ),
 )  # fmt: skip
-
-
-def _peak(_: Path, workload: str, profile_samples: int) -> Row:
-    """Return the bytes and seconds of a child process."""
-    start = time.perf_counter()
-    peak = peak_rss_bytes(workload, profile_samples)
-    return {"peak_rss_bytes": peak, "process_s": time.perf_counter() - start}
-
-
-MEMORY = Study(
-    name="memory",
-    title="Peak memory of a process that profiles, plans and counts rm3 (5.3 billion rows).",
-    # The largest model, profiled over a small sample.
-    cells=lambda quick: [] if quick else [{"workload": "rm3", "profile_samples": SMALL_SAMPLES}],
-    judge=_peak,
-    backend="measured",
-)

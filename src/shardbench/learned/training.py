@@ -161,8 +161,8 @@ class Training(ABC, Generic[N, S, L]):
     ) -> Trained[N, S, L]:
         """Make all updates that are left; ``progress`` is told of each stage.
 
-        With a ``folder`` the networks of every stage, and the state after the last one, are kept there
-        by content key, and training goes on from there. It ends early, with what it has, where the
+        With a ``folder`` the state after the last stage, and at the end the networks, are kept there by
+        content key, and training goes on from there. It ends early, with what it has, where the
         updates after the first one take ``limit_cpu_s``: CPU seconds, so that a busy machine makes no
         other networks.
         """
@@ -190,19 +190,6 @@ class Training(ABC, Generic[N, S, L]):
         self.history.append(self.stage())
         return self.history[-1]
 
-    def snapshots(self, folder: Path) -> list[Trained[N, S, L]]:
-        """Read what was learned by the end of each stage so far, of a training kept in ``folder``.
-
-        Raises BadInput where one is not there, or is none of ours.
-        """
-        snapshots = []
-        for updates in filter(self._ends_stage, range(1, self.updates + 1)):
-            networks = self.draw(0)
-            with opened(self.path_at(folder, updates)) as contents:
-                networks.load_state_dict(contents["networks"])
-                snapshots.append(self._snapshot(networks, self._history(contents), updates, contents["oracle_calls"]))
-        return snapshots
-
     def _ends_stage(self, updates: int) -> bool:
         stages, every = self.settings.stages, self.settings.updates
         return updates * stages // every > (updates - 1) * stages // every
@@ -219,9 +206,9 @@ class Training(ABC, Generic[N, S, L]):
             earlier_cpu_s=self.clock.earlier_s,
         )
 
-    def path_at(self, folder: Path, updates: int) -> Path:
-        """Name the file of the networks after so many updates."""
-        return folder / f"{self.kind}-{self.key}-{updates}.pt"
+    def path(self, folder: Path) -> Path:
+        """Name the file of the networks of a whole training."""
+        return folder / f"{self.kind}-{self.key}-{self.settings.updates}.pt"
 
     def state_path(self, folder: Path) -> Path:
         """Name the one file, replaced at every stage, that a training needs to go on."""
@@ -235,20 +222,17 @@ class Training(ABC, Generic[N, S, L]):
             "cpu_s": self.clock.seconds,
             "history": [asdict(stage) for stage in self.history],
         }
-        save(self.path_at(folder, self.updates), contents)
         if self.done:
+            save(self.path(folder), contents)
             self.state_path(folder).unlink(missing_ok=True)
         else:
             generator, adam = self.rng.bit_generator.state, self.adam.state_dict()
             save(self.state_path(folder), {**contents, "rng": generator, "adam": adam, "own": self.state()})
 
-    def _history(self, contents: Mapping[str, Any]) -> list[L]:
-        return [self.stage_type(**line) for line in contents["history"]]
-
     def _resume(self, folder: Path) -> None:
         """Go on from what was kept for this training, if anything was."""
-        last, state = self.path_at(folder, self.settings.updates), self.state_path(folder)
-        path = last if last.is_file() else state
+        whole, state = self.path(folder), self.state_path(folder)
+        path = whole if whole.is_file() else state
         if not path.is_file():
             return
         with opened(path) as contents:
@@ -259,7 +243,7 @@ class Training(ABC, Generic[N, S, L]):
                 self.put_state(contents["own"])
             self.updates, self.calls = contents["updates"], contents["oracle_calls"]
             self.clock.earlier_s = contents["cpu_s"]
-            self.history = self._history(contents)
+            self.history = [self.stage_type(**line) for line in contents["history"]]
 
 
 AnyTrained = Trained[Any, Any, Any]
