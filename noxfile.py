@@ -45,7 +45,7 @@ TABLES = (
     "scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz", "support", "gpu", "memory",
     "dlrm_v4",
 )  # fmt: skip
-PLAN_TABLES = {"speed": ".csv", "loaded": ".csv", "session": ".txt"}
+PLAN_TABLES = {"speed": ".csv", "loaded": ".csv", "session": ".txt", "grid": ".csv"}
 """What `nox -s tables -- plan` makes, and as which kind of file."""
 MARKS = ("slow", "gpu", "latex")
 """Marks of tests that are not run by default and that a session can be asked for."""
@@ -229,6 +229,7 @@ def tables(session: nox.Session) -> None:
     planners: our planner beside TorchRec's own on the same modules; plans, predicted and measured steps.
     plan: seconds of `shardbench plan` with many tables, its answers within short budgets on a busy machine, and the
     terminal of the README's first screen, for which `nox -s build` made the wheel; `-- plan session` makes that alone.
+    `-- plan grid` asks it in 72 cells (an hour of a quiet machine): those in its file are kept, so that it can go on.
     races: six races, what all plans take afterwards, and what the corrections do for other tables (an hour). What is
     on record in results/races is not run again; with `--draw COMMIT` three table sets are drawn first.
     impostors: which check catches each strategy that breaks a rule; an error where another check does.

@@ -7,6 +7,11 @@ tables (CPU seconds in all, and those of the strategies), and ``joint`` about 85
 ``python tools/plan_command.py loaded OUT.csv`` runs the command with budgets of 0.1 to 2 s about 100 tables, five at a
 time beside eight processes that do nothing but compute, and counts the runs that end in a plan.
 
+``python tools/plan_command.py grid OUT.csv`` asks the command about 100 to 5,000 tables on 8 to 1,024 devices with
+ample, short and too little HBM, within 1, 10 and 30 s, alone and beside eight processes that do nothing but compute,
+and holds each plan against that of ``joint`` within 60 s. Cells that the file has are not asked again: who stops it can
+go on.
+
 ``python tools/plan_command.py session OUT.txt`` installs the wheel in ``dist/`` into a new environment, asks it, and
 writes what a terminal shows, with the seconds of each command.
 """
@@ -15,7 +20,6 @@ import csv
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -24,9 +28,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,10 +40,15 @@ from cases.made_up import made_problem
 
 from shardbench.base.atomic import write_atomically
 from shardbench.cost.costmodel import estimate
+from shardbench.model.expected import as_expected
+from shardbench.model.machine_file import load_machine
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
 from shardbench.trials.discovery import get_strategy
+from shardbench.workloads.kinds import workload_config
 
 DIST = Path(__file__).parents[1] / "dist"
 MACHINE = "a100-40gb-2x8"
@@ -51,12 +61,35 @@ LOAD, AT_ONCE = 8, 5
 """Processes that do nothing but compute, and runs of the command that go on beside them at a time."""
 SESSION = ("pip install --quiet {wheel}", "shardbench plan quick h100-1x8 --workload criteo-kaggle-like --budget 10")
 LOADED_TABLES, BUDGETS, RUNS = 100, (0.1, 0.2, 0.5, 1.0, 2.0), 10
+GRID = {100: "a100-40gb-1x8", 856: "a100-40gb-16x8", 2000: MACHINE, 5000: "a100-40gb-128x8"}
+FILLS = {"ample": 0.1, "tight": 0.85, "beyond": 2.0}
+"""Bytes of all tables over the HBM of all devices."""
+GRID_BUDGETS, LONGEST = (1, 10, 30), 60
+"""Budgets of the command, and of ``joint`` alone beside which its plans stand, in seconds."""
+JUDGED_SAMPLES = 4096
+"""Samples of the profiles under which all plans of a problem are judged, whatever those had by which they were made."""
+CELL = ("tables", "machine", "memory", "strategies", "budget_s", "load")
+"""The columns that name a row."""
 
 
-def table_list(tables: int, folder: Path) -> Path:
-    """Write a list of tables with log-uniform rows (1e3 to 1e7) and mixed widths, and return its path."""
+class Asked(NamedTuple):
+    """What the command came to; ``answer`` is None where it exits with an error."""
+
+    answer: dict[str, Any] | None
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+    """The most that one process had."""
+
+
+def table_list(tables: int, folder: Path, size: float | None = None) -> Path:
+    """Write a list of tables with log-uniform rows (1e3 to 1e7) and mixed widths, and return its path.
+
+    With ``size`` all have as many times the rows as make so many bytes of fp32.
+    """
     rng, path = np.random.default_rng(tables), folder / f"tables{tables}.csv"
     rows, dims = 10 ** rng.uniform(3, 7, tables), rng.choice([16, 32, 64, 128], tables)
+    rows *= 1.0 if size is None else size / float(4 * rows @ dims)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("name", "rows", "dim"))
@@ -64,14 +97,16 @@ def table_list(tables: int, folder: Path) -> Path:
     return path
 
 
-def ask(tables: Path, *options: str) -> tuple[dict[str, Any] | None, float, float]:
-    """Run the command; return its answer (None where it exits with an error), and its wall and CPU seconds."""
-    start_s, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = ["shardbench", "plan", str(tables), MACHINE, "--json", *options]
-    process = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return json.loads(process.stdout) if process.returncode == 0 else None, time.perf_counter() - start_s, cpu_s
+def ask(tables: Path, machine: str, *options: str) -> Asked:
+    """Run the command."""
+    start_s, command = time.perf_counter(), ["shardbench", "plan", str(tables), machine, "--json", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        text = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    answer = json.loads(text) if process.returncode == 0 else None
+    return Asked(answer, time.perf_counter() - start_s, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss)
 
 
 def sorting_s() -> float:
@@ -91,11 +126,11 @@ def speed() -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder:
         tables, times = table_list(TABLES, Path(folder)), list[tuple[float, float]]()
         for _ in range(REPEATS):
-            answer, _, cpu_s = ask(tables, "--batch-size", str(BATCH))
-            if answer is None:
+            asked = ask(tables, MACHINE, "--batch-size", str(BATCH))
+            if asked.answer is None:
                 raise SystemExit("the command has no plan")
             # Those that have a process of their own plan beside the others: on one core in turn with them.
-            times.append((cpu_s, sum(one["plan_s"] for one in answer["tried"])))
+            times.append((asked.cpu_s, sum(one["plan_s"] for one in asked.answer["tried"])))
         whole, planning = (statistics.median(column) for column in zip(*times))
         rows.append(
             {
@@ -145,10 +180,11 @@ def load(processes: int) -> Iterator[None]:
             one.kill()
 
 
-def _ask(tables: Path, budget: float, number: int) -> tuple[dict[str, Any] | None, float, float]:
-    answer = ask(tables, "--batch-size", "4096", "--budget", str(budget))
-    print(f"{budget:g} s, run {number + 1}: {'a plan' if answer[0] else 'NO plan'} after {answer[1]:.1f} s", flush=True)
-    return answer
+def _ask(tables: Path, budget: float, number: int) -> Asked:
+    asked = ask(tables, MACHINE, "--batch-size", "4096", "--budget", str(budget))
+    what = "a plan" if asked.answer else "NO plan"
+    print(f"{budget:g} s, run {number + 1}: {what} after {asked.wall_s:.1f} s", flush=True)
+    return asked
 
 
 def under_load() -> list[dict[str, object]]:
@@ -159,7 +195,7 @@ def under_load() -> list[dict[str, object]]:
         for budget in BUDGETS:
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 runs = list(pool.map(partial(_ask, tables, budget), range(RUNS)))
-            answers = [answer for answer, _, _ in runs if answer is not None]
+            answers = [run.answer for run in runs if run.answer is not None]
             attempts = [one for answer in answers for one in answer["tried"]]
             rows.append(
                 {
@@ -168,10 +204,81 @@ def under_load() -> list[dict[str, object]]:
                     "strategies": len(attempts) // max(len(answers), 1),
                     "without_plan": sum(one["step_ms"] is None for one in attempts),
                     "late": sum(one["late"] for one in attempts),
-                    "wall_s": statistics.median(wall for _, wall, _ in runs), "most_wall_s": max(w for _, w, _ in runs),
+                    "wall_s": statistics.median(run.wall_s for run in runs),
+                    "most_wall_s": max(run.wall_s for run in runs),
                 }
             )  # fmt: skip
     return rows
+
+
+def grid(out: Path) -> str:
+    """Ask about each cell that the file lacks, write the file after each, and return its text."""
+    rows = list[dict[str, object]]()
+    if out.exists():
+        with out.open(newline="") as file:
+            rows += csv.DictReader(file)
+    known = {tuple(str(row[name]) for name in CELL): row for row in rows}
+    for (count, machine), memory in product(GRID.items(), FILLS):
+        cells, steps = product((0, LOAD), ("default",), GRID_BUDGETS), list[float]()
+        with tempfile.TemporaryDirectory() as folder:
+            for busy, strategies, budget in ((0, "joint", LONGEST), *cells):
+                cell = (str(count), machine, memory, strategies, str(budget), str(busy))
+                if cell not in known:
+                    known[cell] = dict(zip(CELL, cell)) | _grid_row(Path(folder), *cell)
+                steps.append(float(str(known[cell]["step_ms"] or "nan")))
+                if known[cell] not in rows:
+                    known[cell]["over_longest_pct"] = 100.0 * (steps[-1] / steps[0] - 1.0)
+                    rows.append(known[cell])
+                    write_atomically(out, as_csv(rows))
+                    print(as_csv(rows[-1:]), end="", flush=True)
+    return as_csv(rows)
+
+
+def _grid_row(
+    folder: Path, count: str, machine: str, memory: str, strategies: str, budget: str, busy: str
+) -> dict[str, object]:
+    """Ask about one cell of the grid, and return what is measured of it."""
+    on, plan = load_machine(machine), folder / "plan.json"
+    tables = table_list(int(count), folder, FILLS[memory] * on.topology.world_size * on.topology.hbm_bytes)
+    options = ["--batch-size", str(BATCH), "--budget", budget, "--out", str(plan)]
+    options += [] if strategies == "default" else ["--strategy", strategies]
+    others = _busy_share()
+    with load(int(busy)):
+        asked = ask(tables, machine, *options)
+    answer = asked.answer or {}
+    return {
+        "devices": on.topology.world_size, "backend": "measured", "n": 1, "n_counts": "runs",
+        "others_busy_share": others, "wall_s": asked.wall_s, "after_imports_s": answer.get("took_s", ""),
+        "cpu_s": asked.cpu_s, "peak_gb": asked.peak_bytes / 1e9,
+        "strategy": answer["best"]["strategy"] if answer else "",
+        "step_ms": _judged_ms(plan, _grid_problem(tables, machine)) if answer else "",
+    }  # fmt: skip
+
+
+def _busy_share() -> float:
+    """Return the share of the cores' time that other processes compute, over a second."""
+
+    def times() -> tuple[int, ...]:
+        return tuple(map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:]))
+
+    before = times()
+    time.sleep(1.0)
+    passed = [after - one for one, after in zip(before, times())]
+    idle = passed[3] + passed[4]
+    return 1.0 - idle / sum(passed)
+
+
+@cache
+def _grid_problem(tables: Path, machine: str) -> Problem:
+    """Return the problem under whose profiles all plans of a list are judged."""
+    config = {"dataset": "described", "name": tables.stem, "table_list": str(tables), "batch_size": BATCH}
+    workload = workload_config(config, tables.name).build(tables.parent).quicker(JUDGED_SAMPLES)
+    on = load_machine(machine)
+    return as_expected(Problem.of(workload.name, workload.tables, workload.profiles, on, batch_size=BATCH))
+
+
+def _judged_ms(plan: Path, problem: Problem) -> float:
+    return estimate(Plan.from_json(plan.read_text(), plan.name), problem, DenseShape()).step_ms
 
 
 def session() -> str:
@@ -203,9 +310,10 @@ def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command line."""
-    what, out = arguments
-    text = session() if what == "session" else as_csv({"speed": speed, "loaded": under_load}[what]())
-    write_atomically(Path(out), text)
+    what, out = arguments[0], Path(arguments[1])
+    made = {"session": session, "grid": partial(grid, out)}
+    text = made[what]() if what in made else as_csv({"speed": speed, "loaded": under_load}[what]())
+    write_atomically(out, text)
     print(text, end="")
 
 
