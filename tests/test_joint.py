@@ -1,6 +1,8 @@
 """The joint planner: its sums are the cost model's, and its plans are no worse than the simple ones."""
 
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count, product
 
@@ -10,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine, without_placing
 
+from shardbench.advice.asking import HandedPlan
+from shardbench.advice.constrained import Constrained
 from shardbench.base.errors import Infeasible
 from shardbench.baselines.joint import relaxation
 from shardbench.baselines.joint.limits import type_of
@@ -38,7 +42,7 @@ from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import expect
 from shardbench.cost.uncertainty import deviations
 from shardbench.cost.uncertainty import drawn_machines as judging_machines
-from shardbench.model.constraints import TYPES, Constraints, sharding_type
+from shardbench.model.constraints import TYPES, Constraints, nodes_of, sharding_type
 from shardbench.model.expected import as_expected, expected
 from shardbench.model.machine import NcclConstants, Trust
 from shardbench.model.machine_file import load_machine, uncertain
@@ -104,7 +108,9 @@ def test_sums_give_the_cost_models_step_and_the_plans_memory(
                 # What is put and taken away leaves nothing behind.
                 for sign in (1, -1, 1):
                     state.add(piece, place, sign)
-                segments.append(piece.segment(table, range(nodes * devices)[state.ranks(piece, place)]))
+                segments.append(
+                    piece.cut.segment(table, range(nodes * devices)[state.ranks(piece, place)], piece.columns[0])
+                )
     plan = Plan(world_size=nodes * devices, segments=tuple(segments))
     step, times = estimate(plan, problem), state.times()
     told = {phase: ms + step.hidden_ms.get(phase, 0.0) for phase, ms in step.phases_ms.items()}
@@ -362,7 +368,7 @@ def test_improving_never_lengthens_the_step_and_keeps_every_table(shape: tuple[i
         steps = [first, *(planner.step_ms for _ in planner.improve()), planner.step_ms]
         assert steps[:-1] == sorted(steps[:-1], reverse=True)
         assert steps[-1] == pytest.approx(steps[-2], rel=1e-12)
-        validate(Plan(world_size=problem.world_size, segments=planner.segments()), problem, MOVES)
+        validate(Plan(world_size=problem.world_size, segments=SeenPlan(planner).segments), problem, MOVES)
 
 
 def test_lean_menus_are_parts_of_the_full_one_and_moves_are_obeyed() -> None:
@@ -676,12 +682,12 @@ def test_an_options_type_is_that_of_its_segments(seed: int) -> None:
     menu, world = some_menu(problem, rng), range(problem.world_size)
     for option in range(0, len(menu.options), 7):
         chosen, planner = menu.options[option], Planner(problem, menu, WorkLeft(1.0, np.inf))
-        table = problem.tables[chosen.table]
+        table = problem.tables[menu.units[chosen.unit][0]]
         places = planner.rate([option])[0][1]
         if places is None:
             continue
         segments = [
-            piece.segment(table, world[planner.state.ranks(piece, place)])
+            piece.cut.segment(table, world[planner.state.ranks(piece, place)], piece.columns[0])
             for group, place in zip(menu.form(option), places.places)
             for piece in group
         ]
@@ -697,12 +703,52 @@ def test_constraints_that_allow_the_best_plan_have_the_best_plan(seed: int) -> N
     problem = random_problem(rng, *SHAPES[seed % 3])
     strategy, budget = get_strategy("joint-nominal"), Budget(plan_s=4.0)
     free = strategy.plan(problem, budget, 0)
-    kinds = {t.name: sharding_type(free.by_table()[t.name], t, problem.topology) for t in problem.tables}
-    more = {name: (kind, *rng.choice(TYPES, 2).tolist()) for name, kind in kinds.items()}
-    constraints = Constraints(sharding_types=more)
-    kept = strategy.under({name: frozenset(one) for name, one in more.items()}, {}).plan(problem, budget, 0)
+    by_table, topology = free.by_table(), problem.topology
+    kinds = {t.name: sharding_type(by_table[t.name], t, topology) for t in problem.tables}
+    whole = [name for name, kind in kinds.items() if kind == "table_wise"]
+    constraints = Constraints(
+        sharding_types={name: (kind, *rng.choice(TYPES, 2).tolist()) for name, kind in kinds.items()},
+        same_device=together(whole, lambda name: by_table[name][0].placement.rank),
+        same_node=together(set(kinds) - set(whole), lambda name: frozenset(nodes_of([by_table[name]], topology))),
+    )
+    kept = Constrained(strategy, constraints).inner.plan(problem, budget, 0)
     constraints.check(kept, problem)
     assert estimate(kept, as_expected(problem)).step_ms <= estimate(free, as_expected(problem)).step_ms * (1.0 + 1e-9)
+
+
+def together(names: Iterable[str], place: Callable[[str], object]) -> tuple[tuple[str, ...], ...]:
+    """Groups of tables that have the same place, of those whose place is one device or one node."""
+    groups = defaultdict[object, list[str]](list)
+    for name in sorted(names):
+        groups[place(name)].append(name)
+    return tuple(
+        tuple(group)
+        for at, group in groups.items()
+        if len(group) > 1 and not (isinstance(at, frozenset) and len(at) > 1)
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_of_tables_are_kept_by_the_search_itself(seed: int) -> None:
+    """In short memory as well, where what it plans freely cannot be mended; else that is longer when mended."""
+    rng = np.random.default_rng(seed)
+    shapes = [(int(rng.integers(500, 5000)), int(rng.choice([16, 32]))) for _ in range(9)]
+    problem = RandomWorkload(shapes, 240, unpooled=frozenset({1, 5}), seed=seed).problem(
+        machine(*((2, 2), (3, 4))[seed % 2])
+    )
+    if seed > 3:
+        sizes = sum(map(problem.weight_bytes, problem.tables))
+        topology = replace(problem.topology, hbm_bytes=sizes // 3, uvm_bytes=sizes)
+        problem = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
+    names = [problem.tables[at].name for at in rng.permutation(9)]
+    constraints = Constraints(same_device=(tuple(names[:3]),), same_node=(tuple(names[3:6]), tuple(names[6:8])))
+    strategy, budget = get_strategy("joint-nominal"), Budget(plan_s=2.0)
+    plan = Constrained(strategy, constraints).inner.plan(problem, budget, 0)
+    validate(plan, problem, strategy.moves)
+    constraints.check(plan, problem)
+    if seed < 4:
+        free = Constrained(HandedPlan("free", strategy.plan(problem, budget, 0)), constraints).plan(problem, budget, 0)
+        assert estimate(plan, as_expected(problem)).step_ms < estimate(free, as_expected(problem)).step_ms
 
 
 def test_types_and_memories_of_the_menu_alone_are_those_of_the_constraints() -> None:
@@ -714,7 +760,5 @@ def test_types_and_memories_of_the_menu_alone_are_those_of_the_constraints() -> 
         sharding_types={names[0]: ("row_wise",), names[1]: ("table_row_wise", "data_parallel")},
         tiers={names[-1]: (Tier.UVM,)},
     )
-    types = {name: frozenset(one) for name, one in asked.sharding_types.items()}
-    tiers = {name: frozenset(one) for name, one in asked.tiers.items()}
-    plan = Joint().under(types, tiers).plan(problem, Budget(plan_s=2.0), 0)
+    plan = Constrained(Joint(), asked).inner.plan(problem, Budget(plan_s=2.0), 0)
     asked.check(plan, problem)

@@ -76,10 +76,10 @@ class Course:
             yield Found(forms=[first])
         problem, nominal = self._nominal.problem, self._nominal
         searches = self._searches(problem, has_plan=first is not None)
-        # Limits that are kept come before time.
-        best_key = first_key = (math.inf, math.inf)
+        # Limits that are kept come before time, and the first plan knows none.
+        best_key = first_key = (0 if self._limits == ANY_FORM else math.inf, math.inf)
         if first is not None:
-            best_key = first_key = self._broken(first), first.whole_ms(problem)
+            best_key = first_key = best_key[0], first.whole_ms(nominal)
         try:
             for search, extents in searches:
                 for form in search.run(extents):
@@ -98,7 +98,7 @@ class Course:
         search = searches[0][0]
         yield Found(forms=forms, step_ms=best_key[1], first_ms=search.first_ms, ended_by=search.ended_by)
 
-    def _broken(self, form: FirstPlan | SeenPlan) -> int:
+    def _broken(self, form: SeenPlan) -> int:
         return 0 if self._limits == ANY_FORM else form.broken(self._limits, self._problem)
 
     def _searches(self, problem: Problem, *, has_plan: bool) -> list[tuple[Search, list[Extent]]]:

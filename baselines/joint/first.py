@@ -2,47 +2,52 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES
-from shardbench.cost.costmodel import estimate
-from shardbench.model.constraints import memories, sharding_type
-from shardbench.model.plan import OnRank, Plan, RowWise, Segment, Tier, row_ranges
+from shardbench.model.plan import Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling, Table
 
-from .limits import Limits
 from .links import Links
 from .memory import FULL
+from .pieces import Counter, Holders, PieceCut
+from .state import PlanState
 
 KERNEL_READS = 3.0
 """Times that a step's kernels read or write a row that is looked up."""
-Form = tuple[Ints, bool, tuple[tuple[int, Tier], ...]]
-"""Bytes of HBM and host memory on a device, [2]; whether all devices have a part; ends of rows and where these are."""
+Form = tuple[Ints, Holders, tuple[tuple[int, int, Tier], ...]]
+"""Bytes of HBM and host memory on a device, [2]; one device or all; ranges of rows and where these are."""
 
 
 @dataclass(frozen=True)
 class FirstPlan:
     """Tables on one device each, and tables dealt over all devices."""
 
-    segments: tuple[Segment, ...]
+    problem: Problem
+    placed: tuple[tuple[PieceCut, int], ...]
+    """Pieces, and the device of each that is on one."""
 
-    def broken(self, limits: Limits, problem: Problem) -> int:
-        """Return the number of tables that are in a form that limits do not allow."""
-        by_table = Plan(world_size=problem.world_size, segments=self.segments).by_table()
-        return sum(
-            not limits.allow(table, sharding_type(by_table[table.name], table, problem.topology), memories(segments))
-            for table in problem.tables
-            if limits.name(table) and (segments := by_table[table.name])
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments of all tables."""
+        tables, world = self.problem.tables, range(self.problem.world_size)
+        return tuple(
+            cut.segment(tables[cut.table], [rank] if cut.scope is Holders.RANK else world) for cut, rank in self.placed
         )
 
-    def whole_ms(self, problem: Problem) -> float:
-        """Return the milliseconds of the whole step."""
-        return estimate(Plan(world_size=problem.world_size, segments=self.segments), problem).step_ms
+    def whole_ms(self, nothing: PlanState) -> float:
+        """Return the milliseconds of the whole step under the problem of a state that has nothing placed."""
+        counter, state = Counter(nothing.problem), nothing.with_sums(nothing)
+        counted = counter.count([cut for cut, _ in self.placed])
+        for at, (_, rank) in enumerate(self.placed):
+            state.add(counter.piece(counted, at), rank)
+        return state.whole_ms
 
 
 def first_plan(problem: Problem, moves: frozenset[Move]) -> FirstPlan | None:
@@ -56,9 +61,9 @@ def first_plan(problem: Problem, moves: frozenset[Move]) -> FirstPlan | None:
     work_ms = _work_ms(problem, lookups, kept)
     orders = (np.argsort(-work_ms, kind="stable"), np.argsort(-sizes, kind="stable"))
     for by_room, order in product((False, True), orders):
-        segments = _packed(problem, moves, order, kept, work_ms, by_room=by_room)
-        if segments is not None:
-            return FirstPlan(segments)
+        placed = _packed(problem, moves, order, kept, work_ms, by_room=by_room)
+        if placed is not None:
+            return FirstPlan(problem, placed)
     return None
 
 
@@ -97,33 +102,28 @@ def _work_ms(problem: Problem, lookups: Floats, kept: list[int]) -> Floats:
 
 def _packed(
     problem: Problem, moves: frozenset[Move], order: Ints, kept: list[int], work_ms: Floats, *, by_room: bool
-) -> tuple[Segment, ...] | None:
+) -> tuple[tuple[PieceCut, int], ...] | None:
     """Place tables in this order, each on the device of least work, or ``by_room`` of most room; None without room."""
-    topology, segments = problem.topology, list[Segment]()
+    topology, placed = problem.topology, list[tuple[PieceCut, int]]()
     room = np.repeat([[topology.hbm_bytes], [topology.uvm_bytes * (Move.UVM in moves)]], problem.world_size, axis=1)
     placed_ms = np.zeros(problem.world_size)
     for index in order.tolist():
         table = problem.tables[index]
-        for needs, dealt, ends in _forms(table, kept[index], problem, moves):
-            fits = (room >= needs[:, None]).all(axis=0)
+        for needs, scope, spans in _forms(table, kept[index], problem, moves):
+            fits, dealt = (room >= needs[:, None]).all(axis=0), scope is Holders.WORLD
             if not (fits.all() if dealt else fits.any()):
                 continue
             rank = int(np.where(fits, -room[0] if by_room else placed_ms, np.inf).argmin())
             at = slice(None) if dealt else slice(rank, rank + 1)
             room[:, at] -= needs[:, None]
             placed_ms[at] += work_ms[index] / (problem.world_size if dealt else 1)
-            ranks = tuple(range(problem.world_size))
-            segments += row_ranges(
-                table,
-                *(
-                    (end, RowWise(ranks=ranks, tier=tier) if dealt else OnRank(rank=rank, tier=tier))
-                    for end, tier in ends
-                ),
-            )
+            # The colder rows of a table are pooled with the hotter ones.
+            cuts = (PieceCut(index, scope, start, stop, table.dim, tier, start == 0) for start, stop, tier in spans)
+            placed += [(cut, rank) for cut in cuts]
             break
         else:
             return None
-    return tuple(segments)
+    return tuple(placed)
 
 
 def _forms(table: Table, kept: int, problem: Problem, moves: frozenset[Move]) -> Iterator[Form]:
@@ -131,8 +131,8 @@ def _forms(table: Table, kept: int, problem: Problem, moves: frozenset[Move]) ->
     world, row_bytes = problem.world_size, problem.weight_bytes(table) // table.rows
     if kept < table.rows:
         needs = row_bytes * np.array([kept, table.rows - kept])
-        yield needs, False, ((kept, Tier.HBM), (table.rows, Tier.UVM))
+        yield needs, Holders.RANK, ((0, kept, Tier.HBM), (kept, table.rows, Tier.UVM))
     for tier, one in zip((Tier.HBM, Tier.UVM), np.eye(2, dtype=np.int64)):
-        yield row_bytes * table.rows * one, False, ((table.rows, tier),)
+        yield row_bytes * table.rows * one, Holders.RANK, ((0, table.rows, tier),)
         if Move.ROWS in moves and 1 < world <= table.rows:
-            yield row_bytes * -(-table.rows // world) * one, True, ((table.rows, tier),)
+            yield row_bytes * -(-table.rows // world) * one, Holders.WORLD, ((0, table.rows, tier),)

@@ -1,10 +1,13 @@
-"""The forms that a user's constraints leave to a table: options that break one are not on the menu."""
+"""The forms that a user's constraints leave to a table, and the tables that go to one device or one node together."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from shardbench.model.constraints import BY_FREQUENCY, NODE_COPIES
+from shardbench.model.constraints import BY_FREQUENCY, NODE_COPIES, types_of
 from shardbench.model.plan import Tier
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import TableLimits
 from shardbench.model.table import Table
 
 from .pieces import Holders, PieceCut
@@ -19,23 +22,36 @@ TYPES = {
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The types and the kinds of memory that tables may have, by name; any for a table that is not named."""
+class Limits(TableLimits):
+    """Limits of a problem's tables."""
 
-    types: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    tiers: Mapping[str, frozenset[Tier]] = field(default_factory=dict)
+    node_devices: int = 1
+
+    @classmethod
+    def of(cls, limits: TableLimits, problem: Problem) -> "Limits":
+        """Return the limits as they are for a problem: where there is one node, all tables are on it."""
+        tables, whole = {table.name: table for table in problem.tables}, frozenset({"table_wise"})
+        types = {name: frozenset(types_of(tuple(one), tables[name])) for name, one in limits.types.items()}
+        types |= {name: types.get(name, whole) & whole for group in limits.devices for name in group}
+        nodes, local = limits.nodes if problem.topology.nodes > 1 else (), problem.topology.devices_per_node
+        return cls(types, limits.tiers, limits.devices, nodes, local if nodes else 1)
+
+    @cached_property
+    def in_node(self) -> frozenset[str]:
+        """The tables of which every row is on one node."""
+        return frozenset(name for group in self.nodes for name in group)
 
     def name(self, table: Table) -> bool:
-        """Tell whether there are limits for a table."""
-        return table.name in self.types or table.name in self.tiers
+        """Tell whether there are limits for a table's form."""
+        return table.name in self.types or table.name in self.tiers or table.name in self.in_node
 
-    def allow(self, table: Table, kind: str, tiers: Iterable[str]) -> bool:
-        """Tell whether a table may have this type, and its rows be in these kinds of memory."""
-        return kind in self.types.get(table.name, {kind}) and set(tiers) <= set(self.tiers.get(table.name, Tier))
-
-    def allow_cuts(self, table: Table, cuts: Sequence[PieceCut], shards: int = 1) -> bool:
+    def allow(self, table: Table, cuts: Sequence[PieceCut], shards: int = 1) -> bool:
         """Tell whether a table may be in these pieces, the last of which stands for so many column ranges."""
-        return self.allow(table, type_of(table, cuts, shards), {cut.tier for cut in cuts})
+        kind, parts = type_of(table, cuts, shards), sum(cut.alone for cut in cuts) - 1 + shards
+        is_apart = kind == "grid_shard" or parts > self.node_devices or any(cut.scope > Holders.NODE for cut in cuts)
+        if (is_apart and table.name in self.in_node) or kind not in self.types.get(table.name, {kind}):
+            return False
+        return {cut.tier for cut in cuts} <= set(self.tiers.get(table.name, Tier))
 
     def may_cut(self, table: Table) -> bool:
         """Tell whether a table's rows may be in both kinds of memory."""
@@ -46,9 +62,15 @@ class Limits:
         """Tell whether a table's rows may be in one kind of memory."""
         return tier in self.tiers.get(table.name, Tier)
 
+    def units(self, tables: Sequence[Table]) -> list[tuple[int, ...]]:
+        """Return the numbers of tables with one place: those of a device's group together, each other alone."""
+        number = {table.name: at for at, table in enumerate(tables)}
+        groups = {name: tuple(number[one] for one in group) for group in self.devices for name in group}
+        return list(dict.fromkeys(groups.get(table.name, (at,)) for at, table in enumerate(tables)))
+
 
 ANY_FORM = Limits()
-"""Limits that every form keeps."""
+"""Limits that every plan keeps."""
 
 
 def type_of(table: Table, cuts: Sequence[PieceCut], shards: int) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import pairwise
+from operator import lt
 from typing import NamedTuple
 
 import numpy as np
@@ -72,16 +74,20 @@ WARM_SCOPES = (Holders.RANK, Holders.NODE, Holders.WORLD)
 
 
 class Option(NamedTuple):
-    """A form of a table: numbers of its groups of pieces, each of which goes to one place."""
+    """A form of a table, or of tables that are together: numbers of groups of pieces, each of which has one place."""
 
-    table: int
+    unit: int
+    """The number of the table, or of the tables, among the menu's units."""
     groups: tuple[int, ...]
     shards: int = 1
     """Column ranges that the last group stands for: all alike."""
 
 
 class Menu:
-    """Every option of every table, given how many hottest rows of each are in HBM (None: all)."""
+    """Every option of every unit, given how many hottest rows of each table are in HBM (None: all).
+
+    A unit is a table, or the tables that limits keep on one device.
+    """
 
     def __init__(
         self,
@@ -106,17 +112,45 @@ class Menu:
         self._at: dict[PieceCut, int] = {}
         self._group_at: dict[tuple[int, ...], int] = {}
         self._pieces_of: list[tuple[int, ...]] = []
+        split, columns, topology = Move.ROWS in moves, Move.COLUMNS in moves, problem.topology
+        world, nodes, local = topology.world_size, topology.nodes, topology.devices_per_node
+        self._devices = {Holders.RANK: 1}
+        """Devices over which a scope deals rows, of the scopes that tables may have."""
+        if split and world > 1:
+            self._devices[Holders.WORLD] = world
+        if split and nodes > 1 and local > 1:
+            self._devices[Holders.NODE] = local
+            if Move.REPLICATE in moves:
+                self._devices[Holders.NODES] = local
+        self._shards = [
+            (scope, [n for n in ways if n == 1 or (columns and n <= places)])
+            for scope, ways, places in (
+                (Holders.RANK, extent.shards, world),
+                (Holders.NODE, extent.dealt_shards, nodes),
+                (Holders.WORLD, (1,), 1),
+                (Holders.NODES, (1,), 1),
+            )
+        ]
+        """Scopes, with numbers of column ranges."""
+        self._ways = [ways for ways in extent.ranges if ways <= world]
+        """Numbers of ranges of rows."""
+        self._cut_numbers, self._cut_ways = np.array(
+            [(cut, n) for n in self._ways for cut in range(1, n)] or [(0, 1)]
+        ).T
         self.options: list[Option] = []
-        for index, table in enumerate(problem.tables):
+        self.units = limits.units(problem.tables)
+        """The numbers of the tables of each unit."""
+        for unit, members in enumerate(self.units):
             on_table()
-            options = self._options(index)
-            if limits.name(table):
-                allowed = [one for one in options if limits.allow_cuts(table, self.cuts_of(one), one.shards)]
-                options = allowed or options
-            self.options += options
+            self.options += self._options(unit, members[0], limits) if len(members) == 1 else self._whole(unit, members)
+        self.in_nodes = [
+            [unit for unit, members in enumerate(self.units) if problem.tables[members[0]].name in group]
+            for group in limits.nodes
+        ]
+        """Units whose rows are all on one node, the same for those of a group."""
         self.counted: CountedPieces = self.counter.count(self._cuts, on_table)
         self.groups = Groups(self._pieces_of, self.counted, self.counter)
-        self.first = np.searchsorted([option.table for option in self.options], np.arange(len(problem.tables) + 1))
+        self.first = np.searchsorted([option.unit for option in self.options], np.arange(len(self.units) + 1))
         self._forms: dict[int, Form] = {}
 
     def form(self, option: int) -> Form:
@@ -139,9 +173,9 @@ class Menu:
         width = self._cuts[numbers[0]].width
         return tuple(self.counter.piece(self.counted, at, shard * width) for at in numbers)
 
-    def of(self, table: int) -> range:
-        """Return the numbers of a table's options."""
-        return range(self.first[table], self.first[table + 1])
+    def of(self, unit: int) -> range:
+        """Return the numbers of a unit's options."""
+        return range(self.first[unit], self.first[unit + 1])
 
     def _piece(self, cut: PieceCut) -> int:
         if cut not in self._at:
@@ -155,99 +189,107 @@ class Menu:
             self._pieces_of.append(pieces)
         return self._group_at[pieces]
 
-    def _options(self, index: int) -> list[Option]:
+    def _whole(self, unit: int, members: Sequence[int]) -> list[Option]:
+        """Return the one option of tables that are whole on one device."""
+        cuts = [
+            PieceCut(index, Holders.RANK, *span[:2], self.problem.tables[index].dim, span[2])
+            for index in members
+            for span in self._spans(index, 0)
+        ]
+        return [Option(unit, (self._group(*map(self._piece, cuts)),))]
+
+    def _options(self, unit: int, index: int, limits: Limits) -> list[Option]:
+        """Return the options of a table that limits allow, or else all."""
+        table, options = self.problem.tables[index], self._all_options(unit, index)
+        if not limits.name(table):
+            return options
+        return [one for one in options if limits.allow(table, self.cuts_of(one), one.shards)] or options
+
+    def _all_options(self, unit: int, index: int) -> list[Option]:
         """Return all options of a table, the whole table on one device first."""
         table, topology = self.problem.tables[index], self.problem.topology
         copied, warm = self._copied_rows(index)
+        ranges = self._row_ranges(index, [first for first in copied if first < table.rows])
         options: list[Option] = []
         for first in copied:
             copies = [self._piece(PieceCut(index, Holders.COPIES, 0, first, table.dim))] if first else []
             head = (self._group(*copies),) if first else ()
             if first == table.rows:
-                options.append(Option(index, head))
+                options.append(Option(unit, head))
                 continue
-            options += [Option(index, (*head, rest), shards) for rest, shards in self._rests(index, first)]
-            options += [Option(index, (*head, *ranges)) for ranges in self._row_ranges(index, first)]
+            options += [Option(unit, (*head, rest), shards) for rest, shards in self._rests(index, first)]
+            for ends in ranges.get(first, ()):
+                cuts = [PieceCut(index, Holders.RANK, *span, table.dim) for span in pairwise(ends)]
+                options.append(Option(unit, (*head, *(self._group(self._piece(cut)) for cut in cuts))))
             for last in warm:
                 if last <= first or (last < table.rows and last - first < topology.devices_per_node):
                     continue
                 between = self._group(self._piece(PieceCut(index, Holders.NODES, first, last, table.dim)))
                 if last == table.rows:
-                    options.append(Option(index, (*head, between)))
+                    options.append(Option(unit, (*head, between)))
                     continue
+                spans = self._spans(index, last)
                 options += [
-                    Option(index, (*head, between, rest))
+                    Option(unit, (*head, between, rest))
                     for scope in WARM_SCOPES
-                    if (rest := self._rest(index, last, scope)) is not None
+                    if (rest := self._rest(index, spans, scope, table.dim)) is not None
                 ]
         return options
 
-    def _row_ranges(self, index: int, first: int) -> list[tuple[int, ...]]:
-        """Return ways to cut the rows from ``first`` on into ranges of alike lookups, each for a device of its own.
+    def _row_ranges(self, index: int, firsts: Sequence[int]) -> dict[int, list[list[int]]]:
+        """Return, by first row, the ends of ranges of alike lookups into which the rows from it on may be cut.
 
-        No cut is among rows never seen: how many lookups they get together can be expected, but not which rows get any.
+        Each range is for a device of its own. No cut is among rows never seen: how many lookups they get together can
+        be expected, but not which rows get any.
         """
-        table, profile = self.problem.tables[index], self.problem.profiles[index]
-        if Move.ROWS not in self.moves or self.hot_rows[index] is not None:
-            return []
-        share_before, ranges = float(profile.cdf(first)), list[tuple[int, ...]]()
-        for ways in self.extent.ranges:
-            shares = share_before + (1.0 - share_before) * np.arange(1, ways) / ways
-            ends = [first, *profile.inverse_cdf(shares).tolist(), table.rows]
-            spans = list(zip(ends, ends[1:]))
-            is_known = ends[-2] <= self._seen[index] and all(start < stop for start, stop in spans)
-            if is_known and ways <= self.problem.world_size:
-                cuts = [PieceCut(index, Holders.RANK, *span, table.dim) for span in spans]
-                ranges.append(tuple(self._group(self._piece(cut)) for cut in cuts))
+        if Move.ROWS not in self.moves or self.hot_rows[index] is not None or not self._ways or not firsts:
+            return {}
+        profile, rows, seen = self.problem.profiles[index], self.problem.tables[index].rows, self._seen[index]
+        before = profile.cdf(firsts)[:, None]
+        cuts = profile.inverse_cdf(before + (1.0 - before) * self._cut_numbers / self._cut_ways).tolist()
+        ranges: dict[int, list[list[int]]] = {first: [] for first in firsts}
+        for first, inner in zip(firsts, cuts):
+            begin = 0
+            for ways in self._ways:
+                ends = [first, *inner[begin : begin + ways - 1], rows]
+                begin += ways - 1
+                if ends[-2] <= seen and all(map(lt, ends, ends[1:])):
+                    ranges[first].append(ends)
         return ranges
 
     def _rests(self, index: int, first: int) -> list[tuple[int, int]]:
         """Return the ways to place the rows from ``first`` on, each with its number of column ranges."""
-        table, topology, rests = self.problem.tables[index], self.problem.topology, []
-        for scope, ways, places in (
-            (Holders.RANK, self.extent.shards, topology.world_size),
-            (Holders.NODE, self.extent.dealt_shards, topology.nodes),
-            (Holders.WORLD, (1,), 1),
-            (Holders.NODES, (1,), 1),
-        ):
+        spans, dim, rests = self._spans(index, first), self.problem.tables[index].dim, []
+        for scope, ways in self._shards:
             for shards in ways:
-                columns = (
-                    Move.COLUMNS in self.moves and table.dim % (shards * COLUMN_MULTIPLE) == 0 and shards <= places
-                )
-                if shards > 1 and not columns:
+                if shards > 1 and dim % (shards * COLUMN_MULTIPLE):
                     continue
-                rest = self._rest(index, first, scope, table.dim // shards)
+                rest = self._rest(index, spans, scope, dim // shards)
                 if rest is not None:
                     rests.append((rest, shards))
         return rests
 
-    def _rest(self, index: int, first: int, scope: Holders, width: int | None = None) -> int | None:
-        """Return the group of the rows from ``first`` on in one scope; None where the scope cannot have them."""
-        table, topology, hot = self.problem.tables[index], self.problem.topology, self.hot_rows[index]
-        world, local = topology.world_size, topology.devices_per_node
-        several = topology.nodes > 1 and local > 1
-        split, copies = Move.ROWS in self.moves, Move.REPLICATE in self.moves
-        allowed = {
-            Holders.RANK: first == 0 or split,
-            Holders.NODE: several and split,
-            Holders.WORLD: world > 1 and split,
-            Holders.NODES: several and split and copies and hot is None,
-        }
-        if not allowed[scope]:
+    def _spans(self, index: int, first: int) -> list[tuple[int, int, Tier]]:
+        """Return the rows from ``first`` on by the tier that they are in."""
+        rows, hot = self.problem.tables[index].rows, self.hot_rows[index]
+        hbm = rows if hot is None else max(hot, first)
+        return [span for span in ((first, hbm, Tier.HBM), (hbm, rows, Tier.UVM)) if span[0] < span[1]]
+
+    def _rest(self, index: int, spans: Sequence[tuple[int, int, Tier]], scope: Holders, width: int) -> int | None:
+        """Return the group of the rows to a table's end in one scope; None where the scope cannot have them."""
+        ways, is_cut = self._devices.get(scope, 0), spans[0][0] > 0
+        if not ways or (is_cut and Move.ROWS not in self.moves):
             return None
-        hbm = table.rows if hot is None else max(hot, first)
-        spans = [(first, hbm, Tier.HBM), (hbm, table.rows, Tier.UVM)]
-        ways = {Holders.RANK: 1, Holders.NODE: local, Holders.WORLD: world, Holders.NODES: local}[scope]
-        spans = [span for span in spans if span[0] < span[1]]
+        if scope is Holders.NODES and self.hot_rows[index] is not None:
+            return None
         # Dealing must leave no device without a row.
-        if not all(stop - start >= ways for start, stop, _ in spans):
+        if min(stop - start for start, stop, _ in spans) < ways:
             return None
-        return self._group(
-            *(
-                self._piece(PieceCut(index, scope, start, stop, width or table.dim, tier, number == 0))
-                for number, (start, stop, tier) in enumerate(spans)
-            )
-        )
+        pieces = [
+            self._piece(PieceCut(index, scope, start, stop, width, tier, number == 0))
+            for number, (start, stop, tier) in enumerate(spans)
+        ]
+        return self._group(*pieces)
 
     def _copied_rows(self, index: int) -> tuple[list[int], list[int]]:
         """Return how many hottest rows may have a copy a device, and up to which row there may be a copy a node."""
@@ -332,4 +374,4 @@ class Contributions:
         self.needs = np.zeros((len(options), len(self.kinds)), dtype=np.bool_)
         """True where an option needs the calls of a kind, [options, kinds]."""
         self.needs[np.repeat(np.arange(len(options)), np.diff(ends, prepend=0)), groups.kind[group]] = True
-        self.table = np.array([option.table for option in options])
+        self.unit = np.array([option.unit for option in options])

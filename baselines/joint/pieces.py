@@ -46,6 +46,21 @@ class PieceCut(NamedTuple):
     alone: bool = True
     """False for a second range of rows that is pooled with the first before anything is sent."""
 
+    def segment(self, table: Table, ranks: Sequence[int], first_column: int = 0) -> Segment:
+        """Return the piece, in its columns from this one on, as a segment on the devices ``ranks``."""
+        if self.scope is Holders.RANK:
+            placement: OnRank | RowWise | GroupSharded | Replicated = OnRank(rank=ranks[0], tier=self.tier)
+        elif self.scope in (Holders.NODE, Holders.WORLD):
+            placement = RowWise(ranks=tuple(ranks), tier=self.tier)
+        elif self.scope is Holders.NODES:
+            placement = GroupSharded(tier=self.tier)
+        else:
+            placement = Replicated(ranks=tuple(ranks))
+        return Segment(
+            table=table.name, row_start=self.start, row_stop=self.stop, column_start=first_column,
+            column_stop=first_column + self.width, placement=placement,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CountedPieces:
@@ -112,21 +127,6 @@ class TablePiece:
         """The memory that it is in."""
         return self.cut.tier
 
-    def segment(self, table: Table, ranks: Sequence[int]) -> Segment:
-        """Return the piece as a segment on the devices ``ranks``."""
-        if self.scope is Holders.RANK:
-            placement: OnRank | RowWise | GroupSharded | Replicated = OnRank(rank=ranks[0], tier=self.tier)
-        elif self.scope in (Holders.NODE, Holders.WORLD):
-            placement = RowWise(ranks=tuple(ranks), tier=self.tier)
-        elif self.scope is Holders.NODES:
-            placement = GroupSharded(tier=self.tier)
-        else:
-            placement = Replicated(ranks=tuple(ranks))
-        return Segment(
-            table=table.name, row_start=self.cut.start, row_stop=self.cut.stop, column_start=self.columns[0],
-            column_stop=self.columns[1], placement=placement,
-        )  # fmt: skip
-
 
 Form = tuple[tuple[TablePiece, ...], ...]
 """Pieces of a table in groups that go to one place each: the tiers of a device's rows stay together."""
@@ -149,7 +149,7 @@ class Counter:
         self.lookups = np.array([profile.mean_pooling for profile in problem.profiles]) * problem.batch_size
 
     def count(self, cuts: Sequence[PieceCut], on_table: Callable[[], None] = lambda: None) -> CountedPieces:
-        """Return what the pieces add, counted all at once; raises ValueError where they do not come table by table.
+        """Return what the pieces add, counted all at once.
 
         ``on_table`` is called before each table, and may raise what ends it.
         """
@@ -212,14 +212,12 @@ class Counter:
         self, table: Ints, scope: Ints, start: Ints, stop: Ints, on_table: Callable[[], None]
     ) -> tuple[Floats, Floats]:
         """Return each piece's share of its table's lookups, and distinct rows that its askers want, [pieces] each."""
-        share, distinct = np.zeros(len(table)), np.zeros(len(table))
-        first = np.searchsorted(table, np.arange(len(self.problem.tables) + 1))
-        if np.any(np.diff(table) < 0):
-            raise ValueError("pieces are counted table by table")
+        share, distinct, order = np.zeros(len(table)), np.zeros(len(table)), np.argsort(table, kind="stable")
+        first = np.searchsorted(table[order], np.arange(len(self.problem.tables) + 1))
         for index, profile in enumerate(self.problem.profiles):
             on_table()
-            of = slice(first[index], first[index + 1])
-            if of.start == of.stop:
+            of = order[first[index] : first[index + 1]]
+            if not len(of):
                 continue
             ends = np.stack([start[of], stop[of]])
             share[of] = np.diff(profile.cdf(ends), axis=0)[0]
@@ -227,7 +225,7 @@ class Counter:
             for askers in np.unique(asker_counts):
                 alike = asker_counts == askers
                 below = profile.distinct_below(self.lookups[index] * askers / self.problem.world_size, ends[:, alike])
-                distinct[first[index] + np.flatnonzero(alike)] = below[1] - below[0]
+                distinct[of[alike]] = below[1] - below[0]
         return share, distinct
 
     def piece(self, counted: CountedPieces, at: int, first_column: int = 0) -> TablePiece:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints
-from shardbench.model.plan import Segment
 from shardbench.model.problem import Problem
 
 from .groups import PARCEL
 from .kernels import NUMBERS
 from .menu import WEIGHTS, Menu
 from .pieces import Holders
-from .ruler import DOUBLINGS, Ruler
+from .ruler import DOUBLINGS, PROMISING, Ruler
 from .state import PlanState
 
 RATED = 32
@@ -93,6 +92,9 @@ class Planner:
         self.state = PlanState(problem)
         self.ruler = Ruler(self.state)
         self.placed: dict[int, TablePlaces] = {}
+        """By unit of the menu."""
+        self._node_of: dict[int, int] = {}
+        """The node of each unit whose rows are all on the one of its group."""
         self._listed: dict[Holders, PlacedParts] = {}
 
     def construct(self, options: Ints) -> bool:
@@ -102,6 +104,8 @@ class Planner:
         lumps = largest / np.maximum(largest.sum(axis=0), 1e-12)
         # What all devices have comes first, as it needs room on each; then nodes' tables and the largest parts.
         lump = lumps.max(axis=1)
+        self._share_nodes(options)
+        lump[list(self._node_of)] += 1.0
         order = np.argsort(np.where(lump > 0.0, -lump, -np.inf), kind="stable").tolist()
         rest = parts.spread[options].sum(axis=0)
         while order:
@@ -116,6 +120,17 @@ class Planner:
         self.ruler.ahead = np.zeros_like(rest)
         self.ruler.refresh()
         return True
+
+    def _share_nodes(self, options: Ints) -> None:
+        """Give each group of units that are on one node a node: the one that has least work or memory so far."""
+        parts = self.menu.contributions
+        loads = np.stack([parts.kernels.sum(axis=1), parts.size], axis=1)[options]
+        loads, taken = loads / np.maximum(loads.sum(axis=0), 1e-12), np.zeros((self.state.nodes, 2))
+        groups = [(loads[group].sum(axis=0), group) for group in self.menu.in_nodes]
+        for load, group in sorted(groups, key=lambda pair: -float(pair[0].max())):
+            node = int((taken + load).max(axis=1).argmin())
+            taken[node] += load
+            self._node_of.update(dict.fromkeys(group, node))
 
     def _next(self, order: Sequence[int], options: Ints) -> list[int]:
         """Return the next tables whose parts are, together, on few of the devices: they do not meet."""
@@ -134,11 +149,14 @@ class Planner:
     def _put_together(self, tables: Sequence[int], options: Ints) -> bool:
         """Place tables where the norms grow least, each on devices that the others are not on; False without room."""
         rates, used = self._rates([int(options[table]) for table in tables]), np.zeros(self.state.world, dtype=np.bool_)
-        for table in tables:
+        for at, table in enumerate(tables):
             option = int(options[table])
             pick = self._pick(option, rates, used)
             if pick is None:
                 self.ruler.refresh()
+                # All promising places may be used by now. With more tables than devices one by one would take long.
+                if at and len(options) > self.state.world > APART * PROMISING:
+                    return self._put_together(tables[at:], options)
                 used[...] = True
                 if not self._put_best(table, [option]) and not self._put_best(table, self.menu.of(table)):
                     return False
@@ -196,7 +214,9 @@ class Planner:
         for scope in np.unique(groups.scope[every]).tolist():
             in_scope = every[groups.scope[every] == scope]
             for some in np.array_split(in_scope, -(-len(in_scope) * self.state.world // TOGETHER)):
-                rates, powers = self.ruler.rate(groups.parcels[some], Holders(scope))
+                # The promising places may all be in other nodes than a unit's.
+                everywhere = bool(self._node_of)
+                rates, powers = self.ruler.rate(groups.parcels[some], Holders(scope), everywhere=everywhere)
                 by_group.update({int(group): (rates[at], powers[:, at]) for at, group in enumerate(some)})
                 self.effort.nominal_s -= CALL_S + PLACE_S * self.state.world * len(some)
         return by_group
@@ -204,9 +224,14 @@ class Planner:
     def _pick(self, option: int, rates_of: Rates, used: Bools | None = None) -> tuple[TablePlaces, Floats] | None:
         """Return the best places of an option, and the powers that it adds, [4]; None where there is no room.
 
-        No part that one device or one node has is on a device that is ``used`` [devices].
+        No part that one device or one node has is on a device that is ``used`` [devices], or in another node than its
+        unit's.
         """
         groups, state, chosen = self.menu.groups, self.state, self.menu.options[option]
+        node = self._node_of.get(chosen.unit)
+        if node is not None:
+            elsewhere = np.arange(state.world) // state.local != node
+            used = elsewhere if used is None else used | elsewhere
         held_bytes = groups.parcels[list(chosen.groups), NUMBERS + 3 :]
         roomy = self.ruler.roomy(held_bytes.sum(axis=0))
         taken_bytes = None if roomy else np.zeros_like(state.held_bytes)
@@ -242,16 +267,6 @@ class Planner:
         self._listed.clear()
         if sign > 0:
             self.placed[table] = places
-
-    def segments(self) -> tuple[Segment, ...]:
-        """Return the segments of all tables that are placed."""
-        world = range(self.state.world)
-        return tuple(
-            piece.segment(self.problem.tables[table], world[self.state.ranks(piece, place)])
-            for table in sorted(self.placed)
-            for group, place in zip(self.menu.form(self.placed[table].option), self.placed[table].places)
-            for piece in group
-        )
 
     @property
     def step_ms(self) -> float:
@@ -314,6 +329,11 @@ class Planner:
                 # Where memory is short, those that look best may all be without room.
                 fits = self.ruler.fits(place, places, own_bytes[some], others_bytes, devices)
                 rough[some] = np.where(fits, rough[some], np.inf)
+            if self._node_of:
+                leaves = places * devices // self.state.local != rank // self.state.local
+                stays = np.isin(parts.tables, list(self._node_of))
+                others_stay = np.concatenate([stays[others], np.zeros(number - 1, dtype=np.bool_)])
+                rough[some] = np.where(leaves & (others_stay | stays[own[some], None]), np.inf, rough[some])
         self.effort.nominal_s -= CALL_S * (devices + 1) + ROUGH_S * rough.size * devices
         candidates = np.argpartition(rough, min(RATED, rough.size - 1), axis=None)[:RATED]
         candidates = np.sort(candidates[rough.ravel()[candidates] < 0.0])

@@ -31,13 +31,20 @@ def cheapest(cost: Floats, size: Floats, columns: Ints, room: float) -> Ints:
     smallest = least(cost + LARGEST_PRICE * size, columns)
     if size[smallest].sum() > room:
         return smallest
-    low, high = 0.0, FIRST_PRICE
-    while size[least(cost + high * size, columns)].sum() > room and high < LARGEST_PRICE:
-        low, high = high, high * RAISE
+    low, high, at_low = 0.0, FIRST_PRICE, chosen
+    while size[at_high := least(cost + high * size, columns)].sum() > room and high < LARGEST_PRICE:
+        low, high, at_low = high, high * RAISE, at_high
+    open_columns = columns
     for _ in range(BISECTIONS):
-        middle = (low + high) / 2.0
-        fits = size[least(cost + middle * size, columns)].sum() <= room
-        low, high = (low, middle) if fits else (middle, high)
+        # Between two prices at which a table has the same choice it has no other.
+        is_open, middle = at_low != at_high, (low + high) / 2.0
+        room -= size[at_low[~is_open]].sum()
+        open_columns, at_low, at_high = open_columns[:, is_open], at_low[is_open], at_high[is_open]
+        at_middle = _least(cost[open_columns] + middle * size[open_columns], open_columns)
+        if size[at_middle].sum() <= room:
+            high, at_high = middle, at_middle
+        else:
+            low, at_low = middle, at_middle
     return least(cost + high * size, columns)
 
 
@@ -46,16 +53,22 @@ def filled(chosen: Ints, cost: Floats, size: Floats, table: Ints, room: float) -
 
     No price of a byte brings a choice that lies above the line between two others.
     """
-    chosen = chosen.copy()
+    chosen, free_bytes = chosen.copy(), room - size[chosen].sum()
+    more_bytes, gains = size - size[chosen][table], cost[chosen][table] - cost
     while True:
-        free_bytes = room - size[chosen].sum()
-        gains = np.where(size - size[chosen][table] <= free_bytes, cost[chosen][table] - cost, 0.0)
-        best = int(gains.argmax())
-        if not gains[best] > 0.0:
+        best = int(np.where(more_bytes <= free_bytes, gains, 0.0).argmax())
+        if not (more_bytes[best] <= free_bytes and gains[best] > 0.0):
             return chosen
+        own = slice(*np.searchsorted(table, [table[best], table[best] + 1]))
+        free_bytes -= more_bytes[best]
+        more_bytes[own], gains[own] = size[own] - size[best], cost[best] - cost[own]
         chosen[table[best]] = best
 
 
 def least(cost: Floats, columns: Ints) -> Ints:
     """Return the first choice of least cost of each table, [tables]."""
-    return np.asarray(columns[cost[columns].argmin(axis=0), np.arange(columns.shape[1])])
+    return _least(cost[columns], columns)
+
+
+def _least(cost: Floats, columns: Ints) -> Ints:
+    return np.asarray(columns[cost.argmin(axis=0), np.arange(columns.shape[1])])

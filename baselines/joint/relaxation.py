@@ -64,13 +64,14 @@ class OptionRelaxation:
         """Bytes of HBM of all devices together."""
         self._state, self._plain, self._on_choice = PlanState(menu.problem), plain, on_choice
         self._launch_ms = 1e3 * menu.problem.machine.constants.backward_launch_s
-        self._columns = by_table(self.parts.table)
+        self._columns = by_table(self.parts.unit)
         # One array a phase or kind: contiguous.
         self._largest, self._needs = self.parts.largest.T.copy(), self.parts.needs.T.copy()
         self._links: Floats = np.ascontiguousarray(self.parts.links)
         self._alone_ms = self.parts.kernels.sum(axis=1) + self.parts.alike
         self._latencies: dict[bytes, tuple[float, float]] = {}
         self._last: tuple[Ints, Totals] | None = None
+        self._chosen: dict[tuple[bytes, float], Choice | None] = {}
 
     @property
     def hides(self) -> bool:
@@ -127,7 +128,13 @@ class OptionRelaxation:
 
     def choose(self, allowed: Bools, lump: float) -> Choice | None:
         """Return the options of least sum that need only ``allowed`` kinds; None where a table has no such option."""
-        self._on_choice()
+        key = allowed.tobytes(), lump
+        if key not in self._chosen:
+            self._on_choice()
+            self._chosen[key] = self._choose(allowed, lump)
+        return self._chosen[key]
+
+    def _choose(self, allowed: Bools, lump: float) -> Choice | None:
         usable: Bools = ~np.logical_or.reduce(self._needs[~allowed], axis=0)
         if not usable[self._columns].any(axis=0).all():
             return None
@@ -194,7 +201,7 @@ class OptionRelaxation:
             # A table with no option small enough has the one whose largest part is smallest.
             none: Bools = np.asarray(~small[self._columns].any(axis=0))
             if none.any():
-                small |= usable & none[self.parts.table] & self._smallest(usable)
+                small |= usable & none[self.parts.unit] & self._smallest(usable)
             before, options = options, self._cheapest(small, cost)
             if (before == options).all():
                 break
@@ -216,7 +223,7 @@ class OptionRelaxation:
         """Return True for each table's options whose largest parts are smallest, [options]."""
         size = np.where(usable, self.parts.largest @ WEIGHTS, np.inf)
         smallest = size[least(size, self._columns)]
-        return np.asarray(size <= smallest[self.parts.table] * (1.0 + 1e-9))
+        return np.asarray(size <= smallest[self.parts.unit] * (1.0 + 1e-9))
 
     def _cheapest(self, usable: Bools, cost: Floats) -> Ints:
         """Return each table's usable option of least cost such that all of them fit the room, [tables]."""

@@ -5,6 +5,7 @@ their own: those that judge a plan (``shardbench.cost.uncertainty``) are others.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -71,27 +72,35 @@ class SeenPlan:
         return self.state.times().step_ms
 
     def broken(self, limits: Limits, problem: Problem) -> int:
-        """Return the number of tables that are in a form that limits do not allow."""
-        menu = self.menu
-        options = [(problem.tables[at], menu.options[placed.option]) for at, placed in self.placed.items()]
-        return sum(
-            not limits.allow_cuts(table, menu.cuts_of(option), option.shards)
-            for table, option in options
-            if limits.name(table)
-        )
+        """Return how many tables are in a form that limits do not allow, and how many groups are not together."""
+        menu, tables, places, broken = self.menu, problem.tables, defaultdict[str, list[slice]](list), 0
+        for unit, placed in self.placed.items():
+            option = menu.options[placed.option]
+            for table in (tables[at] for at in menu.units[unit]):
+                if limits.name(table):
+                    cuts = [cut for cut in menu.cuts_of(option) if tables[cut.table] is table]
+                    broken += not limits.allow(table, cuts, option.shards)
+        if limits.devices or limits.nodes:
+            for piece, ranks in self._pieces():
+                places[tables[piece.cut.table].name].append(ranks)
+        for groups, devices in ((limits.devices, 1), (limits.nodes, self.state.local)):
+            for group in groups:
+                at = [ranks for name in group for ranks in places[name]]
+                broken += max(r.stop - 1 for r in at) // devices > min(r.start for r in at) // devices
+        return broken
 
-    def _pieces(self) -> Iterator[tuple[int, TablePiece, slice]]:
-        """Yield the pieces table by table: the table's number, the piece and its devices."""
-        for table in sorted(self.placed):
-            placed = self.placed[table]
+    def _pieces(self) -> Iterator[tuple[TablePiece, slice]]:
+        """Yield the pieces unit by unit, and their devices."""
+        for unit in sorted(self.placed):
+            placed = self.placed[unit]
             for group, place in zip(self.menu.form(placed.option), placed.places, strict=True):
-                yield from ((table, piece, self.state.ranks(piece, place)) for piece in group)
+                yield from ((piece, self.state.ranks(piece, place)) for piece in group)
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The segments of all tables."""
         tables, world = self.state.problem.tables, range(self.state.world)
-        return tuple(piece.segment(tables[table], world[ranks]) for table, piece, ranks in self._pieces())
+        return tuple(p.cut.segment(tables[p.cut.table], world[at], p.columns[0]) for p, at in self._pieces())
 
     @cached_property
     def size(self) -> tuple[float, int]:
@@ -102,8 +111,8 @@ class SeenPlan:
     @cached_property
     def _load(self) -> Load:
         load, world = Load.zeros(self.state.world), self.state.world
-        loads = np.array([piece.load for _, piece, _ in self._pieces()])
-        first, after = np.array([(ranks.start, ranks.stop) for *_, ranks in self._pieces()]).T
+        loads = np.array([piece.load for piece, _ in self._pieces()])
+        first, after = np.array([(ranks.start, ranks.stop) for _, ranks in self._pieces()]).T
         # Pieces of one device, of a node and of the world: each kind is added up by itself.
         for devices in np.unique(after - first):
             alike, each = after - first == devices, np.zeros((world // devices, loads.shape[1]))
@@ -113,7 +122,7 @@ class SeenPlan:
 
     @cached_property
     def _sources(self) -> Sources:
-        return Sources(*sum((piece.sent for _, piece, _ in self._pieces()), start=np.zeros(len(Sources._fields))))
+        return Sources(*sum((piece.sent for piece, _ in self._pieces()), start=np.zeros(len(Sources._fields))))
 
     def under(self, machine: PlanState) -> PlanState:
         """Return the plan's sums under the problem, and so the machine, of another state, which has nothing placed."""

@@ -118,12 +118,12 @@ class Ruler:
         paid: Floats = np.maximum((np.array(steps) - self.base) / little, 0.0)
         return paid
 
-    def rate(self, parcels: Floats, scope: Holders) -> tuple[Floats, Floats]:
+    def rate(self, parcels: Floats, scope: Holders, *, everywhere: bool = False) -> tuple[Floats, Floats]:
         """Return how much groups of a scope make the norms grow, [groups, places], and the powers, [4, groups, places].
 
         ``parcels`` are [groups, PARCEL]. The norms grow infinitely where there is no room, and where they grow by
-        more than in ``PROMISING`` places to first order. Norms of powers are concave: several groups add ``grown``
-        of the sum of their powers, not the sum of their norms.
+        more than in ``PROMISING`` places to first order, unless all are rated ``everywhere``. Norms of powers are
+        concave: several groups add ``grown`` of the sum of their powers, not the sum of their norms.
         """
         state = self.state
         received, returned, columns = parcels[:, NUMBERS : NUMBERS + 3].T[:, :, None]
@@ -139,7 +139,7 @@ class Ruler:
         elif scope is not Holders.RANK:
             powers = powers.sum(axis=2, keepdims=True)
         full = self._full(parcels[:, NUMBERS + 3 :], scope)
-        if powers.shape[2] <= PROMISING:
+        if everywhere or powers.shape[2] <= PROMISING:
             rates = self.grown(powers)
         else:
             rough = np.where(full, np.inf, np.tensordot(self.steep, powers, axes=1))

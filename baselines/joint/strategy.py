@@ -1,17 +1,17 @@
 """The planner as a strategy, and its variants."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import copy
 from functools import partial
 from typing import ClassVar
 
-from shardbench.model.plan import Plan, Tier
+from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Improvement, Move, Role, Strategy
+from shardbench.model.strategy import Budget, Improvement, Move, Role, Strategy, TableLimits
 
 from .course import Course
-from .limits import ANY_FORM, Limits
+from .limits import Limits
 from .robust import Rating
 
 
@@ -25,13 +25,13 @@ class Joint(Strategy):
     """True where packings are improved by exchanges."""
     rating: ClassVar[Rating] = Rating.MEAN
     """What the plan is chosen by among those that the searches saw."""
-    limits: Limits = ANY_FORM
-    """The forms that tables may have."""
+    limits: TableLimits = TableLimits()
+    """The forms and the places that tables may have."""
 
-    def under(self, types: Mapping[str, frozenset[str]], tiers: Mapping[str, frozenset[Tier]]) -> "Joint":
-        """Return the same planner with these types and kinds of memory alone on the tables' menu."""
+    def under(self, limits: TableLimits) -> "Joint":
+        """Return the same planner with the forms and the places alone on the menu that limits leave."""
         limited = copy(self)
-        limited.limits = Limits(types, tiers)
+        limited.limits = limits
         return limited
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
@@ -62,9 +62,8 @@ class Joint(Strategy):
             yield Improvement(step_ms=found.step_ms, make_plan=partial(course.finished, found))
 
     def _course(self, problem: Problem, budget: Budget) -> Course:
-        return Course(
-            problem, self.moves, self.limits, budget.plan_s, exchanges=self.exchanges, rating=self.rating
-        )  # fmt: skip
+        limits = Limits.of(self.limits, problem)
+        return Course(problem, self.moves, limits, budget.plan_s, exchanges=self.exchanges, rating=self.rating)
 
 
 class Variant(Joint):

@@ -8,7 +8,7 @@ of their own. A plan that came late is kept.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,9 +20,9 @@ from shardbench.base.deadline import interrupts, within
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.serialise import content_hash
 from shardbench.model.constraints import Constraints
-from shardbench.model.plan import Plan, Tier
+from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Improvement, Move, Strategy
+from shardbench.model.strategy import Budget, Improvement, Move, Strategy, TableLimits
 from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.apart import STARTS_S, Apart
 from shardbench.trials.evaluate import Answer, Planner, evaluate
@@ -122,9 +122,9 @@ class Anytime(StandIn):
         """Let the strategy learn."""
         self.inner.fit(problems, budget, seed)
 
-    def under(self, types: Mapping[str, frozenset[str]], tiers: Mapping[str, frozenset[Tier]]) -> Strategy:
-        """Return the strategy with these types and kinds of memory, and the same time."""
-        inner = self.inner.under(types, tiers)
+    def under(self, limits: TableLimits) -> Strategy:
+        """Return the strategy within these limits, with the same time."""
+        inner = self.inner.under(limits)
         return self if inner is self.inner else Anytime(inner, self._clock, self._before_s, self._on_step)
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:

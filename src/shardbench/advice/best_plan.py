@@ -140,8 +140,12 @@ class PlanSearch:
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
-        """Return the distinct plans, the shortest predicted step first."""
-        return _candidates(self.answers)
+        """Return one candidate a distinct plan, the shortest step first, named by the first strategy that has it."""
+        by_hash: dict[str, Candidate] = {}
+        for name, answer in self.answers.items():
+            candidate = Candidate(name=name, plan=answer.plan, step_ms=answer.judged.step_ms)
+            by_hash.setdefault(contents_hash(answer.plan), candidate)
+        return tuple(sorted(by_hash.values(), key=lambda candidate: candidate.step_ms))
 
 
 def default_strategies() -> list[Strategy]:
@@ -248,15 +252,6 @@ def best_plan(
     return replace(
         search, best=best, tried=tuple(attempts), yours=comparison, took_s=took_s, interrupted=later.interrupted
     )
-
-
-def _candidates(answers: Mapping[str, Answer[Simulation]]) -> tuple[Candidate, ...]:
-    """Return one candidate a distinct plan, whatever is noted of it: of strategies with the same plan the first."""
-    by_hash: dict[str, Candidate] = {}
-    for name, answer in answers.items():
-        candidate = Candidate(name=name, plan=answer.plan, step_ms=answer.judged.step_ms)
-        by_hash.setdefault(contents_hash(answer.plan), candidate)
-    return tuple(sorted(by_hash.values(), key=lambda candidate: candidate.step_ms))
 
 
 def contents_hash(plan: Plan) -> str:

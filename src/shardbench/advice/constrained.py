@@ -2,7 +2,7 @@
 
 Most strategies know nothing of constraints (their problem has the memory that is left). What they place
 against them is few tables as a rule: each is put where least is looked up, dearest table first. A strategy that plans
-``under`` constraints keeps to the types and the memories that each table may have.
+``under`` constraints keeps all of them by itself where it can.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from shardbench.model.constraints import (
 )
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, ShardingGroups, Tier, whole_table
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.strategy import Budget, Move, Strategy, TableLimits
 from shardbench.model.table import Table
 from shardbench.model.validate import COLUMN_MULTIPLE, memory_bytes
 from shardbench.records.trial import Failure, Outcome
@@ -50,7 +50,8 @@ class Constrained(StandIn):
     def __init__(self, inner: Strategy, constraints: Constraints) -> None:
         types = {name: frozenset(types_of(one)) for name, one in constraints.sharding_types.items()}
         tiers = {name: frozenset(one) for name, one in constraints.tiers.items()}
-        self.inner, self.constraints = inner.under(types, tiers), constraints
+        self.inner = inner.under(TableLimits(types, tiers, constraints.same_device, constraints.same_node))
+        self.constraints = constraints
         self._keeps_types = self.inner is not inner
         self.name = inner.name
         self.moves = inner.moves | TABLE_MOVES | _tier_moves(constraints)

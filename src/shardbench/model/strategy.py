@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import field
 from enum import StrEnum
 from typing import ClassVar
 
@@ -73,6 +74,20 @@ class Improvement:
     make_plan: Callable[[], Plan]
 
 
+@plain_dataclass(frozen=True)
+class TableLimits:
+    """What constraints say of tables, by name: nothing of one that is not named."""
+
+    types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The sharding types that a table may have."""
+    tiers: Mapping[str, frozenset[Tier]] = field(default_factory=dict)
+    """The kinds of memory that its rows may be in."""
+    devices: tuple[tuple[str, ...], ...] = ()
+    """Groups of tables that are whole on one device."""
+    nodes: tuple[tuple[str, ...], ...] = ()
+    """Groups of tables of which every row is on one node."""
+
+
 class Strategy(ABC):
     """Makes plans. A subclass states ``name``, ``sees`` and ``moves`` and implements ``plan``.
 
@@ -116,9 +131,6 @@ class Strategy(ABC):
         plan = self.plan(problem, budget, seed)
         yield Improvement(step_ms=math.nan, make_plan=lambda: plan)
 
-    def under(self, types: Mapping[str, frozenset[str]], tiers: Mapping[str, frozenset[Tier]]) -> "Strategy":
-        """Return a strategy that gives tables, by name, only these sharding types and kinds of memory.
-
-        Itself by default: others mend what it plans.
-        """
+    def under(self, limits: TableLimits) -> "Strategy":
+        """Return a strategy that plans within limits; itself by default: others mend what it plans."""
         return self
