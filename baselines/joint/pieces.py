@@ -154,17 +154,17 @@ class Counter:
         ``on_table`` is called before each table, and may raise what ends it.
         """
         problem = self.problem
-        table, scope, start, stop, width = np.array(
-            [(cut.table, cut.scope, cut.start, cut.stop, cut.width) for cut in cuts], dtype=np.int64
-        ).T
-        alone, uvm = np.array([(cut.alone, cut.tier is Tier.UVM) for cut in cuts]).T
+        *columns, tiers, alone_cuts = zip(*cuts)
+        table, scope, start, stop, width = (np.array(column, dtype=np.int64) for column in columns)
+        alone, uvm = np.array(alone_cuts), np.array([tier is Tier.UVM for tier in tiers])
         ways, askers, world = self.ways[scope], self.askers[scope], problem.world_size
         share, distinct = self._shares(table, scope, start, stop, on_table)
         device_lookups = self.lookups[table] * share * askers / world / ways
         samples = problem.batch_size // world * askers
         unpooled, features = self.unpooled[table], self.features[table]
         bags = np.where(unpooled, device_lookups, samples * features)
-        state = np.array([problem.optimizer.state_bytes(int(columns)) for columns in width])
+        widths, of_width = np.unique(width, return_inverse=True)
+        state = np.array([problem.optimizer.state_bytes(one) for one in widths.tolist()])[of_width]
         load = Load.zeros(len(cuts))
         for kind in np.unique(np.stack([unpooled, uvm, state], axis=1), axis=0):
             at = np.flatnonzero((unpooled == kind[0]) & (uvm == kind[1]) & (state == kind[2]))
@@ -219,10 +219,10 @@ class Counter:
             of = order[first[index] : first[index + 1]]
             if not len(of):
                 continue
-            ends = np.stack([start[of], stop[of]])
-            share[of] = np.diff(profile.cdf(ends), axis=0)[0]
-            asker_counts = self.askers[scope[of]]
-            for askers in np.unique(asker_counts):
+            ends, asker_counts = np.array([start[of], stop[of]]), self.askers[scope[of]]
+            shares = profile.cdf(ends)
+            share[of] = shares[1] - shares[0]
+            for askers in set(asker_counts.tolist()):
                 alike = asker_counts == askers
                 below = profile.distinct_below(self.lookups[index] * askers / self.problem.world_size, ends[:, alike])
                 distinct[of[alike]] = below[1] - below[0]

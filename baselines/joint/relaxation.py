@@ -95,13 +95,14 @@ class OptionRelaxation:
         ]
         if not choices:
             return None
+        # Milliseconds may be negative: what hides the dense model's all-reduce is taken off.
         best, allowed = min(choices, key=lambda pair: pair[0].ms)
         better = True
         while better:
             better = False
             for other in self._neighbours(allowed):
                 choice = self.choose(other, lump)
-                if choice is not None and choice.ms < best.ms * (1.0 - 1e-9):
+                if choice is not None and choice.ms < best.ms - 1e-9 * abs(best.ms):
                     best, allowed, better = choice, other, True
                     break
         return best
@@ -128,9 +129,9 @@ class OptionRelaxation:
 
     def choose(self, allowed: Bools, lump: float) -> Choice | None:
         """Return the options of least sum that need only ``allowed`` kinds; None where a table has no such option."""
+        self._on_choice()
         key = allowed.tobytes(), lump
         if key not in self._chosen:
-            self._on_choice()
             self._chosen[key] = self._choose(allowed, lump)
         return self._chosen[key]
 
