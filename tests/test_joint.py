@@ -15,7 +15,9 @@ from problems import RandomWorkload, machine, without_placing
 from shardbench.advice.asking import HandedPlan
 from shardbench.advice.constrained import Constrained
 from shardbench.base.errors import Infeasible
+from shardbench.baselines.joint import planner as planning
 from shardbench.baselines.joint import relaxation
+from shardbench.baselines.joint import ruler as ruling
 from shardbench.baselines.joint.limits import type_of
 from shardbench.baselines.joint.memory import hot_rows
 from shardbench.baselines.joint.menu import BRIEF_MENU, EXCHANGES, LEAN_MENU, Menu
@@ -33,7 +35,7 @@ from shardbench.baselines.joint.robust import (
     pooled,
     ranked,
 )
-from shardbench.baselines.joint.ruler import Ruler
+from shardbench.baselines.joint.ruler import PROMISING, Ruler
 from shardbench.baselines.joint.state import PlanState
 from shardbench.baselines.joint.strategy import Joint
 from shardbench.cost.collectives import CollectiveName, collective_s
@@ -300,6 +302,26 @@ def test_the_rating_of_column_ranges_is_what_placing_them_changes(scope: Holders
         after = float(fresh._norm(fresh.powers.sum(axis=1))) + fresh.shared_ms() + planner.state.latencies_ms()
         assert after - before == pytest.approx(rated, abs=1e-9)
         planner._put(0, placed, -1)
+
+
+def test_where_all_promising_places_are_used_the_other_tables_are_rated_together_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two of four devices are promising, and four tables are placed at a time: none is left to be rated by itself."""
+    problem = RandomWorkload([(1000 + 300 * i, 16) for i in range(12)], 240, seed=2).problem(machine(1, 4))
+    menu = Menu(problem, [None] * 12, MOVES)
+    whole, steps = np.array([menu.of(index)[0] for index in range(12)]), list[float]()
+    for apart, promising in ((planning.APART, PROMISING), (1, 2)):
+        monkeypatch.setattr(planning, "APART", apart)
+        for module in (planning, ruling):
+            monkeypatch.setattr(module, "PROMISING", promising)
+        planner = Planner(problem, menu, WorkLeft(nominal_s=3.0, deadline=float("inf")))
+        if steps:
+            monkeypatch.setattr(planner, "_put_best", None)
+        assert planner.construct(whole)
+        assert len(planner.placed) == 12
+        steps.append(planner.step_ms)
+    assert steps[1] <= 1.1 * steps[0]
 
 
 def test_parts_of_a_table_that_meet_on_a_device_need_room_together() -> None:
