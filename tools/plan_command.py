@@ -98,7 +98,7 @@ def table_list(tables: int, folder: Path, size: float | None = None) -> Path:
 
 
 def ask(tables: Path, machine: str, *options: str) -> Asked:
-    """Run the command."""
+    """Run the command about a list of tables on a machine."""
     start_s, command = time.perf_counter(), ["shardbench", "plan", str(tables), machine, "--json", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
