@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
@@ -311,7 +311,7 @@ def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Run the command line."""
     what, out = arguments[0], Path(arguments[1])
-    made = {"session": session, "grid": partial(grid, out)}
+    made: dict[str, Callable[[], str]] = {"session": session, "grid": partial(grid, out)}
     text = made[what]() if what in made else as_csv({"speed": speed, "loaded": under_load}[what]())
     write_atomically(out, text)
     print(text, end="")

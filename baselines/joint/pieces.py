@@ -155,7 +155,7 @@ class Counter:
         """
         problem = self.problem
         *columns, tiers, alone_cuts = zip(*cuts)
-        table, scope, start, stop, width = (np.array(column, dtype=np.int64) for column in columns)
+        table, scope, start, stop, width = np.array(columns, dtype=np.int64)
         alone, uvm = np.array(alone_cuts), np.array([tier is Tier.UVM for tier in tiers])
         ways, askers, world = self.ways[scope], self.askers[scope], problem.world_size
         share, distinct = self._shares(table, scope, start, stop, on_table)
