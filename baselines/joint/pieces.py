@@ -211,7 +211,10 @@ class Counter:
     def _shares(
         self, table: Ints, scope: Ints, start: Ints, stop: Ints, on_table: Callable[[], None]
     ) -> tuple[Floats, Floats]:
-        """Return each piece's share of its table's lookups, and distinct rows that its askers want, [pieces] each."""
+        """Return each piece's share of its table's lookups, and distinct rows that its askers want, [pieces] each.
+
+        Ranks that make ids distinct ask for less than a share of 1 in all.
+        """
         share, distinct, order = np.zeros(len(table)), np.zeros(len(table)), np.argsort(table, kind="stable")
         first = np.searchsorted(table[order], np.arange(len(self.problem.tables) + 1))
         for index, profile in enumerate(self.problem.profiles):
@@ -220,7 +223,11 @@ class Counter:
             if not len(of):
                 continue
             ends, asker_counts = np.array([start[of], stop[of]]), self.askers[scope[of]]
-            shares = profile.cdf(ends)
+            of_rank = self.lookups[index] / self.problem.world_size
+            if self.problem.tables[index].distinct and of_rank:
+                shares = profile.distinct_below(of_rank, ends) / of_rank
+            else:
+                shares = profile.cdf(ends)
             share[of] = shares[1] - shares[0]
             for askers in set(asker_counts.tolist()):
                 alike = asker_counts == askers
