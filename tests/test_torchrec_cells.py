@@ -24,6 +24,7 @@ CHOSEN = (
     "modules: unpooled: remapped",
     "modules: managed collision, pooled: alone",
     "modules: feature processors: exported",
+    "modules: variable batches (VBE), unpooled, evaluated: remapped",
     "optimizers: row-wise Adagrad, fused: exported",
     "training: TrainPipelineSparseDist: remapped",
     "constraints: compute_kernels fused_uvm_caching: alone",

@@ -1,7 +1,7 @@
 """Run the cells with the TorchRec that is installed: ``python -m torchrec_cells TABLE [--only TEXT] [--missing]``.
 
 ``--only`` runs the cells whose name has the text, ``--missing`` those that TABLE does not have of this release. TABLE
-keeps the rows of other releases and of cells that were not run. It is written only where no cell is wrong.
+keeps the rows of other releases and of cells that were not run, and has none of a cell that is wrong.
 """
 
 import argparse
@@ -59,7 +59,8 @@ def merged(old: list[dict[str, str]], new: list[dict[str, str]]) -> list[dict[st
     run = {(cell(row), row["torchrec"]) for row in new}
     kept = [row for row in old if (cell(row), row["torchrec"]) not in run and cell(row) in CASES]
     key = {name: number for number, name in enumerate(CASES)}
-    return sorted([*kept, *new], key=lambda row: (key[cell(row)], [int(part) for part in row["torchrec"].split(".")]))
+    right = [row for row in new if row["outcome"] in OUTCOMES]
+    return sorted([*kept, *right], key=lambda row: (key[cell(row)], [int(part) for part in row["torchrec"].split(".")]))
 
 
 def cell(row: Mapping[str, str]) -> str:
@@ -79,8 +80,7 @@ def main() -> int:
     seen = run_cases(names, lambda name, one: print(_line(name, one), flush=True))
     wrong = [one for one in seen.values() if one.outcome not in OUTCOMES]
     print(f"{len(seen)} cells with TorchRec {release()}, {len(wrong)} of them wrong")
-    if not wrong:
-        write_atomically(given.table, _text(merged(read(given.table), rows(seen))), encoding="utf-8")
+    write_atomically(given.table, _text(merged(read(given.table), rows(seen))), encoding="utf-8")
     return 1 if wrong else 0
 
 

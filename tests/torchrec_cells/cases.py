@@ -53,7 +53,6 @@ from torchrec_cells.training import (
     carry_over,
     compare_step,
     compare_tables,
-    cut_rows,
     evaluated,
     go_on,
     is_table,
@@ -134,11 +133,15 @@ NO_ROWS = {
 ROWS_ALONE = {f"t{i}": ParameterConstraints(sharding_types=["row_wise"]) for i in range(4)}
 
 
-WHOLE = {f"t{i}": ParameterConstraints(sharding_types=["table_wise"]) for i in range(4)}
+UNCUT = {
+    f"t{i}": ParameterConstraints(sharding_types=[kind]) for i, kind in enumerate(("table_wise", "column_wise") * 2)
+}
 
 
-def _uncopied(config: Any, number: int) -> list[Any]:
-    return cut_rows(config, number, pooled=False)
+def _in_ranges(config: Any, number: int, *, ranks: tuple[int, int] = BOTH) -> list[Any]:
+    """Cut a table's rows in two."""
+    ranges = ((0, 9), (9, config.num_embeddings))
+    return [segment(config, OnRank(rank=rank), rows=rows) for rank, rows in zip(ranks, ranges)]
 
 
 def _with_repeats(model: torch.nn.Module, optimizer: Any, batches: Iterator[Any]) -> Iterator[Any]:
@@ -221,11 +224,14 @@ MODULES = {
         for said, collection in (("embedding tower", False), ("collection of towers", True))
     },
     "variable batches (VBE), pooled": Setup(
-        given=models.condensed, constraints=SHARDED, placements=_by_columns, cut=_uncopied
+        given=models.condensed, constraints=UNCUT, placements=_by_columns, cut=_in_ranges
     ),
     "variable batches (VBE), mean pooling": Setup(
-        build=partial(models.bags, **MEAN), constraints=WHOLE, placements=_by_columns, cut=_dealt,
+        build=partial(models.bags, **MEAN), constraints=UNCUT, placements=_by_columns, cut=_in_ranges,
         given=models.condensed,
+    ),
+    "variable batches (VBE), a table by rows": Setup(
+        given=models.condensed, constraints=SHARDED, placements=_by_rows, cut=_dealt
     ),
     "variable batches (VBE), a table copied": Setup(given=models.condensed),
     "variable batches (VBE), unpooled": Setup(build=models.sequences, given=models.condensed, loop=_with_repeats),
@@ -417,6 +423,7 @@ NOT_ON_CPU = {
         f"{said}, sharded as one": "DistributedDataParallel device_ids"
         for said in ("embedding tower", "collection of towers")
     },
+    "variable batches (VBE), a table by rows": "ProcessGroupGloo::allgather: invalid tensor size",
     "variable batches (VBE), a table copied": "Tensors must have same number of dimensions",
     "variable batches (VBE), unpooled": "has no gradient on CPUs",
     "bf16 weights": "not implemented for 'BFloat16'",
@@ -550,11 +557,6 @@ def _on_rank_0(config: Any, number: int) -> list[Any]:
     return [segment(config, OnRank(rank=0))]
 
 
-def _cut_on_rank_0(config: Any, number: int) -> list[Any]:
-    ranges = ((0, 9), (9, config.num_embeddings))
-    return [segment(config, OnRank(rank=0), rows=rows) for rows in ranges]
-
-
 def _in_groups(way: str) -> None:
     """Shard the model in groups of one rank by TorchRec's 2D parallelism."""
     setup = Setup(constraints={}, topology={"world_size": 1, "local_world_size": 1})
@@ -562,7 +564,7 @@ def _in_groups(way: str) -> None:
     if way in INSIDE:
         plan, _ = INSIDE[way](model, setup)
     else:
-        plan, _ = WAYS[way](model, replace(setup, placements=_on_rank_0, cut=_cut_on_rank_0))
+        plan, _ = WAYS[way](model, replace(setup, placements=_on_rank_0, cut=partial(_in_ranges, ranks=(0, 0))))
     DMPCollection(
         model, device=CPU, plan=plan, world_size=2, sharding_group_size=1, global_pg=dist.group.WORLD,
         sharders=setup.sharders(),

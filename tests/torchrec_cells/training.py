@@ -158,7 +158,7 @@ def by_export(model: Model, setup: Setup) -> tuple[ShardingPlan, Exported | None
 
 def by_remap(model: Model, setup: Setup) -> tuple[ShardingPlan, Exported | None]:
     """Export a plan that cuts and deals rows, with a remap in front of each collection."""
-    plan, exported = _exported(model, setup.cut, cut_rows, in_blocks=False)
+    plan, exported = _exported(model, setup.cut, _cut, in_blocks=False)
     if not exported.remapped:
         raise Wrong("the plan needs no remap")
     return plan, exported
@@ -239,11 +239,8 @@ def _whole(config: Any, number: int, pooled: bool) -> list[Segment]:
     return ways[number % (4 if pooled else 3)]
 
 
-def cut_rows(config: Any, number: int, pooled: bool) -> list[Segment]:
-    """Place a table by one of the ways that need a remap, in turn; the last one needs none and stands beside them.
-
-    Bags (``pooled``) are also cut by columns, and copied.
-    """
+def _cut(config: Any, number: int, pooled: bool) -> list[Segment]:
+    """Place a table by one of the ways that need a remap, in turn; the last one needs none and stands beside them."""
     rows, half = config.num_embeddings, config.embedding_dim // 2
     hot: Placement = Replicated(ranks=BOTH) if pooled else OnRank(rank=1)
     columns = [
