@@ -48,7 +48,9 @@ def rows(seen: Mapping[str, Seen]) -> list[dict[str, str]]:
 
 def gist(why: str) -> str:
     """Return the beginning of what an error says: whole clauses, without addresses and what differs between runs."""
-    text = re.sub(r"\s+", " ", why).strip()
+    text = re.sub(r" \((expected|Could this error) .*", "", re.sub(r"\s+", " ", why).strip())
+    if "has no attribute" in text:
+        text = text.replace("'", "")  # the document leaves out what is quoted
     if len(text) <= LONGEST:
         return text
     return text[:LONGEST].rsplit(" ", 1)[0] + " ..."

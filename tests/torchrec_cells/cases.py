@@ -1,5 +1,6 @@
 """All cells of the support table: a row of the table, a way in which a plan comes to TorchRec, and what is run."""
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +15,6 @@ import torch.distributed as dist
 from torchrec import EmbeddingBagCollection
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
-from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DMPCollection
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
@@ -97,10 +96,6 @@ def _rows(part: str, rows: Mapping[str, Setup]) -> Iterator[Case]:
             yield Case(part, row, way, run, NOT_ON_CPU.get(row, ""), REFUSED.get(row, ""))
 
 
-def _sharders_of_managed() -> list[Any]:
-    return [ManagedCollisionEmbeddingBagCollectionSharder(), ManagedCollisionEmbeddingCollectionSharder()]
-
-
 def _with(*sharders: tuple[str, str]) -> Callable[[], list[Any]]:
     """Return what makes TorchRec's own sharders and some of its distributed modules."""
     return lambda: [*(of_release(f"distributed.{path}", name)() for path, name in sharders), *get_default_sharders()]
@@ -131,8 +126,6 @@ NO_ROWS = {
     for i, kind in enumerate(("table_wise", "data_parallel", "column_wise", "table_wise"))
 }
 ROWS_ALONE = {f"t{i}": ParameterConstraints(sharding_types=["row_wise"]) for i in range(4)}
-
-
 UNCUT = {
     f"t{i}": ParameterConstraints(sharding_types=[kind]) for i, kind in enumerate(("table_wise", "column_wise") * 2)
 }
@@ -159,6 +152,11 @@ def _dealt(config: Any, number: int) -> list[Any]:
     return [segment(config, RowWise(ranks=BOTH))]
 
 
+def _managed(**how: Any) -> Setup:
+    build = partial(models.managed, **how)
+    return Setup(build=build, managed=True, constraints={}, placements=_dealt, cut=_dealt)
+
+
 MODULES = {
     "pooled": Setup(),
     "unpooled": Setup(build=models.sequences),
@@ -176,28 +174,12 @@ MODULES = {
     "feature processors in a collection": Setup(
         build=partial(models.processed, collection=True), longest={f"f{i}": 5 for i in range(4)}
     ),
-    "managed collision, pooled": Setup(
-        build=models.managed, managed=True, sharders=_sharders_of_managed, constraints={},
-        placements=_dealt, cut=_dealt,
-    ),
-    "managed collision, unpooled": Setup(
-        build=partial(models.managed, pooled=False), managed=True,
-        sharders=_sharders_of_managed, constraints={}, placements=_dealt, cut=_dealt,
-    ),
-    **{
-        f"managed collision, pooled, {said}": Setup(
-            build=partial(models.managed, collisions=partial(models.slots, buckets=buckets)), managed=True,
-            sharders=_sharders_of_managed, constraints={}, placements=_dealt, cut=_dealt,
-        )
-        for said, buckets in (("default buckets", 1), ("more buckets than ranks", 2 * WORLD))
-    },
-    **{
-        f"HashZch, {said}": Setup(
-            build=partial(models.managed, pooled=said == "pooled", collisions=models.hashed), managed=True,
-            sharders=_sharders_of_managed, constraints={}, placements=_dealt, cut=_dealt,
-        )
-        for said in ("pooled", "unpooled")
-    },
+    "managed collision, pooled": _managed(),
+    "managed collision, unpooled": _managed(pooled=False),
+    "managed collision, pooled, default buckets": _managed(collisions=partial(models.slots, buckets=1)),
+    "managed collision, pooled, more buckets than ranks": _managed(collisions=partial(models.slots, buckets=2 * WORLD)),
+    "HashZch, pooled": _managed(collisions=models.hashed),
+    "HashZch, unpooled": _managed(pooled=False, collisions=models.hashed),
     **{
         f"in-training pruning (ITEP), {said}": Setup(
             build=partial(models.pruned, pooled=said == "pooled"), constraints={}, placements=_by_columns,
@@ -291,7 +273,8 @@ OPTIMIZERS = {
 def _pipelined(
     kind: Callable[..., Any], model: torch.nn.Module, optimizer: Any, batches: Iterator[Any]
 ) -> Iterator[Any]:
-    ahead = {} if kind is TrainPipelineBase else {"pipeline_postproc": True}
+    # Some have no stages before the sharded modules, as the evaluating one of 1.6.1.
+    ahead = {"pipeline_postproc": True} if "pipeline_postproc" in inspect.signature(kind).parameters else {}
     pipeline = kind(model, optimizer, CPU, **ahead)
     while True:
         try:

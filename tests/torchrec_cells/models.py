@@ -43,16 +43,16 @@ Modules = dict[str, torch.nn.Module]
 Build = Callable[[torch.device], Modules]
 
 
-class Lacking(Exception):
+class MissingError(Exception):
     """Says what the installed release of TorchRec does not have."""
 
 
 def of_release(module: str, name: str) -> Any:
-    """Return a name of a module of TorchRec; raises Lacking where the installed release has none."""
+    """Return a name of a module of TorchRec; raises MissingError where the installed release has none."""
     try:
         return getattr(import_module(f"torchrec.{module}"), name)
     except (ImportError, AttributeError) as error:
-        raise Lacking(f"torchrec.{module} has no {name}") from error
+        raise MissingError(f"torchrec.{module} has no {name}") from error
 
 
 @dataclass
