@@ -25,6 +25,8 @@ CHOSEN = (
     "modules: managed collision, pooled: alone",
     "modules: feature processors: exported",
     "modules: variable batches (VBE), unpooled, evaluated: remapped",
+    "modules: weighted mean pooling, on CPUs: alone",
+    "modules: in-training pruning (ITEP), pooled: alone",
     "optimizers: row-wise Adagrad, fused: exported",
     "training: TrainPipelineSparseDist: remapped",
     "constraints: compute_kernels fused_uvm_caching: alone",
