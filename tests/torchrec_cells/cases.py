@@ -578,11 +578,12 @@ def _between(first: str, second: str, setup: Setup, *, optimizer: bool) -> None:
 
 
 def _all_cases() -> Iterator[Case]:
-    for part, rows in (("modules", MODULES), ("numbers", NUMBERS), ("optimizers", OPTIMIZERS), ("training", LOOPS)):
+    for part, rows in (("modules", MODULES), ("numbers", NUMBERS), ("training", LOOPS)):
         yield from _rows(part, rows)
     for way in WAYS:
         only = "DMPCollection only supports CUDA or MTIA"
         yield Case("training", "DMPCollection", way, partial(_in_groups, way), only)
+    yield from _rows("optimizers", OPTIMIZERS)
     for row, setup in _constraints():
         for way, plans in INSIDE.items():
             yield Case("constraints", row, way, partial(train, plans, setup), NOT_ON_CPU.get(row, ""))
