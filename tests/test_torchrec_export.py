@@ -43,6 +43,7 @@ from torchrec import (
 )
 from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_configs import PoolingType
+from torchrec_cells.models import Batch, condensed
 
 from shardbench.engine.processes.launch import call_in_child
 from shardbench.torchrec import Exported, export, ranks_of, read_tables, sharding_plan, split
@@ -230,6 +231,10 @@ def test_a_split_collection_gives_the_same_vectors(ranks: Any, weighted: bool) -
     expected, found = own(asked), made(asked)
     assert (found.keys(), found.length_per_key()) == (expected.keys(), expected.length_per_key())
     torch.testing.assert_close(found.values(), expected.values())
+    if not weighted:
+        once = condensed(Batch(asked, torch.zeros(7))).lookups
+        assert len(once.lengths()) < len(asked.lengths())
+        torch.testing.assert_close(made(once).values(), expected.values())
     weights = read_tables(made, export(everything()))
     assert weights.keys() == ROWS.keys()
     assert all(torch.equal(weight, own.embedding_bags[name].weight) for name, weight in weights.items())

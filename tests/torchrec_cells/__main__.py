@@ -1,7 +1,7 @@
-"""Run all cells with the TorchRec that is installed: ``python -m torchrec_cells TABLE [--only TEXT]``.
+"""Run the cells with the TorchRec that is installed: ``python -m torchrec_cells TABLE [--only TEXT] [--missing]``.
 
-TABLE keeps the rows of other releases. It is written only where no cell is wrong; ``--only`` runs the cells whose name
-has the text, and writes nothing.
+``--only`` runs the cells whose name has the text, ``--missing`` those that TABLE does not have of this release. TABLE
+keeps the rows of other releases and of cells that were not run, and has none of a cell that is wrong.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from torchrec_cells.cases import CASES
 from torchrec_cells.ranks import Seen, run_cases
 
 COLUMNS = ("part", "row", "way", "torchrec", "fbgemm", "torch", "outcome", "why")
-OUTCOMES = ("works", "clear error", "not on CPU")
+OUTCOMES = ("works", "clear error", "not on CPU", "not in this release")
 LONGEST = 200
 """Characters of what an error says that are kept."""
 
@@ -48,18 +48,21 @@ def rows(seen: Mapping[str, Seen]) -> list[dict[str, str]]:
 
 def gist(why: str) -> str:
     """Return the beginning of what an error says: whole clauses, without addresses and what differs between runs."""
-    text = re.sub(r"\s+", " ", why).strip()
+    text = re.sub(r" \((expected|Could this error) .*", "", re.sub(r"\s+", " ", why).strip())
+    if "has no attribute" in text:
+        text = text.replace("'", "")  # the document leaves out what is quoted
     if len(text) <= LONGEST:
         return text
     return text[:LONGEST].rsplit(" ", 1)[0] + " ..."
 
 
 def merged(old: list[dict[str, str]], new: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the rows of other releases and the new ones, in the order of the cells and of the releases."""
-    names = list(CASES)
-    kept = [row for row in old if row["torchrec"] != release() and cell(row) in CASES]
-    key = {name: number for number, name in enumerate(names)}
-    return sorted([*kept, *new], key=lambda row: (key[cell(row)], [int(part) for part in row["torchrec"].split(".")]))
+    """Return the new rows and those of other releases and cells, in the order of the cells and of the releases."""
+    run = {(cell(row), row["torchrec"]) for row in new}
+    kept = [row for row in old if (cell(row), row["torchrec"]) not in run and cell(row) in CASES]
+    key = {name: number for number, name in enumerate(CASES)}
+    right = [row for row in new if row["outcome"] in OUTCOMES]
+    return sorted([*kept, *right], key=lambda row: (key[cell(row)], [int(part) for part in row["torchrec"].split(".")]))
 
 
 def cell(row: Mapping[str, str]) -> str:
@@ -72,13 +75,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--missing", action="store_true")
     given = parser.parse_args()
-    seen = run_cases([name for name in CASES if given.only in name], lambda name, one: print(_line(name, one)))
+    there = {cell(row) for row in read(given.table) if given.missing and row["torchrec"] == release()}
+    names = [name for name in CASES if given.only in name and name not in there]
+    seen = run_cases(names, lambda name, one: print(_line(name, one), flush=True))
     wrong = [one for one in seen.values() if one.outcome not in OUTCOMES]
     print(f"{len(seen)} cells with TorchRec {release()}, {len(wrong)} of them wrong")
-    if not wrong and not given.only:
-        lines = merged(read(given.table), rows(seen))
-        write_atomically(given.table, _text(lines), encoding="utf-8")
+    write_atomically(given.table, _text(merged(read(given.table), rows(seen))), encoding="utf-8")
     return 1 if wrong else 0
 
 

@@ -1,25 +1,37 @@
 """All cells of the support table: a row of the table, a way in which a plan comes to TorchRec, and what is run."""
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import torch
 import torch.distributed as dist
 from torchrec import EmbeddingBagCollection
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
-from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DMPCollection
-from torchrec.distributed.planner import ParameterConstraints
-from torchrec.distributed.planner.types import Topology
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner
+from torchrec.distributed.planner.perf_models import NoopPerfModel
+from torchrec.distributed.planner.proposers import GreedyProposer
+from torchrec.distributed.planner.stats import EmbeddingStats
+from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
+from torchrec.distributed.planner.types import PlanLoader, Topology
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.distributed.train_pipeline.pipeline_stage import PipelineStage, SparseDataDistUtil
 from torchrec.distributed.train_pipeline.train_pipelines import (
+    EvalPipelineSparseDist,
     PrefetchTrainPipelineSparseDist,
+    StagedTrainPipeline,
     TrainPipelineBase,
+    TrainPipelineFusedSparseDist,
     TrainPipelineSemiSync,
     TrainPipelineSparseDist,
 )
@@ -29,7 +41,7 @@ from torchrec.modules.embedding_configs import DataType
 from shardbench.model.plan import OnRank, RowWise
 from shardbench.torchrec import ShardBenchPlanner, load_tables, read_tables
 from torchrec_cells import models
-from torchrec_cells.models import FORMATS, MEAN, Lookups, bag_configs, make_model
+from torchrec_cells.models import BATCH, FORMATS, MEAN, WORLD, Lookups, bag_configs, make_model, of_release
 from torchrec_cells.training import (
     BOTH,
     CPU,
@@ -40,6 +52,7 @@ from torchrec_cells.training import (
     carry_over,
     compare_step,
     compare_tables,
+    evaluated,
     go_on,
     is_table,
     load,
@@ -75,15 +88,17 @@ class Case:
         return f"{self.part}: {self.row}: {self.way}"
 
 
-def _rows(part: str, rows: Mapping[str, Setup], not_on_cpu: Mapping[str, str] | None = None) -> Iterator[Case]:
+def _rows(part: str, rows: Mapping[str, Setup]) -> Iterator[Case]:
     """Yield the cells of rows that every way is tried with."""
     for row, setup in rows.items():
         for way, plans in WAYS.items():
-            yield Case(part, row, way, partial(train, plans, setup), (not_on_cpu or {}).get(row, ""))
+            run = partial(train, plans, setup)
+            yield Case(part, row, way, run, NOT_ON_CPU.get(row, ""), REFUSED.get(row, ""))
 
 
-def _sharders_of_managed() -> list[Any]:
-    return [ManagedCollisionEmbeddingBagCollectionSharder(), ManagedCollisionEmbeddingCollectionSharder()]
+def _with(*sharders: tuple[str, str]) -> Callable[[], list[Any]]:
+    """Return what makes TorchRec's own sharders and some of its distributed modules."""
+    return lambda: [*(of_release(f"distributed.{path}", name)() for path, name in sharders), *get_default_sharders()]
 
 
 def _by_rows(config: Any, number: int) -> list[Any]:
@@ -111,10 +126,35 @@ NO_ROWS = {
     for i, kind in enumerate(("table_wise", "data_parallel", "column_wise", "table_wise"))
 }
 ROWS_ALONE = {f"t{i}": ParameterConstraints(sharding_types=["row_wise"]) for i in range(4)}
+UNCUT = {
+    f"t{i}": ParameterConstraints(sharding_types=[kind]) for i, kind in enumerate(("table_wise", "column_wise") * 2)
+}
+
+
+def _in_ranges(config: Any, number: int, *, ranks: tuple[int, int] = BOTH) -> list[Any]:
+    """Cut a table's rows in two."""
+    ranges = ((0, 9), (9, config.num_embeddings))
+    return [segment(config, OnRank(rank=rank), rows=rows) for rank, rows in zip(ranks, ranges)]
+
+
+def _with_repeats(model: torch.nn.Module, optimizer: Any, batches: Iterator[Any]) -> Iterator[Any]:
+    """Train where what TorchRec repeats the vectors of sequences by has a gradient, as it has on GPUs."""
+    vector = torch.ones(1, requires_grad=True)
+    order, lengths = torch.tensor([0, 0], dtype=torch.int32), torch.tensor([1], dtype=torch.int32)
+    _, twice, _ = torch.ops.fbgemm.permute_1D_sparse_data(order, lengths, vector, None, 2)
+    twice.sum().backward()
+    if vector.grad is None:
+        raise RuntimeError("fbgemm::permute_1D_sparse_data has no gradient on CPUs: tables would stay as they are")
+    yield from plain(model, optimizer, batches)
 
 
 def _dealt(config: Any, number: int) -> list[Any]:
     return [segment(config, RowWise(ranks=BOTH))]
+
+
+def _managed(**how: Any) -> Setup:
+    build = partial(models.managed, **how)
+    return Setup(build=build, managed=True, constraints={}, placements=_dealt, cut=_dealt)
 
 
 MODULES = {
@@ -134,13 +174,56 @@ MODULES = {
     "feature processors in a collection": Setup(
         build=partial(models.processed, collection=True), longest={f"f{i}": 5 for i in range(4)}
     ),
-    "managed collision, pooled": Setup(
-        build=models.managed, managed=True, sharders=_sharders_of_managed, constraints={},
-        placements=_dealt, cut=_dealt,
+    "managed collision, pooled": _managed(),
+    "managed collision, unpooled": _managed(pooled=False),
+    "managed collision, pooled, default buckets": _managed(collisions=partial(models.slots, buckets=1)),
+    "managed collision, pooled, more buckets than ranks": _managed(collisions=partial(models.slots, buckets=2 * WORLD)),
+    "HashZch, pooled": _managed(collisions=models.hashed),
+    "HashZch, unpooled": _managed(pooled=False, collisions=models.hashed),
+    **{
+        f"in-training pruning (ITEP), {said}": Setup(
+            build=partial(models.pruned, pooled=said == "pooled"), constraints={}, placements=_by_columns,
+            sharders=_with(
+                ("itep_embeddingbag", "ITEPEmbeddingBagCollectionSharder"),
+                ("itep_embeddingbag", "ITEPEmbeddingCollectionSharder"),
+            ),
+        )
+        for said in ("pooled", "unpooled")
+    },
+    "prioritized communication (PEC)": Setup(
+        build=models.prioritized, constraints={}, sharders=_with(("pec_embedding", "PECEmbeddingCollectionSharder"))
     ),
-    "managed collision, unpooled": Setup(
-        build=partial(models.managed, pooled=False), managed=True,
-        sharders=_sharders_of_managed, constraints={}, placements=_dealt, cut=_dealt,
+    "embedding tower": Setup(build=models.towers),
+    "collection of towers": Setup(build=partial(models.towers, collection=True)),
+    **{
+        f"{said}, sharded as one": Setup(
+            build=partial(models.towers, collection=collection), constraints={},
+            sharders=_with(
+                ("embedding_tower_sharding", "EmbeddingTowerSharder"),
+                ("embedding_tower_sharding", "EmbeddingTowerCollectionSharder"),
+            ),
+        )
+        for said, collection in (("embedding tower", False), ("collection of towers", True))
+    },
+    "variable batches (VBE), pooled": Setup(
+        given=models.condensed, constraints=UNCUT, placements=_by_columns, cut=_in_ranges
+    ),
+    "variable batches (VBE), mean pooling": Setup(
+        build=partial(models.bags, **MEAN), constraints=UNCUT, placements=_by_columns, cut=_in_ranges,
+        given=models.condensed,
+    ),
+    "variable batches (VBE), a table by rows": Setup(
+        given=models.condensed, constraints=SHARDED, placements=_by_rows, cut=_dealt
+    ),
+    "variable batches (VBE), a table copied": Setup(given=models.condensed),
+    "variable batches (VBE), unpooled": Setup(build=models.sequences, given=models.condensed, loop=_with_repeats),
+    "variable batches (VBE), unpooled, evaluated": Setup(
+        build=models.sequences, given=models.condensed, loop=lambda model, _, batches: evaluated(model, batches),
+        trained=False, checkpoint=False,
+    ),
+    "weighted mean pooling, on CPUs": Setup(
+        build=partial(models.bags, weighted=True, **MEAN), weighted=True, constraints={}, topology=ON_CPUS,
+        placements=_by_columns, cut=_dealt, given=models.times_length,
     ),
     "uneven pooling": Setup(longest={"f0": 1, "f1": 40, "f2": 0, "f3": 7}),
     "tables on the meta device": Setup(device=META),
@@ -177,24 +260,40 @@ OPTIMIZERS = {
         placements=_by_rows,
         cut=_by_rows,
     ),
-    "Adam, fused": Setup(optimizer="Adam"),
+    **{f"{name}, fused": Setup(optimizer=name) for name in ("Adam", "AdamW", "LAMB", "PartialRowWiseLAMB", "LarsSGD")},
+    "Lion, a class of one's own, fused": Setup(optimizer="Lion"),
     **{
         f"{name}, dense kernel": Setup(optimizer=name, in_backward=False, changed=_dense)
-        for name in ("SGD", "Adagrad", "Adam")
+        for name in ("SGD", "Adagrad", "Adam", "AdamW")
     },
+    "Lion, a class of one's own, dense kernel": Setup(optimizer="Lion", in_backward=False, changed=_dense),
 }
 
 
 def _pipelined(
     kind: Callable[..., Any], model: torch.nn.Module, optimizer: Any, batches: Iterator[Any]
 ) -> Iterator[Any]:
-    ahead = {} if kind is TrainPipelineBase else {"pipeline_postproc": True}
+    # Some have no stages before the sharded modules, as the evaluating one of 1.6.1.
+    ahead = {"pipeline_postproc": True} if "pipeline_postproc" in inspect.signature(kind).parameters else {}
     pipeline = kind(model, optimizer, CPU, **ahead)
     while True:
         try:
             yield pipeline.progress(batches)
         except StopIteration:
             return
+
+
+def _staged(model: torch.nn.Module, optimizer: Any, batches: Iterator[Any]) -> Iterator[Any]:
+    """Train with the stages that SparseDataDistUtil documents."""
+    streams = torch.get_device_module(CPU)
+    ahead = SparseDataDistUtil(model, streams.Stream(), pipeline_postproc=True)
+    first = PipelineStage("data_copy", lambda batch: batch.to(CPU, non_blocking=True), streams.Stream())
+    second = PipelineStage(
+        "start_sparse_data_dist", ahead.start_sparse_data_dist, ahead.data_dist_stream, ahead.wait_sdd_fill_callback
+    )
+    pipeline = StagedTrainPipeline([first, second])
+    while (batch := pipeline.progress(batches)) is not None:
+        yield from plain(model, optimizer, iter([batch]))
 
 
 LOOPS = {
@@ -206,6 +305,9 @@ LOOPS = {
     ),
     "PrefetchTrainPipelineSparseDist": Setup(loop=partial(_pipelined, PrefetchTrainPipelineSparseDist), steps=5),
     "TrainPipelineSemiSync": Setup(loop=partial(_pipelined, TrainPipelineSemiSync), steps=5),
+    "TrainPipelineFusedSparseDist": Setup(loop=partial(_pipelined, TrainPipelineFusedSparseDist), steps=5),
+    "StagedTrainPipeline": Setup(loop=_staged, steps=5),
+    "EvalPipelineSparseDist": Setup(loop=partial(_pipelined, EvalPipelineSparseDist), steps=5, trained=False),
 }
 
 
@@ -293,35 +395,126 @@ NEWER_KERNELS = ("dram_ssd_virtual_table", "fused_triton", "unfused_tpu")
 """The newest kernels. Not every release has a name for each: a user of an older one may ask for them as well."""
 STORED = ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table")
 """Kernels that keep rows in a store of keys and values."""
-NEEDS_GPU = {
-    f"compute_kernels {name}": "CUDA|cuda|GPU"
-    for name in ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table", "fused_triton")
+NOT_ON_CPU = {
+    **{
+        f"compute_kernels {name}": "CUDA|cuda|GPU"
+        for name in ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table", "fused_triton")
+    },
+    **{f"HashZch, {said}": "Expected readonly to be true" for said in ("pooled", "unpooled")},
+    **{f"in-training pruning (ITEP), {said}": "init_address_lookup" for said in ("pooled", "unpooled")},
+    **{
+        f"{said}, sharded as one": "DistributedDataParallel device_ids"
+        for said in ("embedding tower", "collection of towers")
+    },
+    "variable batches (VBE), a table by rows": "ProcessGroupGloo::allgather: invalid tensor size",
+    "variable batches (VBE), a table copied": "Tensors must have same number of dimensions",
+    "variable batches (VBE), unpooled": "has no gradient on CPUs",
+    "bf16 weights": "not implemented for 'BFloat16'",
+    **{f"{name}, fused": "not supported in CPU mode" for name in ("Adam", "LAMB", "PartialRowWiseLAMB", "LarsSGD")},
+    # Without streams TorchRec prefetches nothing, and then misses it; torch records none of a CPU.
+    "PrefetchTrainPipelineSparseDist": "Invalid PrefetchPipelinedForward usage",
+    "TrainPipelineSemiSync": "unknown parameter type|'Stream' object has no attribute 'device'",
+    "TrainPipelineFusedSparseDist": "unknown parameter type|'Stream' object has no attribute 'device'",
+    "StagedTrainPipeline": "'Stream' object has no attribute 'device'",
 }
+"""What TorchRec, FBGEMM or torch say of rows that only a GPU can do: patterns."""
+REFUSED = {f"{name}, fused": "Cannot cast" for name in ("AdamW", "Lion, a class of one's own")}
+"""The same of rows that they refuse on any device."""
+
+
+@contextmanager
+def _told() -> Iterator[list[str]]:
+    """Listen to what ShardBench warns of."""
+    lines: list[str] = []
+    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("shardbench")
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 def _strange_table(way: str) -> None:
     """Constrain a table that there is not: it has to be said, on the rank that plans."""
-    told = _Told()
-    logger = logging.getLogger("shardbench")
-    logger.addHandler(told)
-    try:
+    with _told() as lines:
         strange = {"t9": ParameterConstraints(sharding_types=["table_wise"])}
         train(INSIDE[way], Setup(constraints=strange))
-    finally:
-        logger.removeHandler(told)
-    if dist.get_rank() == 0 and not any("t9" in line for line in told.lines):
+    if dist.get_rank() == 0 and not any("t9" in line for line in lines):
         raise Wrong("nothing is said of a constraint for a table that there is not")
 
 
-class _Told(logging.Handler):
-    """Keeps warnings."""
+def _watched(one: Any, method: str) -> tuple[Any, Mock]:
+    """Return an object, and what counts the calls of a method of it."""
+    calls = Mock(wraps=getattr(one, method))
+    setattr(one, method, calls)
+    return one, calls
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+def _callbacks(_topology: Topology, _model: torch.nn.Module) -> tuple[Any, Mock]:
+    calls = Mock(side_effect=list)
+    return [calls], calls
+
+
+class _Loader(PlanLoader):
+    """Gives the plan that TorchRec's planner made before."""
+
+    def __init__(self, topology: Topology, model: torch.nn.Module) -> None:
+        planner = EmbeddingShardingPlanner(topology, BATCH // WORLD, stats=[])
+        planner.plan(model, get_default_sharders())
+        self._options = {option.storage_hash(): option for option in planner._best_plan}
+
+    def load(self) -> dict[int, Any]:
+        return self._options
+
+    def plan_context_hash(self) -> None:
+        return None
+
+    def get_plan_id(self) -> str:
+        return "before"
+
+
+ARGUMENTS: dict[str, Callable[[Topology, torch.nn.Module], tuple[Any, Mock | None]]] = {
+    "enumerator": lambda topology, _: _watched(EmbeddingEnumerator(topology, BATCH // WORLD), "enumerate"),
+    "storage_reservation": lambda *_: (HeuristicalStorageReservation(0.1), None),
+    "proposer": lambda *_: _watched(GreedyProposer(), "propose"),
+    "partitioner": lambda *_: _watched(GreedyPerfPartitioner(), "partition"),
+    "performance_model": lambda topology, _: _watched(NoopPerfModel(topology), "rate"),
+    "stats": lambda *_: _watched(EmbeddingStats(), "log"),
+    "callbacks": _callbacks,
+    "timeout_seconds": lambda *_: (5, None),
+    "plan_loader": lambda topology, model: _watched(_Loader(topology, model), "load"),
+    "heuristical_storage_reservation_percentage": lambda *_: (0.1, None),
+}
+"""What the planner may be given, and what counts its calls where TorchRec's planner alone uses it."""
+
+
+def _with_argument(way: str, name: str) -> None:
+    """Give the planner an argument: TorchRec's planner inside uses it, or the log names it."""
+    watched: list[Mock | None] = []
+
+    def arguments(topology: Topology, model: torch.nn.Module) -> dict[str, Any]:
+        value, calls = ARGUMENTS[name](topology, model)
+        watched.append(calls)
+        return {name: value}
+
+    with _told() as lines:
+        train(INSIDE[way], Setup(constraints={}, arguments=arguments))
+    (calls,) = watched
+    if calls is not None and dist.get_rank() == 0:
+        if way == "planner" and not calls.called:
+            raise Wrong(f"{name} was not used")
+        if way == "alone" and not any(name in line for line in lines):
+            raise Wrong(f"nothing is said of {name}, which is not used")
+
+
+def _from_factory(**shape: Any) -> Topology:
+    trainer, kernel, factory = (
+        of_release("distributed.planner.types", name) for name in ("TrainerConfig", "KernelConfig", "TopologyFactory")
+    )
+    ranks = {name: shape[name] for name in ("world_size", "local_world_size")}
+    memory = {f"{name}_bytes": shape[name] for name in ("hbm_cap", "ddr_cap")}
+    return factory.create_topology(trainer(**ranks, **memory), kernel_config=kernel(compute_device="cuda"))
 
 
 def _larger_than_devices(*, ask_torchrec: bool) -> None:
@@ -347,11 +540,6 @@ def _on_rank_0(config: Any, number: int) -> list[Any]:
     return [segment(config, OnRank(rank=0))]
 
 
-def _cut_on_rank_0(config: Any, number: int) -> list[Any]:
-    ranges = ((0, 9), (9, config.num_embeddings))
-    return [segment(config, OnRank(rank=0), rows=rows) for rows in ranges]
-
-
 def _in_groups(way: str) -> None:
     """Shard the model in groups of one rank by TorchRec's 2D parallelism."""
     setup = Setup(constraints={}, topology={"world_size": 1, "local_world_size": 1})
@@ -359,7 +547,7 @@ def _in_groups(way: str) -> None:
     if way in INSIDE:
         plan, _ = INSIDE[way](model, setup)
     else:
-        plan, _ = WAYS[way](model, replace(setup, placements=_on_rank_0, cut=_cut_on_rank_0))
+        plan, _ = WAYS[way](model, replace(setup, placements=_on_rank_0, cut=partial(_in_ranges, ranks=(0, 0))))
     DMPCollection(
         model, device=CPU, plan=plan, world_size=2, sharding_group_size=1, global_pg=dist.group.WORLD,
         sharders=setup.sharders(),
@@ -368,7 +556,7 @@ def _in_groups(way: str) -> None:
 
 def _between(first: str, second: str, setup: Setup, *, optimizer: bool) -> None:
     """Train by one plan, save, load into a model of another plan, and go on."""
-    lookups = Lookups.of(make_model(setup.build, CPU, seed=1), {}, weighted=False, managed=False)
+    lookups = Lookups.of(make_model(setup.build, CPU, seed=1), {})
     reference = make_model(setup.build, CPU, seed=1)
     stepping = reference_optimizer(reference, setup)
     weights = {name: value.detach().clone() for name, value in reference.named_parameters()}
@@ -390,25 +578,24 @@ def _between(first: str, second: str, setup: Setup, *, optimizer: bool) -> None:
 
 
 def _all_cases() -> Iterator[Case]:
-    yield from _rows("modules", MODULES)
-    yield from _rows("numbers", NUMBERS, {"bf16 weights": "not implemented for 'BFloat16'"})
-    yield from _rows("optimizers", OPTIMIZERS, {"Adam, fused": "not supported in CPU mode"})
-    # Without streams TorchRec prefetches nothing, and then misses it; torch records none of a CPU.
-    streams = {
-        "PrefetchTrainPipelineSparseDist": "Invalid PrefetchPipelinedForward usage",
-        "TrainPipelineSemiSync": "unknown parameter type|'Stream' object has no attribute 'device'",
-    }
-    yield from _rows("training", LOOPS, streams)
+    for part, rows in (("modules", MODULES), ("numbers", NUMBERS), ("training", LOOPS)):
+        yield from _rows(part, rows)
     for way in WAYS:
         only = "DMPCollection only supports CUDA or MTIA"
         yield Case("training", "DMPCollection", way, partial(_in_groups, way), only)
+    yield from _rows("optimizers", OPTIMIZERS)
     for row, setup in _constraints():
         for way, plans in INSIDE.items():
-            yield Case("constraints", row, way, partial(train, plans, setup), NEEDS_GPU.get(row, ""))
+            yield Case("constraints", row, way, partial(train, plans, setup), NOT_ON_CPU.get(row, ""))
     for way in INSIDE:
         asked = partial(_larger_than_devices, ask_torchrec=way == "planner")
         yield Case("constraints", "14 GB of tables on 8 x 2 GB, planned only", way, asked)
         yield Case("constraints", "for a table that there is not", way, partial(_strange_table, way))
+    for way, plans in INSIDE.items():
+        for name in ARGUMENTS:
+            yield Case("planner", name, way, partial(_with_argument, way, name))
+        made = partial(train, plans, Setup(make_topology=_from_factory))
+        yield Case("planner", "topology of TopologyFactory", way, made)
     for way in WAYS:
         other = "exported" if way != "exported" else "planner"
         yield Case("checkpoints", "weights", way, partial(_between, way, other, Setup(), optimizer=False))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torchrec import (
 )
 from torchrec.distributed.types import LazyAwaitable
 from torchrec.modules.embedding_configs import DataType, NoEvictionPolicy, PoolingType
+from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from torchrec.modules.feature_processor_ import PositionWeightedModule, PositionWeightedModuleCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import (
@@ -39,6 +41,18 @@ SLOTS, RAW_IDS = 128, 40
 
 Modules = dict[str, torch.nn.Module]
 Build = Callable[[torch.device], Modules]
+
+
+class MissingError(Exception):
+    """Says what the installed release of TorchRec does not have."""
+
+
+def of_release(module: str, name: str) -> Any:
+    """Return a name of a module of TorchRec; raises MissingError where the installed release has none."""
+    try:
+        return getattr(import_module(f"torchrec.{module}"), name)
+    except (ImportError, AttributeError) as error:
+        raise MissingError(f"torchrec.{module} has no {name}") from error
 
 
 @dataclass
@@ -66,6 +80,8 @@ def summed(found: Any) -> torch.Tensor:
     """
     found = found[0] if isinstance(found, tuple) else found  # managed collision also gives the ids that it made
     found = found.wait() if isinstance(found, LazyAwaitable) else found
+    if isinstance(found, torch.Tensor):  # a tower's
+        return found
     if isinstance(found, KeyedTensor):
         return torch.cat([found[key] for key in sorted(found.keys())], dim=1)
     bags = [
@@ -76,6 +92,17 @@ def summed(found: Any) -> torch.Tensor:
 
 
 torch.fx.wrap("summed")
+
+
+class Interaction(torch.nn.Module):
+    """A tower's layer on the vectors of its collection."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(width, width)
+
+    def forward(self, found: Any) -> torch.Tensor:
+        return self.layer(summed(found))
 
 
 class Model(torch.nn.Module):
@@ -118,16 +145,26 @@ class Lookups:
     weighted: bool
     managed: bool
     """The first bags are long: managed collision has room for as many new ids as the first batch has lookups."""
+    given: Callable[[Batch], Batch]
+    """What the sharded model is given of a rank's batch."""
 
     @classmethod
-    def of(cls, model: Model, longest: Mapping[str, int], *, weighted: bool, managed: bool) -> "Lookups":
+    def of(
+        cls,
+        model: Model,
+        longest: Mapping[str, int],
+        *,
+        weighted: bool = False,
+        managed: bool = False,
+        given: Callable[[Batch], Batch] = lambda batch: batch,
+    ) -> "Lookups":
         """Return the batches of a model; bags have up to three lookups unless ``longest`` says otherwise."""
         features: dict[str, int] = {}
         for config in configs_within(model):
             for name in config.feature_names:
                 rows = RAW_IDS if managed else config.num_embeddings
                 features[name] = min(rows, features.get(name, rows))
-        return cls(features, {name: longest.get(name, 3) for name in features}, weighted, managed)
+        return cls(features, {name: longest.get(name, 3) for name in features}, weighted, managed, given)
 
     def whole(self, step: int) -> Batch:
         """Draw the batch of all ranks."""
@@ -152,12 +189,36 @@ class Lookups:
         chosen = (samples >= mine.start) & (samples < mine.stop)
         weights = whole.lookups.weights_or_none()
         own = weights[chosen] if weights is not None else None
-        return Batch(self._joined(whole.lookups.values()[chosen], lengths[:, mine], own), whole.labels[mine])
+        return self.given(
+            Batch(self._joined(whole.lookups.values()[chosen], lengths[:, mine], own), whole.labels[mine])
+        )
 
     def _joined(self, ids: torch.Tensor, lengths: torch.Tensor, weights: torch.Tensor | None) -> KeyedJaggedTensor:
         return KeyedJaggedTensor(
             keys=list(self.features), values=ids, lengths=lengths.flatten().to(torch.int32), weights=weights
         )
+
+
+def condensed(batch: Batch) -> Batch:
+    """Give every bag of a feature once, and which one is a sample's: features have batches of their own lengths."""
+    keys = batch.lookups.keys()
+    bags_of_keys = [[tuple(bag.tolist()) for bag in batch.lookups[key].to_dense()] for key in keys]
+    once = [sorted(set(bags)) for bags in bags_of_keys]
+    lookups = KeyedJaggedTensor(
+        keys=keys,
+        values=torch.tensor([row for own in once for bag in own for row in bag]),
+        lengths=torch.tensor([len(bag) for own in once for bag in own], dtype=torch.int32),
+        stride_per_key_per_rank=[[len(own)] for own in once],
+        inverse_indices=(keys, torch.tensor([list(map(own.index, bags)) for own, bags in zip(once, bags_of_keys)])),
+    )
+    return Batch(lookups, batch.labels)
+
+
+def times_length(batch: Batch) -> Batch:
+    """Multiply weights by the length of their bag, which a weighted mean divides by: torch has only weighted sums."""
+    lookups, lengths = batch.lookups, batch.lookups.lengths()
+    weights = lookups.weights() * lengths.repeat_interleave(lengths)
+    return Batch(KeyedJaggedTensor(lookups.keys(), lookups.values(), weights, lengths), batch.labels)
 
 
 def bag_configs(shapes: tuple[tuple[int, int], ...] = SHAPES, first: int = 0, **rest: Any) -> list[EmbeddingBagConfig]:
@@ -246,30 +307,68 @@ def processed(device: torch.device, *, collection: bool = False) -> Modules:
     return {"processed": FeatureProcessedEmbeddingBagCollection(inner, processors)}
 
 
-def managed(device: torch.device, *, pooled: bool = True) -> Modules:
+def towers(device: torch.device, *, collection: bool = False) -> Modules:
+    """A tower of bags, or a collection of it and one of sequences."""
+    pooled = EmbeddingBagCollection(tables=bag_configs(SHAPES[:2]), device=device)
+    first = EmbeddingTower(pooled, Interaction(32))
+    if not collection:
+        return {"tower": first}
+    unpooled = EmbeddingCollection(tables=sequence_configs((24, 32), first=2), device=device)
+    return {"towers": EmbeddingTowerCollection([first, EmbeddingTower(unpooled, Interaction(32))])}
+
+
+def pruned(device: torch.device, *, pooled: bool = True) -> Modules:
+    """Tables that are pruned in training (ITEP): there are twice as many ids as rows."""
+    (module,) = (bags if pooled else sequences)(device).values()
+    pruning = of_release("modules.itep_modules", "GenericITEPModule")
+    kind = "ITEPEmbeddingBagCollection" if pooled else "ITEPEmbeddingCollection"
+    ids = {config.name: 2 * config.num_embeddings for config in configs_within(module)}
+    return {"pruned": of_release("modules.itep_embedding_modules", kind)(module, pruning(ids))}
+
+
+def prioritized(device: torch.device) -> Modules:
+    """Tables of sequences of which rows that the last batch also had are sent first (PEC)."""
+    kind = of_release("modules.pec_embedding_modules", "PECEmbeddingCollection")
+    return {"prioritized": kind(EmbeddingCollection(tables=sequence_configs(), device=device))}
+
+
+def slots(device: torch.device, *, buckets: int = WORLD) -> torch.nn.Module:
+    """Give ids slots by how often they are looked up."""
+    return MCHManagedCollisionModule(
+        zch_size=SLOTS,
+        device=device,
+        eviction_policy=DistanceLFU_EvictionPolicy(),
+        eviction_interval=1,
+        input_hash_size=RAW_IDS,
+        buckets=buckets,
+    )
+
+
+def hashed(device: torch.device) -> torch.nn.Module:
+    """Give ids slots by a hash (HashZch)."""
+    kind = of_release("modules.hash_mc_modules", "HashZchManagedCollisionModule")
+    return kind(SLOTS, device, total_num_buckets=WORLD, input_hash_size=RAW_IDS)
+
+
+def managed(
+    device: torch.device,
+    *,
+    pooled: bool = True,
+    collisions: Callable[[torch.device], torch.nn.Module] = slots,
+) -> Modules:
     """Tables whose ids are given slots by managed collision; all rows are equal, as an id's slot is a rank's to say."""
     kind: Any = EmbeddingBagConfig if pooled else EmbeddingConfig
     configs = [
         kind(name=f"t{i}", num_embeddings=SLOTS, embedding_dim=16, feature_names=[f"f{i}"], init_fn=_equal)
         for i in range(2)
     ]
-    modules = {
-        config.name: MCHManagedCollisionModule(
-            zch_size=SLOTS,
-            device=device,
-            eviction_policy=DistanceLFU_EvictionPolicy(),
-            eviction_interval=1,
-            input_hash_size=RAW_IDS,
-            buckets=WORLD,
-        )
-        for config in configs
-    }
-    collisions = ManagedCollisionCollection(managed_collision_modules=modules, embedding_configs=configs)
+    modules = {config.name: collisions(device) for config in configs}
+    of_tables = ManagedCollisionCollection(managed_collision_modules=modules, embedding_configs=configs)
     if pooled:
         inner: Any = EmbeddingBagCollection(tables=configs, device=device)
-        return {"managed": ManagedCollisionEmbeddingBagCollection(inner, collisions)}
+        return {"managed": ManagedCollisionEmbeddingBagCollection(inner, of_tables)}
     inner = EmbeddingCollection(tables=configs, device=device)
-    return {"managed": ManagedCollisionEmbeddingCollection(inner, collisions)}
+    return {"managed": ManagedCollisionEmbeddingCollection(inner, of_tables)}
 
 
 def _equal(weights: torch.Tensor) -> torch.Tensor:

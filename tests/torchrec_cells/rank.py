@@ -15,7 +15,7 @@ from torchrec.distributed.planner.types import PlannerError
 
 from shardbench.base.errors import BadInput, Infeasible, Unsupported
 from torchrec_cells.cases import CASES, PLANTED, Case
-from torchrec_cells.training import WORLD
+from torchrec_cells.models import WORLD, MissingError
 
 WAIT = timedelta(seconds=30)
 """Until a rank gives its peer up within a collective."""
@@ -50,6 +50,8 @@ def told(case: Case, error: BaseException) -> dict[str, str]:
     outcome = "wrong"
     if isinstance(error, CLEAR) or (case.refused and re.search(case.refused, text)):
         outcome = "clear error"
+    elif isinstance(error, MissingError):
+        outcome = "not in this release"
     elif case.not_on_cpu and re.search(case.not_on_cpu, text):
         outcome = "not on CPU"
     where = traceback.format_exception(error)

@@ -20,6 +20,7 @@ from torchrec.distributed.types import ShardingEnv, ShardingPlan
 from torchrec.optim import RowWiseAdagrad
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimizerWrapper
+from torchrec.optim.optimizers import LAMB, LarsSGD, PartialRowWiseLAMB
 
 from shardbench.engine.torchrec.sharding import Collection, configs_of, parameters_of_replicas
 from shardbench.model.plan import OnRank, Placement, Plan, Replicated, RowWise, Segment
@@ -28,11 +29,34 @@ from torchrec_cells.models import BATCH, WORLD, Batch, Build, Lookups, Model, ba
 
 STEPS = 3
 BOTH = (0, 1)
+
+
+class Lion(torch.optim.Optimizer):
+    """Steps by the sign of a mean of gradients: stands for what users write, as neither torch nor FBGEMM has it."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                    parameter.sub_(group["lr"] * torch.sign(0.9 * mean + 0.1 * parameter.grad))
+                    mean.mul_(0.99).add_(parameter.grad, alpha=0.01)
+
+
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
     "SGD": (torch.optim.SGD, {"lr": 0.5}),
     "Adagrad": (torch.optim.Adagrad, {"lr": 0.1, "eps": 1e-8}),
     "row-wise Adagrad": (RowWiseAdagrad, {"lr": 0.1, "eps": 1e-8}),
     "Adam": (torch.optim.Adam, {"lr": 0.05, "eps": 1e-4}),
+    "AdamW": (torch.optim.AdamW, {"lr": 0.05, "eps": 1e-4}),
+    "LAMB": (LAMB, {"lr": 0.05}),
+    "PartialRowWiseLAMB": (PartialRowWiseLAMB, {"lr": 0.05}),
+    "LarsSGD": (LarsSGD, {"lr": 0.05}),
+    "Lion": (Lion, {"lr": 0.05}),
 }
 CPU = torch.device("cpu")
 GPUS = {"compute_device": "cuda", "hbm_cap": 1 << 30, "ddr_cap": 1 << 32}
@@ -50,6 +74,8 @@ class Setup:
     build: Build = bags
     weighted: bool = False
     longest: Mapping[str, int] = field(default_factory=dict)
+    given: Callable[[Batch], Batch] = lambda batch: batch
+    """What the sharded model is given of a batch; the unsharded one gets it as it is."""
     optimizer: str = "SGD"
     in_backward: bool = True
     """Tables are stepped in the backward pass; else by an ordinary optimizer, with everything else."""
@@ -57,6 +83,9 @@ class Setup:
     """A mix of sharding types where none are stated."""
     topology: Mapping[str, Any] = field(default_factory=dict)
     """Of the devices that are planned for, where it is not as in GPUS."""
+    make_topology: Callable[..., Topology] = Topology
+    arguments: Callable[[Topology, Model], Mapping[str, Any]] = lambda _topology, _model: {}
+    """What else the planner is given."""
     sharders: Callable[[], list[Any]] = get_default_sharders
     placements: Callable[[Any, int], list[Segment]] | None = None
     """Segments of a table's configuration and number, for an exported plan; a mix where they are not said."""
@@ -70,6 +99,8 @@ class Setup:
     """Where the model is built, to be sharded on CPUs."""
     loop: Callable[[torch.nn.Module, KeyedOptimizer, Iterator[Batch]], Iterator[Any]] | None = None
     """What trains: yields loss and logits of every batch; a plain loop unless a pipeline is given."""
+    trained: bool = True
+    """The loop trains; else it only evaluates."""
     steps: int = STEPS
     atol: float = 2e-6
     managed: bool = False
@@ -94,8 +125,10 @@ def by_planner(model: Model, setup: Setup, *, ask_torchrec: bool = True) -> tupl
     """Plan with ShardBenchPlanner, in place of TorchRec's planner; a plan for GPUs is placed on CPUs."""
     shape = {"world_size": WORLD, "local_world_size": WORLD, **GPUS, **setup.topology}
     constraints = _mixed(model) if setup.constraints is None else dict(setup.constraints)
+    topology = setup.make_topology(**shape)
+    more = setup.arguments(topology, model)
     planner = ShardBenchPlanner(
-        Topology(**shape), BATCH // WORLD, constraints=constraints, plan_s=0.2, ask_torchrec=ask_torchrec
+        topology, BATCH // WORLD, constraints=constraints, plan_s=0.2, ask_torchrec=ask_torchrec, **more
     )
     return on_cpus(planner.collective_plan(model, setup.sharders(), dist.group.WORLD)), None
 
@@ -352,7 +385,7 @@ def whole_tables(sharded: Sharded) -> dict[str, torch.Tensor]:
         piece = exported.pieces[piece_name]
         table, key = tables[piece.table], ".".join([*path, piece.table, "weight"])
         whole = made.setdefault(key, torch.full((table.rows, table.dim), math.nan))
-        order = found.get(f"{path[0]}.remap.ranks_{piece.table}", torch.arange(table.rows))
+        order = found.get(f"{'.'.join(path[:-1])}.remap.ranks_{piece.table}", torch.arange(table.rows))
         inside = ((order >= piece.row_start) & (order < piece.row_stop)).nonzero().squeeze(1)
         rows = piece.logical().local_ids(order[inside] - piece.row_start)
         whole[inside, piece.column_start : piece.column_stop] = weight[rows]
@@ -366,6 +399,14 @@ def plain(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: Ite
         loss, found = model(batch)
         loss.backward()
         optimizer.step()
+        yield found
+
+
+def evaluated(model: torch.nn.Module, batches: Iterator[Batch]) -> Iterator[Any]:
+    """Yield loss and logits without a step."""
+    for batch in batches:
+        with torch.no_grad():
+            _, found = model(batch)
         yield found
 
 
@@ -419,13 +460,17 @@ def train(way: Way, setup: Setup) -> None:
     """Run a case: returns where all is as in the unsharded model, raises Wrong where something differs."""
     rank = dist.get_rank()
     reference = make_model(setup.build, CPU, seed=1)
+    for bag in reference.modules():
+        if setup.weighted and isinstance(bag, torch.nn.EmbeddingBag):
+            bag.mode = "sum"  # torch has no weighted mean: ``times_length``
     weights = {name: value.detach().clone() for name, value in reference.named_parameters()}
-    lookups = Lookups.of(reference, setup.longest, weighted=setup.weighted, managed=setup.managed)
+    lookups = Lookups.of(reference, setup.longest, weighted=setup.weighted, managed=setup.managed, given=setup.given)
     sharded = shard(make_model(setup.build, setup.device, seed=1), way, setup, weights)
-    sharded.model.train()
+    sharded.model.train(setup.trained)
     loop, optimizer = setup.loop or plain, reference_optimizer(reference, setup)
     parts = (lookups.part(step, rank) for step in range(setup.steps))
-    expected = plain(reference, optimizer, (lookups.whole(step) for step in range(setup.steps)))
+    wholes = (lookups.whole(step) for step in range(setup.steps))
+    expected = plain(reference, optimizer, wholes) if setup.trained else evaluated(reference, wholes)
     count = 0
     for number, (found, wanted) in enumerate(zip(loop(sharded.model, sharded.optimizer, parts), expected, strict=True)):
         compare_step(number, found, wanted, setup)
@@ -433,8 +478,9 @@ def train(way: Way, setup: Setup) -> None:
     if count != setup.steps:
         raise Wrong(f"{count} steps were taken, not {setup.steps}")
     compare_tables(sharded, reference, setup)
-    if all(torch.equal(weights[name], value) for name, value in reference.state_dict().items() if is_table(name)):
-        raise Wrong("no step changed a table")
+    same = all(torch.equal(weights[name], value) for name, value in reference.state_dict().items() if is_table(name))
+    if same is setup.trained:
+        raise Wrong("no step changed a table" if same else "a table changed without a step")
     if setup.checkpoint:
         model = make_model(setup.build, setup.device, seed=2)
         if way in INSIDE.values():

@@ -1,7 +1,7 @@
 """The module that goes in front of a collection: ids become rows of the tables that a plan splits them into."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -93,11 +93,13 @@ class IdRemap(torch.nn.Module):
         lengths: list[torch.Tensor] = []
         weights: list[torch.Tensor] = []
         positions: dict[str, torch.Tensor | None] = {}
+        features: list[str] = []
         for key in lookups.keys():  # noqa: SIM118 - not a dict
             own = lookups[key]
             own_weights = own.weights_or_none()
             for piece_key, part, counts, places in self._of(key, own.values(), own.lengths()):
                 keys.append(piece_key)
+                features.append(key)
                 ids.append(part)
                 lengths.append(counts)
                 positions[piece_key] = places
@@ -108,6 +110,7 @@ class IdRemap(torch.nn.Module):
             values=torch.cat(ids),
             lengths=torch.cat(lengths),
             weights=torch.cat(weights) if weights else None,
+            **_batches_of(lookups, features, keys),
         )
         return Remapped(remapped, positions)
 
@@ -130,3 +133,21 @@ class IdRemap(torch.nn.Module):
                 (self._keys[feature][piece.name], rows.to(ids.dtype), cut.lengths.to(lengths.dtype), cut.positions)
             )
         return remapped_pieces
+
+
+def bags_of_samples(lookups: KeyedJaggedTensor, feature: str) -> torch.Tensor | None:
+    """Return which of a feature's bags is each sample's, int64 [samples]; None where each has its own, in order."""
+    inverse = lookups.inverse_indices_or_none()
+    return inverse[1][inverse[0].index(feature)] if inverse is not None else None
+
+
+def _batches_of(lookups: KeyedJaggedTensor, features: Sequence[str], keys: list[str]) -> dict[str, Any]:
+    """Return what TorchRec is told of the pieces of these features where their batches differ in length (VBE)."""
+    if not lookups.variable_stride_per_key():
+        return {}
+    strides = dict(zip(lookups.keys(), lookups.stride_per_key_per_rank()))
+    names, bags = lookups.inverse_indices()
+    return {
+        "stride_per_key_per_rank": [strides[feature] for feature in features],
+        "inverse_indices": (keys, bags[[names.index(feature) for feature in features]]),
+    }

@@ -15,6 +15,7 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSha
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.itep_embedding_modules import ITEPEmbeddingBagCollection, ITEPEmbeddingCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from shardbench.base.errors import BadInput, Unsupported
@@ -26,7 +27,8 @@ from shardbench.model.sharding_plan import ShardBlock, ShardedTable
 
 Collection: TypeAlias = EmbeddingBagCollection | EmbeddingCollection
 _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection)
-_WRAPPERS = (BaseManagedCollisionEmbeddingCollection, FeatureProcessedEmbeddingBagCollection)
+_PRUNED = (ITEPEmbeddingBagCollection, ITEPEmbeddingCollection)
+_WRAPPERS = (BaseManagedCollisionEmbeddingCollection, FeatureProcessedEmbeddingBagCollection, *_PRUNED)
 """Modules that TorchRec shards together with the collection that they hold."""
 BY_ROWS = ("row_wise", "table_row_wise")
 TRAINED_TYPES = frozenset(DATA_TYPES.values())
@@ -51,6 +53,8 @@ class Shardable:
         """Return the sharding types that it may have; None for all."""
         if isinstance(self.module, BaseManagedCollisionEmbeddingCollection):
             return ("row_wise",)
+        if isinstance(self.module, _PRUNED):
+            return ("table_wise", "column_wise", *BY_ROWS)
         return None if isinstance(self.collection, EmbeddingBagCollection) else SEQUENCE_TYPES
 
 
@@ -72,16 +76,21 @@ def shardables(model: torch.nn.Module, kinds: Container[type] | None = None) -> 
         description = f"{path or 'the module'}, a {type(module).__name__}"
         inside = [part for part in module.modules() if isinstance(part, _COLLECTIONS)]
         is_shardable = isinstance(module, (*_COLLECTIONS, *_WRAPPERS))
+        own_way = f"{description}, is sharded in a way of its own, which only TorchRec's planner plans: let it be asked"
         if type(module) in kinds if kinds is not None else is_shardable:
             if not is_shardable or len(inside) != 1:
-                raise Unsupported(f"{description}, is sharded in a way of its own")
+                raise Unsupported(own_way)
             if inside[0] not in (module, *module.children()):
-                raise Unsupported(f"{description}, has no collection any more: TorchRec shards none that was split")
+                raise Unsupported(
+                    f"{description}, has no collection any more: TorchRec shards none that was split, so leave it whole"
+                )
             yield Shardable(path, module, inside[0])
             continue
         if is_shardable and inside == [module]:
             raise Unsupported(f"no sharder is given for {description}")
         if inside and (is_shardable or _is_wrapper(module)):
+            if kinds is None:
+                raise Unsupported(own_way)
             raise Unsharded(
                 f"no sharder is given for {description}: give one, since its collection cannot be sharded without it"
             )
@@ -158,6 +167,9 @@ def fault_of(collection: Collection, types: Mapping[str, str], device: str) -> s
         if device == "cpu" and not pooled and types[config.name] == "data_parallel":
             # Its dense CPU kernel only knows bags.
             return f"table '{config.name}': TorchRec has no data_parallel for an EmbeddingCollection on CPUs"
+        if device == "cpu" and pooled and config.pooling is PoolingType.MEAN and collection.is_weighted():
+            # Its backward pass leaves the division by the length out.
+            return f"table '{config.name}': FBGEMM's weighted means train wrongly on CPUs: weight sums by 1 / length"
     means = [c.name for c in configs if pooled and c.pooling is PoolingType.MEAN and types[c.name] in BY_ROWS]
     others = [config.name for config in configs if types[config.name] not in BY_ROWS]
     if means and others:

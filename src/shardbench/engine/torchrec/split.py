@@ -19,7 +19,7 @@ from torchrec.modules.embedding_configs import PoolingType
 
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.engine.torchrec.exported import Exported, ExportedTable, TorchRecTable
-from shardbench.engine.torchrec.remap import IdRemap, piece_keys
+from shardbench.engine.torchrec.remap import IdRemap, bags_of_samples, piece_keys
 from shardbench.engine.torchrec.sharding import Collection, configs_of
 
 Ranks = Mapping[str, torch.Tensor | None]
@@ -73,8 +73,6 @@ class SplitBags(torch.nn.Module):
         super().__init__()
         configs = module.embedding_bag_configs()
         means = [c.name for c in configs if c.pooling is PoolingType.MEAN and tables[c.name].is_remapped]
-        if means and module.is_weighted():
-            raise Unsupported(f"table '{means[0]}': a weighted mean over pieces is not the mean over the bag")
         self.remap = _remap(configs, tables, ranks)
         self.collection = EmbeddingBagCollection(
             tables=[
@@ -109,7 +107,8 @@ class _JoinBags(torch.nn.Module):
             parts = [_widened(by_key[key], piece, dim) for key, piece in self._parts[feature]]
             total = torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0]
             if feature in self._means:
-                total = total / features[feature].lengths().clamp(min=1).unsqueeze(1)
+                lengths, bags = features[feature].lengths(), bags_of_samples(features, feature)
+                total = total / (lengths if bags is None else lengths[bags]).clamp(min=1).unsqueeze(1)
             vectors.append(total)
         return KeyedTensor(
             keys=list(self._dims), length_per_key=list(self._dims.values()), values=torch.cat(vectors, 1)
@@ -160,14 +159,27 @@ class _JoinSequences(torch.nn.Module):
         """Return vectors of each lookup by feature."""
         outputs = {}
         for feature, parts in self._parts.items():
-            own = features[feature]
+            own, bags, origins = features[feature], bags_of_samples(features, feature), None
+            lengths, lookups = own.lengths(), own.values().numel()
+            if bags is not None:
+                origins = _origins(lengths, bags)
+                lengths, lookups = lengths[bags], len(origins)
             first = by_key[parts[0][0]].values()
-            vectors = first.new_zeros((own.values().numel(), first.shape[1]))
+            vectors = first.new_zeros((lookups, first.shape[1]))
             for key, _ in parts:
                 at = positions[key]
+                if at is not None and origins is not None:
+                    at = torch.isin(origins, at).nonzero().squeeze(1)
                 vectors = by_key[key].values() if at is None else vectors.index_add(0, at, by_key[key].values())
-            outputs[feature] = JaggedTensor(values=vectors, lengths=own.lengths())
+            outputs[feature] = JaggedTensor(values=vectors, lengths=lengths)
         return outputs
+
+
+def _origins(lengths: torch.Tensor, bags: torch.Tensor) -> torch.Tensor:
+    """Return where each lookup of the samples stands among those of the bags, whose lengths are given."""
+    firsts, counts = (lengths.cumsum(0) - lengths)[bags], lengths[bags]
+    within = torch.arange(int(counts.sum()), device=bags.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    return within + firsts.repeat_interleave(counts)
 
 
 def _remap(configs: Sequence[Any], tables: dict[str, ExportedTable], ranks: Ranks) -> IdRemap:

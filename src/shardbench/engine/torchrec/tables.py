@@ -232,7 +232,8 @@ def _check_buckets(one: Shardable, world_size: int) -> None:
     """Raise PlannerError for managed collisions whose buckets ranks cannot share: TorchRec asserts it."""
     if not isinstance(one.module, BaseManagedCollisionEmbeddingCollection):
         return
-    for name, buckets in one.module._managed_collision_collection.table_to_number_buckets().items():
+    modules = one.module._managed_collision_collection._managed_collision_modules
+    for name, buckets in {name: collisions.buckets() for name, collisions in modules.items()}.items():
         if buckets % world_size:
             raise PlannerError(
                 f"table '{name}': its managed collisions have {buckets} buckets, which {world_size} ranks cannot "
