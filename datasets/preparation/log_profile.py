@@ -197,7 +197,7 @@ def _read_all(log: "_Reading", progress: Tell) -> tuple["_LogWords", int]:
     """Turn all values into words, as far as an earlier run did not; return them, and the number of rows of the log."""
     cut = log.cut
     processes = min(cores(), 1 + log.log.bytes // WORTH_BYTES)
-    jobs = [replace(log, log=part) for part in log.log.parts()]
+    jobs = [replace(log, log=part, number=number) for number, part in enumerate(log.log.parts())]
     if cut.rate < 1:
         # Whether a row is kept depends on its number.
         rows = side_by_side(_number_of_rows, jobs, processes, lambda *_: None)
@@ -214,13 +214,14 @@ def _read_all(log: "_Reading", progress: Tell) -> tuple["_LogWords", int]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """A log or a part of it that is to be read, and how; ``first`` rows of the log are before it."""
+    """A log or a part of it that is to be read, and how; ``number`` parts and ``first`` rows are before it."""
 
     log: Source
     folder: Path
     tables: tuple[ListedTable, ...]
     cells: Cells
     cut: SampleSplit
+    number: int = 0
     first: int = 0
 
     @property
@@ -232,7 +233,7 @@ class _Reading:
     def target(self) -> Path:
         """Return the folder of the part, whose name says what is in it: whatever is changed gets another one."""
         tables = [to_json(table) for table in self.tables]
-        return self.folder / content_hash(self.log.state, tables, self.cells, self.cut, self.first)
+        return self.folder / content_hash(self.log.state, tables, self.cells, self.cut, self.number, self.first)
 
 
 class _Part(StrictModel):
@@ -332,7 +333,7 @@ class _LogWords:
             with pa.OSFile(str(path)) as file:
                 names = pa.ipc.open_file(file).schema.names
                 chosen = [*places, *([names.index(_TIME)] if with_time else [])]
-                reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(False, included_fields=chosen))
+                reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=chosen))
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
 

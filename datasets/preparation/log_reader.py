@@ -269,17 +269,17 @@ class LogFiles:
     @contextmanager
     def _unpacked(self, path: Path) -> Iterator[tuple[pa.NativeFile, Callable[[], int]]]:
         """Open the file's bytes, unpacked as its suffix says, with a function that tells how many of them were read."""
-        size, fetched = self._info(path).size, None if self._is_local else _FETCH_BYTES
-        with self.storage.open_input_stream(str(path), compression=None, buffer_size=fetched) as raw:
+        with self.storage.open_input_file(str(path)) as raw:
+            size, packed = raw.size(), raw if self._is_local else pa.BufferedInputStream(raw, _FETCH_BYTES)
             if not path.name.endswith(_ARCHIVE):
                 if path.suffix not in _PACKED and path.suffix not in _ALSO_PACKED:
-                    yield raw, raw.tell
+                    yield packed, raw.tell
                     return
-                with pa.CompressedInputStream(raw, pa.Codec.detect(path.name).name) as stream:
+                with pa.CompressedInputStream(packed, pa.Codec.detect(path.name).name) as stream:
                     yield pa.PythonFile(_Bounded(stream, size), mode="r"), raw.tell
                 return
             with (
-                gzip.open(raw) as unpacked,
+                gzip.open(packed) as unpacked,
                 tarfile.open(fileobj=_Bounded(unpacked, size), mode="r|") as archive,
             ):
                 # In the order of the archive, which is read once: it is packed as a whole.
