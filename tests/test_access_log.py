@@ -3,22 +3,23 @@
 import datetime
 import gzip
 import json
+import pickle
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.fs
 import pyarrow.parquet
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from object_store import object_store
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
@@ -444,31 +445,22 @@ def test_folders_and_patterns_have_the_columns_that_their_names_state(tmp_path: 
     assert "cannot be reached" in command("profile", "odd://x/y.csv", "--out", tmp_path / "no", code=2)
 
 
-@pytest.fixture
-def object_store() -> Iterator[Callable[[str], str]]:
-    """A store in this process, and the address of a key in it."""
-    from moto.server import ThreadedMotoServer  # noqa: PLC0415
-
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield lambda key: f"s3://key:secret@{key}?scheme=http&region=us-east-1&endpoint_override={host}%3A{port}"
-    server.stop()
-
-
-def test_a_log_in_an_object_store_is_one_on_disk(tmp_path: Path, object_store: Callable[[str], str], command) -> None:
-    log = hive(tmp_path / "log")
+def test_a_log_in_an_object_store_is_one_on_disk(tmp_path: Path, command) -> None:
+    log = hive(tmp_path / "store" / "mine")
     (log / "day=3" / "of=a%20b" / "part-0.parquet").unlink()
     write(log / "day=3" / "of=a%20b" / "part-0.csv.gz", {"id": [f"3{i}" for i in range(5)], "more": [0] * 5})
-    store, _ = pyarrow.fs.FileSystem.from_uri(object_store("logs") + "&allow_bucket_creation=true")
-    store.create_dir("logs")
-    pyarrow.fs.copy_files(str(log), "logs/mine", destination_filesystem=store)
     line = ("--columns", "id,of,day", "--mode", "vocabulary")
     command("profile", log, "--out", tmp_path / "disk", *line)
-    for name, key in (("folder", "logs/mine"), ("pattern", "logs/mine/day=*/**/part*")):
-        command("profile", object_store(key), "--out", tmp_path / name, *line)
-        assert read_note(tmp_path / name) == read_note(tmp_path / "disk")
-    assert "has no file of a log" in command("profile", object_store("logs/none"), "--out", tmp_path / "no", code=2)
+    with object_store(tmp_path / "store") as at:
+        for name, key in (("folder", "mine"), ("pattern", "mine/day=*/**/part*")):
+            command("profile", at.format(key), "--out", tmp_path / name, *line)
+            assert read_note(tmp_path / name) == read_note(tmp_path / "disk")
+        assert pickle.loads(pickle.dumps(find_logs([at.format("mine")]))).bytes == find_logs([str(log)]).bytes
+        for key, says in (("none", "no file logs/none"), ("no*", "no file is called logs/no*: correct")):
+            said = command("profile", at.format(key), "--out", tmp_path / "no", code=2)
+            assert says in said
+            assert "secret" not in said
+    assert "secret" not in command("profile", "odd://key:secret@x/y.csv", "--out", tmp_path / "no", code=2)
 
 
 def test_two_processes_do_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,9 +267,9 @@ def _read(job: _Reading, tell: Tell) -> _Part:
     rows = samples = 0
     with whole_folder(job.target) as folder:
         with pa.OSFile(str(folder / _WORDS), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-            names = list(dict.fromkeys([*columns, *([time] if time is not None else [])]))
             typed = [time] if time is not None else []
-            for name, batch in job.log.batches(names, typed, lambda more: tell(more, 0)):
+            needed = list(dict.fromkeys([*typed, *columns]))
+            for name, batch in job.log.batches(needed, typed, lambda more: tell(more, 0)):
                 is_kept = job.cut.kept(job.first + rows, batch.num_rows)
                 kept = batch if is_kept.all() else batch.filter(pa.array(is_kept))
                 made = [
@@ -333,7 +333,8 @@ class _LogWords:
             with pa.OSFile(str(path)) as file:
                 names = pa.ipc.open_file(file).schema.names
                 chosen = [*places, *([names.index(_TIME)] if with_time else [])]
-                reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=chosen))
+                options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=chosen)
+                reader = pa.ipc.open_file(file, options=options)
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
 

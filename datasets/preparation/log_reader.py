@@ -51,6 +51,7 @@ _WILD = re.compile(r"[*?\[]")
 _WILDS = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])")
 _WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 """Of a pattern, as regular expressions."""
+_SECRET = re.compile("//[^/@]*@")
 _MAGIC, _TAIL_BYTES = b"PAR1", 8
 _OWN_SCHEMA = (b"ARROW:schema", b"arrow_schema")
 """Name in a parquet file's footer under which Arrow looks for its own schema, and one as long that means nothing."""
@@ -383,10 +384,10 @@ def find_logs(names: Sequence[str], header: tuple[str, ...] | None = None) -> Lo
     for number, name in enumerate(names):
         own, path = _storage(name)
         if number and own != storage:
-            raise BadInput(f"{names[0]} and {name} are stored in different places: profile a log of one place")
+            raise BadInput("the logs are stored in different places: profile a log of one place")
         storage = own
         with one_line(Path(path)):
-            met = _below(storage, name, path)
+            met = _below(storage, path)
         files += [file for file, _ in met]
         partitions |= {file: dict(_partition(part) for part in below.parts[:-1] if "=" in part) for file, below in met}
     return LogFiles(files=tuple(files), header=header, storage=storage, partitions=partitions)
@@ -399,12 +400,14 @@ def _storage(name: str) -> tuple[pyarrow.fs.FileSystem, str]:
     try:
         storage, path = pyarrow.fs.FileSystem.from_uri(name)
     except _FAULTS as error:
-        raise BadInput(f"{name} cannot be reached: {' '.join(str(error).split())[:300]}") from error
+        # Without the secret that an address may have.
+        line = _SECRET.sub("//", f"{name} cannot be reached: {' '.join(str(error).split())[:300]}")
+        raise BadInput(line) from error
     return storage, str(path)
 
 
-def _below(storage: pyarrow.fs.FileSystem, name: str, path: str) -> list[tuple[Path, PurePosixPath]]:
-    """Return the files that a name means, in order, and where they lie below the folder that it names."""
+def _below(storage: pyarrow.fs.FileSystem, path: str) -> list[tuple[Path, PurePosixPath]]:
+    """Return the files that a path means, in order, and where they lie below the folder that it names."""
     kind = storage.get_file_info(path).type
     wild = _WILD.search(path)
     if kind == pyarrow.fs.FileType.Directory:
@@ -424,8 +427,8 @@ def _below(storage: pyarrow.fs.FileSystem, name: str, path: str) -> list[tuple[P
     ]
     if not met:
         if wild and folder != path:
-            raise BadInput(f"no file is called {name}: correct the pattern, or name the folder that the files lie in")
-        raise BadInput(f"folder {name} has no file of a log in it: name the folder that the files lie in")
+            raise BadInput(f"no file is called {path}: correct the pattern, or name the folder that the files lie in")
+        raise BadInput(f"folder {path} has no file of a log in it: name the folder that the files lie in")
     return met
 
 
