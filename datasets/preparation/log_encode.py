@@ -122,8 +122,6 @@ class RowsOfTable:
 
     def _words(self, values: pa.Array, where: str) -> tuple[Words, Bools]:
         """Return a word for each of the values that are there, and which of the values these are, bool [values]."""
-        if pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
         kind = values.type
         if pa.types.is_temporal(kind):
             raise BadInput(f"{where}: values are {kind}: name it with --time, or leave it out by --columns")
@@ -132,6 +130,18 @@ class RowsOfTable:
         if self._cells.mode == "ids" and pa.types.is_integer(kind) and not self._cells.null:
             there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
             return self._ids(values.drop_null(), where), there
+        # Hashing takes several times longer than telling which values are alike.
+        alike = values.cast(pa.string()).dictionary_encode() if pa.types.is_null(kind) else values.dictionary_encode()
+        words, is_word = self._words_of_texts(alike.dictionary, where)
+        places = alike.indices.fill_null(len(is_word)).to_numpy()
+        of_value = np.zeros(len(is_word) + 1, dtype=np.uint64)
+        of_value[:-1][is_word] = words
+        there = np.append(is_word, False)[places]
+        return of_value[places if there.all() else places[there]], there
+
+    def _words_of_texts(self, values: pa.Array, where: str) -> tuple[Words, Bools]:
+        """Return a word for each of the values that are there, and which of the values these are, bool [values]."""
+        kind = values.type
         try:
             texts = texts_of(values)
         except pa.ArrowInvalid as error:

@@ -50,7 +50,7 @@ _ROOM_BYTES = 1 << 26
 _WILD = re.compile(r"[*?\[]")
 _WILDS = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])")
 _WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-"""Of a pattern, as regular expressions."""
+"""Wildcards of a pattern, as regular expressions."""
 _SECRET = re.compile("//[^/@]*@")
 _MAGIC, _TAIL_BYTES = b"PAR1", 8
 _OWN_SCHEMA = (b"ARROW:schema", b"arrow_schema")
@@ -100,7 +100,7 @@ class LogFiles:
     partitions: Mapping[Path, Mapping[str, str | None]] = field(default_factory=dict)
     """Columns that are not in a file but in the names of its folders (``day=3``), by file."""
     row_groups: range | None = None
-    """Those of the one parquet file that are read; None: all."""
+    """Row groups of the one parquet file that are read; None: all."""
 
     def __post_init__(self) -> None:
         for path in self.files:

@@ -16,7 +16,7 @@ _TICK_S = 0.5
 _STOP = 2
 """Place of the mark that nobody waits for the results any more, behind the two amounts."""
 _shared: Any = None
-"""Of a process that works for another one: amounts and mark."""
+"""Amounts and mark that a process which works for another one shares with it."""
 
 
 def cores() -> int:
