@@ -48,9 +48,11 @@ class WordCounts:
         pending = pa.table({"word": pa.chunked_array([pa.array(words) for words in self._pending], pa.uint64())})
         self._pending, self._waiting = [], 0
         met = pending.group_by("word", use_threads=False).aggregate([([], "count_all")])
-        both = pa.concat_tables([self._counted, met.rename_columns(["word", "count"])])
-        sums = both.group_by("word", use_threads=False).aggregate([("count", "sum")])
-        self._counted = sums.rename_columns(["word", "count"])
+        met = met.rename_columns(["word", "count"])
+        if self._counted.num_rows:
+            both = pa.concat_tables([self._counted, met])
+            met = both.group_by("word", use_threads=False).aggregate([("count", "sum")])
+        self._counted = met.rename_columns(["word", "count"])
 
 
 def suggested_rows(values: int) -> int:
