@@ -460,7 +460,7 @@ class SeenTable(StrictModel):
     rows: Rows
     dim: Width
     values: NonNegativeInt
-    """Different values in the whole log: exactly up to 2^16, else estimated within about 1 %."""
+    """Different values in the whole log."""
     suggested_rows: Rows
     """Rows that would fit the values: as many in a vocabulary, else enough to hash them into."""
     sharing: float
