@@ -313,7 +313,7 @@ class _LogWords:
             rows += len(row_times)
         split_at = int(np.quantile(np.concatenate(parts), cut.train_share, method="higher"))
         by_time = replace(self, split_at=split_at)
-        return replace(by_time, train=sum(np.count_nonzero(of_train) for of_train, _ in by_time.bags([])))
+        return replace(by_time, train=sum(int(of_train.sum()) for of_train, _ in by_time.bags([])))
 
     def bags(self, places: Sequence[int]) -> Iterator[tuple[Bools, list[tuple[Words, Ints]]]]:
         """Yield which samples train, bool [n], and the words and bag lengths of each place, some samples at a time."""
@@ -380,9 +380,9 @@ def _count(job: _Counting, tell: Tell) -> _Counted:
             train.add(_chosen(codes, lengths, of_train))
             if count_all:
                 test.add(_chosen(codes, lengths, ~of_train))
-            empty += np.count_nonzero(lengths[of_train] == 0)
+            empty += int(np.count_nonzero(lengths[of_train] == 0))
         together = np.sum([lengths for _, lengths in features], axis=0)
-        present += np.count_nonzero(together[of_train])
+        present += int(np.count_nonzero(together[of_train]))
     codes, counts = train.counts()
     if count_all:
         test.add(codes)

@@ -181,7 +181,8 @@ class LogFiles:
         if self.row_groups is None:
             return size
         with self._parquet(path) as file:
-            return size * len(self.row_groups) // max(file.metadata.num_row_groups, 1)
+            groups: int = file.metadata.num_row_groups
+        return size * len(self.row_groups) // max(groups, 1)
 
     @contextmanager
     def _parquet(self, path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
