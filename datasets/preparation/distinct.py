@@ -5,8 +5,8 @@ import pyarrow as pa
 
 from shardbench.base.arrays import Ints, Words
 
-_PENDING = 1 << 22
-"""Words gathered before they are counted, where fewer different ones than that were met (32 MiB)."""
+_PENDING = 1 << 19
+"""Words gathered before they are counted, where fewer different ones than that were met (4 MiB)."""
 ROOM = 1.25
 """Rows of a large table over its values."""
 SMALL_ROOM, SMALL_ROWS = 16, 1 << 14

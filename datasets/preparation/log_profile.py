@@ -307,7 +307,7 @@ class _LogWords:
         step = -(-self.samples // _SAMPLED_TIMES)
         parts: list[Ints] = []
         rows = 0
-        for batch in self._batches([], with_time=True):
+        for batch in self._batches():
             row_times = batch.column(_TIME).to_numpy()
             parts.append(row_times[-rows % step :: step])
             rows += len(row_times)
@@ -318,7 +318,7 @@ class _LogWords:
     def bags(self, places: Sequence[int]) -> Iterator[tuple[Bools, list[tuple[Words, Ints]]]]:
         """Yield which samples train, bool [n], and the words and bag lengths of each place, some samples at a time."""
         rows = 0
-        for batch in self._batches(places, with_time=self.split_at is not None):
+        for batch in self._batches():
             if self.split_at is not None:
                 of_train = batch.column(_TIME).to_numpy() < self.split_at
             else:
@@ -326,14 +326,11 @@ class _LogWords:
             rows += batch.num_rows
             yield of_train, [_words_of(batch.column(str(place))) for place in places]
 
-    def _batches(self, places: Sequence[int], *, with_time: bool) -> Iterator[pa.RecordBatch]:
-        """Yield batches with the columns of these places; what is not mapped does not count as memory for long."""
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all batches; they are mapped, so that columns which are not looked at are not read."""
         for path in self.files:
-            with pa.OSFile(str(path)) as file:
-                names = pa.ipc.open_file(file).schema.names
-                chosen = [*places, *([names.index(_TIME)] if with_time else [])]
-                options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=chosen)
-                reader = pa.ipc.open_file(file, options=options)
+            with pa.memory_map(str(path)) as file:
+                reader = pa.ipc.open_file(file)
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
 
