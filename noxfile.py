@@ -225,7 +225,8 @@ def tables(session: nox.Session) -> None:
     """Make committed tables that no suite has: `-- NAME`, one of those below.
 
     scale: count the synthetic workload (887 million lookups) against plans for 8, 128 and 1,024 devices.
-    prepare: prepare made-up logs of one and of ten million rows; rows a CPU second and the peak memory.
+    prepare: prepare made-up logs of one and of ten million rows, and profile one of ten million; rows a CPU second,
+    seconds on one and two cores, and the peak memory.
     planners: our planner beside TorchRec's own on the same modules; plans, predicted and measured steps.
     plan: seconds of `shardbench plan` with many tables, its answers within short budgets on a busy machine, and the
     terminal of the README's first screen, for which `nox -s build` made the wheel; `-- plan session` makes that alone.
@@ -251,6 +252,8 @@ def tables(session: nox.Session) -> None:
     if name in ("scale", "prepare"):
         tool, out = ("counting_scale", "counting") if name == "scale" else ("prepare_scale", "prepare")
         run(session, "python", f"tools/{tool}.py", str(folder / "scale" / f"{out}.csv"), *options)
+        if name == "prepare":
+            run(session, "python", "tools/prepare_scale.py", "--profile", str(folder / "scale" / "profile.csv"))
     elif name == "planners":
         for what in ("plans", "measured"):
             command = ("python", "tools/torchrec_planners.py", what, str(folder / "planner" / f"{what}.csv"))

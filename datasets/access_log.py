@@ -8,11 +8,22 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.preparation.log_profile import SEEN, Profiled, SeenTable, SeenTables, offsets_file, values_file
+from shardbench.datasets.preparation.log_profile import (
+    PROFILES,
+    SEEN,
+    Profiled,
+    SeenTable,
+    SeenTables,
+    TableProfiles,
+    offsets_file,
+    values_file,
+)
 from shardbench.datasets.preparation.prepared import NOTE, read_array, read_model
 from shardbench.model.table import BatchSize, Name, Pooling, Table, Width
+from shardbench.workloads.drawn import DrawnWorkload, bag_lengths
+from shardbench.workloads.ranking_cache import Survey
 from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
-from shardbench.workloads.trace import Bags
+from shardbench.workloads.trace import Bags, Ranking, Split, bag_offsets
 
 _HOW = "write it with: shardbench profile (logs of your own), or prepare (public ones)"
 
@@ -26,9 +37,9 @@ class ProfiledConfig(RecordedConfig):
     dims: dict[str, Width] = Field(default_factory=dict)
     """Widths of tables by name, in place of those that the folder states."""
 
-    def build(self, data: Path) -> "AccessLog":
+    def build(self, data: Path) -> "AccessLog | CountedLog":
         """Map the folder; raises BadInput that says how to make it."""
-        return AccessLog(self, data)
+        return CountedLog(self, data) if read_note(data / self.prepared).counted else AccessLog(self, data)
 
 
 class AccessLogConfig(ProfiledConfig):
@@ -44,20 +55,8 @@ class AccessLog(RecordedWorkload):
     def __init__(self, config: ProfiledConfig, data: Path) -> None:
         folder = data / config.prepared
         self.profiled = read_note(folder)
-        unknown = sorted(config.dims.keys() - {table.name for table in self.profiled.tables})
-        if unknown:
-            raise BadInput(f"{config.name}: dims of '{unknown[0]}', which is no table of {folder}")
         super().__init__(config)
-        self.tables = tuple(
-            Table(
-                name=table.name,
-                rows=table.rows,
-                dim=config.dims.get(table.name, table.dim),
-                pooling=Pooling.SUM if table.pooled else Pooling.NONE,
-                features=len(table.features),
-            )
-            for table in self.profiled.tables
-        )
+        self.tables = _tables(self.profiled, config)
         self._files = [
             [_read(folder, number, f, table.lookups[f], self.profiled.samples) for f in range(len(table.features))]
             for number, table in enumerate(self.profiled.tables)
@@ -74,6 +73,57 @@ class AccessLog(RecordedWorkload):
     def recipe(self) -> object:
         """Return the configuration and the folder's description, checksums included."""
         return {"config": self._config.model_dump(mode="json"), "prepared": self.profiled.model_dump(mode="json")}
+
+
+class CountedLog(DrawnWorkload):
+    """Lookups drawn as often as others counted them in a log; lengths and lookups of tables are independent.
+
+    Rows are ranks already, and the profiles are those of the log itself.
+    """
+
+    def __init__(self, config: ProfiledConfig, data: Path) -> None:
+        folder = data / config.prepared
+        self.profiled = read_note(folder)
+        self._configure(config)
+        self.tables = _tables(self.profiled, config)
+        self.seed, self.profile_samples = self.profiled.seed, self.profiled.samples
+        told = read_model(TableProfiles, folder / PROFILES, _HOW).tables
+        self._told = [told[table.name] for table in self.tables]
+
+    def _draw(self, split: Split, batch: int, table: int) -> Bags:
+        generator, profile = self._generator(split, batch, table), self._told[table]
+        features = self.tables[table].features
+        share = 1 - (1 - profile.coverage) ** (1 / features)
+        pooling = max(1.0, profile.mean_pooling / features / share) if share else 1.0
+        offsets = bag_offsets(bag_lengths(generator, self.batch_size * features, pooling, share))
+        # A draw of 1 - u, which is never 0: so many of the hottest rows take that share, and the last of them is met.
+        values = profile.inverse_cdf(1 - generator.random(int(offsets[-1]))) - 1
+        return Bags(values=values, offsets=offsets, features=features)
+
+    def _survey(self, table: int) -> Survey:
+        # Of no lookups: rows keep their numbers, which are their ranks.
+        return Ranking(np.empty(0, dtype=np.int64), self.tables[table].rows), self._told[table]
+
+    def recipe(self) -> object:
+        """Return the configuration and the folder's description, checksums included."""
+        return {"config": self._config.model_dump(mode="json"), "prepared": self.profiled.model_dump(mode="json")}
+
+
+def _tables(noted: Profiled, config: ProfiledConfig) -> tuple[Table, ...]:
+    """Return the tables of a folder, as wide as the configuration has them; raises BadInput where it has others."""
+    unknown = sorted(config.dims.keys() - {table.name for table in noted.tables})
+    if unknown:
+        raise BadInput(f"{config.name}: dims of '{unknown[0]}', which is no table of {config.prepared}")
+    return tuple(
+        Table(
+            name=table.name,
+            rows=table.rows,
+            dim=config.dims.get(table.name, table.dim),
+            pooling=Pooling.SUM if table.pooled else Pooling.NONE,
+            features=len(table.features),
+        )
+        for table in noted.tables
+    )
 
 
 def read_note(folder: Path) -> Profiled:
@@ -95,12 +145,15 @@ def constraints(folder: Path) -> dict[str, dict[str, Any]]:
     """
     noted = read_note(folder)
     fields_by_table: dict[str, dict[str, Any]] = {}
+    train = noted.train_samples
     for number, table in enumerate(noted.tables):
-        files = [_read(folder, number, f, table.lookups[f], noted.samples) for f in range(len(table.features))]
-        train = noted.train_samples
+        lookups = table.lookups
+        if not noted.counted:
+            files = [_read(folder, number, f, lookups[f], noted.samples) for f in range(len(table.features))]
+            lookups = tuple(int(offsets[train]) for _, offsets in files)
         fields_by_table[table.name] = {
-            "pooling_factors": [float(offsets[train]) / train for _, offsets in files],
-            "num_poolings": [1.0] * len(files),
+            "pooling_factors": [of_feature / train for of_feature in lookups],
+            "num_poolings": [1.0] * len(lookups),
             "feature_names": list(table.features),
         }
     return fields_by_table

@@ -1,7 +1,7 @@
 """Tables as their owner describes them: rows, width, bag lengths and skew, no data needed.
 
-A suite states them so; only ``name`` and ``rows`` must be given (or ``table_list = "tables.csv"``, a .csv or .parquet
-file of the same columns, in the data folder)::
+A suite states them so; only ``name`` and ``rows`` must be given (or ``table_list = "tables.csv"``, a .csv, .tsv or
+.parquet file of the same columns, in the data folder)::
 
     [[workloads]]
     name = "ours"

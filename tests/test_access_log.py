@@ -3,8 +3,10 @@
 import datetime
 import gzip
 import json
+import pickle
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,19 +19,21 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from object_store import object_store
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
+from shardbench.cli import drift
 from shardbench.datasets.access_log import AccessLogConfig, constraints, read_note, read_seen
 from shardbench.datasets.preparation import distinct, log_profile, log_reader
-from shardbench.datasets.preparation.distinct import DistinctValues, sharing, suggested_rows
+from shardbench.datasets.preparation.distinct import WordCounts, sharing, suggested_rows
 from shardbench.datasets.preparation.log_encode import Cells, Mode, RowsOfTable
 from shardbench.datasets.preparation.log_profile import PROFILES, Profiled, SampleSplit, TableProfiles, profile_log
-from shardbench.datasets.preparation.log_reader import LogFiles
+from shardbench.datasets.preparation.log_reader import LogFiles, find_logs
 from shardbench.workloads.kinds import workload_kinds
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split
-from shardbench.workloads.value_hash import hash_ids, mixed
+from shardbench.workloads.value_hash import hash_ids
 
 WORDS = st.text("ab1 .\u00e9", min_size=1, max_size=3)
 CELLS = st.lists(st.none() | st.lists(WORDS, max_size=3), min_size=2, max_size=30)
@@ -77,6 +81,14 @@ def bags(folder: Path, feature: int = 0, table: int = 0) -> list[list[int]]:
     return [values[a:b].tolist() for a, b in zip(offsets, offsets[1:])]
 
 
+def encoded(table: RowsOfTable, *columns: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Row ids and bag lengths of columns, one after the other."""
+    parts = [table.words(column, "x") for column in columns]
+    table.values = len(np.unique(np.concatenate([words for words, _ in parts])))
+    rows, lengths = zip(*(table.bags(*part) for part in parts))
+    return np.concatenate(rows), np.concatenate(lengths)
+
+
 @settings(deadline=None, max_examples=40)
 @given(CELLS)
 def test_a_vocabulary_numbers_values_by_first_appearance(cells: list[list[str] | None]) -> None:
@@ -90,8 +102,7 @@ def test_a_vocabulary_numbers_values_by_first_appearance(cells: list[list[str] |
     ):
         coder = RowsOfTable("t", Cells(mode="vocabulary", delimiter="|"), None)
         half = len(cells) // 2
-        parts = [coder(column[:half], "x"), coder(column[half:], "x")]
-        rows, lengths = (np.concatenate(found) for found in zip(*parts))
+        rows, lengths = encoded(coder, column[:half], column[half:])
         assert [part.tolist() for part in np.split(rows, np.cumsum(lengths)[:-1])] == wanted
         assert coder.rows == max(1, len(numbers))
 
@@ -102,15 +113,14 @@ def test_a_hash_is_of_the_text_and_a_missing_value_may_have_a_row(cells: list[in
     numbers, texts = pa.array(cells, pa.int64()), pa.array([None if c is None else str(c) for c in cells])
     for missing in ("empty", "row"):
         made = Cells(missing=missing)
-        got, lengths = RowsOfTable("t", made, rows)(numbers, "x")
-        again, others = RowsOfTable("t", made, rows)(texts, "x")
+        got, lengths = encoded(RowsOfTable("t", made, rows), numbers)
+        again, others = encoded(RowsOfTable("t", made, rows), texts)
         assert (got.tolist(), lengths.tolist()) == (again.tolist(), others.tolist())
         assert np.all((got >= 0) & (got < rows))
         # A table whose rows nobody stated gives those of one with the rows that it settles on.
         settling = RowsOfTable("t", made, None)
-        parts = [settling(column, "x") for column in (numbers[:3], texts[3:])]
-        settled, _ = settling.settled(*(np.concatenate(found) for found in zip(*parts)))
-        assert settled.tolist() == RowsOfTable("t", made, settling.rows)(numbers, "x")[0].tolist()
+        settled, _ = encoded(settling, numbers[:3], texts[3:])
+        assert settled.tolist() == encoded(RowsOfTable("t", made, settling.rows), numbers)[0].tolist()
         assert settling.values == len({cell for cell in cells if cell is not None})
         asked = cells if missing == "row" else [cell for cell in cells if cell is not None]
         assert hash_ids(asked, table="t", rows=rows, missing=missing).tolist() == got.tolist()
@@ -125,7 +135,9 @@ def test_a_hash_is_of_the_text_and_a_missing_value_may_have_a_row(cells: list[in
 
 def test_tables_and_seeds_have_hashes_of_their_own_that_spread_evenly() -> None:
     column = pa.array(np.arange(20_000))
-    found = [RowsOfTable(name, Cells(seed=seed), 100)(column, "x")[0] for name, seed in (("a", 0), ("b", 0), ("a", 1))]
+    found = [
+        encoded(RowsOfTable(name, Cells(seed=seed), 100), column)[0] for name, seed in (("a", 0), ("b", 0), ("a", 1))
+    ]
     for first, second in ((0, 1), (0, 2)):
         assert np.mean(found[first] == found[second]) < 0.03
     for rows in found:
@@ -159,7 +171,7 @@ def test_every_kind_of_file_gives_the_same(tmp_path: Path, name: str) -> None:
     assert bags(tmp_path / "out", table=1) == [[0], [], [1], [0], [1], [2], [0], [3]]
     assert (done.samples, done.train_samples, [t.rows for t in done.tables]) == (8, 4, [4, 4])
     heard: list[int] = []
-    for _ in LogFiles(files=(tmp_path / name,), heard=heard.append).batches(["user"]):
+    for _ in LogFiles(files=(tmp_path / name,)).batches(["user"], heard=heard.append):
         assert sum(heard) <= (tmp_path / name).stat().st_size
     assert sum(heard) == LogFiles(files=(tmp_path / name,)).bytes
 
@@ -215,7 +227,7 @@ def test_how_a_log_is_cut_into_files_changes_nothing(tmp_path: Path, monkeypatch
     assert first == profiled(tmp_path / "stated", [whole], tables("id", rows=first.tables[0].rows), cut=cut)
     monkeypatch.setattr(log_reader, "BLOCK_BYTES", 512)
     monkeypatch.setattr(log_reader, "BATCH_ROWS", 100)
-    monkeypatch.setattr(log_profile, "CHUNK", 100)
+    monkeypatch.setattr(distinct, "_PENDING", 100)
     again = profiled(tmp_path / "again", parts, listed, cut=cut)
     assert first == again
     assert 0.45 < first.samples / rows < 0.55
@@ -252,14 +264,17 @@ def test_what_was_seen_is_what_the_log_has(tmp_path: Path, mode: Mode) -> None:
     assert seen.sharing == pytest.approx(sharing(values, rows) if mode == "hash" else 0.0)
 
 
-def test_distinct_values_are_counted_whatever_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distinct, "KEPT", 4096)
-    monkeypatch.setattr(distinct, "_PENDING", 1000)
-    for values, error in ((0, 0.0), (1, 0.0), (4095, 0.0), (200_000, 4 / 64)):
-        counted = DistinctValues()
-        for part in np.array_split(np.tile(np.arange(values), 3), 7):
-            counted.add(mixed(part, 5))
-        assert abs(counted.number - values) <= error * values
+@given(st.lists(st.lists(st.integers(0, 30)), max_size=12), st.integers(0, 20))
+def test_words_are_counted_however_they_come(parts: list[list[int]], pending: int) -> None:
+    counted = WordCounts()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distinct, "_PENDING", pending)
+        for part in parts:
+            counted.add(np.array(part, dtype=np.uint64))
+        words, counts = counted.counts()
+    together = [word for part in parts for word in part]
+    assert dict(zip(words.tolist(), counts.tolist())) == Counter(together)
+    assert len(words) == len(set(together))
 
 
 def test_suggested_rows_leave_room_and_the_sharing_is_what_a_hash_gives() -> None:
@@ -354,7 +369,7 @@ def test_a_fault_is_one_line_and_nothing_is_left(
 )
 def test_values_that_are_no_categories_are_refused(column: pa.Array, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        RowsOfTable("t", Cells(), 10)(column, "x")
+        RowsOfTable("t", Cells(), 10).words(column, "x")
 
 
 def test_a_whole_number_is_the_same_in_every_writing() -> None:
@@ -367,7 +382,7 @@ def test_a_whole_number_is_the_same_in_every_writing() -> None:
         pa.array(["12.0", None, "-3.0"]),
     ]
     for mode in ("hash", "vocabulary"):
-        rows = [RowsOfTable("t", Cells(mode=mode), 10)(column, "x") for column in writings]
+        rows = [encoded(RowsOfTable("t", Cells(mode=mode), 10), column) for column in writings]
         assert len({(tuple(found), tuple(lengths)) for found, lengths in rows}) == 1
     expected = hash_ids(["12", "-3"], table="t", rows=1000)
     for values in (["12.0", "-3.0"], np.array([12.0, -3.0])):
@@ -381,8 +396,8 @@ def test_a_whole_number_is_the_same_in_every_writing() -> None:
 def test_weights_of_ids_are_left_out_where_one_says_so() -> None:
     cells = Cells(mode="vocabulary", delimiter=";", weights=":")
     column = pa.array(["7:0.5;8:1e-3", "8", "n:7:2"])
-    assert [part.tolist() for part in RowsOfTable("t", cells, None)(column, "x")] == [[0, 1, 1, 2], [2, 1, 1]]
-    whole = RowsOfTable("t", Cells(mode="vocabulary", weights=""), None)(pa.array(["7:0.5", "7:0.6"]), "x")
+    assert [part.tolist() for part in encoded(RowsOfTable("t", cells, None), column)] == [[0, 1, 1, 2], [2, 1, 1]]
+    whole = encoded(RowsOfTable("t", Cells(mode="vocabulary", weights=""), None), pa.array(["7:0.5", "7:0.6"]))
     assert whole[0].tolist() == [0, 1]
 
 
@@ -398,6 +413,161 @@ def test_the_folder_of_an_engine_and_escapes(tmp_path: Path, command: Callable[.
     (folder / "part-00000.csv").unlink()
     (folder / "part-00001.csv").unlink()
     assert "has no file of a log in it" in command("profile", folder, "--out", tmp_path / "no", code=2)
+
+
+def hive(folder: Path) -> Path:
+    """Four days of a log, as engines write them: the day is not in the files."""
+    for number in range(4):
+        day = folder / f"day={number}" / "of=a%20b"
+        day.mkdir(parents=True)
+        write(day / "part-0.parquet", {"id": [f"{number}{i}" for i in range(5)], "more": [0] * 5})
+        (day / ".part-0.parquet.crc").write_text("x")
+    (folder / "_SUCCESS").write_text("")
+    return folder
+
+
+def test_folders_and_patterns_have_the_columns_that_their_names_state(tmp_path: Path, command) -> None:
+    log = hive(tmp_path / "log")
+    for name in (log, f"{log}/day=*/**/*.parquet", f"{log}/day=[0-3]/of*/part-?.parquet"):
+        found = find_logs([str(name)])
+        assert found.columns() == ("id", "more", "day", "of")
+        assert [str(file) for file in found.files] == [f"{log}/day={n}/of=a%20b/part-0.parquet" for n in range(4)]
+    cells = [batch.to_pydict() for _, batch in found.batches(["of", "id", "day"], ["day"])]
+    assert cells[1] == {"of": ["a b"] * 5, "id": [f"1{i}" for i in range(5)], "day": [1] * 5}
+    said = command(
+        "profile", log, "--out", tmp_path / "out", "--time", "day", "--columns", "id,of", "--train-share", 0.5
+    )
+    assert "20 of 20 rows, 10 train" in said
+    (log / "day=0").rename(log / "day=__HIVE_DEFAULT_PARTITION__")
+    _, batch = list(find_logs([str(log)]).batches(["day"]))[-1]
+    assert batch.column("day").null_count == 5
+    assert "no file is called" in command("profile", f"{log}/*.csv", "--out", tmp_path / "no", code=2)
+    assert "cannot be reached" in command("profile", "odd://x/y.csv", "--out", tmp_path / "no", code=2)
+
+
+def test_a_log_in_an_object_store_is_one_on_disk(tmp_path: Path, command) -> None:
+    log = hive(tmp_path / "store" / "mine")
+    (log / "day=3" / "of=a%20b" / "part-0.parquet").unlink()
+    write(log / "day=3" / "of=a%20b" / "part-0.csv.gz", {"id": [f"3{i}" for i in range(5)], "more": [0] * 5})
+    line = ("--columns", "id,of,day", "--mode", "vocabulary")
+    command("profile", log, "--out", tmp_path / "disk", *line)
+    with object_store(tmp_path / "store") as at:
+        for name, key in (("folder", "mine"), ("pattern", "mine/day=*/**/part*")):
+            command("profile", at.format(key), "--out", tmp_path / name, *line)
+            assert read_note(tmp_path / name) == read_note(tmp_path / "disk")
+        assert pickle.loads(pickle.dumps(find_logs([at.format("mine")]))).bytes == find_logs([str(log)]).bytes
+        for key, says in (("none", "no file logs/none"), ("no*", "no file is called logs/no*: correct")):
+            said = command("profile", at.format(key), "--out", tmp_path / "no", code=2)
+            assert says in said
+            assert "secret" not in said
+    assert "secret" not in command("profile", "odd://key:secret@x/y.csv", "--out", tmp_path / "no", code=2)
+
+
+def test_two_processes_do_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(4)
+    names = ("a", "b", "c")
+    files = [write(tmp_path / f"{n}.parquet", {name: generator.zipf(1.4, 500) for name in names}) for n in range(3)]
+    cut = SampleSplit(rate=0.7)
+    first = profiled(tmp_path / "one", files, tables(*names, rows=None), cut=cut)
+    monkeypatch.setattr(log_profile, "WORTH_BYTES", 1)
+    monkeypatch.setattr(log_profile, "cores", lambda: 2)
+    assert profiled(tmp_path / "two", files, tables(*names, rows=None), cut=cut) == first
+    files[1].write_bytes(b"no parquet")
+    with pytest.raises(BadInput, match=r"1\.parquet cannot be read"):
+        profiled(tmp_path / "no", files, tables(*names), cut=cut)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.parquet", "1.parquet", "2.parquet", "one", "two"]
+
+
+def test_a_run_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [write(tmp_path / f"{n}.csv", ROWS) for n in range(3)]
+    whole = profiled(tmp_path / "whole", files, tables("user"))
+    # In the midst of the last file, and once more after all were read.
+    for module, name, left in ((log_profile, "write_model", 2), (log_profile, "_count", 3)):
+        with monkeypatch.context() as patch:
+            real = getattr(module, name)
+            calls = iter(range(10))
+
+            def killed(*given: Any, real: Any = real, calls: Any = calls, after: int = left % 3) -> Any:
+                if next(calls) == after:
+                    raise KeyboardInterrupt
+                return real(*given)
+
+            patch.setattr(module, name, killed)
+            with pytest.raises(KeyboardInterrupt):
+                profiled(tmp_path / "out", files, tables("user"))
+        parts = [path for path in (tmp_path / "out.unfinished").iterdir() if (path / "part.json").is_file()]
+        assert len(parts) == left
+    read: list[str] = []
+    of_file = LogFiles._of_file
+    monkeypatch.setattr(
+        LogFiles, "_of_file", lambda self, path, *rest: read.append(path.name) or of_file(self, path, *rest)
+    )
+    files[1].touch()
+    assert profiled(tmp_path / "out", files, tables("user")) == whole
+    assert read == ["1.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.csv", "1.csv", "2.csv", "out", "whole"]
+
+
+def test_long_lists_of_dictionaries_and_parts_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's own reader gives up on lists of dictionaries where a file has more of them than one page."""
+    cells = [[f"value {i % 3000}", f"value {i % 7}"] for i in range(20_000)]
+    column = pa.array(cells, pa.list_(pa.string()))
+    lists = pa.ListArray.from_arrays(column.offsets, column.values.dictionary_encode())
+    pyarrow.parquet.write_table(pa.table({"id": lists}), tmp_path / "x.parquet", row_group_size=7000)
+    pyarrow.parquet.write_table(pa.table({"id": column}), tmp_path / "y.parquet", row_group_size=7000)
+    first = profiled(tmp_path / "out", [tmp_path / "x.parquet"], tables("id", rows=None))
+    monkeypatch.setattr(log_reader, "PART_BYTES", 1)
+    assert len(LogFiles(files=(tmp_path / "y.parquet",)).parts()) == 3
+    assert profiled(tmp_path / "parts", [tmp_path / "y.parquet"], tables("id", rows=None)) == first
+
+
+def test_counts_that_others_made_are_the_profile_of_the_log(tmp_path: Path, command) -> None:
+    generator = np.random.default_rng(6)
+    users = [None if value > 40 else f"u{value}" for value in generator.zipf(1.3, 4000)]
+    items = [generator.zipf(1.6, 3).clip(max=300).tolist() for _ in range(4000)]
+    log = write(tmp_path / "log.parquet", {"user": users, "item": items})
+    counted = [("user", value, count) for value, count in Counter(users).items()]
+    counted += [("item", str(value), count) for value, count in Counter(np.ravel(items).tolist()).items()]
+    # A warehouse that counts its parts gives several counts of one value.
+    counted += [("user", "u1", 0), ("other", "x", 5)]
+    table, value, count = zip(*counted)
+    counts = write(tmp_path / "counts.parquet", {"table": table, "value": value, "count": count})
+    (tmp_path / "t.csv").write_text("name,rows,dim,pooling\nuser,64,8,\nitem,,8,3\n")
+    line = ("--tables", tmp_path / "t.csv")
+    command("profile", log, "--out", tmp_path / "log", *line, "--train-share", 0.9999)
+    fields = tmp_path / "fields.json"
+    said = command("profile", "--counts", counts, "--out", tmp_path / "made", *line, "--torchrec", fields)
+    assert f"{tmp_path / 'made'}: counts of 4000 samples; 2 tables" in said
+    assert json.loads(fields.read_text())["item"]["pooling_factors"] == [3.0]
+    profiles = from_json(TableProfiles, (tmp_path / "made" / PROFILES).read_bytes()).tables
+    hashed = hash_ids([user for user in users if user], table="user", rows=64)
+    rows, wanted = np.unique(hashed, return_counts=True)
+    user = profiles["user"]
+    assert (user.samples, user.present, user.lookups) == (4000, len(hashed), len(hashed))
+    assert np.repeat(user.counts, user.row_counts).tolist() == sorted(wanted.tolist(), reverse=True)
+    order = np.load(tmp_path / "made" / log_profile.order_file(0))
+    assert order.tolist() == rows[np.argsort(-wanted, kind="stable")].tolist()
+    assert (profiles["item"].present, profiles["item"].lookups) == (4000, 12_000)
+    assert read_seen(tmp_path / "made")["item"].values == read_seen(tmp_path / "log")["item"].values
+    built = AccessLogConfig(prepared="made", batch_size=2048).build(tmp_path)
+    assert built.profiles == (user, profiles["item"])
+    bags = built.bags(Split.TEST, 0, 0)
+    assert bags.sample_lengths.mean() == pytest.approx(user.coverage, abs=0.05)
+    assert np.mean(bags.values == 0) == pytest.approx(user.cdf(1), abs=0.05)
+    assert built.bags(Split.TEST, 0, 1).sample_lengths.mean() == pytest.approx(3, abs=0.2)
+    ids = write(tmp_path / "rows.csv", {"table": ["a", "a", "b"], "row": [3, 1, 0], "count": [5, 6, 7]})
+    assert "counts of 11 samples; 2 tables" in command("profile", "--counts", ids, "--out", tmp_path / "rows")
+    assert [table.rows for table in read_note(tmp_path / "rows").tables] == [4, 1]
+    for wrong, rest, says in (
+        ({"table": ["a"], "row": [1], "count": [-1]}, [], "column count: counts are whole numbers from 0 on"),
+        ({"table": ["a"], "row": [1]}, [], "has no column 'count'"),
+        ({"table": ["a"], "row": [1], "count": [1]}, ["--columns", "b"], "has no counts of table b"),
+        ({"table": ["a"], "row": [1], "count": [1]}, [log], "leave logs, --time and --rate out, or --counts"),
+    ):
+        made = write(tmp_path / "wrong.parquet", wrong)
+        assert says in command("profile", *rest, "--counts", made, "--out", tmp_path / "no", code=2)
+    with pytest.raises(BadInput, match="has counts but no samples"):
+        drift._log(tmp_path / "made", 64)
 
 
 @pytest.mark.parametrize("cut_at", [0.3, 0.7, 0.95])

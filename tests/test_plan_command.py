@@ -487,6 +487,8 @@ def test_lists_of_tables_and_suites(tmp_path: Path, command) -> None:
     listed.write_text("name,rows,dim,pooling\na,1000,64,2.5\nb,20000,32,\n")
     arguments = ["a100-40gb-2x8", "--strategy", "greedy-size", "--budget", "1"]
     assert command("plan", listed, *arguments, "--batch-size", 64).startswith("ours: 2 tables")
+    (tmp_path / "mine.tsv").write_text(listed.read_text().replace(",", "\t"))
+    assert command("plan", tmp_path / "mine.tsv", *arguments, "--batch-size", 64).startswith("mine: 2 tables")
     suite = tmp_path / "suite.toml"
     text = "".join(
         f'[[workloads]]\nname = "{n}"\ndataset = "described"\nbatch_size = 64\ntables = [{{name = "t", rows = 999}}]\n'

@@ -132,31 +132,31 @@ def test_the_bar_says_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_how_far_a_log_is_read_is_said_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with PlainReading(2000, clock) as show:
-        for rows in (10, 20, 30):
-            show.read_bytes(500)
-            show.read_rows(rows)
+    with PlainReading(2000, 4, clock) as show:
+        for _ in range(3):
+            show.read_more(500, 10)
             clock.now += 0.6 * EVERY_S
-        show.read_bytes(500)
+        show.read_more(500, 0)
         clock.now += EVERY_S
         show.count_tables(2)
     assert capsys.readouterr().out.splitlines() == [
-        "read 75 % of the log, 20 rows",
-        "read 100 % of the log, 30 rows, 2 tables counted",
+        "read 75 % of the log, 30 rows",
+        "counted 2 of 4 tables, 30 rows",
     ]
-    with reading(10, as_json=True) as silent:
-        silent.read_bytes(10)
+    with reading(10, 1, as_json=True) as silent:
+        silent.read_more(10, 1)
         silent.count_tables(1)
     assert capsys.readouterr().out == ""
 
 
 def test_the_bar_of_a_log_has_an_end_and_goes_away() -> None:
     out = io.StringIO()
-    with BarReading(2000, Console(file=out, force_terminal=True, width=80, color_system=None)) as bar:
-        bar.read_bytes(500)
-        bar.read_rows(1234)
-        bar.read_bytes(500)
+    with BarReading(2000, 2, Console(file=out, force_terminal=True, width=80, color_system=None)) as bar:
+        bar.read_more(2000, 1234)
         bar._progress.refresh()
         assert "50 %" in out.getvalue()
         assert "1,234 rows" in out.getvalue()
+        bar.count_tables(2)
+        bar._progress.refresh()
+        assert "100 %" in out.getvalue()
     assert out.getvalue().endswith("\x1b[2K")

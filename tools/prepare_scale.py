@@ -4,10 +4,14 @@
 of ``criteo_like``, form kaggle, columns independent) into a temporary folder, prepares each in a process of its own as
 Criteo Kaggle and as Criteo Terabyte, a million rows several times in turn, plain and packed, other numbers once, and
 writes the median rate with its range, and the peak memory of the process. Making the files is not timed.
+
+``python tools/prepare_scale.py --profile [OUT.csv] [ROWS]`` profiles a log of these columns in eight parquet files, on
+one core and on two, and has DuckDB and Polars, where they are installed, count the values of each of its columns.
 """
 
 import gc
 import gzip
+import importlib.util
 import os
 import resource
 import shutil
@@ -16,22 +20,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet
 
 from shardbench.datasets import criteo_terabyte
 from shardbench.datasets.criteo_like import CONFIG
 from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, HEADER, INTEGERS, prepare
 from shardbench.datasets.preparation.downloads import prepare_download
+from shardbench.datasets.preparation.log_encode import Cells
+from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log
+from shardbench.datasets.preparation.log_reader import find_logs
+from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split
 from shardbench.workloads.value_hash import mixed
 
 MILLION = 10**6
 REPEATS = 5
 BATCH = 1 << 16
+FILES = 8
+ENGINES = ("shardbench", "duckdb", "polars")
+WORKERS = (1, 2)
+PROFILE_COLUMNS = ("rows", "files", "engine", "workers", "cpu_s", "wall_s", "peak_bytes")
+SCHEMA = pa.schema([(name, pa.int64() if i <= INTEGERS else pa.string()) for i, name in enumerate(HEADER)])
 COLUMNS = ("data_set", "file", "rows", "repeats", "rows_per_cpu_s", "least", "most", "peak_bytes")
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
@@ -44,23 +60,39 @@ def hexadecimals(ranks: np.ndarray, lengths: np.ndarray, table: int) -> pa.Array
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(digits.tobytes()))
 
 
-def write_log(path: Path, rows: int) -> None:
-    """Write a text of Criteo's form with ``rows`` lines; cells are missing as often as in the published sample."""
+def batches(rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield lines of Criteo's form; cells are missing as often as in the published sample."""
     workload = CONFIG(batch_size=BATCH, column_dependence=0).build(Path())
     generator = np.random.default_rng(0)
+    for batch in range(-(-rows // BATCH)):
+        size = min(BATCH, rows - batch * BATCH)
+        columns = [pa.array(generator.integers(0, 2, size))]
+        for _ in range(INTEGERS):
+            counts = generator.zipf(1.5, size) % 10**5
+            columns.append(pa.array(counts, mask=generator.random(size) < 0.2))
+        for table in range(CATEGORIES):
+            bags = workload.bags(Split.TRAIN, batch, table).samples(0, size)
+            columns.append(hexadecimals(bags.values, bags.lengths, table))
+        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def write_log(path: Path, rows: int) -> None:
+    """Write a text of Criteo's form with ``rows`` lines."""
     options = pyarrow.csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
-    schema = pa.schema([(name, pa.int64() if i <= INTEGERS else pa.string()) for i, name in enumerate(HEADER)])
-    with pyarrow.csv.CSVWriter(path, schema, write_options=options) as file:
-        for batch in range(-(-rows // BATCH)):
-            size = min(BATCH, rows - batch * BATCH)
-            columns = [pa.array(generator.integers(0, 2, size))]
-            for _ in range(INTEGERS):
-                counts = generator.zipf(1.5, size) % 10**5
-                columns.append(pa.array(counts, mask=generator.random(size) < 0.2))
-            for table in range(CATEGORIES):
-                bags = workload.bags(Split.TRAIN, batch, table).samples(0, size)
-                columns.append(hexadecimals(bags.values, bags.lengths, table))
-            file.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    with pyarrow.csv.CSVWriter(path, SCHEMA, write_options=options) as file:
+        for batch in batches(rows):
+            file.write_batch(batch)
+
+
+def write_parts(folder: Path, rows: int) -> None:
+    """Write the same lines as parquet files."""
+    with ExitStack() as opened:
+        files = [
+            opened.enter_context(pyarrow.parquet.ParquetWriter(folder / f"part-{n}.parquet", SCHEMA))
+            for n in range(FILES)
+        ]
+        for number, batch in enumerate(batches(rows)):
+            files[number % FILES].write_batch(batch)
 
 
 def packed(path: Path) -> Path:
@@ -105,11 +137,58 @@ def measure(rows: tuple[int, ...], repeats: int = REPEATS, repeated_rows: int = 
 
 def _apart(data_set: str, source: Path, target: Path) -> tuple[float, int]:
     """Run ``one`` in a process of its own, whose memory is nobody else's."""
-    command = [sys.executable, __file__, "--one", data_set, str(source), str(target)]
-    process = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ))
+    seconds, peak = _said("--one", data_set, str(source), str(target))
     shutil.rmtree(target)
-    seconds, peak = process.stdout.split()
     return float(seconds), int(peak)
+
+
+def _said(*words: str) -> list[str]:
+    command = [sys.executable, __file__, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ)).stdout.split()
+
+
+def count(engine: str, folder: Path, target: Path) -> tuple[float, float, int]:
+    """Return the CPU seconds, the seconds and the peak memory in bytes of one count of all values of a log.
+
+    On the cores that this process may use. That of ``shardbench`` is the whole profile: rows, bags and profiles.
+    """
+    names, files = HEADER[1:], sorted(str(path) for path in folder.iterdir())
+    workers = len(os.sched_getaffinity(0))
+    module = importlib.import_module(engine)
+    start = time.perf_counter()
+    if engine == "duckdb":
+        database = module.connect(config={"threads": workers})
+        for name in names:
+            database.execute(f"SELECT {name}, count(*) FROM read_parquet({files}) GROUP BY 1").fetchnumpy()
+    elif engine == "polars":
+        for name in names:
+            module.scan_parquet(files).group_by(name).len().collect(engine="streaming")
+    else:
+        tables = [ListedTable(name=name) for name in names]
+        profile_log(find_logs([str(folder)]), target, tables, cells=Cells(), cut=SampleSplit(), count_values=True)
+    took_s = time.perf_counter() - start
+    own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
+    # What is known of the others is the peak of the largest one.
+    return cpu_s, took_s, (own.ru_maxrss + (workers if workers > 1 else 0) * others.ru_maxrss) * 1024
+
+
+def measure_profile(rows: int) -> list[dict[str, object]]:
+    """Return a row for each engine that is installed and each number of cores."""
+    measured: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "log"
+        folder.mkdir()
+        write_parts(folder, rows)
+        for workers in WORKERS:
+            for engine in ENGINES:
+                if importlib.util.find_spec(engine) is None:
+                    continue
+                cpu_s, took_s, peak = _said("--count", engine, str(workers), str(folder), str(Path(name) / "out"))
+                shutil.rmtree(Path(name) / "out", ignore_errors=True)
+                values = (rows, FILES, engine, workers, round(float(cpu_s), 1), round(float(took_s), 1), int(peak))
+                measured.append(dict(zip(PROFILE_COLUMNS, values)))
+    return measured
 
 
 def _row(data_set: str, kind: str, size: int, times: list[tuple[float, int]]) -> dict[str, object]:
@@ -120,19 +199,26 @@ def _row(data_set: str, kind: str, size: int, times: list[tuple[float, int]]) ->
 
 def as_csv(rows: list[dict[str, object]]) -> str:
     """Return the rows as CSV."""
-    return "\n".join([",".join(COLUMNS), *(",".join(str(row[name]) for name in COLUMNS) for row in rows)]) + "\n"
+    return "\n".join([",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)]) + "\n"
 
 
 def main(arguments: list[str]) -> None:
-    """Run the command line; with ``--one`` this is one of the processes that are measured."""
+    """Run the command line; with ``--one`` and ``--count`` this is one of the processes that are measured."""
     if arguments[:1] == ["--one"]:
-        seconds, peak = one(arguments[1], Path(arguments[2]), Path(arguments[3]))
-        print(seconds, peak)
+        print(*one(arguments[1], Path(arguments[2]), Path(arguments[3])))
         return
-    sizes = tuple(int(size) for size in arguments[1:]) or (MILLION, 10 * MILLION)
-    text = as_csv(measure(sizes))
-    if arguments:
-        Path(arguments[0]).write_text(text)
+    if arguments[:1] == ["--count"]:
+        os.sched_setaffinity(0, range(int(arguments[2])))
+        print(*count(arguments[1], Path(arguments[3]), Path(arguments[4])))
+        return
+    is_profile = arguments[:1] == ["--profile"]
+    out, *sizes = arguments[is_profile:] or [None]
+    if is_profile:
+        text = as_csv(measure_profile(int(sizes[0]) if sizes else 10 * MILLION))
+    else:
+        text = as_csv(measure(tuple(int(size) for size in sizes) or (MILLION, 10 * MILLION)))
+    if out is not None:
+        Path(out).write_text(text)
     print(text, end="")
 
 

@@ -5,7 +5,7 @@ be empty. The file, or the archive ``dac.tar.gz`` with its ``train.txt``, is rea
 refused by its number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -24,6 +24,7 @@ from shardbench.datasets.preparation.array_file import ArrayFile
 from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
 from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
+from shardbench.datasets.preparation.side_by_side import Tell
 from shardbench.datasets.preparation.text_cells import first_unlike, quoted
 from shardbench.workloads.value_hash import spans
 
@@ -69,14 +70,14 @@ def prepare(
     mode: Mode = "hash",
     rows: int | tuple[int, ...] | None = None,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: Tell = lambda read_bytes, rows: None,
 ) -> Prepared:
     """Write the folder ``target`` from ``source`` (plain, .gz, .zst or .tar.gz) and return its description.
 
     A category becomes a row as a value of any log does (``RowsOfTable``): mode ``hash`` over ``rows`` (one number for
     all columns, or 26; None: the published cardinalities), ``vocabulary`` by first appearance. A file without labels
-    gives no ``label.npy``. ``progress`` is called with the samples done so far. Nothing is left behind on an error;
-    raises BadInput naming the line.
+    gives no ``label.npy``. ``progress`` is called with 0 and the samples done since the last call. Nothing is left
+    behind on an error; raises BadInput naming the line.
     """
     sizes = _table_rows(mode, rows)
     cells = Cells(mode=mode, seed=seed)
@@ -110,7 +111,7 @@ def _stream(
     folder: Path,
     tables: Sequence[RowsOfTable],
     cells: Cells,
-    progress: Callable[[int], None] | None,
+    progress: Tell,
 ) -> Prepared:
     log = _log(source)
     names = log.header or ()
@@ -129,11 +130,10 @@ def _stream(
             if at is not None:
                 place = f"{source.name} line {first + at + 1}: column {names.index(name) + 1}"
                 raise BadInput(f"{place} must be 1 to 8 hex digits or empty, not {quoted(texts, at)}")
-            rows, lengths = table(texts, source.name)
+            rows, lengths = table.bags(*table.words(texts, source.name))
             missing[c] += len(lengths) - len(rows)
             column.append(_one_each(rows, lengths))
-        if progress is not None:
-            progress(dense.length)
+        progress(0, batch.num_rows)
     files = [dense, *columns] if label is None else [label, dense, *columns]
     return Prepared(
         samples=dense.length,

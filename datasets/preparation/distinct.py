@@ -1,48 +1,59 @@
-"""How many different values a column has, in little memory, and how many rows fit them."""
+"""How often each value of a column is met, in memory that grows with the different ones, and how many rows fit them."""
 
 import numpy as np
+import pyarrow as pa
 
-from shardbench.base.arrays import Words
+from shardbench.base.arrays import Ints, Words
 
-KEPT = 1 << 16
-"""The most values that are counted exactly; more are estimated with a standard error of 0.4 % (1 / sqrt(KEPT))."""
-_PENDING = 1 << 18
+_PENDING = 1 << 19
+"""Words gathered before they are counted, where fewer different ones than that were met (4 MiB)."""
 ROOM = 1.25
 """Rows of a large table over its values."""
 SMALL_ROOM, SMALL_ROWS = 16, 1 << 14
 """Small tables cost nothing: they get 16 rows a value, up to 16,384 rows, so that few values share one."""
 
 
-class DistinctValues:
-    """Counts different values by the least of their mixed hashes (k minimum values, Bar-Yossef et al., RANDOM 2002)."""
+class WordCounts:
+    """Counts different words as they stream by; holds 16 bytes for each, and no more words not yet counted than those.
+
+    Arrow's own engine counts them, in one thread, since tables are counted side by side. For each of four million words
+    it takes 11 ns of a CPU (50,000 different ones) to 68 ns (1.2 million); DuckDB 2.0 takes 22 to 56, Polars 2.1 takes
+    29 to 106.
+    """
 
     def __init__(self) -> None:
-        self._least: Words = np.empty(0, dtype=np.uint64)
+        self._counted = pa.table({"word": pa.array([], pa.uint64()), "count": pa.array([], pa.int64())})
         self._pending: list[Words] = []
         self._waiting = 0
 
     def add(self, words: Words) -> None:
-        """Add the mixed hashes of some values, uint64 [n]: each value has one hash, spread evenly."""
-        if len(self._least) == KEPT:
-            words = words[words < self._least[-1]]
+        """Count some more words, uint64 [n]."""
         self._pending.append(words)
         self._waiting += len(words)
-        if self._waiting > _PENDING:
+        if self._waiting > max(_PENDING, self._counted.num_rows):
             self._merge()
 
-    @property
-    def number(self) -> int:
-        """Return how many different values there were: exactly up to KEPT, else estimated."""
+    def __len__(self) -> int:
         self._merge()
-        if len(self._least) < KEPT:
-            return len(self._least)
-        return round((KEPT - 1) * 2**64 / float(self._least[-1]))
+        return int(self._counted.num_rows)
+
+    def counts(self) -> tuple[Words, Ints]:
+        """Return the different words uint64 [n], in no order, and how often each was met, int64 [n]."""
+        self._merge()
+        word, count = (self._counted[name].combine_chunks().to_numpy() for name in ("word", "count"))
+        return np.asarray(word), np.asarray(count)
 
     def _merge(self) -> None:
-        # Sorting is several times faster here than hashing into a set.
-        words = np.sort(np.concatenate([self._least, *self._pending]))
+        if not self._pending:
+            return
+        pending = pa.table({"word": pa.chunked_array([pa.array(words) for words in self._pending], pa.uint64())})
         self._pending, self._waiting = [], 0
-        self._least = words[np.concatenate([[True], words[1:] != words[:-1]])[: len(words)]][:KEPT]
+        met = pending.group_by("word", use_threads=False).aggregate([([], "count_all")])
+        met = met.rename_columns(["word", "count"])
+        if self._counted.num_rows:
+            both = pa.concat_tables([self._counted, met])
+            met = both.group_by("word", use_threads=False).aggregate([("count", "sum")])
+        self._counted = met.rename_columns(["word", "count"])
 
 
 def suggested_rows(values: int) -> int:

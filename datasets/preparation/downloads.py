@@ -12,6 +12,7 @@ from shardbench.base.errors import BadInput
 from shardbench.datasets.preparation.log_encode import Cells, Mode
 from shardbench.datasets.preparation.log_profile import Profiled, SampleSplit, profile_log
 from shardbench.datasets.preparation.log_reader import Source
+from shardbench.datasets.preparation.side_by_side import Tell
 from shardbench.workloads.table_list import ListedTable
 
 _DAY = re.compile(r"day_(\d+)")
@@ -45,7 +46,7 @@ def prepare_download(
     rows: int | None = None,
     train_share: float | None = None,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: Tell = lambda read_bytes, rows: None,
 ) -> Profiled:
     """Write the folder ``target`` of a data set's files, which must not exist, and return its description.
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardbench.base.arrays import Bools, Ints
+from shardbench.base.arrays import Bools, Ints, Words
 from shardbench.base.errors import BadInput
-from shardbench.datasets.preparation.distinct import DistinctValues, suggested_rows
+from shardbench.datasets.preparation.distinct import suggested_rows
 from shardbench.datasets.preparation.vocabulary import Vocabulary
 from shardbench.model.table import MAX_ROWS
 from shardbench.workloads.value_hash import (
@@ -56,66 +56,72 @@ class Cells:
 class RowsOfTable:
     """Rows of one table's values: features that share a table share this.
 
-    A value is its text: 7 in a parquet file and "7" in a CSV are one. Modes: ``hash``, as ``hash_ids`` hashes them;
-    ``vocabulary``, numbers by first appearance (of the text's 64-bit hash); ``ids``, the number itself. A hashed table
-    whose rows are None is open: calls give mixed hashes, which ``settled`` turns into rows once all values were seen.
-    ``count`` says whether the different values are counted (those of open tables always are).
+    A value is its text: 7 in a parquet file and "7" in a CSV are one. Cells first become ``words``, one for each value,
+    wherever in the log they are; ``codes`` of words, given in the order of the log, become ``rows_of``. Modes:
+    ``hash``, as ``hash_ids`` hashes values; ``vocabulary``, numbers by first appearance; ``ids``, the number itself. A
+    hashed table without rows gets those that fit its ``values``, the number of different ones, which whoever counts
+    them sets.
     """
 
-    def __init__(self, table: str, cells: Cells, rows: int | None, *, count: bool = False) -> None:
-        self._cells, self._limit = cells, rows
+    def __init__(self, table: str, cells: Cells, rows: int | None) -> None:
+        self._table, self._cells, self._limit = table, cells, rows
         self._key = table_key(table, cells.seed)
         self._vocabulary = Vocabulary()
-        self._beyond = 0
         self._own = own_rows(cells.missing)
-        self.is_open = cells.mode == "hash" and rows is None
-        self._distinct = DistinctValues() if count or self.is_open else None
+        self.values = 0
+        self.most_id = 0
+        """The largest of all ``ids``."""
         if cells.mode == "hash" and rows is not None and rows <= self._own:
             raise BadInput(f"table {table}: give more than {self._own} rows, or take mode 'vocabulary'")
 
     @property
     def rows(self) -> int:
-        """Return the rows of the table: as stated, else as suggested (open tables) or met (at least 1)."""
+        """Return the rows of the table: as stated, else as suggested (hash) or met (at least 1)."""
         if self._limit is not None:
             return self._limit
-        return self.suggested_rows if self.is_open else max(1, self._beyond)
-
-    @property
-    def values(self) -> int:
-        """Return how many different values were met, of tables that count them."""
-        if self._cells.mode == "vocabulary":
-            return len(self._vocabulary)
-        if self._distinct is None:
-            raise ValueError("the values of this table were not counted")
-        return self._distinct.number
+        return self.most_id + 1 if self._cells.mode == "ids" else self.suggested_rows
 
     @property
     def suggested_rows(self) -> int:
         """Return the rows that fit what was met: those of the vocabulary, or enough to hash the values into."""
         if self._cells.mode == "vocabulary":
-            return max(1, self._beyond)
+            return max(1, len(self._vocabulary) + self._own)
         return suggested_rows(self.values + self._own)
 
-    def settled(self, words: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-        """Return the rows and bag lengths of what an open table's calls gave, now that its rows are known."""
-        rows = rows_of_words(words.view(np.uint64), self.rows, self._own)
-        return _with_missing(rows, lengths) if self._own else (rows, lengths)
-
-    def __call__(self, column: pa.Array, where: str) -> tuple[Ints, Ints]:
-        """Return the rows int64 [lookups] and bag lengths int64 [cells] of a column; faults begin with ``where``."""
+    def words(self, column: pa.Array, where: str) -> tuple[Words, Ints]:
+        """Return a word uint64 [lookups] of each value, and bag lengths int64 [cells]; faults begin with ``where``."""
         values, lengths = _bags(column, self._cells.delimiter, where)
-        rows, there = self._rows(values, where)
+        words, there = self._words(values, where)
         if lengths is None:
             lengths = there.astype(np.int64)
-        elif len(rows) < len(there):
+        elif len(words) < len(there):
             ends = np.concatenate([[0], np.cumsum(there)])
             lengths = np.diff(ends[np.concatenate([[0], np.cumsum(lengths)])])
-        return _with_missing(rows, lengths) if self._own and not self.is_open else (rows, lengths)
+        return words, lengths
 
-    def _rows(self, values: pa.Array, where: str) -> tuple[Ints, Bools]:
-        """Return the rows of the values that are there, and which of the values these are, bool [values]."""
-        if pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
+    def codes(self, words: Words) -> Words:
+        """Return what stands for words, uint64 as ``words``: numbers of a vocabulary, which grows, else the words."""
+        if self._cells.mode != "vocabulary":
+            return words
+        codes = self._vocabulary.encode(words.view(np.int64))
+        if self._limit is not None and len(self._vocabulary) + self._own > self._limit:
+            most = self._limit - self._own
+            raise BadInput(f"table {self._table}: more than {most} different values: give more rows, or hash")
+        return codes.view(np.uint64)
+
+    def rows_of(self, codes: Words) -> Ints:
+        """Return the rows int64 as ``codes`` uint64."""
+        if self._cells.mode == "hash":
+            return rows_of_words(codes, self.rows, self._own)
+        return codes.view(np.int64) + self._own
+
+    def bags(self, words: Words, lengths: Ints) -> tuple[Ints, Ints]:
+        """Return the rows and bag lengths that ``words`` and their lengths come to."""
+        rows = self.rows_of(self.codes(words))
+        return _with_missing(rows, lengths) if self._own else (rows, lengths)
+
+    def _words(self, values: pa.Array, where: str) -> tuple[Words, Bools]:
+        """Return a word for each of the values that are there, and which of the values these are, bool [values]."""
         kind = values.type
         if pa.types.is_temporal(kind):
             raise BadInput(f"{where}: values are {kind}: name it with --time, or leave it out by --columns")
@@ -124,6 +130,18 @@ class RowsOfTable:
         if self._cells.mode == "ids" and pa.types.is_integer(kind) and not self._cells.null:
             there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
             return self._ids(values.drop_null(), where), there
+        # Hashing takes several times longer than telling which values are alike.
+        alike = values.cast(pa.string()).dictionary_encode() if pa.types.is_null(kind) else values.dictionary_encode()
+        words, is_word = self._words_of_texts(alike.dictionary, where)
+        places = alike.indices.fill_null(len(is_word)).to_numpy()
+        of_value = np.zeros(len(is_word) + 1, dtype=np.uint64)
+        of_value[:-1][is_word] = words
+        there = np.append(is_word, False)[places]
+        return of_value[places if there.all() else places[there]], there
+
+    def _words_of_texts(self, values: pa.Array, where: str) -> tuple[Words, Bools]:
+        """Return a word for each of the values that are there, and which of the values these are, bool [values]."""
+        kind = values.type
         try:
             texts = texts_of(values)
         except pa.ArrowInvalid as error:
@@ -141,7 +159,7 @@ class RowsOfTable:
             return self._ids(texts.filter(pa.array(there)), where), there
         if not there.all():
             cells = Spans(cells.data, cells.starts[there], cells.lengths[there])
-        return self._code(text_hashes(cells), where), there
+        return mixed(text_hashes(cells), self._key), there
 
     def _without_weights(self, texts: pa.Array, where: str) -> pa.Array:
         """Return texts of ids alone; raises BadInput where the first look like ``id:weight`` and nobody says so."""
@@ -155,20 +173,8 @@ class RowsOfTable:
             )
         return texts
 
-    def _code(self, hashes: Ints, where: str) -> Ints:
-        if self._cells.mode == "hash":
-            words = mixed(hashes, self._key)
-            if self._distinct is not None:
-                self._distinct.add(words)
-            return words.view(np.int64) if self._limit is None else rows_of_words(words, self._limit, self._own)
-        rows = self._vocabulary.encode(hashes) + self._own
-        self._beyond = len(self._vocabulary) + self._own
-        if self._limit is not None and self._beyond > self._limit:
-            raise BadInput(f"{where}: more than {self._limit - self._own} different values: give more rows, or hash")
-        return rows
-
-    def _ids(self, values: pa.Array, where: str) -> Ints:
-        """Return whole numbers, of which none is missing, as rows, int64 [values]."""
+    def _ids(self, values: pa.Array, where: str) -> Words:
+        """Return whole numbers, of which none is missing, as words, uint64 [values]."""
         try:
             rows: Ints = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
         except pa.ArrowInvalid as error:
@@ -178,10 +184,7 @@ class RowsOfTable:
         if most >= limit or rows.min(initial=0) < 0:
             wrong = rows[(rows < 0) | (rows >= limit)]
             raise BadInput(f"{where}: {wrong[0]} is no row of 0..{limit - 1}: give more rows, or hash")
-        self._beyond = max(self._beyond, most + 1)
-        if self._distinct is not None:
-            self._distinct.add(mixed(rows, self._key))
-        return rows
+        return rows.view(np.uint64)
 
 
 def _bags(column: pa.Array, delimiter: str | None, where: str) -> tuple[pa.Array, Ints | None]:

@@ -1,30 +1,36 @@
 """Turns access logs into a folder of bags, profiles and row orders, which the kind ``access_log`` reads.
 
-The log is read part by part; memory is that of a part and of the distinct rows of a table, not of the log.
+The log is read part by part, on all cores, into a word for each value; then the tables are counted and written, several
+side by side. Memory is that of the batches being read, and of the different values of the tables being counted. A run
+that is killed leaves ``FOLDER.unfinished`` with the parts that it has read; the same command goes on there.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from shardbench.base.arrays import Bools, Ints
-from shardbench.base.atomic import whole_folder
+from shardbench.base.arrays import Bools, Ints, Words
+from shardbench.base.atomic import sole_writer, whole_folder
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import StrictModel
-from shardbench.datasets.preparation.array_file import ArrayFile, part
-from shardbench.datasets.preparation.distinct import sharing
+from shardbench.base.serialise import StrictModel, content_hash, to_json
+from shardbench.datasets.preparation.array_file import ArrayFile
+from shardbench.datasets.preparation.distinct import WordCounts, sharing
 from shardbench.datasets.preparation.log_encode import Cells, Mode, RowsOfTable
 from shardbench.datasets.preparation.log_reader import Source, times
-from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
+from shardbench.datasets.preparation.prepared import NOTE, Note, read_model, write_model
+from shardbench.datasets.preparation.side_by_side import Tell, cores, side_by_side
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Rows, TableName, Width
-from shardbench.workloads.profiling import RowCounter
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.value_hash import Missing, mixed, own_rows
 
@@ -32,10 +38,14 @@ PROFILES = "profiles.json"
 SEEN = "seen.json"
 HOT_SHARE = 0.01
 """Share of the rows seen, hottest first, whose share of the lookups is told."""
-CHUNK = 1 << 20
-"""Lookups that are counted, or put together, at once."""
-_SAMPLED_TIMES = 1 << 20
+UNFINISHED = ".unfinished"
+"""What is behind the folder's name where a run that was killed left what it had read."""
+WORTH_BYTES = 1 << 26
+"""Bytes of a log, or of its words, for which one more process is worth starting."""
+_WORD_BYTES = 8
+_SAMPLED_TIMES = 1 << 21
 _MAX_ROWS32 = 2**31 - 1
+_WORDS, _PART, _WHOLE, _TIME = "words.arrow", "part.json", "whole", "time"
 
 
 class LoggedTable(StrictModel):
@@ -68,6 +78,8 @@ class Profiled(Note):
     time: str | None
     split_at: int | None
     """Samples before this time train."""
+    counted: bool = Field(default=False, exclude_if=lambda counted: not counted)
+    """Whether others counted the log: there are no bags then, only profiles."""
     tables: Annotated[tuple[LoggedTable, ...], Field(min_length=1)]
 
 
@@ -117,42 +129,320 @@ def profile_log(
     cells: Cells,
     cut: SampleSplit,
     count_values: bool = False,
-    progress: Callable[[int], None] | None = None,
-    counted: Callable[[int], None] | None = None,
+    progress: Tell = lambda read_bytes, rows: None,
+    counted: Callable[[int], None] = lambda tables: None,
 ) -> Profiled:
     """Write the folder ``target``, which must not exist, and return its description; nothing is left of a failure.
 
     ``tables`` say which columns are looked up where; hashed ones without rows get the rows that fit their values.
-    With ``count_values`` the folder also says what was seen (``SeenTables``). ``progress`` is called with the rows read
-    so far, and then ``counted`` with the tables counted so far. Raises BadInput that names file and column.
+    With ``count_values`` the folder also says what was seen (``SeenTables``). ``progress`` is called with the bytes and
+    rows read since the last call, and then ``counted`` with the number of tables counted so far. Raises BadInput that
+    names file and column.
     """
-    with whole_folder(target) as folder:
-        writer = _Writer(folder, tables, cells, split=cut.time is not None, count=count_values)
-        split_at = _split_time(log, cut.time, cut.train_share) if cut.time is not None else None
-        read_rows = _read(log, writer, cut, split_at, progress)
-        train = writer.finish(cut)
-        checksums = writer.checksums
-        logged = writer.tables()
-        profiles, seen_tables = {}, {}
-        for number, table in enumerate(logged):
-            profile, order = _count(folder, number, table, train)
-            profiles[table.name] = profile
-            if count_values:
-                seen_tables[table.name] = _seen_table(table, profile, writer.rows[number], cells)
-            if counted is not None:
-                counted(number + 1)
-            file = ArrayFile(folder / order_file(number), np.int64)
-            file.append(order)
-            checksums[file.path.name] = file.close()
-        write_model(folder / PROFILES, TableProfiles(tables=profiles))
+    for table in tables:
+        # What cannot be is refused before anything is read.
+        RowsOfTable(table.name, cells, table.rows)
+    with _unfinished(target) as folder:
+        words, read_rows = _read_all(_Reading(log, folder, tuple(tables), cells, cut), progress)
+        whole = folder / _WHOLE
+        shutil.rmtree(whole, ignore_errors=True)
+        whole.mkdir()
+        features = [0, *accumulate(len(table.inputs) for table in tables)]
+        jobs = [
+            _Counting(whole, words, number, table, range(first, last), cells, count_values)
+            for number, (table, first, last) in enumerate(zip(tables, features, features[1:]))
+        ]
+        done = 0
+
+        def tell(_: int, finished: int) -> None:
+            nonlocal done
+            done += finished
+            if finished:
+                counted(done)
+
+        processes = min(cores(), 1 + features[-1] * words.samples * _WORD_BYTES // WORTH_BYTES)
+        of_tables = side_by_side(_count, jobs, processes, tell)
+        write_model(whole / PROFILES, TableProfiles(tables={one.table.name: one.profile for one in of_tables}))
         if count_values:
-            write_model(folder / SEEN, SeenTables(tables=seen_tables))
+            seen = {one.table.name: one.seen for one in of_tables if one.seen is not None}
+            write_model(whole / SEEN, SeenTables(tables=seen))
         profiled = Profiled(
-            samples=writer.samples, train_samples=train, read_rows=read_rows, mode=cells.mode, missing=cells.missing,
-            rate=cut.rate, seed=cells.seed, time=cut.time, split_at=split_at, tables=tuple(logged), checksums=checksums,
+            samples=words.samples, train_samples=words.train, read_rows=read_rows, mode=cells.mode,
+            missing=cells.missing, rate=cut.rate, seed=cells.seed, time=cut.time, split_at=words.split_at,
+            tables=tuple(one.table for one in of_tables),
+            checksums={name: digest for one in of_tables for name, digest in one.checksums.items()},
         )  # fmt: skip
-        write_model(folder / NOTE, profiled)
+        write_model(whole / NOTE, profiled)
+        whole.replace(target)
     return profiled
+
+
+@contextmanager
+def _unfinished(target: Path) -> Iterator[Path]:
+    """Give a folder for what is to become ``target``; it stays only where the process is killed, to be gone on with."""
+    if target.exists():
+        raise BadInput(f"{target} is there already: remove it, or take another folder")
+    folder = target.with_name(target.name + UNFINISHED)
+    with sole_writer(folder):
+        try:
+            yield folder
+        except Exception:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_all(log: "_Reading", progress: Tell) -> tuple["_LogWords", int]:
+    """Turn all values into words, as far as an earlier run did not; return them, and the number of rows of the log."""
+    cut = log.cut
+    processes = min(cores(), 1 + log.log.bytes // WORTH_BYTES)
+    jobs = [replace(log, log=part, number=number) for number, part in enumerate(log.log.parts())]
+    if cut.rate < 1:
+        # Whether a row is kept depends on its number.
+        rows = side_by_side(_number_of_rows, jobs, processes, lambda *_: None)
+        jobs = [replace(job, first=first) for job, first in zip(jobs, [0, *accumulate(rows)])]
+    parts = side_by_side(_read, jobs, processes, progress)
+    samples = sum(part.samples for part in parts)
+    words = _LogWords(tuple(job.target / _WORDS for job in jobs), samples)
+    if samples:
+        words = words.divided(cut)
+    if not 0 < words.train < samples:
+        raise BadInput(f"{words.train} of {samples} samples train: give more rows, or another train share or rate")
+    return words, sum(part.rows for part in parts)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A log or a part of it that is to be read, and how; ``number`` parts and ``first`` rows are before it."""
+
+    log: Source
+    folder: Path
+    tables: tuple[ListedTable, ...]
+    cells: Cells
+    cut: SampleSplit
+    number: int = 0
+    first: int = 0
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the columns of all features, table by table."""
+        return [column for table in self.tables for column in table.inputs]
+
+    @property
+    def target(self) -> Path:
+        """Return the folder of the part, whose name says what is in it: whatever is changed gets another one."""
+        tables = [to_json(table) for table in self.tables]
+        return self.folder / content_hash(self.log.state, tables, self.cells, self.cut, self.number, self.first)
+
+
+class _Part(StrictModel):
+    """What ``part.json`` says of a part of the log."""
+
+    rows: NonNegativeInt
+    samples: NonNegativeInt
+    """Rows that were kept."""
+
+
+def _number_of_rows(job: _Reading, tell: Tell) -> int:
+    rows = 0
+    for _, batch in job.log.batches(job.columns[:1]):
+        rows += batch.num_rows
+        tell(0, 0)
+    return rows
+
+
+def _read(job: _Reading, tell: Tell) -> _Part:
+    """Write the words of one part of a log, and its times, or take those that are there."""
+    if job.target.is_dir():
+        part = read_model(_Part, job.target / _PART, "remove the folder")
+        tell(job.log.bytes, part.rows)
+        return part
+    time, columns = job.cut.time, job.columns
+    tables = [
+        rows for table in job.tables for rows in [RowsOfTable(table.name, job.cells, table.rows)] * len(table.inputs)
+    ]
+    fields = [pa.field(str(place), pa.list_(pa.uint64())) for place in range(len(columns))]
+    schema = pa.schema([*fields, *([pa.field(_TIME, pa.int64())] if time is not None else [])])
+    rows = samples = 0
+    with whole_folder(job.target) as folder:
+        with pa.OSFile(str(folder / _WORDS), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+            typed = [time] if time is not None else []
+            needed = list(dict.fromkeys([*typed, *columns]))
+            for name, batch in job.log.batches(needed, typed, lambda more: tell(more, 0)):
+                is_kept = job.cut.kept(job.first + rows, batch.num_rows)
+                kept = batch if is_kept.all() else batch.filter(pa.array(is_kept))
+                made = [
+                    _as_lists(*table.words(kept.column(column), f"{name} column {column}"))
+                    for column, table in zip(columns, tables)
+                ]
+                if time is not None:
+                    made.append(pa.array(times(batch.column(time), f"{name} column {time}")[is_kept]))
+                writer.write_batch(pa.RecordBatch.from_arrays(made, schema=schema))
+                rows, samples = rows + batch.num_rows, samples + kept.num_rows
+                tell(0, batch.num_rows)
+        part = _Part(rows=rows, samples=samples)
+        write_model(folder / _PART, part)
+    return part
+
+
+def _as_lists(words: Words, lengths: Ints) -> pa.ListArray:
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), pa.array(words))
+
+
+@dataclass(frozen=True)
+class _LogWords:
+    """The words of a whole log, in the files of its parts, and which of its samples train."""
+
+    files: tuple[Path, ...]
+    samples: int
+    train: int = 0
+    split_at: int | None = None
+    """Samples before this time train; None: the first ones."""
+
+    def divided(self, cut: SampleSplit) -> "_LogWords":
+        """Return the words with the samples divided; by at most 2^21 evenly spread times where the log has some."""
+        if cut.time is None:
+            return replace(self, train=int(self.samples * cut.train_share))
+        step = -(-self.samples // _SAMPLED_TIMES)
+        parts: list[Ints] = []
+        rows = 0
+        for batch in self._batches():
+            row_times = batch.column(_TIME).to_numpy()
+            parts.append(row_times[-rows % step :: step])
+            rows += len(row_times)
+        split_at = int(np.quantile(np.concatenate(parts), cut.train_share, method="higher"))
+        by_time = replace(self, split_at=split_at)
+        return replace(by_time, train=sum(int(of_train.sum()) for of_train, _ in by_time.bags([])))
+
+    def bags(self, places: Sequence[int]) -> Iterator[tuple[Bools, list[tuple[Words, Ints]]]]:
+        """Yield which samples train, bool [n], and the words and bag lengths of each place, some samples at a time."""
+        rows = 0
+        for batch in self._batches():
+            if self.split_at is not None:
+                of_train = batch.column(_TIME).to_numpy() < self.split_at
+            else:
+                of_train = np.arange(rows, rows + batch.num_rows) < self.train
+            rows += batch.num_rows
+            yield of_train, [_words_of(batch.column(str(place))) for place in places]
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all batches; they are mapped, so that columns which are not looked at are not read."""
+        for path in self.files:
+            with pa.memory_map(str(path)) as file:
+                reader = pa.ipc.open_file(file)
+                for number in range(reader.num_record_batches):
+                    yield reader.get_batch(number)
+
+
+def _words_of(lists: pa.ListArray) -> tuple[Words, Ints]:
+    return lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Counting:
+    """A table that is to be counted and written; its features are at these places of the words."""
+
+    folder: Path
+    words: _LogWords
+    number: int
+    table: ListedTable
+    places: range
+    cells: Cells
+    count_values: bool
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What was counted of a table, and the checksums of its files."""
+
+    table: LoggedTable
+    profile: AccessProfile
+    seen: "SeenTable | None"
+    checksums: dict[str, str]
+
+
+def _count(job: _Counting, tell: Tell) -> _Counted:
+    """Count a table, and write its bags, train ones first, and its rows in frequency order."""
+    table, rows = job.table, RowsOfTable(job.table.name, job.cells, job.table.rows)
+    count_all = job.count_values or (job.cells.mode == "hash" and table.rows is None)
+    train, test = WordCounts(), WordCounts()
+    empty = present = 0
+    for of_train, features in job.words.bags(job.places):
+        tell(0, 0)
+        for words, lengths in features:
+            codes = rows.codes(words)
+            if job.cells.mode == "ids":
+                rows.most_id = max(rows.most_id, int(codes.max(initial=0)))
+            train.add(_chosen(codes, lengths, of_train))
+            if count_all:
+                test.add(_chosen(codes, lengths, ~of_train))
+            empty += int(np.count_nonzero(lengths[of_train] == 0))
+        together = np.sum([lengths for _, lengths in features], axis=0)
+        present += int(np.count_nonzero(together[of_train]))
+    codes, counts = train.counts()
+    if count_all:
+        test.add(codes)
+        rows.values = len(test)
+    if not own_rows(job.cells.missing):
+        empty = 0
+    elif empty:
+        present = job.words.train
+    in_order, sums = ordered(rows.rows_of(codes), counts, empty)
+    profile = AccessProfile.from_counts(sums, rows=rows.rows, samples=job.words.train, present=present)
+    files = _write_bags(job, rows, tell)
+    order = ArrayFile(job.folder / order_file(job.number), np.int64)
+    order.append(in_order)
+    logged = LoggedTable(
+        name=table.name, rows=rows.rows, dim=table.dim, pooled=table.pooled, features=table.inputs,
+        lookups=tuple(values.length for values, _ in files),
+    )  # fmt: skip
+    seen = seen_table(logged, profile, rows, job.cells) if job.count_values else None
+    arrays = [order, *(file for pair in files for file in pair)]
+    tell(0, 1)
+    return _Counted(logged, profile, seen, {file.path.name: file.close() for file in arrays})
+
+
+def ordered(rows: Ints, counts: Ints, empty: int) -> tuple[Ints, Ints]:
+    """Return the rows in frequency order, ties by number, and how often each is looked up, both int64 [seen].
+
+    ``counts`` int64 as ``rows``, in which one may be several times; row 0 is looked up ``empty`` times more.
+    """
+    if empty:
+        rows, counts = np.append(rows, 0), np.append(counts, empty)
+    seen, of_row = np.unique(rows, return_inverse=True)
+    sums = np.zeros(len(seen), dtype=np.int64)
+    np.add.at(sums, of_row, counts)
+    order = np.argsort(-sums, kind="stable")
+    return seen[order], sums[order]
+
+
+def _write_bags(job: _Counting, rows: RowsOfTable, tell: Tell) -> list[tuple[ArrayFile, ArrayFile]]:
+    """Write the row ids and offsets of each feature, the train samples before those that test."""
+    kind = np.int64 if rows.rows > _MAX_ROWS32 else np.int32
+    files = []
+    for feature in range(len(job.places)):
+        offsets = ArrayFile(job.folder / offsets_file(job.number, feature), np.int64)
+        offsets.append(np.zeros(1, dtype=np.int64))
+        files.append((ArrayFile(job.folder / values_file(job.number, feature), kind), offsets))
+    for trains in (True, False):
+        for of_train, features in job.words.bags(job.places):
+            chosen = of_train == trains
+            if not chosen.any():
+                continue
+            tell(0, 0)
+            for (values, offsets), (words, lengths) in zip(files, features):
+                bags, bag_lengths = rows.bags(_chosen(words, lengths, chosen), lengths[chosen])
+                offsets.append(values.length + np.cumsum(bag_lengths))
+                values.append(bags)
+    return files
+
+
+def _chosen(words: Words, lengths: Ints, samples: Bools) -> Words:
+    """Return the words of some samples."""
+    if samples.all():
+        return words
+    return words[np.repeat(samples, lengths)] if samples.any() else words[:0]
 
 
 class TableProfiles(StrictModel):
@@ -167,7 +457,7 @@ class SeenTable(StrictModel):
     rows: Rows
     dim: Width
     values: NonNegativeInt
-    """Different values in the whole log: exactly up to 2^16, else estimated within about 1 %."""
+    """Different values in the whole log."""
     suggested_rows: Rows
     """Rows that would fit the values: as many in a vocabulary, else enough to hash them into."""
     sharing: float
@@ -188,143 +478,7 @@ class SeenTables(StrictModel):
     tables: dict[str, SeenTable]
 
 
-def _read(
-    log: Source, writer: "_Writer", cut: SampleSplit, split_at: int | None, progress: Callable[[int], None] | None
-) -> int:
-    """Write all kept rows; return the number of rows of the log."""
-    rows = 0
-    columns = [*writer.columns, *([cut.time] if cut.time is not None else [])]
-    for name, batch in log.batches(list(dict.fromkeys(columns)), [cut.time] if cut.time is not None else []):
-        is_kept = cut.kept(rows, batch.num_rows)
-        rows += batch.num_rows
-        part = batch if is_kept.all() else batch.filter(pa.array(is_kept))
-        before = times(part[cut.time], f"{name} column {cut.time}") < split_at if split_at is not None else None
-        writer.add(part, before, name)
-        if progress is not None:
-            progress(rows)
-    return rows
-
-
-def _split_time(log: Source, column: str, train_share: float) -> int:
-    """Return the time before which about ``train_share`` of the rows lie, by at most 2^21 evenly spread ones."""
-    parts: list[Ints] = []
-    step, rows = 1, 0
-    for name, batch in log.batches([column], [column]):
-        row_times = times(batch[column], f"{name} column {column}")
-        parts.append(row_times[-rows % step :: step])
-        rows += len(row_times)
-        if sum(map(len, parts)) > 2 * _SAMPLED_TIMES:
-            parts, step = [np.concatenate(parts)[::2]], step * 2
-    if rows == 0:
-        raise BadInput("the log has no row")
-    return int(np.quantile(np.concatenate(parts), train_share, method="higher"))
-
-
-class _Feature:
-    """The files of one column's bags of one split."""
-
-    def __init__(self, values: Path, offsets: Path, wide: bool) -> None:
-        self.values = ArrayFile(values, np.int64 if wide else np.int32)
-        self.offsets = ArrayFile(offsets, np.int64)
-        self.offsets.append(np.zeros(1, dtype=np.int64))
-
-    def add(self, rows: Ints, lengths: Ints) -> None:
-        self.offsets.append(self.values.length + np.cumsum(lengths))
-        self.values.append(rows)
-
-    @property
-    def samples(self) -> int:
-        return self.offsets.length - 1
-
-
-class _Writer:
-    """Bags of all features; those that test wait in files of their own until all that train are written."""
-
-    def __init__(self, folder: Path, tables: Sequence[ListedTable], cells: Cells, *, split: bool, count: bool) -> None:
-        self._folder = folder
-        self._listed = tables
-        self.rows = [RowsOfTable(t.name, cells, t.rows, count=count) for t in tables]
-        # Row numbers and hashes may be any; a vocabulary has no more values than fit.
-        self._wide = cells.mode != "vocabulary"
-        self._places = [(t, f, column) for t, table in enumerate(tables) for f, column in enumerate(table.inputs)]
-        self.columns = [column for _, _, column in self._places]
-        listed = [table.rows for table in tables]
-        self._train = [
-            self._files(t, f, "open_" if self.rows[t].is_open else "", listed[t]) for t, f, _ in self._places
-        ]
-        self._test = [self._files(t, f, "test_", listed[t]) for t, f, _ in self._places] if split else []
-        self.checksums: dict[str, str] = {}
-
-    def _files(self, table: int, feature: int, prefix: str, rows: int | None) -> _Feature:
-        wide = self._wide if rows is None else rows > _MAX_ROWS32
-        values, offsets = prefix + values_file(table, feature), prefix + offsets_file(table, feature)
-        return _Feature(self._folder / values, self._folder / offsets, wide)
-
-    def add(self, part: pa.RecordBatch, before: Bools | None, name: str) -> None:
-        """Add some samples; those that are not ``before`` the cut test."""
-        for place, (table, _, column) in enumerate(self._places):
-            rows, lengths = self.rows[table](part.column(column), f"{name} column {column}")
-            if before is None:
-                self._train[place].add(rows, lengths)
-                continue
-            of_train = np.repeat(before, lengths)
-            self._train[place].add(rows[of_train], lengths[before])
-            self._test[place].add(rows[~of_train], lengths[~before])
-
-    @property
-    def samples(self) -> int:
-        """Return the number of samples written, of both splits once they are put together."""
-        return self._train[0].samples
-
-    def finish(self, cut: SampleSplit) -> int:
-        """Put the splits together and close all files; return the number of train samples, both splits having some."""
-        train = self.samples
-        for place, (t, f, _) in enumerate(self._places):
-            table, parts = self.rows[t], [self._test[place]] if self._test else []
-            if table.is_open:
-                parts.insert(0, self._train[place])
-                self._train[place] = self._files(t, f, "", table.rows)
-            for last in parts:
-                _join(self._train[place], last, table.settled if table.is_open else None)
-        for feature in self._train:
-            for file in (feature.values, feature.offsets):
-                self.checksums[file.path.name] = file.close()
-        if not self._test:
-            train = int(self.samples * cut.train_share)
-        if not 0 < train < self.samples:
-            raise BadInput(f"{train} of {self.samples} samples train: give more rows, or another train share or rate")
-        return train
-
-    def tables(self) -> list[LoggedTable]:
-        """Return the tables with their rows as stated or counted."""
-        lookups = {(t, f): self._train[place].values.length for place, (t, f, _) in enumerate(self._places)}
-        return [
-            LoggedTable(
-                name=table.name,
-                rows=self.rows[number].rows,
-                dim=table.dim,
-                pooled=table.pooled,
-                features=table.inputs,
-                lookups=tuple(lookups[number, f] for f in range(len(table.inputs))),
-            )
-            for number, table in enumerate(self._listed)
-        ]
-
-
-def _join(first: _Feature, last: _Feature, settled: Callable[[Ints, Ints], tuple[Ints, Ints]] | None) -> None:
-    """Put the bags of ``last``, whose files go, behind those of ``first``; ``settled`` makes rows of them."""
-    last.values.close()
-    last.offsets.close()
-    step = _samples_at_once(last.samples, last.values.length)
-    for start in range(0, last.samples, step):
-        ends = part(last.offsets.path, start, min(start + step, last.samples) + 1)
-        values, lengths = part(last.values.path, ends[0], ends[-1]), np.diff(ends)
-        first.add(*(settled(values, lengths) if settled is not None else (values, lengths)))
-    last.values.path.unlink()
-    last.offsets.path.unlink()
-
-
-def _seen_table(table: LoggedTable, profile: AccessProfile, rows: RowsOfTable, cells: Cells) -> SeenTable:
+def seen_table(table: LoggedTable, profile: AccessProfile, rows: RowsOfTable, cells: Cells) -> SeenTable:
     """Tell what was seen of a table, of which ``profile`` counts the train split."""
     lookups, seen_rows = profile.lookups, sum(profile.row_counts)
     once = profile.row_counts[-1] if profile.counts and profile.counts[-1] == 1 else 0
@@ -339,21 +493,3 @@ def _seen_table(table: LoggedTable, profile: AccessProfile, rows: RowsOfTable, c
         hot=float(profile.cdf(np.ceil(HOT_SHARE * seen_rows))) if lookups else 0.0,
         new=once / lookups if lookups else 0.0,
     )
-
-
-def _count(folder: Path, number: int, table: LoggedTable, train: int) -> tuple[AccessProfile, Ints]:
-    """Count a table's train split chunk by chunk: its profile, and its seen rows in frequency order."""
-    counter = RowCounter(table.rows)
-    files = [(folder / values_file(number, f), folder / offsets_file(number, f)) for f in range(len(table.features))]
-    step = _samples_at_once(train, sum(table.lookups))
-    for start in range(0, train, step):
-        ends = [part(offsets, start, min(start + step, train) + 1) for _, offsets in files]
-        rows = [part(values, of[0], of[-1]) for (values, _), of in zip(files, ends)]
-        counter.add(np.concatenate(rows), np.sum([np.diff(of) for of in ends], axis=0))
-    counts = counter.counts()
-    return counts.profile, counts.ids[np.argsort(-counts.counts, kind="stable")]
-
-
-def _samples_at_once(samples: int, lookups: int) -> int:
-    """Return how many samples have about CHUNK lookups, and are no more than that themselves."""
-    return max(1, CHUNK * samples // max(samples, lookups, 1))

@@ -3,7 +3,7 @@
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardbench.base.errors import BadInput
-from shardbench.datasets.preparation.log_reader import one_line
+from shardbench.datasets.preparation.log_reader import Heard, one_line
 
 BATCH_ROWS = 1 << 14
 
@@ -37,7 +37,23 @@ class MultiHotDays:
                 counts.append(arrays[0].samples)
         return tuple(counts)
 
-    def batches(self, columns: Sequence[str], typed: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
+    @property
+    def bytes(self) -> int:
+        """Return the size of all files."""
+        return sum(path.stat().st_size for path in self.files)
+
+    @property
+    def state(self) -> str:
+        """Return what says whether the files are still the same ones."""
+        return repr([(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in self.files])
+
+    def parts(self) -> "tuple[MultiHotDays, ...]":
+        """Return the days as logs of their own."""
+        return tuple(replace(self, files=(path,)) for path in self.files)
+
+    def batches(
+        self, columns: Sequence[str], typed: Sequence[str] = (), heard: Heard = lambda more: None
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield a file's name and a part of its samples, the features ``columns`` as lists of one length.
 
         Nothing changes with ``typed``: all are numbers. Raises BadInput naming the file that is damaged, or not as
@@ -51,6 +67,7 @@ class MultiHotDays:
                     yield path.name, pa.RecordBatch.from_pydict({name: parts[name] for name in columns})
                 for array in arrays:
                     array.finish()
+            heard(path.stat().st_size)
 
     @contextmanager
     def _arrays(self, path: Path) -> Iterator[list["_Array"]]:

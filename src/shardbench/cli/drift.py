@@ -102,12 +102,15 @@ def _check_alike(older: Path, newer: Path) -> None:
 
 
 def _log(folder: Path, batch_size: int) -> "AccessLog":
-    from shardbench.datasets.access_log import AccessLogConfig  # noqa: PLC0415
+    from shardbench.datasets.access_log import AccessLog, AccessLogConfig  # noqa: PLC0415
 
     config = AccessLogConfig(
         name=folder.resolve().name, prepared=str(folder.resolve()), batch_size=batch_size, test_batches=1
     )
-    return config.build(Path())
+    built = config.build(Path())
+    if not isinstance(built, AccessLog):
+        raise BadInput(f"{folder} has counts but no samples, on which plans are judged: profile the log itself")
+    return built
 
 
 def _lines(answer: "PlanDrift", plan: Path, older: Path, newer: Path, out: Path | None) -> list[str]:

@@ -38,7 +38,7 @@ def plan_command(
     tables: Annotated[
         str,
         typer.Argument(
-            help="A list of tables (.toml, .csv, .parquet), a folder that shardbench profile wrote, "
+            help="A list of tables (.toml, .csv, .tsv, .parquet), a folder that shardbench profile wrote, "
             "or a suite (name or .toml).",
             autocompletion=completing(suites),
         ),
@@ -142,10 +142,11 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     from pydantic import Field  # noqa: PLC0415
 
     from shardbench.base.serialise import from_data  # noqa: PLC0415
+    from shardbench.workloads.table_list import KINDS  # noqa: PLC0415
 
     path = Path(tables)
     config = {"dataset": "described", "name": path.stem}
-    if path.suffix in (".csv", ".parquet"):
+    if path.suffix in KINDS:
         return [{**config, "table_list": str(path.resolve())}]
     if path.is_dir():
         return [{"dataset": "access_log", "name": path.name, "prepared": str(path.resolve()), "test_batches": 1}]

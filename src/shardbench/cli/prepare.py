@@ -32,15 +32,16 @@ class RowMode(StrEnum):
     VOCABULARY = "vocabulary"
 
 
-def rows_line(as_json: bool) -> Callable[[int], None] | None:
-    """Make what shows the rows read so far on one line of a terminal; None where nobody can see it."""
-    if as_json or not sys.stdout.isatty():
-        return None
-    start = monotonic()
+def rows_line(as_json: bool) -> Callable[[int, int], None]:
+    """Make what takes more bytes and rows as read, and shows the rows so far on one line of a terminal, if any."""
+    start, rows = monotonic(), 0
 
-    def show(rows: int) -> None:
-        rate = rows / max(monotonic() - start, 1e-9)
-        print(f"\r{rows} rows, {rate:.0f} rows/s", end="\r", flush=True)
+    def show(_: int, more_rows: int) -> None:
+        nonlocal rows
+        rows += more_rows
+        if not as_json and sys.stdout.isatty():
+            rate = rows / max(monotonic() - start, 1e-9)
+            print(f"\r{rows} rows, {rate:.0f} rows/s", end="\r", flush=True)
 
     return show
 

@@ -47,15 +47,25 @@ class MissingMode(StrEnum):
 
 def profile_command(
     logs: Annotated[
-        list[Path] | None, typer.Argument(help="Logs in the order of time: .parquet, .csv or .tsv, plain, .gz or .zst.")
+        list[str] | None,
+        typer.Argument(
+            help="Logs in the order of time: .parquet, .csv or .tsv, plain, .gz or .zst; files, folders, patterns such "
+            "as log/day=*/*.parquet, on disk or at s3://, gs:// or hdfs://."
+        ),
     ] = None,
     *,
+    counts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--counts", help="In place of logs, counts that others made: table, value (or row) and count; repeatable."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder to write, such as data/mine; it must not exist.")],
     tables: Annotated[
         Path | None,
         typer.Option(
             "--tables",
-            help="List of tables, .csv or .parquet (name, rows, dim, pooled, features a|b), or a profiled folder.",
+            help="List of tables, .csv, .tsv, .parquet (name, rows, dim, pooled, features a|b), or a profiled folder.",
         ),
     ] = None,
     columns: Annotated[
@@ -105,32 +115,40 @@ def profile_command(
 
     It has tables, profiles, row orders and batches, for shardbench plan and for suites. The command says what it saw
     of each table, and how many rows fit it. With --torchrec and no logs it reads a folder that was profiled before.
+    With --counts it takes what a warehouse counted of a log; the lookups of batches are then drawn as often.
     """
     from shardbench.datasets.access_log import constraints, read_note, read_seen  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_counts import VALUE, profile_counts, tables_of  # noqa: PLC0415
     from shardbench.datasets.preparation.log_encode import Cells  # noqa: PLC0415
     from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log  # noqa: PLC0415
-    from shardbench.datasets.preparation.log_reader import LogFiles  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_reader import find_logs  # noqa: PLC0415
 
-    if not logs and torchrec is None:
+    if not logs and not counts and torchrec is None:
         raise BadInput("give logs to profile, or --torchrec FILE to write of a folder that was profiled")
+    if counts and (logs or time is not None or rate < 1):
+        raise BadInput("counts are of a whole log: leave logs, --time and --rate out, or --counts")
+    if rows is not None and mode is not CellMode.HASH:
+        raise BadInput(
+            f"--rows is of --mode hash: --mode {mode.value} counts the rows, or a list of --tables states them"
+        )
+    cells = Cells(
+        mode=mode.value, missing=missing.value, delimiter=_unescaped(delimiter), weights=_unescaped(weights),
+        null=tuple(null or ()), seed=seed,
+    )  # fmt: skip
+    sizes = {"rows": rows, "dim": dim}
+    if counts:
+        log = find_logs(counts, _names(header))
+        if VALUE not in log.columns():
+            cells = replace(cells, mode="ids")
+        names = tables_of(log) if tables is None and columns is None else _names(columns)
+        profile_counts(log, out, _tables(log, tables, names, time, sizes), cells=cells)
     if logs:
-        log = LogFiles(files=tuple(path for log in logs for path in _files(log)), header=_names(header))
-        # The column of times is read before the others.
-        show = reading(log.bytes * (1 if time is None else 2), as_json)
-        log = replace(log, heard=show.read_bytes)
-        cells = Cells(
-            mode=mode.value, missing=missing.value, delimiter=_unescaped(delimiter), weights=_unescaped(weights),
-            null=tuple(null or ()), seed=seed,
-        )  # fmt: skip
-        if rows is not None and mode is not CellMode.HASH:
-            raise BadInput(
-                f"--rows is of --mode hash: --mode {mode.value} counts the rows, or a list of --tables states them"
-            )
+        log = find_logs(logs, _names(header))
         split = SampleSplit(time=time, train_share=train_share, rate=rate, seed=seed)
-        targets = _tables(log, tables, _names(columns), time, {"rows": rows, "dim": dim})
-        with show:
+        targets = _tables(log, tables, _names(columns), time, sizes)
+        with reading(log.bytes, len(targets), as_json) as show:
             profile_log(
-                log, out, targets, cells=cells, cut=split, count_values=True, progress=show.read_rows,
+                log, out, targets, cells=cells, cut=split, count_values=True, progress=show.read_more,
                 counted=show.count_tables,
             )  # fmt: skip
     note = read_note(out)
@@ -144,8 +162,9 @@ def profile_command(
         "seen": {name: to_data(table) for name, table in log_tables.items()},
         "torchrec": str(torchrec) if torchrec else None,
     }
+    kept = f"{note.samples} of {note.read_rows} rows, {note.train_samples} train"
     lines = [
-        f"{out}: {note.samples} of {note.read_rows} rows, {note.train_samples} train; {len(note.tables)} tables",
+        f"{out}: {kept if not note.counted else f'counts of {note.samples} samples'}; {len(note.tables)} tables",
         *(table_lines(log_tables) if log_tables else []),
         *([f"constraints of TorchRec: {torchrec}"] if torchrec is not None else []),
         f"in a suite (with --data {out.parent}):",
@@ -155,16 +174,6 @@ def profile_command(
         f'  prepared = "{out.name}"',
     ]
     tell(data, lines, as_json=as_json)
-
-
-def _files(path: Path) -> list[Path]:
-    """Return a log's file, or those of a folder that Spark or another engine wrote, in the order of their names."""
-    if not path.is_dir():
-        return [path]
-    files = sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith(("_", ".")))
-    if not files:
-        raise BadInput(f"folder {path} has no file of a log in it: name the folder that the files lie in")
-    return files
 
 
 def _unescaped(text: str | None) -> str | None:

@@ -243,11 +243,11 @@ class BestSoFar:
 
 
 class PlainReading:
-    """Says how far the reading of a log is: nothing at first, then a line every half minute."""
+    """Says how far the profile of a log is: nothing at first, then a line every half minute."""
 
-    def __init__(self, total: int, clock: Callable[[], float] = monotonic) -> None:
-        """``total`` are the bytes to read, of files that are read twice two times."""
-        self._total, self._bytes, self._rows = max(total, 1), 0, 0
+    def __init__(self, total: int, tables: int, clock: Callable[[], float] = monotonic) -> None:
+        """``total`` are the bytes to read, and ``tables`` are to be counted after that."""
+        self._total, self._tables, self._bytes, self._rows = max(total, 1), tables, 0, 0
         self._clock = clock
         self._last_line_s = clock()
 
@@ -257,35 +257,33 @@ class PlainReading:
     def __exit__(self, *error: object) -> None:
         """Take away what is shown, which is nothing here."""
 
-    def read_bytes(self, more: int) -> None:
-        """Count more bytes of the files as read."""
-        self._bytes += more
-        self.show(self._bytes, self._total, f"{self._rows:,} rows")
-
-    def read_rows(self, rows: int) -> None:
-        """Note the rows that were read so far."""
-        self._rows = rows
+    def read_more(self, more_bytes: int, more_rows: int) -> None:
+        """Count more bytes of the files, and more rows, as read."""
+        self._bytes += more_bytes
+        self._rows += more_rows
+        share = self._bytes / self._total
+        self.show(share / 2, f"read {100 * share:.0f} % of the log, {self._rows:,} rows")
 
     def count_tables(self, tables: int) -> None:
         """Note that the lookups of so many tables are counted, after all rows were read."""
-        self.show(self._total, self._total, f"{self._rows:,} rows, {tables} tables counted")
+        self.show(0.5 + tables / self._tables / 2, f"counted {tables} of {self._tables} tables, {self._rows:,} rows")
 
-    def show(self, done: int, total: int, detail: str) -> None:
-        """Say it, where nothing was said for a while."""
+    def show(self, share: float, line: str) -> None:
+        """Say it, where nothing was said for a while; ``share`` of all is done, reading being the first half."""
         if self._clock() - self._last_line_s >= EVERY_S:
             self._last_line_s = self._clock()
-            say(f"read {100 * done // total} % of the log, {detail}")
+            say(line)
 
 
 class BarReading(PlainReading):
-    """Shows how far the reading of a log is in a bar that ends where the log does."""
+    """Shows how far the profile of a log is in a bar that ends where the profile is done."""
 
-    def __init__(self, total: int, console: Console) -> None:
-        super().__init__(total)
+    def __init__(self, total: int, tables: int, console: Console) -> None:
+        super().__init__(total, tables)
         columns = (BarColumn(bar_width=None), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
         labels = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
         self._progress = Progress(*columns, *labels, console=console, transient=True, expand=True)
-        self._task = self._progress.add_task("0 rows", total=self._total)
+        self._task = self._progress.add_task("0 rows", total=1.0)
 
     def __enter__(self) -> "BarReading":
         self._progress.start()
@@ -295,23 +293,23 @@ class BarReading(PlainReading):
         """Take the bar away; also after an interrupt."""
         self._progress.stop()
 
-    def show(self, done: int, total: int, detail: str) -> None:
+    def show(self, share: float, line: str) -> None:
         """Move the bar on."""
-        self._progress.update(self._task, completed=done, total=total, description=detail)
+        self._progress.update(self._task, completed=share, description=line)
 
 
 class NoReading(PlainReading):
     """Says nothing: stdout is for JSON."""
 
-    def show(self, done: int, total: int, detail: str) -> None:
+    def show(self, share: float, line: str) -> None:
         """Say nothing of how far it is."""
 
 
-def reading(total: int, as_json: bool) -> PlainReading:
-    """Give what shows on stdout how far the reading of ``total`` bytes is."""
+def reading(total: int, tables: int, as_json: bool) -> PlainReading:
+    """Give what shows on stdout how far the profile of ``tables`` tables out of ``total`` bytes is."""
     if as_json:
-        return NoReading(total)
-    return BarReading(total, Console(file=sys.stdout)) if sys.stdout.isatty() else PlainReading(total)
+        return NoReading(total, tables)
+    return BarReading(total, tables, Console(file=sys.stdout)) if sys.stdout.isatty() else PlainReading(total, tables)
 
 
 def finished_line(number: int, of: int, record: BaseRecord) -> str:

@@ -16,10 +16,10 @@ from shardbench.base.reading import TEXT_BYTES
 from shardbench.base.serialise import from_data
 from shardbench.model.table import Pooling, Rows, Table, TableName, Width
 
+KINDS = (".csv", ".tsv", ".parquet")
+"""Suffixes of lists of tables."""
 SEPARATOR = "|"
 """Text between the features that share a table, in a cell of a list."""
-
-
 MAX_LINES = 100_000
 
 
@@ -66,7 +66,7 @@ def read_table_list(path: Path) -> tuple[ListedTable, ...]:
     """
     if not path.is_file():
         raise BadInput(f"no file {path}: a list of tables, .csv, .tsv or .parquet, with columns name, rows, dim")
-    if path.suffix not in (".csv", ".tsv", ".parquet"):
+    if path.suffix not in KINDS:
         raise BadInput(f"{path.name}: a list of tables is a .csv, .tsv or .parquet file")
     try:
         if path.suffix == ".parquet" and pyarrow.parquet.read_metadata(path).num_rows > MAX_LINES:
