@@ -52,6 +52,8 @@ class Attempt:
     """Whether its step and the best one's are not told apart by what is known of the machine."""
     late: bool = False
     """Whether it took more than SLACK times its share of the budget."""
+    fits: bool = True
+    """Whether the devices have as much memory as the plan's predicted peak, as far as either is known."""
     cause: str = ""
 
 
