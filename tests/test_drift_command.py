@@ -63,6 +63,8 @@ def test_a_day_with_other_hot_rows_costs_and_a_new_plan_pays(place: Path, comman
     new = found["new"]
     assert found["lost_pct"] == pytest.approx(100 * (found["now_ms"] / found["made_for_ms"] - 1))
     assert found["lost_pct"] > 10
+    # Hot rows are in HBM and others in host memory: the vectors of both lie in HBM for a while.
+    assert 0 < found["made_for_peak"]["bytes"] != found["now_peak"]["bytes"] > 0
     assert new["saved_ms"] == pytest.approx(found["now_ms"] - new["best"]["step_ms"])
     assert new["sure"] is True
     assert new["pays_after_steps"] == -(-1e3 * new["reshard_s"] // new["saved_ms"])
@@ -84,6 +86,7 @@ def test_one_screen_says_it(place: Path, command) -> None:
     assert all(len(line) < 80 for line in said)
     assert said[3].startswith("this plan has lost ")
     assert " steps" in " ".join(said[3:5])
+    assert "  peak of a step without the dense model: " in "\n".join(said)
 
 
 def test_the_same_days_cost_nothing_and_nothing_is_sure(place: Path, command) -> None:
