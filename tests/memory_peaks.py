@@ -4,6 +4,8 @@
 most, when, what was predicted, and the terms of the prediction. Every second plan may be fitted to; the
 others are held out. It prints how far predictions are off, beside what the constants in
 ``shardbench.cost.memory.peak`` would be if they were fitted anew.
+
+It also plans the simulated problems of the suite ``quick`` anew and writes which plans fit by their peaks.
 """
 
 import sys
@@ -20,7 +22,8 @@ from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import csv_text
 from shardbench.cost.lookups import CountedLookups
-from shardbench.cost.memory.peak import CPU, TERMS, PeakMemory, Term, worst
+from shardbench.cost.memory.fullest import device_bytes, predicted_peak
+from shardbench.cost.memory.peak import CPU, GIB, TERMS, PeakMemory, Term, worst
 from shardbench.cost.memory.step import peak_memory
 from shardbench.engine.measure import measure_peaks, rank_job
 from shardbench.model.machine_file import load_machine
@@ -37,7 +40,14 @@ from shardbench.model.plan import (
     whole_table,
 )
 from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer, Precision, StepSchedule, Table
+from shardbench.records.store import trial_store
+from shardbench.records.trial import TRAINING, Backend, Failure
+from shardbench.report.rows import current
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import RulesOnly, evaluate
+from shardbench.trials.suite import load_suite
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.workload import Workload
@@ -65,6 +75,10 @@ WORKLOADS: tuple[dict[str, Any], ...] = (
     },
 )  # fmt: skip
 FITTED, HELD_OUT = "fitted", "held out"
+FITS = (
+    "workload", "machine", *TRAINING, "strategy", "seed", "backend", "peak_gib", "device_gib", "moment", "fits",
+    "same_plan", "cause",
+)  # fmt: skip
 TOO_LOW_PCT = -5.0
 SLACK_SHARE = 0.9
 """The share of the ranks that slack is fitted to whose peaks it covers: too low is worse than too high."""
@@ -189,10 +203,46 @@ def measured(workload: Workload, case: Case, folder: Path, *, fitted: bool) -> M
         def lookups(i: int) -> CountedLookups:
             return CountedLookups(batches.bags(number, i), workload.tables[i].rows, WORLD)
 
-        return peak_memory(case.plan, problem, workload.dense, lookups, batches=BATCHES)
+        peaks = peak_memory(case.plan, problem, workload.dense, lookups, batches=BATCHES)
+        # A GPU's counter sees what torch's allocator handed out: neither what that takes beside, nor CUDA's context.
+        return peaks if machine.device == "cpu" else peaks.without(Term.SLACK, Term.CONTEXT)
 
     predicted = worst([batch(number) for number in range(BATCHES)])
     return Measured(workload=workload.name, case=case.name, fitted=fitted, measured=held, predicted=predicted)
+
+
+def quick_fits(results: Path) -> Iterator[list[object]]:
+    """Plan what a results folder has of simulated trials of ``quick`` anew; yield whether each plan fits by its peak.
+
+    Records have no plans, but the hash of each: ``same_plan`` says whether it is the one on record.
+    """
+    suite, built = load_suite("quick"), {}
+    for record in current(trial_store(results, suite.name).read()):
+        spec = record.spec
+        if spec.backend is not Backend.SIMULATED or record.planned is None:
+            continue
+        config = next(one for one in suite.workloads if one["name"] == spec.workload)
+        if spec.workload not in built:
+            built[spec.workload] = workload_config(config, suite.name).build(Path())
+        workload, machine = built[spec.workload], load_machine(spec.machine)
+        training = {name: getattr(spec, name) for name in TRAINING}
+        problem = Problem.of(
+            workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size, **training,
+            inputs=workload.input_sample,
+        )  # fmt: skip
+        strategy, budget = get_strategy(spec.strategy), Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
+        answer = evaluate(RulesOnly(problem), strategy, budget, spec.seed, sealed=False)
+        identity = [spec.workload, spec.machine, *training.values(), spec.strategy, spec.seed, spec.backend]
+        if isinstance(answer, Failure):
+            yield [*identity, *[""] * 5, f"{answer.outcome}: {answer.cause}"]
+            continue
+        same = answer.planned.plan_hash == record.planned.plan_hash
+        peak = predicted_peak(answer.plan, problem, workload.stated_dense, device_bytes(machine))
+        if peak is None:
+            yield [*identity, *[""] * 4, same, "no peak is predicted of such plans"]
+        else:
+            there = "" if peak.device_bytes is None else f"{peak.device_bytes / GIB:.1f}"
+            yield [*identity, f"{peak.bytes / GIB:.2f}", there, peak.moment, peak.fits, same, ""]
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
@@ -227,6 +277,7 @@ def main(out: Path) -> None:
                 print(*row[:10], sep=", ", flush=True)
             results += rows
     write_atomically(out / "peaks.csv", csv_text(COLUMNS, results))
+    write_atomically(out / "quick.csv", csv_text(FITS, quick_fits(out.parent.parent)))
     table = pd.read_csv(out / "peaks.csv")
     summary = errors(table)
     write_atomically(out / "errors.csv", csv_text(summary.columns, summary.to_numpy().tolist()))
