@@ -64,7 +64,7 @@ def test_a_want_of_memory_says_what_was_predicted(context):
     full = Failure(outcome=Outcome.OOM, cause=f"rank 1 has no memory for {table.name}", phase="build", rank=1)
     said = run_trial_module._with_peak(full, plan, context)
     assert (said.outcome, said.phase, said.rank) == (Outcome.OOM, "build", 1)
-    assert re.match(rf"{full.cause}; predicted: device \d holds [\d.e-]+ GiB, in \w+: .*tables ", said.cause)
+    assert re.match(rf"{full.cause}; predicted: device \d holds [\d.e-]+ GiB, in \w+: context ", said.cause)
     other = Failure(outcome=Outcome.ERROR, cause="rank 1 raised", phase="time", rank=1)
     assert run_trial_module._with_peak(other, plan, context) == other
 

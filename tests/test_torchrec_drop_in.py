@@ -211,7 +211,7 @@ def test_a_plan_leaves_room_for_the_peak_and_for_the_dense_model(caplog: pytest.
     rooms = [one.answer.question.problem.topology.hbm_bytes for one in (default, stated, reserved) if one.answer]
     assert rooms[0] < rooms[1] < there[1] - 1.5 * gib
     assert "peak of a step beside the dense model: device" in stated.statistics()
-    assert not caplog.records
+    assert "no plan is predicted to fit" not in caplog.text
     tight = planned(activation_bytes=2.0 * gib - 200 * mib)
     assert tight.peak is not None
     assert tight.peak.fits is False

@@ -329,9 +329,8 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         own = [parameter for parameter in module.parameters() if id(parameter) not in sharded]
         weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in own)
         memory = np.array(_capacities(self._topology), dtype=np.float64)
-        activations = self._activation_bytes
-        if activations is None:
-            activations = 0.0 if self._reserves else self._percentage * memory
+        unstated = 0.0 * memory if self._reserves else self._percentage * memory
+        activations = unstated if self._activation_bytes is None else self._activation_bytes
         return np.asarray(memory - _DENSE_COPIES * weight_bytes - activations)
 
     def _problem(self, model: PlannedTables, reserved: TorchRecTopology) -> Problem:
