@@ -244,7 +244,7 @@ def test_the_batch_that_fails_its_cause_and_what_would_help(now):
     problem = replace(problem, batch_size=now * WORLD)
     plan = placed_on_all(*map(in_blocks, tables))
     left = memory_of(problem).batch_left(plan)
-    below = predicted_peak(plan, replace(problem, batch_size=int(0.98 * left.batch_size)), DENSE)
+    below = predicted_peak(plan, replace(problem, batch_size=int(0.95 * left.batch_size)), DENSE)
     above = predicted_peak(plan, replace(problem, batch_size=int(1.01 * left.batch_size)), DENSE)
     assert below.bytes < THERE < above.bytes
     assert (left.device, left.table) in {(0, "album"), (0, "artist")}

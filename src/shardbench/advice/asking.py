@@ -53,7 +53,7 @@ class Attempt:
     late: bool = False
     """Whether it took more than SLACK times its share of the budget."""
     fits: bool = True
-    """Whether the devices have as much memory as the plan's predicted peak, as far as either is known."""
+    """False where the devices have less memory than the plan's predicted peak, which was looked at."""
     cause: str = ""
 
 

@@ -221,9 +221,7 @@ def best_plan(
     answers = {YOURS: yours, **asking.answers} if yours is not None else asking.answers
     steps = {name: answer.judged.step_ms for name, answer in answers.items()}
     with _phase(phases_s, "comparing"):
-        peaks = {name: memory.peak(answer.plan) for name, answer in answers.items()}
-        failing = {name for name, peak in peaks.items() if peak is not None and peak.fits is False}
-        ranking = sorted(asking.answers, key=lambda name: (name in failing, steps[name]))
+        ranking = _ranking(answers, memory)
         rivals = [*ranking[:COMPARED], *([YOURS] if yours is not None else [])]
         draws = _draws({name: answers[name] for name in rivals}, question, later)
     search = PlanSearch(
@@ -241,20 +239,23 @@ def best_plan(
     )
     if not ranking:
         return search
-    as_good = [name for name in ranking[:COMPARED] if (name in failing) == (ranking[0] in failing)]
-    contenders = [name for name in as_good if _is_near(name, ranking[0], steps, draws, machine)]
+    contenders = [
+        name
+        for name in ranking[:COMPARED]
+        if _is_near(name, ranking[0], steps, draws, machine)
+        and memory.fails(name, answers[name].plan) == memory.failing[ranking[0]]
+    ]
     first = min(contenders, key=lambda name: (*_complexity(answers[name]), steps[name]))
     attempts = [
-        replace(one, ties=_ties(one.strategy, first, steps, draws), fits=one.strategy not in failing)
+        replace(one, ties=_ties(one.strategy, first, steps, draws), fits=not memory.failing.get(one.strategy))
         for one in asking.tried
     ]
     attempts.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[first]]) if first in draws else None
     with _phase(phases_s, "bound"):
+        memory_fields = _memory_fields(answers[first].plan, memory, later)
         bounds = _bounds(answers[first], question, later)
-    best = replace(_best(answers[first], first, room, problem, band_ms=band_ms, peak=peaks[first]), **bounds)
-    with suppress(TimeoutError):
-        best = replace(best, batch_left=later.call(partial(memory.batch_left, best.plan)))
+    best = replace(_best(answers[first], first, room, problem, band_ms=band_ms, **memory_fields), **bounds)
     if first != ranking[0]:
         best = replace(best, simpler_than=_simpler(answers[first], answers[ranking[0]], ranking[0]))
     comparison = _compare_yours(first, steps, draws) if yours is not None else None
@@ -269,6 +270,18 @@ def _too_large(problem: Problem, strategies: Sequence[Strategy], memory: str, st
     cause = f"{Outcome.INFEASIBLE.value}: all memory together is too small"
     tried = tuple(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause) for strategy in strategies)
     return PlanSearch(problem=problem, best=None, tried=tried, took_s=time.perf_counter() - start, memory=memory)
+
+
+def _ranking(answers: Mapping[str, Answer[Simulation]], memory: DeviceMemory) -> list[str]:
+    """Return the strategies, the shortest step first; but the shortest of a plan that fits before all others.
+
+    No peaks are looked at of plans behind that one, but for the user's own.
+    """
+    if YOURS in answers:
+        memory.fails(YOURS, answers[YOURS].plan)
+    order = sorted((name for name in answers if name != YOURS), key=lambda name: answers[name].judged.step_ms)
+    fitting = next((name for name in order if not memory.fails(name, answers[name].plan)), None)
+    return sorted(order, key=lambda name: name != fitting)
 
 
 def contents_hash(plan: Plan) -> str:
@@ -359,6 +372,14 @@ def _draws(
     return steps
 
 
+def _memory_fields(plan: Plan, memory: DeviceMemory, clock: Clock) -> dict[str, Any]:
+    """Return the peak, and the batch that is left as far as there is time to seek it, as fields of ``Best``."""
+    fields: dict[str, Any] = {"peak": memory.peak(plan)}
+    with suppress(TimeoutError):
+        fields["batch_left"] = clock.call(partial(memory.batch_left, plan))
+    return fields
+
+
 def _bounds(answer: Answer[Simulation], question: CountedQuestion, clock: Clock) -> dict[str, Any]:
     """Return the bound and the distances to it, or why there is none, as fields of ``Best``."""
 
@@ -420,6 +441,7 @@ def _best(
     *,
     band_ms: tuple[float, float] | None,
     peak: Peak | None,
+    batch_left: BatchLeft | None = None,
 ) -> Best:
     by_table, topology = answer.plan.by_table(), problem.topology
     kinds = Counter(sharding_type(by_table[table.name], table, topology) for table in problem.tables)
@@ -435,5 +457,6 @@ def _best(
         hbm_used_bytes=answer.planned.hbm_memory_bytes,
         hbm_room_bytes=constraints.device_bytes(topology),
         peak=peak,
+        batch_left=batch_left,
         placed_anew=int(answer.plan.notes.get("placed_anew", 0)),
     )
