@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
-from memory_peaks import BATCHES, COLUMNS, WORKLOADS, cases, errors, measured, slack_needed
+from memory_peaks import BATCHES, COLUMNS, FITS, WORKLOADS, cases, errors, measured, slack_needed
 from problems import bags, machine
 from random_plans import random_plans
 
@@ -323,6 +323,24 @@ def test_the_committed_peaks_are_20_plans_for_3_workloads_and_hold():
     # It covers most ranks, and was not chosen for those that are held out.
     assert slack_needed(rows) == pytest.approx(CPU.slack_ratio, abs=0.01)
     pd.testing.assert_frame_equal(errors(rows), pd.read_csv(PEAKS / "errors.csv"), check_dtype=False)
+
+
+def test_the_committed_fits_are_of_the_plans_on_record_and_all_fit():
+    rows = pd.read_csv(PEAKS / "fits.csv", keep_default_na=False, dtype=str)
+    assert tuple(rows) == FITS
+    quick, board = (rows[rows["suite"] == suite] for suite in ("quick", "leaderboard"))
+    assert set(quick["same_plan"]) == {"True"}
+    assert len(board.groupby(["workload", "machine"])) == 30
+    told = rows[rows["fits"] != ""]
+    assert ((told["peak_gib"].astype(float) <= told["device_gib"].astype(float)).map(str) == told["fits"]).all()
+    assert set(told["fits"]) == {"True"}
+
+
+def test_terms_that_a_counter_does_not_see_can_be_left_out():
+    peaks, _, _ = one_table(Pooling.SUM, on_first)
+    without = peaks.without(Term.TABLES, Term.CONTEXT)
+    assert not {Term.TABLES, Term.CONTEXT} & without.terms(0).keys()
+    assert without.peak.tolist() == (peaks.peak - [100 * 8 * 4, 0]).tolist()
 
 
 def test_a_gpus_peaks_are_those_of_torchs_allocator(monkeypatch):
