@@ -243,7 +243,8 @@ def test_the_batch_that_fails_its_cause_and_what_would_help(now):
     problem, tables = hot_owners()
     problem = replace(problem, batch_size=now * WORLD)
     plan = placed_on_all(*map(in_blocks, tables))
-    left = memory_of(problem).batch_left(plan)
+    answer = SimpleNamespace(plan=plan, planned=SimpleNamespace(plan_hash="hash"))
+    left = memory_of(problem).batch_left(answer)
     below = predicted_peak(plan, replace(problem, batch_size=int(0.95 * left.batch_size)), DENSE)
     above = predicted_peak(plan, replace(problem, batch_size=int(1.01 * left.batch_size)), DENSE)
     assert below.bytes < THERE < above.bytes
@@ -253,8 +254,8 @@ def test_the_batch_that_fails_its_cause_and_what_would_help(now):
     assert "2.8 times the mean of its lookups; column_wise would need" in left.words
     # What is not allowed is not advised, and a batch that may grow manifold is not spoken of.
     types = dict.fromkeys(("album", "artist"), ("table_row_wise",))
-    assert not memory_of(problem, sharding_types=types).batch_left(plan).instead
-    assert memory_of(problem, 2.0 * MOST_TIMES * THERE).batch_left(plan) is None
+    assert not memory_of(problem, sharding_types=types).batch_left(answer).instead
+    assert memory_of(problem, 2.0 * MOST_TIMES * THERE).batch_left(answer) is None
 
 
 def test_tables_get_the_room_that_a_step_leaves_and_all_of_it_where_they_need_that():

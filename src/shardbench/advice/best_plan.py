@@ -243,17 +243,18 @@ def best_plan(
         name
         for name in ranking[:COMPARED]
         if _is_near(name, ranking[0], steps, draws, machine)
-        and memory.fails(name, answers[name].plan) == memory.failing[ranking[0]]
+        and memory.fails(answers[name]) == memory.fails(answers[ranking[0]])
     ]
     first = min(contenders, key=lambda name: (*_complexity(answers[name]), steps[name]))
+    failing = {name for name, one in answers.items() if one.planned.plan_hash in memory.peaks and memory.fails(one)}
     attempts = [
-        replace(one, ties=_ties(one.strategy, first, steps, draws), fits=not memory.failing.get(one.strategy))
+        replace(one, ties=_ties(one.strategy, first, steps, draws), fits=one.strategy not in failing)
         for one in asking.tried
     ]
     attempts.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[first]]) if first in draws else None
     with _phase(phases_s, "bound"):
-        memory_fields = _memory_fields(answers[first].plan, memory, later)
+        memory_fields = _memory_fields(answers[first], memory, later)
         bounds = _bounds(answers[first], question, later)
     best = replace(_best(answers[first], first, room, problem, band_ms=band_ms, **memory_fields), **bounds)
     if first != ranking[0]:
@@ -278,9 +279,9 @@ def _ranking(answers: Mapping[str, Answer[Simulation]], memory: DeviceMemory) ->
     No peaks are looked at of plans behind that one, but for the user's own.
     """
     if YOURS in answers:
-        memory.fails(YOURS, answers[YOURS].plan)
+        memory.peak(answers[YOURS])
     order = sorted((name for name in answers if name != YOURS), key=lambda name: answers[name].judged.step_ms)
-    fitting = next((name for name in order if not memory.fails(name, answers[name].plan)), None)
+    fitting = next((name for name in order if not memory.fails(answers[name])), None)
     return sorted(order, key=lambda name: name != fitting)
 
 
@@ -372,11 +373,11 @@ def _draws(
     return steps
 
 
-def _memory_fields(plan: Plan, memory: DeviceMemory, clock: Clock) -> dict[str, Any]:
+def _memory_fields(answer: Answer[Simulation], memory: DeviceMemory, clock: Clock) -> dict[str, Any]:
     """Return the peak, and the batch that is left as far as there is time to seek it, as fields of ``Best``."""
-    fields: dict[str, Any] = {"peak": memory.peak(plan)}
+    fields: dict[str, Any] = {"peak": memory.peak(answer)}
     with suppress(TimeoutError):
-        fields["batch_left"] = clock.call(partial(memory.batch_left, plan))
+        fields["batch_left"] = clock.call(partial(memory.batch_left, answer))
     return fields
 
 

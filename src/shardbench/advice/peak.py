@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape, Pooling, Table
 from shardbench.model.validate import COLUMN_MULTIPLE, has_room
+from shardbench.trials.evaluate import Answer
 
 MOST_TIMES = 8
 """Times the batch up to which it is said how much of it is left."""
@@ -71,19 +73,20 @@ class DeviceMemory:
     """What devices have, all alike or by device, [world]; None where nobody stated it, so that nothing is too much."""
     limits: Constraints
     """What is kept whatever a step takes."""
-    failing: dict[str, bool] = field(default_factory=dict)
-    """Whether a device runs out of memory, by the names of the plans that were looked at."""
+    peaks: dict[str, Peak | None] = field(default_factory=dict)
+    """Peaks of the plans that were looked at, by their hashes."""
 
-    def fails(self, name: str, plan: Plan) -> bool:
-        """Tell whether a device is predicted to run out of memory by a plan of that name."""
-        if name not in self.failing:
-            peak = self.peak(plan)
-            self.failing[name] = peak is not None and peak.fits is False
-        return self.failing[name]
-
-    def peak(self, plan: Plan) -> Peak | None:
+    def peak(self, answer: Answer[Any]) -> Peak | None:
         """Return what the fullest device of a plan holds; None for plans whose peaks are not predicted."""
-        return predicted_peak(plan, self.problem, self.dense, self.there_bytes)
+        key = answer.planned.plan_hash
+        if key not in self.peaks:
+            self.peaks[key] = predicted_peak(answer.plan, self.problem, self.dense, self.there_bytes)
+        return self.peaks[key]
+
+    def fails(self, answer: Answer[Any]) -> bool:
+        """Tell whether a device is predicted to run out of memory."""
+        peak = self.peak(answer)
+        return peak is not None and peak.fits is False
 
     def room(self, moves: Iterable[frozenset[Move]]) -> Constraints:
         """Return the constraints with so much more reserved that what a step holds beside tables has room.
@@ -103,10 +106,10 @@ class DeviceMemory:
         less = replace(limits, reserved_bytes=limits.reserved_bytes + more_bytes)
         return less if any(has_room(less.applied(problem), own) for own in moves) else limits
 
-    def batch_left(self, plan: Plan) -> BatchLeft | None:
+    def batch_left(self, answer: Answer[Any]) -> BatchLeft | None:
         """Return the batch that a plan fails at; None where that is far, or nothing is too much."""
-        world, size, there_bytes = self.problem.world_size, self.problem.batch_size, self.there_bytes
-        if there_bytes is None or self.peak(plan) is None:
+        world, size, there_bytes, plan = self.problem.world_size, self.problem.batch_size, self.there_bytes, answer.plan
+        if there_bytes is None or self.peak(answer) is None:
             return None
 
         def fails(batch_size: int) -> bool:

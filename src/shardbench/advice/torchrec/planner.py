@@ -85,17 +85,11 @@ class _Candidate:
     name: str
     plan: ShardingPlan
     answer: Answer[Simulation]
-    peak: Peak | None
 
     @property
     def step_ms(self) -> float:
         """Return the predicted step."""
         return self.answer.judged.step_ms
-
-    @property
-    def fails(self) -> bool:
-        """Tell whether a device is predicted to run out of memory."""
-        return self.peak is not None and self.peak.fits is False
 
 
 class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
@@ -298,20 +292,21 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         candidates = []
         if theirs is not None:
             try:
-                judged = _judge(theirs, question, model)
-                candidates.append(_Candidate(TORCHREC, theirs, judged, memory.peak(judged.plan)))
+                candidates.append(_Candidate(TORCHREC, theirs, _judge(theirs, question, model)))
             except Unsupported as error:
                 _LOG.warning("TorchRec's plan cannot be compared: %s", error)
         try:
             name, ours = self._ours(limits, question, start, memory, has_plan=theirs is not None)
-            candidates.append(_Candidate(name, self._as_torchrec(ours, model), ours, memory.peak(ours.plan)))
+            candidates.append(_Candidate(name, self._as_torchrec(ours, model), ours))
         except PlannerError:
             if not candidates:
                 raise
-        best = min(candidates, key=lambda one: (one.fails, one.step_ms * (1.0 - TIE * (one.plan is theirs))))
-        self.answer, self.peak, self.taken = best.answer, best.peak, best.name
-        if best.fails and best.peak is not None:
-            _LOG.warning("no plan is predicted to fit; of the one that is taken %s", best.peak.words)
+        best = min(
+            candidates, key=lambda one: (memory.fails(one.answer), one.step_ms * (1.0 - TIE * (one.plan is theirs)))
+        )
+        self.answer, self.peak, self.taken = best.answer, memory.peak(best.answer), best.name
+        if self.peak is not None and memory.fails(best.answer):
+            _LOG.warning("no plan is predicted to fit; of the one that is taken %s", self.peak.words)
         self._sharding = _by_own_names(best.plan, model)
         if self._debug:
             _LOG.info("%s", self.statistics())
@@ -384,9 +379,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             names = ", ".join(strategy.name for strategy in self.strategies)
             why = "; then ".join(dict.fromkeys(causes))
             raise PlannerError(f"{names}: {why}; {memory_text(question.problem)}")
-        peaks = [memory.peak(answer.plan) for _, answer in answers]
-        fails = [peak is not None and peak.fits is False for peak in peaks]
-        return min(zip(fails, answers), key=lambda one: (one[0], one[1][1].judged.step_ms))[1]
+        return min(answers, key=lambda one: (memory.fails(one[1]), one[1].judged.step_ms))
 
     def _as_torchrec(self, answer: Answer[Simulation], model: PlannedTables) -> ShardingPlan:
         """Return a plan of ours as TorchRec's; raises PlannerError for one that TorchRec or a constraint refuses."""
