@@ -54,6 +54,8 @@ MOST_COUNTED = 1 << 25
 """Lookups of a batch that is counted, whatever the budget is: they take about 1 GiB."""
 ASKED_S = 1.0
 """Seconds after the budget until which strategies are asked."""
+BATCH_SHARE = 0.07
+"""Most of the budget that seeking the batch that fails may take."""
 SPILL, SPILL_S = 0.15, 1.8
 """Share of the budget, and seconds, after which nothing is compared or bounded any more."""
 TIE = 0.01
@@ -254,7 +256,7 @@ def best_plan(
     attempts.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[first]]) if first in draws else None
     with _phase(phases_s, "bound"):
-        memory_fields = _memory_fields(answers[first], memory, later)
+        memory_fields = _memory_fields(answers[first], memory, later, BATCH_SHARE * budget_s)
         bounds = _bounds(answers[first], question, later)
     best = replace(_best(answers[first], first, room, problem, band_ms=band_ms, **memory_fields), **bounds)
     if first != ranking[0]:
@@ -373,11 +375,11 @@ def _draws(
     return steps
 
 
-def _memory_fields(answer: Answer[Simulation], memory: DeviceMemory, clock: Clock) -> dict[str, Any]:
-    """Return the peak, and the batch that is left as far as there is time to seek it, as fields of ``Best``."""
+def _memory_fields(answer: Answer[Simulation], memory: DeviceMemory, clock: Clock, limit_s: float) -> dict[str, Any]:
+    """Return the peak, and the batch that is left unless seeking it takes longer than that, as fields of ``Best``."""
     fields: dict[str, Any] = {"peak": memory.peak(answer)}
     with suppress(TimeoutError):
-        fields["batch_left"] = clock.call(partial(memory.batch_left, answer))
+        fields["batch_left"] = clock.call(partial(memory.batch_left, answer), max(clock.left_s - limit_s, 0.0))
     return fields
 
 
