@@ -4,8 +4,12 @@
 most, when, what was predicted, and the terms of the prediction. Every second plan may be fitted to; the
 others are held out. It prints how far predictions are off, beside what the constants in
 ``shardbench.cost.memory.peak`` would be if they were fitted anew.
+
+It also plans the simulated problems of the suite ``quick`` and of the leaderboard anew and writes which plans fit by
+their peaks.
 """
 
+import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,13 +20,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from shardbench.advice.best_plan import default_strategies
 from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import csv_text
 from shardbench.cost.lookups import CountedLookups
-from shardbench.cost.memory.peak import CPU, TERMS, PeakMemory, Term, worst
+from shardbench.cost.memory.fullest import device_bytes, predicted_peak
+from shardbench.cost.memory.peak import CPU, GIB, TERMS, PeakMemory, Term, worst
 from shardbench.cost.memory.step import peak_memory
 from shardbench.engine.measure import measure_peaks, rank_job
+from shardbench.leaderboard.problems import VERSION, question, workload_and_batches
+from shardbench.leaderboard.problems import load as load_board
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import (
     OnLocalRank,
@@ -37,7 +45,14 @@ from shardbench.model.plan import (
     whole_table,
 )
 from shardbench.model.problem import Problem
-from shardbench.model.table import Optimizer, Precision, StepSchedule, Table
+from shardbench.model.strategy import Budget, Strategy
+from shardbench.model.table import DenseShape, Optimizer, Precision, StepSchedule, Table
+from shardbench.records.store import trial_store
+from shardbench.records.trial import TRAINING, Backend, Failure
+from shardbench.report.rows import current
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import RulesOnly, evaluate
+from shardbench.trials.suite import load_suite
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.workload import Workload
@@ -65,6 +80,10 @@ WORKLOADS: tuple[dict[str, Any], ...] = (
     },
 )  # fmt: skip
 FITTED, HELD_OUT = "fitted", "held out"
+FITS = (
+    "suite", "workload", "machine", *TRAINING, "strategy", "backend", "peak_gib", "device_gib", "moment", "fits",
+    "same_plan", "cause",
+)  # fmt: skip
 TOO_LOW_PCT = -5.0
 SLACK_SHARE = 0.9
 """The share of the ranks that slack is fitted to whose peaks it covers: too low is worse than too high."""
@@ -189,10 +208,74 @@ def measured(workload: Workload, case: Case, folder: Path, *, fitted: bool) -> M
         def lookups(i: int) -> CountedLookups:
             return CountedLookups(batches.bags(number, i), workload.tables[i].rows, WORLD)
 
-        return peak_memory(case.plan, problem, workload.dense, lookups, batches=BATCHES)
+        peaks = peak_memory(case.plan, problem, workload.dense, lookups, batches=BATCHES)
+        # A GPU's counter sees what torch's allocator handed out: neither what that takes beside, nor CUDA's context.
+        return peaks if machine.device == "cpu" else peaks.without(Term.SLACK, Term.CONTEXT)
 
     predicted = worst([batch(number) for number in range(BATCHES)])
     return Measured(workload=workload.name, case=case.name, fitted=fitted, measured=held, predicted=predicted)
+
+
+def quick_fits(results: Path) -> Iterator[list[object]]:
+    """Plan what a results folder has of simulated trials of ``quick`` anew; yield whether each plan fits by its peak.
+
+    Records have no plans, but the hash of each: ``same_plan`` says whether it is the one on record.
+    """
+    suite, built = load_suite("quick"), {}
+    for record in current(trial_store(results, suite.name).read()):
+        spec = record.spec
+        if spec.backend is not Backend.SIMULATED or record.planned is None:
+            continue
+        if spec.workload not in built:
+            config = next(one for one in suite.workloads if one["name"] == spec.workload)
+            built[spec.workload] = workload_config(config, suite.name).build(Path())
+        workload = built[spec.workload]
+        problem = Problem.of(
+            workload.name, workload.tables, workload.profiles, load_machine(spec.machine),
+            batch_size=workload.batch_size, **{name: getattr(spec, name) for name in TRAINING},
+            inputs=workload.input_sample,
+        )  # fmt: skip
+        budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
+        there = device_bytes(problem.machine)
+        plan = record.planned.plan_hash
+        yield [suite.name, *_fit(problem, get_strategy(spec.strategy), budget, workload.stated_dense, there, plan)]
+
+
+def board_fits() -> Iterator[list[object]]:
+    """Plan the leaderboard's problems by its shorter effort, by strategies that learn nothing and need nothing else.
+
+    Where a problem says how full the devices are, their memory is made up, and no peak is held against it.
+    """
+    for posed, name in load_board().problems():
+        problem, machine = question(VERSION, posed.name, name, inputs=False).problem, load_machine(name)
+        dense = workload_and_batches(VERSION, posed, machine)[0].stated_dense
+        there = device_bytes(machine) if posed.fills is None else None
+        for strategy in default_strategies():
+            if not strategy.requires:
+                yield ["leaderboard", *_fit(problem, strategy, Budget(plan_s=min(load_board().efforts)), dense, there)]
+
+
+def _fit(
+    problem: Problem,
+    strategy: Strategy,
+    budget: Budget,
+    dense: DenseShape | None,
+    there: float | None,
+    made: str | None = None,
+) -> list[object]:
+    """Return the cells of a plan from the workload on; ``made`` is the hash of the plan on record."""
+    answer = evaluate(RulesOnly(problem), strategy, budget, 0, sealed=False, slack=math.inf)
+    training = [getattr(problem, name) for name in TRAINING]
+    identity = [problem.name, problem.machine.name, *training, strategy.name, Backend.SIMULATED]
+    if isinstance(answer, Failure):
+        return [*identity, *[""] * 5, f"{answer.outcome}: {answer.cause}"]
+    same = "" if made is None else answer.planned.plan_hash == made
+    peak = predicted_peak(answer.plan, problem, dense, there)
+    if peak is None:
+        return [*identity, *[""] * 4, same, "no peak is predicted of such plans"]
+    has = "" if peak.device_bytes is None else f"{peak.device_bytes / GIB:.2f}"
+    fits = "" if peak.fits is None else peak.fits
+    return [*identity, f"{peak.bytes / GIB:.2f}", has, peak.moment, fits, same, ""]
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
@@ -227,6 +310,7 @@ def main(out: Path) -> None:
                 print(*row[:10], sep=", ", flush=True)
             results += rows
     write_atomically(out / "peaks.csv", csv_text(COLUMNS, results))
+    write_atomically(out / "fits.csv", csv_text(FITS, [*quick_fits(out.parent.parent), *board_fits()]))
     table = pd.read_csv(out / "peaks.csv")
     summary = errors(table)
     write_atomically(out / "errors.csv", csv_text(summary.columns, summary.to_numpy().tolist()))

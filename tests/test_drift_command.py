@@ -77,6 +77,17 @@ def test_a_day_with_other_hot_rows_costs_and_a_new_plan_pays(place: Path, comman
     assert new["reshard_s"] == pytest.approx(moved.seconds(on))
 
 
+def test_a_day_with_longer_bags_takes_more_memory(place: Path, command) -> None:
+    write_days(place, folder="tuesday", days=(1,), bag=64)
+    found = told(command, "tuesday")
+    older, now = found["made_for_peak"], found["now_peak"]
+    assert older["device"] == now["device"]
+    # A vector for each sample is what it was; what is looked up is eight times as much.
+    lookups = [peak["terms_bytes"]["lookups"] for peak in (older, now)]
+    assert 1.5 * lookups[0] < lookups[1]
+    assert older["bytes"] < now["bytes"]
+
+
 def test_one_screen_says_it(place: Path, command) -> None:
     write_days(place, folder="tuesday", days=(1,), seed=1)
     said = command(*drift("tuesday")).splitlines()
@@ -84,6 +95,7 @@ def test_one_screen_says_it(place: Path, command) -> None:
     assert all(len(line) < 80 for line in said)
     assert said[3].startswith("this plan has lost ")
     assert " steps" in " ".join(said[3:5])
+    assert "  peak of a step without the dense model: " in "\n".join(said)
 
 
 def test_the_same_days_cost_nothing_and_nothing_is_sure(place: Path, command) -> None:

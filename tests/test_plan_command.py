@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardbench.advice.best_plan import _complexity, _is_near, best_plan, default_strategies
+from shardbench.advice.best_plan import PlanSearch, _complexity, _is_near, best_plan, default_strategies
 from shardbench.base.errors import BadInput
-from shardbench.cli.plan import _binding_line
+from shardbench.cli.plan import _binding_line, lines
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
+from shardbench.cost.memory.fullest import Peak
 from shardbench.model.constraints import Constraints
 from shardbench.model.machine import Trust
 from shardbench.model.machine_file import load_machine
@@ -66,6 +67,7 @@ def test_one_screen_says_all(tables: Path, tmp_path: Path, command) -> None:
         assert part in text
     assert "% under the profile that plans are made by" in " ".join(text.split())
     assert "least room: device" in text
+    assert "peak of a step without the dense model, which is not stated: device" in " ".join(text.split())
     assert f"shardbench export {tmp_path / 'p.json'} --devices-per-node 8)" in text
     assert {s.table for s in Plan.from_json((tmp_path / "p.json").read_text()).segments} == {"user", "items", "city"}
 
@@ -178,6 +180,51 @@ def test_a_plan_that_does_not_fit_is_refused_and_said() -> None:
     there = f"16 devices have 48000000 of HBM (3000000 each; beside it {16 * machine.topology.uvm_bytes} of UVM; "
     assert nobody.memory.startswith(f"tables need 7680000 bytes (weights and sgd state), {there}")
     assert nobody.memory.endswith("; the largest is 'a' with 2560000")
+
+
+@pytest.mark.usefixtures("asked_here")
+def test_a_plan_that_does_not_fit_by_its_peak_is_best_only_where_none_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*failing: str) -> tuple[PlanSearch, str]:
+        def peak(plan: Plan, *rest: Any) -> Peak:
+            name = "stubborn" if plan.segments[-1].placement == OnRank(rank=0) else "greedy-size"
+            return Peak(
+                device=3, bytes=2.0**31, device_bytes=2.0**30, moment="output", terms_bytes={}, judged=True,
+                fits=name not in failing,
+            )  # fmt: skip
+
+        monkeypatch.setattr("shardbench.advice.peak.predicted_peak", peak)
+        search = best_plan(described(), load_machine("a100-40gb-2x8"), [Stubborn(), get_strategy("greedy-size")])
+        return search, "\n".join(lines(search, None, 30.0, None))
+
+    (shorter, text), names = asked(), {"stubborn", "greedy-size"}
+    assert shorter.best is not None
+    assert "DOES NOT FIT" not in text
+    (longer, text), (other,) = asked(shorter.best.strategy), names - {shorter.best.strategy}
+    assert longer.best is not None
+    assert longer.best.strategy == other
+    assert longer.best.step_ms > shorter.best.step_ms
+    assert [one.strategy for one in longer.tried if not one.fits] == [shorter.best.strategy]
+    assert len([line for line in text.splitlines() if "DOES NOT FIT" in line]) == 1
+    none, text = asked(*names)
+    assert none.best is not None
+    assert none.best.strategy == shorter.best.strategy
+    assert "DOES NOT FIT: device 3 is predicted to run out of memory, and no other plan fits" in " ".join(text.split())
+
+
+def test_strategies_see_the_room_that_a_step_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, table_bytes = load_machine("a100-40gb-2x8"), 2_560_000
+    dense = {"bottom": [16], "top": [16, 1]}
+    roomy = best_plan(described(dense=dense), machine, [get_strategy("greedy-size")]).best
+    assert roomy is not None and roomy.peak is not None
+    assert roomy.hbm_room_bytes[0] == machine.topology.hbm_bytes
+    # A device has room for a step and two tables of three.
+    tight_bytes = roomy.peak.bytes + 1.5 * table_bytes
+    monkeypatch.setattr("shardbench.advice.best_plan.device_bytes", lambda machine: tight_bytes)
+    search = best_plan(described(dense=dense), machine, [get_strategy("greedy-size")])
+    assert search.best is not None and search.best.peak is not None
+    assert 2 * table_bytes < search.best.hbm_room_bytes[0] < 3 * table_bytes
+    assert search.best.peak.fits
+    assert search.memory.endswith("; that is what a step leaves of it")
 
 
 def test_nothing_fits_and_the_answer_says_what_is_needed(tmp_path: Path, command) -> None:

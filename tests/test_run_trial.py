@@ -22,7 +22,7 @@ from shardbench.engine.processes.trial_folder import read_job, result_text, writ
 from shardbench.model.calibrated import chip_of
 from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
-from shardbench.records.trial import Backend, Outcome, TrialSpec
+from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials import run_trial as run_trial_module
 from shardbench.trials.run_trial import KEPT_LOG_BYTES, JobContext, keep_log, run_trial
 from shardbench.trials.suite import Job
@@ -54,6 +54,19 @@ def outcome(context, kind, backend=Backend.SIMULATED, **changes):
     record = run_trial(spec_of(context, strategy, backend, **changes), strategy, context, "e")
     assert record == Record.model_validate_json(record.model_dump_json())
     return record
+
+
+def test_a_want_of_memory_says_what_was_predicted(context):
+    table = context.question.problem.tables[0]
+    plan = Plan(
+        world_size=2, segments=tuple(whole_table(each, RowWise(ranks=(0, 1))) for each in context.workload.tables)
+    )
+    full = Failure(outcome=Outcome.OOM, cause=f"rank 1 has no memory for {table.name}", phase="build", rank=1)
+    said = run_trial_module._with_peak(full, plan, context)
+    assert (said.outcome, said.phase, said.rank) == (Outcome.OOM, "build", 1)
+    assert re.match(rf"{full.cause}; predicted: device \d holds [\d.e-]+ GiB, in \w+: context ", said.cause)
+    other = Failure(outcome=Outcome.ERROR, cause="rank 1 raised", phase="time", rank=1)
+    assert run_trial_module._with_peak(other, plan, context) == other
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,32 @@ def test_memory_is_never_exceeded_and_what_does_not_fit_is_said() -> None:
     assert small.answer is None
 
 
+def test_a_plan_leaves_room_for_the_peak_and_for_the_dense_model(caplog: pytest.LogCaptureFixture) -> None:
+    rows, gib, mib = [100_000] * 6, 1 << 30, float(MIB)  # 24.4 MiB each
+    model: Any = module(rows)
+    model["dense"] = torch.nn.Linear(1024, 1024, bias=False, device="meta")  # 4 MiB
+
+    def planned(**rest: Any) -> ShardBenchPlanner:
+        planner = ShardBenchPlanner(topology(2 * gib, 0), 64, strategy="greedy-lookup", ask_torchrec=False, **rest)
+        planner.plan(model, SHARDERS)
+        assert planner.peak is not None
+        return planner
+
+    default, stated = planned(), planned(activation_bytes=100 * mib)
+    reserved = planned(storage_reservation=FixedPercentageStorageReservation(percentage=0.5))
+    there = [one.peak.device_bytes for one in (default, stated, reserved) if one.peak is not None]
+    # Two copies of the weights, and a percentage or what is stated for activations; a reservation is beside the peak.
+    assert there == pytest.approx([0.85 * 2 * gib - 8 * mib, 2 * gib - 108 * mib, 2 * gib - 8 * mib])
+    rooms = [one.answer.question.problem.topology.hbm_bytes for one in (default, stated, reserved) if one.answer]
+    assert rooms[0] < rooms[1] < there[1] - 1.5 * gib
+    assert "peak of a step beside the dense model: device" in stated.statistics()
+    assert "no plan is predicted to fit" not in caplog.text
+    tight = planned(activation_bytes=2.0 * gib - 200 * mib)
+    assert tight.peak is not None
+    assert tight.peak.fits is False
+    assert "no plan is predicted to fit; of the one that is taken device" in caplog.text
+
+
 def test_any_strategy_is_behind_it_under_the_same_constraints() -> None:
     rows = [5_000, 6_000, 7_000, 8_000, 9_000]
     for strategy in ("greedy-lookup", "row-wise"):

@@ -23,10 +23,11 @@ def write_days(
     rows: dict[str, int] = ROWS,
     mode: str = "ids",
     dim: int = 64,
+    bag: int = 8,
 ) -> Path:
     """Profile a log of these days into ``place/folder``; the last of several days tests, else a part of the day."""
     log = place / f"{folder.replace('/', '-')}.csv"
-    write_log(log, days, seed, rows)
+    write_log(log, days, seed, rows, bag)
     target = place / folder
     target.parent.mkdir(parents=True, exist_ok=True)
     counted = mode == "vocabulary"
@@ -42,8 +43,8 @@ def write_days(
     return target
 
 
-def write_log(path: Path, days: Sequence[int], seed: int = 0, rows: dict[str, int] = ROWS) -> None:
-    """Write the samples of these days, with bags of 8 lookups in a column a table.
+def write_log(path: Path, days: Sequence[int], seed: int = 0, rows: dict[str, int] = ROWS, bag: int = 8) -> None:
+    """Write the samples of these days, with bags of so many lookups in a column a table.
 
     Every row of day d is one of day 0, moved on by d x 1000 places: others are hot.
     """
@@ -52,7 +53,7 @@ def write_log(path: Path, days: Sequence[int], seed: int = 0, rows: dict[str, in
         generator = np.random.default_rng([seed, number])
         columns = []
         for size in rows.values():
-            hot = (size ** generator.random((SAMPLES, 8)) - 1).astype(np.int64)
+            hot = (size ** generator.random((SAMPLES, bag)) - 1).astype(np.int64)
             moved = (hot + 1000 * day) % size
             columns.append(["|".join(map(str, bag)) for bag in moved.tolist()])
         lines += [",".join(cells) for cells in zip(*columns)]

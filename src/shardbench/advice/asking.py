@@ -52,6 +52,8 @@ class Attempt:
     """Whether its step and the best one's are not told apart by what is known of the machine."""
     late: bool = False
     """Whether it took more than SLACK times its share of the budget."""
+    fits: bool = True
+    """False where the devices have less memory than the plan's predicted peak, which was looked at."""
     cause: str = ""
 
 

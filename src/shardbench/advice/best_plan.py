@@ -1,7 +1,7 @@
 """The best plan for one's own tables on one's own machine: strategies asked in turn, within a budget, judged alike.
 
-A plan that came late ranks with the others: it is as good, and it is there. Of plans that are not told apart and nearly
-as short as the shortest, the answer is the simplest.
+A plan that came late ranks with the others: it is as good, and it is there. One whose predicted peak does not fit comes
+behind all that do. Of plans that are not told apart and nearly as short as the shortest, the answer is the simplest.
 """
 
 import time
@@ -13,11 +13,12 @@ from functools import cached_property, partial
 from typing import Any
 
 from shardbench.advice.asking import YOURS, Asking, Attempt, Clock
-from shardbench.advice.peak import Peak, predicted_peak
+from shardbench.advice.peak import BatchLeft, DeviceMemory
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash, to_json
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
+from shardbench.cost.memory.fullest import Peak, device_bytes
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.model.constraints import Constraints, sharding_type
 from shardbench.model.machine import Machine
@@ -25,7 +26,7 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Improvement, Move, Role, Strategy
-from shardbench.model.table import DenseShape, Optimizer, Precision, StepSchedule, Table
+from shardbench.model.table import Optimizer, Precision, StepSchedule, Table
 from shardbench.model.validate import has_room, memory_text
 from shardbench.records.trial import Outcome
 from shardbench.trials.discovery import missing_modules, strategies
@@ -53,6 +54,8 @@ MOST_COUNTED = 1 << 25
 """Lookups of a batch that is counted, whatever the budget is: they take about 1 GiB."""
 ASKED_S = 1.0
 """Seconds after the budget until which strategies are asked."""
+BATCH_SHARE = 0.07
+"""Most of the budget that seeking the batch that fails may take."""
 SPILL, SPILL_S = 0.15, 1.8
 """Share of the budget, and seconds, after which nothing is compared or bounded any more."""
 TIE = 0.01
@@ -85,6 +88,8 @@ class Best:
     """HBM of each device that is left for tables."""
     peak: Peak | None
     """The most that the fullest device holds in a step, tables and all else; None where none is predicted."""
+    batch_left: BatchLeft | None = None
+    """The batch that it fails at; None where that is far, not known, or not sought for want of time."""
     placed_anew: int
     """Tables that the strategy had placed against a constraint."""
     unbounded: str = ""
@@ -196,31 +201,30 @@ def best_plan(
     unasked = _problem(workload, tuple(map(_unknown, workload.tables)), machine, strategies, training)
     room_for = limits.applied(unasked)
     if against is None and not any(has_room(room_for, strategy.moves) for strategy in strategies):
-        cause = f"{Outcome.INFEASIBLE.value}: all memory together is too small"
-        tried = tuple(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause) for strategy in strategies)
-        took_s = time.perf_counter() - start
-        return PlanSearch(problem=unasked, best=None, tried=tried, took_s=took_s, memory=memory_text(room_for))
+        return _too_large(unasked, strategies, memory_text(room_for), start)
     phases_s: dict[str, float] = {}
     with _phase(phases_s, "profiles"):
         profiled_workload = _profiled(workload, budget_s)
         problem = _problem(workload, profiled_workload.profiles, machine, strategies, training)
-    lookups = problem.batch_size * sum(profile.mean_pooling for profile in problem.profiles)
-    is_quick = COUNT_S * lookups <= max(COUNTED_SHARE * budget_s, COUNTED_S)
-    is_counted = is_quick and lookups <= MOST_COUNTED and profiled_workload is workload
+    is_counted = profiled_workload is workload and _is_quick(problem, budget_s)
     kind = CountedQuestion if is_counted else ExpectedQuestion
     question = kind(limits.applied(problem), DrawnBatches(workload), workload.dense)
     asking = Asking(question, constraints, budget_s, seed, clock, on_step=on_step)
     yours = asking.judge_yours(against, limits) if against is not None else None
+    # Devices' memory where the constraints state it is for tables, as that of most machines is.
+    there_bytes = None if limits.device_hbm_bytes else device_bytes(machine)
+    memory = DeviceMemory(problem=problem, dense=workload.stated_dense, there_bytes=there_bytes, limits=limits)
+    room = memory.room(strategy.moves for strategy in strategies)
+    if room != limits:
+        asking.question = question = kind(room.applied(problem), DrawnBatches(workload), workload.dense)
     asking.ask(strategies)
     later.interrupted = clock.interrupted
-    asked_s, answers = time.perf_counter() - asking.start, asking.answers
-    phases_s["asking"] = asked_s
+    asked_s = phases_s["asking"] = time.perf_counter() - asking.start
+    answers = {YOURS: yours, **asking.answers} if yours is not None else asking.answers
     steps = {name: answer.judged.step_ms for name, answer in answers.items()}
-    ranking = sorted(answers, key=lambda name: steps[name])
-    rivals = [*ranking[:COMPARED], *([YOURS] if yours is not None else [])]
-    if yours is not None:
-        answers, steps = {YOURS: yours, **answers}, {YOURS: yours.judged.step_ms, **steps}
     with _phase(phases_s, "comparing"):
+        ranking = _ranking(answers, memory)
+        rivals = [*ranking[:COMPARED], *([YOURS] if yours is not None else [])]
         draws = _draws({name: answers[name] for name in rivals}, question, later)
     search = PlanSearch(
         problem=problem,
@@ -230,28 +234,57 @@ def best_plan(
         answers=answers,
         yours=Yours(step_ms=steps[YOURS], less_pct=None, sure=None) if yours is not None else None,
         asked_s=asked_s,
-        memory=memory_text(question.problem),
+        memory=memory_text(question.problem) + ("; that is what a step leaves of it" if room != limits else ""),
         phases_s=phases_s,
         hurried=_hurried_words(workload, profiled_workload, is_counted=is_counted),
         interrupted=clock.interrupted,
     )
     if not ranking:
         return search
-    contenders = [name for name in ranking[:COMPARED] if _is_near(name, ranking[0], steps, draws, machine)]
+    contenders = [
+        name
+        for name in ranking[:COMPARED]
+        if _is_near(name, ranking[0], steps, draws, machine)
+        and memory.fails(answers[name]) == memory.fails(answers[ranking[0]])
+    ]
     first = min(contenders, key=lambda name: (*_complexity(answers[name]), steps[name]))
-    attempts = [replace(one, ties=_ties(one.strategy, first, steps, draws)) for one in asking.tried]
+    failing = {name for name, one in answers.items() if one.planned.plan_hash in memory.peaks and memory.fails(one)}
+    attempts = [
+        replace(one, ties=_ties(one.strategy, first, steps, draws), fits=one.strategy not in failing)
+        for one in asking.tried
+    ]
     attempts.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
     band_ms = band([draws[first]]) if first in draws else None
     with _phase(phases_s, "bound"):
+        memory_fields = _memory_fields(answers[first], memory, later, BATCH_SHARE * budget_s)
         bounds = _bounds(answers[first], question, later)
-    best = replace(_best(answers[first], first, limits, problem, band_ms=band_ms, dense=workload.dense), **bounds)
+    best = replace(_best(answers[first], first, room, problem, band_ms=band_ms, **memory_fields), **bounds)
     if first != ranking[0]:
         best = replace(best, simpler_than=_simpler(answers[first], answers[ranking[0]], ranking[0]))
     comparison = _compare_yours(first, steps, draws) if yours is not None else None
-    took_s = time.perf_counter() - start
     return replace(
-        search, best=best, tried=tuple(attempts), yours=comparison, took_s=took_s, interrupted=later.interrupted
-    )
+        search, best=best, tried=tuple(attempts), yours=comparison, took_s=time.perf_counter() - start,
+        interrupted=later.interrupted,
+    )  # fmt: skip
+
+
+def _too_large(problem: Problem, strategies: Sequence[Strategy], memory: str, start: float) -> PlanSearch:
+    """Return the answer where nothing is asked, since all memory together is too small."""
+    cause = f"{Outcome.INFEASIBLE.value}: all memory together is too small"
+    tried = tuple(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause) for strategy in strategies)
+    return PlanSearch(problem=problem, best=None, tried=tried, took_s=time.perf_counter() - start, memory=memory)
+
+
+def _ranking(answers: Mapping[str, Answer[Simulation]], memory: DeviceMemory) -> list[str]:
+    """Return the strategies, the shortest step first; but the shortest of a plan that fits before all others.
+
+    No peaks are looked at of plans behind that one, but for the user's own.
+    """
+    if YOURS in answers:
+        memory.peak(answers[YOURS])
+    order = sorted((name for name in answers if name != YOURS), key=lambda name: answers[name].judged.step_ms)
+    fitting = next((name for name in order if not memory.fails(answers[name])), None)
+    return sorted(order, key=lambda name: name != fitting)
 
 
 def contents_hash(plan: Plan) -> str:
@@ -310,6 +343,12 @@ def _profiled(workload: Workload, budget_s: float) -> Workload:
     return workload if samples >= workload.profile_samples else workload.quicker(samples)
 
 
+def _is_quick(problem: Problem, budget_s: float) -> bool:
+    """Tell whether plans and their bound are counted on a test batch in the time that there is for that."""
+    lookups = problem.batch_size * sum(profile.mean_pooling for profile in problem.profiles)
+    return COUNT_S * lookups <= max(COUNTED_SHARE * budget_s, COUNTED_S) and lookups <= MOST_COUNTED
+
+
 def _unknown(table: Table) -> AccessProfile:
     """Return the profile of a table of which nothing was seen."""
     return AccessProfile(rows=table.rows, samples=1, present=0, counts=(), row_counts=())
@@ -334,6 +373,14 @@ def _draws(
             if draws is not None:
                 steps[name] = draws.step_ms
     return steps
+
+
+def _memory_fields(answer: Answer[Simulation], memory: DeviceMemory, clock: Clock, limit_s: float) -> dict[str, Any]:
+    """Return the peak, and the batch that is left unless seeking it takes longer than that, as fields of ``Best``."""
+    fields: dict[str, Any] = {"peak": memory.peak(answer)}
+    with suppress(TimeoutError):
+        fields["batch_left"] = clock.call(partial(memory.batch_left, answer), max(clock.left_s - limit_s, 0.0))
+    return fields
 
 
 def _bounds(answer: Answer[Simulation], question: CountedQuestion, clock: Clock) -> dict[str, Any]:
@@ -396,7 +443,8 @@ def _best(
     problem: Problem,
     *,
     band_ms: tuple[float, float] | None,
-    dense: DenseShape,
+    peak: Peak | None,
+    batch_left: BatchLeft | None = None,
 ) -> Best:
     by_table, topology = answer.plan.by_table(), problem.topology
     kinds = Counter(sharding_type(by_table[table.name], table, topology) for table in problem.tables)
@@ -411,6 +459,7 @@ def _best(
         sharding_types=dict(sorted(kinds.items())),
         hbm_used_bytes=answer.planned.hbm_memory_bytes,
         hbm_room_bytes=constraints.device_bytes(topology),
-        peak=predicted_peak(answer.plan, problem, dense),
+        peak=peak,
+        batch_left=batch_left,
         placed_anew=int(answer.plan.notes.get("placed_anew", 0)),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from shardbench.advice.best_plan import Best, best_plan
 from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.cost.memory.fullest import Peak, device_bytes, predicted_peak
 from shardbench.cost.resharding import Resharding, resharding
 from shardbench.cost.uncertainty import p_larger, sure
 from shardbench.model.constraints import Constraints
@@ -49,6 +50,10 @@ class PlanDrift:
     problem: Problem
     made_for_ms: float
     now_ms: float
+    made_for_peak: Peak | None
+    """The peak that the older lookups let expect; None for plans whose peaks are not predicted."""
+    now_peak: Peak | None
+    """The same of the newer lookups."""
     change: Change | None
     """The best new plan; None where no strategy has one for the newer profile."""
 
@@ -80,10 +85,16 @@ def judge_drift(
     made_for = simulate(plan, problem, LaterBatches(older, older), older.dense, 1)
     now = simulate(plan, problem, LaterBatches(newer, older), newer.dense, 1)
     search = best_plan(newer, machine, strategies, constraints=constraints, budget_s=budget_s, seed=seed, **training)
-    change = None
+    new_problem, change = _problem(newer, machine, training), None
     if search.best is not None:
-        change = _change(plan, search.best, now, _problem(newer, machine, training), (older, newer))
-    return PlanDrift(problem=problem, made_for_ms=made_for.step_ms, now_ms=now.step_ms, change=change)
+        change = _change(plan, search.best, now, new_problem, (older, newer))
+    made_for_peak, now_peak = (
+        predicted_peak(plan, asked, newer.stated_dense, device_bytes(machine)) for asked in (problem, new_problem)
+    )
+    return PlanDrift(
+        problem=problem, made_for_ms=made_for.step_ms, now_ms=now.step_ms, made_for_peak=made_for_peak,
+        now_peak=now_peak, change=change,
+    )  # fmt: skip
 
 
 def _problem(workload: RecordedWorkload, machine: Machine, training: dict[str, Any]) -> Problem:

@@ -1,54 +1,190 @@
-"""The predicted peak of a plan's fullest device, beside the memory that it has."""
+"""What devices' memory leaves: the room for tables beside a step, and the batch that a plan has room for."""
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
+
+from shardbench.base.arrays import Floats
 from shardbench.base.errors import Unsupported
-from shardbench.cost.memory.step import peak_memory
-from shardbench.model.plan import Plan
+from shardbench.cost.memory.fullest import Peak, peaks_of, predicted_peak
+from shardbench.cost.memory.peak import GIB, Term
+from shardbench.cost.traffic import expect
+from shardbench.model.constraints import TYPES, Constraints, types_of
+from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, whole_table
 from shardbench.model.problem import Problem
-from shardbench.model.table import DenseShape
+from shardbench.model.strategy import Move
+from shardbench.model.table import DenseShape, Pooling, Table
+from shardbench.model.validate import COLUMN_MULTIPLE, has_room
+from shardbench.trials.evaluate import Answer
 
-TABLES_SHARE, STATED = 0.8, "assumption: 80 % of the device's"
-"""The share of a device's memory that most machine files give tables, and how the source of ``hbm_bytes`` begins there.
+MOST_TIMES = 8
+"""Times the batch up to which it is said how much of it is left."""
+GRAIN = 32
+"""The batch that fails is told to this part of the problem's."""
+SPREAD = 0.3
+"""What the fullest device of a plan holds beside tables beyond an even plan's, over that.
 
-Other files give tables a capacity that says nothing of the device.
+Plans of ``joint`` for 500 and 2,000 tables on 16 devices: 0.6 and 0.26, where a step takes little and much.
 """
+UNEVEN = 0.1
+"""The share of a device's peak that a table takes beyond its mean before it is named as the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Peak:
-    """What the fullest device of a plan holds at most, by the lookups that profiles expect."""
+class BatchLeft:
+    """The batch at which a device is predicted to run out of memory, and what would help."""
 
+    batch_size: int
+    """Samples on all devices, about."""
     device: int
-    bytes: float
-    device_bytes: float | None
-    """The memory of a device; None where the machine's file does not tell it."""
-    moment: str
-    """The phase of the step in which it holds that."""
-    terms_bytes: dict[str, float]
-    """What the peak consists of, the largest part first."""
-    fits: bool | None
-    """Whether the device has that much memory; None where the machine's file does not tell."""
-    judged: bool
-    """Whether peaks of real ranks were held against predictions for such a machine."""
+    table: str = ""
+    """The table of which the device has most beyond the mean device; empty where all are about as full."""
+    beyond_bytes: float = 0.0
+    """What the device holds of it, weights and all else, beyond the mean device."""
+    lookups_ratio: float = 0.0
+    """Lookups of it that the device gets, over the mean device's."""
+    instead: str = ""
+    """The sharding type of the table with which the fullest device holds least at that batch; empty without any."""
+    instead_bytes: float = 0.0
+    """What it holds then."""
+
+    @property
+    def words(self) -> str:
+        """Say it in one line."""
+        said = f"device {self.device} fails at about {self.batch_size:,}"
+        if self.table:
+            said += (
+                f": it holds {self.beyond_bytes / GIB:.3g} GiB of {self.table} beyond the mean, and gets "
+                f"{self.lookups_ratio:.2g} times the mean of its lookups"
+            )
+        return f"{said}; {self.instead} would need {self.instead_bytes / GIB:.3g} GiB" if self.instead else said
 
 
-def predicted_peak(plan: Plan, problem: Problem, dense: DenseShape) -> Peak | None:
-    """Return the peak of a plan's fullest device; None for plans whose peaks are not predicted."""
-    try:
-        peaks = peak_memory(plan, problem, dense)
-    except Unsupported:
-        return None
-    machine, device = problem.machine, peaks.fullest
-    is_stated = machine.sources.get("hbm_bytes", "").startswith(STATED)
-    device_bytes = machine.topology.hbm_bytes / TABLES_SHARE if is_stated else None
-    terms = sorted(peaks.terms(device).items(), key=lambda term: -term[1])
-    return Peak(
-        device=device,
-        bytes=float(peaks.peak[device]),
-        device_bytes=device_bytes,
-        moment=peaks.moment(device).value,
-        terms_bytes={term.value: size for term, size in terms},
-        fits=None if device_bytes is None else bool(peaks.peak[device] <= device_bytes),
-        judged=peaks.judged,
-    )
+@dataclass(frozen=True, kw_only=True)
+class DeviceMemory:
+    """The memory of a problem's devices, and what a step takes of it."""
+
+    problem: Problem
+    dense: DenseShape | None
+    """The dense model; nothing is counted of one that nobody stated (None)."""
+    there_bytes: Floats | float | None
+    """What devices have, all alike or by device, [world]; None where nobody stated it, so that nothing is too much."""
+    limits: Constraints
+    """What is kept whatever a step takes."""
+    peaks: dict[str, Peak | None] = field(default_factory=dict)
+    """Peaks of the plans that were looked at, by their hashes."""
+
+    def peak(self, answer: Answer[Any]) -> Peak | None:
+        """Return what the fullest device of a plan holds; None for plans whose peaks are not predicted."""
+        key = answer.planned.plan_hash
+        if key not in self.peaks:
+            self.peaks[key] = predicted_peak(answer.plan, self.problem, self.dense, self.there_bytes)
+        return self.peaks[key]
+
+    def fails(self, answer: Answer[Any]) -> bool:
+        """Tell whether a device is predicted to run out of memory."""
+        peak = self.peak(answer)
+        return peak is not None and peak.fits is False
+
+    def room(self, moves: Iterable[frozenset[Move]]) -> Constraints:
+        """Return the constraints with so much more reserved that what a step holds beside tables has room.
+
+        That is the mean over devices of a plan that shares lookups out well, and SPREAD of it. Where no plan of any of
+        these ``moves`` has room then, the constraints stay, and the peaks of plans say that they do not fit. They also
+        stay where no peaks are predicted.
+        """
+        problem, limits = self.problem, self.limits
+        if self.there_bytes is None:
+            return limits
+        try:
+            beside = peaks_of(_shared_out(problem), problem, self.dense).without(Term.TABLES)
+        except Unsupported:
+            return limits
+        beside_bytes = beside.peak.mean() + SPREAD * beside.without(Term.CONTEXT).peak.mean()
+        room_bytes = np.array(limits.device_bytes(problem.topology))
+        more_bytes = int(np.max(room_bytes - (self.there_bytes - beside_bytes)))
+        if not 0 < more_bytes < room_bytes.min():
+            return limits
+        less = replace(limits, reserved_bytes=limits.reserved_bytes + more_bytes)
+        return less if any(has_room(less.applied(problem), own) for own in moves) else limits
+
+    def batch_left(self, answer: Answer[Any]) -> BatchLeft | None:
+        """Return the batch that a plan fails at; None where that is far, or nothing is too much."""
+        world, size, there_bytes, plan = self.problem.world_size, self.problem.batch_size, self.there_bytes, answer.plan
+        if there_bytes is None or self.peak(answer) is None:
+            return None
+
+        def fails(batch_size: int) -> bool:
+            peaks = peaks_of(plan, replace(self.problem, batch_size=batch_size), self.dense).peak
+            return bool((peaks > there_bytes).any())
+
+        if not fails(MOST_TIMES * size):
+            return None
+        sizes = range(world, MOST_TIMES * size, max(1, size // world // GRAIN) * world)
+        first = bisect_left(sizes, True, key=fails)
+        failing = replace(self.problem, batch_size=sizes[first] if first < len(sizes) else MOST_TIMES * size)
+        peaks = peaks_of(plan, failing, self.dense).peak
+        left = BatchLeft(batch_size=failing.batch_size, device=int((peaks - there_bytes).argmax()))
+        return self._with_cause(left, plan, failing, peaks)
+
+    def _with_cause(self, left: BatchLeft, plan: Plan, failing: Problem, peaks: Floats) -> BatchLeft:
+        """Add which table is the cause and what would help; ``peaks`` of devices at the failing batch, [world]."""
+        table, beyond_bytes, ratio = _most_uneven(plan, failing, left.device)
+        if table is None or beyond_bytes < UNEVEN * peaks.max():
+            return left
+        left = replace(left, table=table.name, beyond_bytes=beyond_bytes, lookups_ratio=ratio)
+        others = tuple(segment for segment in plan.segments if segment.table != table.name)
+        types = types_of(self.limits.sharding_types.get(table.name, TYPES), table)
+        needs = {
+            kind: float(peaks_of(replace(plan, segments=(*others, *segments)), failing, self.dense).peak.max())
+            for kind, segments in _other_forms(table, np.argsort(peaks).tolist())
+            if kind in types
+        }
+        instead = min(needs, key=lambda kind: needs[kind], default="")
+        if not instead or needs[instead] >= peaks.max():
+            return left
+        return replace(left, instead=instead, instead_bytes=needs[instead])
+
+
+def _shared_out(problem: Problem) -> Plan:
+    """Return a plan of pooled tables in turn, and of others by rows: each lookup of these gives a vector to send."""
+    everyone = tuple(range(problem.world_size))
+    segments = []
+    for i, table in enumerate(problem.tables):
+        is_dealt = table.pooling is Pooling.NONE and table.rows >= len(everyone)
+        place = RowWise(ranks=everyone) if is_dealt else OnRank(rank=i % len(everyone))
+        segments.append(whole_table(table, place))
+    return Plan(world_size=len(everyone), segments=tuple(segments))
+
+
+def _most_uneven(plan: Plan, problem: Problem, device: int) -> tuple[Table | None, float, float]:
+    """Return the table of which a device has most beyond the mean device: bytes beyond it, and lookups over it."""
+    by_table = plan.by_table()
+    uneven: tuple[Table | None, float, float] = (None, 0.0, 1.0)
+    for table, profile in zip(problem.tables, problem.profiles):
+        places = [segment.placement for segment in by_table[table.name]]
+        # What is the same on all devices, or on others alone, takes no more than its mean.
+        if all(isinstance(place, Replicated) or getattr(place, "rank", device) != device for place in places):
+            continue
+        alone = replace(problem, tables=(table,), profiles=(profile,), inputs=None)
+        part = replace(plan, segments=tuple(by_table[table.name]))
+        held = peaks_of(part, alone, None).peak
+        beyond_bytes = float(held[device] - held.mean())
+        if beyond_bytes > uneven[1]:
+            lookups = expect(part, alone).load.all_lookups
+            uneven = (table, beyond_bytes, float(lookups[device] / max(lookups.mean(), 1.0)))
+    return uneven
+
+
+def _other_forms(table: Table, emptiest: list[int]) -> Iterator[tuple[str, list[Segment]]]:
+    """Yield the table over all devices by rows, and by columns over as many as it can, the emptiest first."""
+    if table.rows >= len(emptiest) > 1:
+        yield "row_wise", [whole_table(table, RowWise(ranks=tuple(range(len(emptiest)))))]
+    shards = max((n for n in range(2, len(emptiest) + 1) if table.dim % (n * COLUMN_MULTIPLE) == 0), default=0)
+    if shards:
+        width = table.dim // shards
+        columns = [(i * width, (i + 1) * width) for i in range(shards)]
+        yield "column_wise", [whole_table(table, OnRank(rank=r), of) for r, of in zip(emptiest, columns)]

@@ -124,12 +124,21 @@ def _lines(answer: "PlanDrift", plan: Path, older: Path, newer: Path, out: Path 
         f"{_loss(answer)}; {_verdict(answer.change)}",
         "",
         f"  {answer.made_for_ms:.4g} ms a step on {older}, {answer.now_ms:.4g} ms on {newer}",
+        *_peak_lines(answer),
         *(_change_lines(answer.change) if answer.change is not None else []),
     ]
     if out is not None and answer.change is not None:
         lines += ["", f"new plan: {out}"]
     width = shared.line_width(COLUMNS)
     return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ") or [""]]
+
+
+def _peak_lines(answer: "PlanDrift") -> list[str]:
+    before, now = answer.made_for_peak, answer.now_peak
+    if before is None or now is None:
+        return []
+    fault = "; IT DOES NOT FIT ANY MORE" if now.fits is False else ""
+    return [f"  peak of a step without the dense model: {before.bytes / GIB:.3g} GiB then; now {now.words}{fault}"]
 
 
 def _loss(answer: "PlanDrift") -> str:
@@ -181,6 +190,8 @@ def _data(answer: "PlanDrift", out: Path | None) -> dict[str, Any]:
         "made_for_ms": answer.made_for_ms,
         "now_ms": answer.now_ms,
         "lost_pct": answer.lost_pct,
+        "made_for_peak": answer.made_for_peak and to_data(answer.made_for_peak),
+        "now_peak": answer.now_peak and to_data(answer.now_peak),
         "new": None
         if change is None
         else {

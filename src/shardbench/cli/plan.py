@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 GIB = 2.0**30
 SHORT_S = 2.0
 """Seconds of a search that says no more of them."""
-LEAST_TERM = 0.01
-"""The least share of a peak that is named."""
 COLUMNS = 79
 """Width of lines where stdout is no terminal."""
 
@@ -238,20 +236,14 @@ def _peak_lines(best: "Best") -> list[str]:
     peak = best.peak
     if peak is None:
         return ["  peak of a step: not predicted of such plans"]
-    least_bytes = LEAST_TERM * peak.bytes
-    terms = ", ".join(f"{name} {size / GIB:.3g}" for name, size in peak.terms_bytes.items() if size >= least_bytes)
-    judged = "" if peak.judged else "; judged by no measurement on such devices"
-    of = f" of {peak.device_bytes / GIB:.3g}" if peak.device_bytes is not None else ""
-    lines = [
-        f"  peak of a step: device {peak.device} holds {peak.bytes / GIB:.3g}{of} GiB, "
-        f"in {peak.moment}: {terms}{judged}"
-    ]
+    without = "" if peak.has_dense else " without the dense model, which is not stated"
+    lines = [f"  peak of a step{without}: {peak.words}"]
     if peak.fits is False:
         lines.append(
-            f"  DOES NOT FIT: device {peak.device} is predicted to run out of memory; lower batch_size, or leave less "
-            f"for tables by reserved_bytes in --constraints"
+            f"  DOES NOT FIT: device {peak.device} is predicted to run out of memory, and no other plan fits; lower "
+            f"batch_size, or leave less for tables by reserved_bytes in --constraints"
         )
-    return lines
+    return lines if best.batch_left is None else [*lines, f"  batch: {best.batch_left.words}"]
 
 
 def _binding_line(best: "Best") -> str:
@@ -277,8 +269,13 @@ def _row(attempt: "Attempt", width: int) -> list[str]:
         room = textwrap.shorten(attempt.cause, 2 * (columns - len(name) - 2), placeholder=" ...")
         return textwrap.wrap(f"{name}  {room}", columns, subsequent_indent=" " * (len(name) + 2), drop_whitespace=True)
     words = [
-        word for word, holds in (("late", attempt.late), ("~ not told apart from the best", attempt.ties)) if holds
-    ]
+        word
+        for word, holds in (
+            ("DOES NOT FIT", not attempt.fits), ("late", attempt.late),
+            ("~ not told apart from the best", attempt.ties),
+        )
+        if holds
+    ]  # fmt: skip
     time_text = " " * 9 if attempt.strategy == YOURS else f"{attempt.plan_s:7.2f} s"
     return [f"{name}{attempt.step_ms:9.4g} ms {time_text}  {', '.join(words)}".rstrip()]
 

@@ -210,10 +210,11 @@ def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
     return frozenset(moves)
 
 
-def memory_bytes(plan: Plan, problem: Problem) -> Memory:
+def memory_bytes(plan: Plan, problem: Problem, *, padded: bool = False) -> Memory:
     """Return the bytes per rank and tier, and per node's host, weights and optimiser state together.
 
-    Under a schedule with cold phases a host holds the master copy of replicated rows, too.
+    Under a schedule with cold phases a host holds the master copy of replicated rows, too. ``padded`` counts as many
+    rows for all ranks that a table is dealt over, as TorchRec holds them.
     """
     topology = problem.topology
     masters, groups = _master_nodes(plan), sharding_groups(plan.groups, topology)
@@ -233,11 +234,13 @@ def memory_bytes(plan: Plan, problem: Problem) -> Memory:
             if segment.table in masters and place.ranks[0] == 0:
                 host[masters[segment.table]] += segment.rows * row_bytes
         elif isinstance(place, RowWise):
-            tiers[place.tier][list(place.ranks)] += dealt(segment.table, segment.rows, len(place.ranks)) * row_bytes
+            shares = dealt(segment.table, segment.rows, len(place.ranks))
+            tiers[place.tier][list(place.ranks)] += (shares.max() if padded else shares) * row_bytes
         elif isinstance(place, OnLocalRank):
             tiers[place.tier][groups[:, place.local_rank]] += segment.rows * row_bytes
         else:
-            tiers[place.tier][groups] += dealt(segment.table, segment.rows, groups.shape[1]) * row_bytes
+            shares = dealt(segment.table, segment.rows, groups.shape[1])
+            tiers[place.tier][groups] += (shares.max() if padded else shares) * row_bytes
     _add_cached(plan, problem, tiers)
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
 

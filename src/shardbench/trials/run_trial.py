@@ -9,6 +9,7 @@ from pathlib import Path
 from shardbench.base.atomic import no_room, whole_file
 from shardbench.base.deadline import call_or, interrupts
 from shardbench.base.errors import Infeasible
+from shardbench.cost.memory.fullest import predicted_peak
 from shardbench.engine.measure import rank_job, run_on_ranks
 from shardbench.engine.processes.failures import TrialFailed, failed, failure_of
 from shardbench.engine.processes.trial_folder import left_hash, next_attempt
@@ -387,10 +388,20 @@ def _measure(predicted: Record, judged: JudgedPlan, context: JobContext) -> Reco
             run_on_ranks(folder, job.topology.world_size, job.timeout_s)
             return judge(trial, folder)
         except Exception as error:
-            return Measured(ranks_hash=left_hash(folder)), failure_of(error, "harness")
+            failure = _with_peak(failure_of(error, "harness"), judged.plan, context)
+            return Measured(ranks_hash=left_hash(folder)), failure
 
     (measured, failure), others_share = context.quiet.take(run, spec.text)
     return trial.ended(failure, replace(measured, others_share=others_share))
+
+
+def _with_peak(failure: Failure, plan: Plan, context: JobContext) -> Failure:
+    """Have a want of memory say beside its cause what was predicted of the fullest rank."""
+    if failure.outcome is not Outcome.OOM:
+        return failure
+    peak = predicted_peak(plan, context.question.problem, context.workload.dense)
+    predicted = "no peak is predicted of such plans" if peak is None else f"predicted: {peak.words}"
+    return Failure.model_validate({**dict(failure), "cause": f"{failure.cause}; {predicted}"})
 
 
 def _tiers(backend: Backend, context: JobContext) -> Tiers:

@@ -45,6 +45,8 @@ class Workload(ABC):
     """Samples of the train split that are on record; None where they are drawn, without end."""
     drawn: ClassVar[bool] = False
     """Whether the test batches of any numbers can be drawn, beside those that trials are judged on."""
+    stated_dense: DenseShape | None = None
+    """The dense model where somebody stated it: memory is not held against one that is only assumed."""
     _config: "WorkloadConfig"
 
     def _configure(self, config: "WorkloadConfig") -> None:
@@ -52,6 +54,7 @@ class Workload(ABC):
         self._config = config
         self.name = config.name
         self.dense = config.dense
+        self.stated_dense = config.dense if "dense" in config.model_fields_set else None
         self.batch_size = config.batch_size
         self.test_batches = config.test_batches
 

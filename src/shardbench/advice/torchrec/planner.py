@@ -8,6 +8,7 @@ from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torchrec.distributed.collective_utils import invoke_on_rank_and_broadcast_result
@@ -32,10 +33,13 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 from shardbench.advice.asking import HandedPlan
 from shardbench.advice.best_plan import default_strategies
 from shardbench.advice.constrained import evaluate_under
+from shardbench.advice.peak import DeviceMemory
 from shardbench.advice.torchrec.profile_batches import ProfileBatches, even_profile
 from shardbench.advice.torchrec.statistics import statistics
+from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
+from shardbench.cost.memory.fullest import Peak
 from shardbench.engine.described import UVM_DIVISOR
 from shardbench.engine.torchrec.exported import DENSE, export
 from shardbench.engine.torchrec.sharding import Unsharded, plan_of
@@ -67,6 +71,8 @@ LIMIT_S = 1.0
 TIE = 1e-9
 """Share of a step that TorchRec's plan may be longer and still be taken."""
 _ANY_BYTES = 1 << 50
+_DENSE_COPIES = 2.0
+"""The dense model's weights, and DDP's bucket of their gradients."""
 Limits: TypeAlias = Mapping[str, ParameterConstraints]
 _PASSED_ON = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
 _LOG = logging.getLogger(__name__)
@@ -101,15 +107,20 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
 
     TorchRec's own planner is asked with the same arguments and its plan is one of the candidates, unless
     ``ask_torchrec`` is False: the plan of the shortest predicted step is returned, and where nothing else has a plan,
-    or its plan cannot be compared, TorchRec's as it is. ``plan_s`` are the seconds in which the strategies plan. Where
+    or its plan cannot be compared, TorchRec's as it is. A plan by which a device is predicted to run out of memory is
+    returned only where all do so, and the log says so. ``storage_reservation``, where it is given, bounds the tables
+    beside that. Where it is not, what a step holds is counted in place of a percentage, but for activations of the
+    dense model: these are ``activation_bytes`` at most, or the heuristical percentage where nobody states them.
+    ``plan_s`` are the seconds in which the strategies plan. Where
     it is left out they take, with judging, about a second beside TorchRec's planner, and ALONE_S seconds without it.
 
     ``plan`` raises TorchRec's PlannerError where there is no plan, or where a module is given no sharder whose
     collection cannot be sharded alone (managed collisions), and BadInput for a profile of another table. Constraints
     and profiles of tables that there are not are said in the log. Where several modules have a table of one name, a
     constraint of that name is for all of them, and so is a profile, unless it is named by path and table.
-    ``answer`` then says what the last plan comes to (None for one that cannot be judged), ``taken`` whose it is (a
-    strategy's name or "torchrec"), and ``statistics()`` both in text, which ``debug`` also logs.
+    ``answer`` then says what the last plan comes to (None for one that cannot be judged), ``peak`` what its fullest
+    device holds beside the dense model, ``taken`` whose it is (a strategy's name or "torchrec"), and ``statistics()``
+    all in text, which ``debug`` also logs.
     """
 
     def __init__(  # noqa: PLR0917 - TorchRec's own order
@@ -135,6 +146,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         plan_s: float | None = None,
         optimizer: Optimizer | None = None,
         ask_torchrec: bool = True,
+        activation_bytes: float | None = None,
     ) -> None:
         super().__init__(
             topology=topology,
@@ -163,13 +175,16 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         self.machine = load_machine(machine) if isinstance(machine, str) else machine
         self.plan_s, self.optimizer, self.ask_torchrec = plan_s, optimizer, ask_torchrec
         self.answer: Answer[Simulation] | None = None
+        self.peak: Peak | None = None
         self.taken = ""
+        self._reserves, self._activation_bytes = storage_reservation is not None, activation_bytes
+        self._percentage = heuristical_storage_reservation_percentage
         self._sharding: dict[str, ParameterSharding] = {}
 
     def plan(self, module: torch.nn.Module, sharders: Sharders | None = None) -> ShardingPlan:
         """Plan the sharding of all collections of ``module`` that a sharder is given for."""
         sharder_list = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
-        self.answer, self.taken = None, ""
+        self.answer, self.peak, self.taken = None, None, ""
         safe = self._safe_limits(module, sharder_list)
         theirs = self._theirs(module, sharder_list, safe) if self.ask_torchrec else None
         try:
@@ -251,21 +266,28 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         self, module: torch.nn.Module, sharders: Sharders, theirs: ShardingPlan | None, constraints: Limits
     ) -> ShardingPlan:
         """Return the plan of the shortest step; raises PlannerError where there is none that can be judged."""
-        reserved = self._storage_reservation.reserve(
-            topology=self._topology,
-            batch_size=self._batch_size,
-            module=module,
-            sharders=sharders,
-            constraints=constraints,
-        )
+        reserved = self._topology
+        if self._reserves:
+            reserved = self._storage_reservation.reserve(
+                topology=self._topology,
+                batch_size=self._batch_size,
+                module=module,
+                sharders=sharders,
+                constraints=constraints,
+            )
         model = PlannedTables(module, sharders, constraints, self._topology)
         if theirs is not None and {path: set(plan) for path, plan in theirs.plan.items()} != model.paths:
             raise PlannerError("it shards modules that are no plain collections")
         if not model.tables:
             return ShardingPlan({})
-        problem = self._problem(model, reserved)
-        limits = replace(model.own_constraints, device_hbm_bytes=_capacities(reserved))
-        question = CountedQuestion(problem, ProfileBatches(problem), DenseShape())
+        problem, there_bytes = self._problem(model, reserved), self._beside_dense(module, model)
+        room = np.minimum(_capacities(reserved), there_bytes)
+        if room.min() < 1.0:
+            raise PlannerError(f"device {room.argmin()} has no memory left for tables beside the dense model")
+        limits = replace(model.own_constraints, device_hbm_bytes=tuple(map(int, room)))
+        memory = DeviceMemory(problem=problem, dense=None, there_bytes=there_bytes, limits=limits)
+        limits = memory.room(strategy.moves for strategy in self.strategies)
+        question = CountedQuestion(limits.applied(problem), ProfileBatches(problem), DenseShape())
         start = time.perf_counter()
         candidates = []
         if theirs is not None:
@@ -274,13 +296,17 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             except Unsupported as error:
                 _LOG.warning("TorchRec's plan cannot be compared: %s", error)
         try:
-            name, ours = self._ours(limits, question, start, has_plan=theirs is not None)
+            name, ours = self._ours(limits, question, start, memory, has_plan=theirs is not None)
             candidates.append(_Candidate(name, self._as_torchrec(ours, model), ours))
         except PlannerError:
             if not candidates:
                 raise
-        best = min(candidates, key=lambda one: one.step_ms * (1.0 - TIE * (one.plan is theirs)))
-        self.answer, self.taken = best.answer, best.name
+        best = min(
+            candidates, key=lambda one: (memory.fails(one.answer), one.step_ms * (1.0 - TIE * (one.plan is theirs)))
+        )
+        self.answer, self.peak, self.taken = best.answer, memory.peak(best.answer), best.name
+        if self.peak is not None and memory.fails(best.answer):
+            _LOG.warning("no plan is predicted to fit; of the one that is taken %s", self.peak.words)
         self._sharding = _by_own_names(best.plan, model)
         if self._debug:
             _LOG.info("%s", self.statistics())
@@ -289,8 +315,18 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     def statistics(self) -> str:
         """Say what the last plan comes to: its step, what binds it, and a line a table, the dearest first."""
         if self.answer is not None:
-            return statistics(self._sharding, self.answer, self.taken)
+            return statistics(self._sharding, self.answer, self.peak, self.taken)
         return "the plan of TorchRec's planner, which could not be judged" if self.taken else "nothing was planned yet"
+
+    def _beside_dense(self, module: torch.nn.Module, model: PlannedTables) -> Floats:
+        """Return what each device has beside the dense model's weights and activations, [world]."""
+        sharded = {id(parameter) for one in model.parts for parameter in one.module.parameters()}
+        own = [parameter for parameter in module.parameters() if id(parameter) not in sharded]
+        weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in own)
+        memory = np.array(_capacities(self._topology), dtype=np.float64)
+        unstated = 0.0 * memory if self._reserves else self._percentage * memory
+        activations = unstated if self._activation_bytes is None else self._activation_bytes
+        return np.asarray(memory - _DENSE_COPIES * weight_bytes - activations)
 
     def _problem(self, model: PlannedTables, reserved: TorchRecTopology) -> Problem:
         machine = _machine(self.machine, reserved, min(_capacities(reserved)))
@@ -312,9 +348,12 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         )
 
     def _ours(
-        self, limits: Constraints, question: CountedQuestion, start: float, *, has_plan: bool
+        self, limits: Constraints, question: CountedQuestion, start: float, memory: DeviceMemory, *, has_plan: bool
     ) -> tuple[str, Answer[Simulation]]:
-        """Return the answer of the shortest step, among plans with native moves alone and mended free plans."""
+        """Return the answer of the shortest step, among plans with native moves alone and mended free plans.
+
+        Plans that fit by their peaks come before those that do not.
+        """
         versions = [version for one in self.strategies for version in _versions(one, question.problem)]
         alone_s = ALONE_S if self._timeout_seconds is None else self._timeout_seconds
         plan_s = (self.plan_s or (BESIDE_S if self.ask_torchrec else alone_s)) / len(versions)
@@ -340,7 +379,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             names = ", ".join(strategy.name for strategy in self.strategies)
             why = "; then ".join(dict.fromkeys(causes))
             raise PlannerError(f"{names}: {why}; {memory_text(question.problem)}")
-        return min(answers, key=lambda one: one[1].judged.step_ms)
+        return min(answers, key=lambda one: (memory.fails(one[1]), one[1].judged.step_ms))
 
     def _as_torchrec(self, answer: Answer[Simulation], model: PlannedTables) -> ShardingPlan:
         """Return a plan of ours as TorchRec's; raises PlannerError for one that TorchRec or a constraint refuses."""

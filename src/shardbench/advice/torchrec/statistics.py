@@ -6,6 +6,7 @@ from dataclasses import replace
 from torchrec.distributed.types import ParameterSharding
 
 from shardbench.cost.costmodel import estimate
+from shardbench.cost.memory.fullest import Peak
 from shardbench.model.plan import Plan
 from shardbench.model.table import Table
 from shardbench.model.validate import memory_bytes
@@ -16,7 +17,9 @@ _GIB = 1 << 30
 _HEADING = ("table", "type", "kernel", "ranks", "GiB", "ms")
 
 
-def statistics(sharding: Mapping[str, ParameterSharding], answer: Answer[Simulation], taken: str) -> str:
+def statistics(
+    sharding: Mapping[str, ParameterSharding], answer: Answer[Simulation], peak: Peak | None, taken: str
+) -> str:
     """Return text about how TorchRec shards the tables of an answer, and what that was judged to come to.
 
     ``taken`` is whose plan it is. Tables come dearest first: the milliseconds of one are those of its kernels alone,
@@ -31,6 +34,8 @@ def statistics(sharding: Mapping[str, ParameterSharding], answer: Answer[Simulat
         f"  ms by phase: {phases}",
         f"  tables take {held[fullest] / _GIB:.3g} GiB of rank {fullest}, the fullest",
     ]
+    if peak is not None:
+        lines.append(f"  peak of a step beside the dense model: {peak.words}")
     if judged.bound_by == "host":
         lines.append(
             f"  the host takes about {judged.host_ms:.2g} ms to start an eager step: no plan will help, fewer modules "

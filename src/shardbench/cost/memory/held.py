@@ -12,7 +12,6 @@ from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, Account
 from shardbench.cost.load import VECTOR_BYTES, Load
 from shardbench.cost.lookups import TableLookups
 from shardbench.cost.memory.peak import MemoryConstants
-from shardbench.model.caching import is_cached
 from shardbench.model.machine import Topology
 from shardbench.model.plan import (
     GroupSharded,
@@ -23,14 +22,12 @@ from shardbench.model.plan import (
     Placement,
     Plan,
     Replicated,
-    RowWise,
     Segment,
     Tier,
-    sharding_groups,
 )
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Pooling, Table
-from shardbench.model.validate import dealt, memory_bytes
+from shardbench.model.validate import memory_bytes
 
 SCORE_BYTES = 24
 """What the attention over a history keeps for each lookup beside vectors: its sample, and four numbers of its score."""
@@ -204,20 +201,11 @@ def table_bytes(plan: Plan, problem: Problem) -> Floats:
 
     On CPUs all tiers are one memory, and a node's first rank holds its host's rows.
     """
-    memory, topology = memory_bytes(plan, problem), problem.topology
+    memory = memory_bytes(plan, problem, padded=True)
     held = memory.hbm.astype(np.float64)
     if problem.machine.device == "cpu":
         held += memory.uvm
-        held[:: topology.devices_per_node] += memory.host
-    groups = sharding_groups(plan.groups, topology)
-    for segment in plan.segments:
-        place = segment.placement
-        if not isinstance(place, RowWise | GroupSharded) or is_cached(segment):
-            continue
-        ways = len(place.ranks) if isinstance(place, RowWise) else groups.shape[1]
-        at = list(place.ranks) if isinstance(place, RowWise) else groups
-        row_bytes = segment.columns * problem.precision.bytes + problem.optimizer.state_bytes(segment.columns)
-        held[at] += (-(-segment.rows // ways) - dealt(segment.table, segment.rows, ways)) * row_bytes
+        held[:: problem.topology.devices_per_node] += memory.host
     return held
 
 

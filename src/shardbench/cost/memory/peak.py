@@ -122,6 +122,11 @@ class PeakMemory:
         sizes = self.bytes[self._fullest_moment(rank), :, rank].tolist()
         return {term: size for term, size in zip(TERMS, sizes) if size > 0.0}
 
+    def without(self, *terms: Term) -> "PeakMemory":
+        """Return the same without some terms, such as those that a counter does not see."""
+        counted = np.array([term not in terms for term in TERMS], dtype=np.float64)
+        return replace(self, bytes=self.bytes * counted[:, None])
+
     def _fullest_moment(self, rank: int) -> int:
         return int(self.bytes[:, :, rank].sum(axis=1).argmax())
 
