@@ -23,7 +23,7 @@ class Provenance(FiniteModel):
     made_by: str | None = None
     """The version of what is judged: a trial's strategy, or the strategies that a study's cell asks.
 
-    It is the plan's hash where a race was given the plan, whoever had made it.
+    It is the plan's hash where a suite names the plan's file, whoever had made it.
     None where there is no file to read; such a record is never settled.
     """
     started: pydantic.AwareDatetime
