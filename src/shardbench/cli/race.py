@@ -29,11 +29,11 @@ def write_race(
     plans = {str(folder.resolve() / f"{one.name}.json"): replace(one.plan, notes={}) for one in candidates}
     for path, plan in plans.items():
         write_atomically(Path(path), plan.to_json() + "\n")
-    head = {
+    head: dict[str, Any] = {
         "name": f"race-{problem.name}-{problem.machine.name}-{content_hash(*plans.values())[:8]}",
         "description": f"{len(plans)} plans for {problem.name} on {problem.machine.name}, the slower ones less often",
     }
-    grid = {
+    grid: dict[str, Any] = {
         "machines": [str(Path(machine).resolve()) if machine.endswith(".toml") else machine],
         "strategies": list(plans),
         **SETTINGS,
