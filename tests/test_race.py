@@ -232,7 +232,7 @@ def test_the_machine_file_is_corrected(
     assert (machine, out, name, iterations) == ("cpu-1x2", tmp_path / "new.toml", "ours", 10)
     assert len(hashes) == len(fake.ran) == 3
     assert all(plan == record for plan, record in hashes)
-    assert "of one measured job" in command("run", "quick", "--update", tmp_path / "new.toml", code=2)
+    assert "of one measured job" in command("run", "measured", "--update", tmp_path / "new.toml", code=2)
 
 
 def test_real_ranks(tmp_path: Path, command: Command) -> None:

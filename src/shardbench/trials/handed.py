@@ -8,6 +8,7 @@ from shardbench.base.serialise import content_hash
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.records.provenance import GIVEN_PLAN
 from shardbench.trials.discovery import get_strategy, strategy_version
 
 
@@ -40,5 +41,5 @@ def get_entrant(entry: str) -> Strategy:
 
 
 def entrant_version(entrant: Strategy) -> str | None:
-    """Return the version of a strategy, and the hash of a plan: whoever made it, another plan's trial is not its."""
-    return entrant.plan_hash if isinstance(entrant, HandedPlan) else strategy_version(entrant.name)
+    """Return the version of a strategy; a plan's is its hash: whoever made it, another plan's trial is not its."""
+    return f"{GIVEN_PLAN}{entrant.plan_hash}" if isinstance(entrant, HandedPlan) else strategy_version(entrant.name)
