@@ -118,6 +118,7 @@ def _race(problem: Raced, results: Path) -> None:
     write_atomically(results / f"{problem.name}.json", json.dumps(standings, indent=1, sort_keys=True) + "\n")
     # No table reads the race's own trials; its standings stay.
     trial_store(results, suite.name).path.unlink()
+    shutil.rmtree(results / "tables" / suite.name)
 
 
 def _shardbench(*arguments: str) -> str:
