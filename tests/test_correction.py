@@ -184,7 +184,7 @@ def test_a_file_is_written_read_and_corrected_again_but_not_twice_by_one_race(tm
     assert said[0] == "corrected by 6 plans in 12 trials"
     assert said[1].endswith(" % after (in sample)")
     written, text = load_machine(str(out)), out.read_text()
-    assert text.startswith("# Written by shardbench plan --race --update")
+    assert text.startswith("# Written by shardbench run --update")
     assert written.name == "mine"
     assert written.sources["launch_s"].startswith("corrected by a race on ")
     assert "random, 6 plans in 12 trials, from 41.72 us" in written.sources["launch_s"]

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import RandomWorkload, machine, without_placing
 
-from shardbench.advice.asking import HandedPlan
 from shardbench.advice.constrained import Constrained
 from shardbench.base.errors import Infeasible
 from shardbench.baselines.joint import planner as planning
@@ -54,6 +53,7 @@ from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.model.validate import memory_bytes, validate
 from shardbench.trials.discovery import get_strategy
+from shardbench.trials.handed import HandedPlan
 from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 

@@ -1,12 +1,8 @@
-"""The race: rounds, who drops out, what is run again and what is not, and its one-screen answer."""
+"""A race: plans in files, as a suite of measured trials that drops the slower ones."""
 
 import itertools
-import json
-import math
-import sys
 import tomllib
-import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,27 +11,24 @@ import pytest
 from kept_folders import Silent, leave, results_of
 from records import control, ok, planned, timing
 
-from shardbench.advice import race as race_module
-from shardbench.advice import race_round
-from shardbench.advice.asking import HandedPlan
-from shardbench.advice.best_plan import Candidate, best_plan
-from shardbench.advice.race import WIDE, Ending, RaceResult, race
+from shardbench.advice.best_plan import best_plan
 from shardbench.advice.race_entry import entrants, gather_candidates
-from shardbench.advice.race_round import RaceOptions
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.base.serialise import content_hash
-from shardbench.base.statistics import t_quantile
-from shardbench.cli import main as cli
+from shardbench.base.serialise import content_hash, to_toml
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.table import Precision
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
-from shardbench.records.trial import Failure, Outcome, TrialSpec
+from shardbench.records.trial import Outcome, TrialSpec
 from shardbench.report.compare.versions import other_versions
 from shardbench.trials.collect import collect, open_folders
 from shardbench.trials.discovery import get_strategy
+from shardbench.trials.handed import HandedPlan
+from shardbench.trials.runner import RunOptions, SuiteWork, run_suite
+from shardbench.trials.suite import Job, Suite, load_suite
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.workload import Workload
 
@@ -48,10 +41,8 @@ tables = [
   { name = "ad", rows = 300, dim = 16 },
 ]
 """
-Ratios = Mapping[str, Callable[[int], float]]
-"""By candidate the ratio to the control that its trial in a round (0, 1, ...) measures."""
-Raced = Callable[..., RaceResult]
 Command = Callable[..., str]
+NAMES = ("row-wise", "greedy-size")
 
 
 @pytest.fixture(scope="module")
@@ -60,238 +51,203 @@ def workload() -> Workload:
     return workload_config(given, "ours").build(Path())
 
 
-@pytest.fixture(scope="module")
-def plans(workload: Workload) -> list[Plan]:
-    """All 32 ways of placing five tables on two devices."""
-    return [
-        Plan(world_size=2, segments=whole_tables(workload.tables, ranks))
-        for ranks in itertools.product((0, 1), repeat=5)
-    ]
+@pytest.fixture
+def made(tmp_path: Path, workload: Workload) -> Callable[..., Suite]:
+    """A race of plans with these names, which place tables in other ways each, with other settings of its job."""
+    ways = itertools.product((0, 1), repeat=5)
+    plans = [Plan(world_size=2, segments=whole_tables(workload.tables, ranks)) for ranks in ways]
+
+    def suite(names: str, of: Sequence[Plan] = plans, **settings: Any) -> Suite:
+        paths = [tmp_path / f"{name}.json" for name in names]
+        for path, plan in zip(paths, of):
+            path.write_text(plan.to_json())
+        given = {"backend": "measured", "iterations": 2, "warmup": 1, "repeats": 2, "race_s": 300.0, **settings}
+        job = Job(workload="ours", machine="cpu-1x2", strategies=tuple(map(str, paths)), **given)
+        config = {"dataset": "described", "name": "ours", **tomllib.loads(TABLES)}
+        return Suite(name="race-ours", description="a race", workloads=(config,), jobs=(job,))
+
+    return suite
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> RaceOptions:
-    return RaceOptions(name="race-ours", results=tmp_path / "results", data=tmp_path, iterations=2, warmup=1)
+def options(tmp_path: Path) -> RunOptions:
+    return RunOptions(results=tmp_path / "results", data=tmp_path)
 
 
 class Ranks:
-    """Ranks that take no time: trials with the ratios that they are told, and what was asked of them."""
+    """Ranks that take no time: trials with the ratios to the control that they are told, and what was asked of them."""
 
-    def __init__(self, ratios: Ratios, *, trial_s: float = 0.0) -> None:
+    def __init__(self, ratios: Mapping[str, float], trial_s: float) -> None:
         self.ratios, self.trial_s = ratios, trial_s
         self.ran: list[tuple[int, str]] = []
         self.now = 0.0
         self.interrupted_at: int | None = None
-        self.failing: dict[str, Outcome] = {}
 
     def run_trial(self, spec: TrialSpec, strategy: HandedPlan, context: Any, environment: str, begun: Any) -> Record:
         if len(self.ran) == self.interrupted_at:
             raise KeyboardInterrupt
         self.ran.append((spec.repeat, spec.strategy))
         self.now += self.trial_s
-        ratio = self.ratios[spec.strategy](spec.repeat)
+        ratio = self.ratios[spec.strategy] * (1.0 + 0.05 * (spec.repeat % 2))
         changes: dict[str, Any] = {
             "spec": spec, "key": spec.key, "environment": environment, "provenance": begun,
             "planned": planned(plan_hash=strategy.plan_hash), "control": control(10.0, 20.0),
             "timing": timing((10.0 * ratio, 20.0 * ratio), (1.0, 1.0)),
         }  # fmt: skip
-        outcome = self.failing.get(spec.strategy)
-        if outcome is not None:
-            changes["failure"] = Failure(outcome=outcome, cause="no room", phase="build")
-        return Record.model_validate({**vars(ok()), **changes, "outcome": outcome or Outcome.OK})
+        return Record.model_validate({**vars(ok()), **changes})
 
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
-    def made(ratios: Ratios, **given: Any) -> Ranks:
-        fake = Ranks(ratios, **given)
-        monkeypatch.setattr(race_round, "run_trial", fake.run_trial)
-        for module in (race_round, race_module):
-            monkeypatch.setattr(module, "monotonic", lambda: fake.now)
-        return fake
+    def fake(trial_s: float = 0.0, **ratios: float) -> Ranks:
+        stand_in = Ranks({name.replace("_", "-"): ratio for name, ratio in ratios.items()}, trial_s)
+        monkeypatch.setattr("shardbench.trials.runner.run_trial", stand_in.run_trial)
+        monkeypatch.setattr("shardbench.trials.runner.monotonic", lambda: stand_in.now)
+        return stand_in
 
-    return made
-
-
-def named(plans: Sequence[Plan], *names: str) -> list[Candidate]:
-    return [Candidate(name=name, plan=plan, step_ms=1.0 + i) for i, (name, plan) in enumerate(zip(names, plans))]
+    return fake
 
 
-@pytest.fixture
-def raced(workload: Workload, plans: list[Plan], options: RaceOptions) -> Raced:
-    """A race on two CPU ranks, under changed options, of candidates with these names and plans."""
-
-    def run(names: Iterable[str], of: Sequence[Plan] = plans, **changes: Any) -> RaceResult:
-        return race(workload, "cpu-1x2", named(of, *names), {}, replace(options, **changes), Silent())
-
-    return run
-
-
-def steady(**ratios: float) -> Ratios:
-    return {name: lambda number, ratio=ratio: ratio for name, ratio in ratios.items()}  # type: ignore[misc]
+def plan_race(command: Command, tmp_path: Path, *given: object) -> Path:
+    (tmp_path / "ours.toml").write_text(TABLES)
+    asked = [part for name in NAMES for part in ("--strategy", name)]
+    said = command("plan", tmp_path / "ours.toml", "cpu-1x2", "--race", tmp_path / "race", *asked, *given)
+    path = tmp_path / "race" / "race.toml"
+    assert f"race of 2 plans: shardbench run {path}" in said
+    return path
 
 
-def wobbling(**ratios: float) -> Ratios:
-    """Ratios that are by turns 2 % above and below: e to the power of 0.02."""
-    return {
-        name: lambda number, ratio=ratio: ratio * math.exp(0.02 * (-1) ** number)  # type: ignore[misc]
-        for name, ratio in ratios.items()
-    }
+def test_plan_makes_a_race_that_runs_from_any_folder(
+    tmp_path: Path, command: Command, ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = plan_race(command, Path(), "--precision", "fp16", "--batch-size", 128)
+    monkeypatch.chdir(tmp_path / "race")
+    suite = load_suite(path.name)
+    (job,) = suite.jobs
+    assert {Path(entry).name for entry in job.strategies} == {f"{name}.json" for name in NAMES}
+    assert (job.precision, job.race_s, job.repeats) == (Precision.FP16, 300.0, 20)
+    assert suite.workload(job).build(Path()).batch_size == 128
+    assert suite.name.startswith("race-ours-cpu-1x2-")
+    ranks(row_wise=1.0, greedy_size=3.0)
+    said = command("run", path.name, "--results", "results")
+    for part in ("best: row-wise, ", "slower: greedy-size +", "40 trials: 3 ok; not ok: 37 skipped"):
+        assert part in said
+    records = trial_store(Path("results"), suite.name).read()
+    assert all(record.of_given_plan for record in records if record.outcome is Outcome.OK)
+    assert other_versions(records).other == {}
+    assert command("run", path.name, "--results", "results", "--fresh", "--strategy", "row-wise")
+    assert "unknown strategy 'row'" in command("run", path.name, "--fresh", "--strategy", "row", code=2)
 
 
-def told(found: RaceResult) -> dict[str, tuple[int, int | None, bool]]:
-    return {one.name: (one.n, one.dropped_in, one.ties) for one in found.standings}
+def test_other_plans_are_another_race(tmp_path: Path, command: Command) -> None:
+    names = {load_suite(str(plan_race(command, tmp_path, *given))).name for given in ((), ("--batch-size", 64), ())}
+    assert len(names) == 1, "the same plans"
+    kept = tmp_path / "keep.toml"
+    kept.write_text('same_device = [["user", "item"]]\n')
+    names.add(load_suite(str(plan_race(command, tmp_path, "--constraints", kept))).name)
+    assert len(names) == 2
 
 
-def test_slower_ones_drop_out(raced: Raced, ranks: Callable[..., Ranks]) -> None:
-    ratios = wobbling(best=1.0, near=1.01, slow=1.2, wide=WIDE + 0.01)
-    ranks(ratios)
-    found = raced(reversed(ratios), most_rounds=4)
-    # Each of four has a deviation of 0.02 sqrt 2 after two rounds, pooled over three with two trials: three degrees.
-    least = t_quantile(0.975, 3) * 0.02 * math.sqrt(2.0)
-    assert math.log(1.01) < least < math.log(1.2)
-    assert told(found) == {
-        "best": (4, None, False), "near": (4, None, True), "slow": (2, 2, False), "wide": (1, 1, False)
-    }  # fmt: skip
-    assert [one.name for one in found.standings] == ["best", "near", "slow", "wide"]
-    assert (found.rounds, found.ended_by, found.on_record) == (4, Ending.ROUNDS, 0)
-    assert found.noise is not None
-    assert found.noise.freedom == 3 + 3 + 1
-    # The sum of squares of +-0.02 about their mean, 0: four, four and two of them.
-    assert found.noise.deviation == pytest.approx(0.02 * math.sqrt(10 / 7))
-    assert found.best is not None
-    assert found.best.ratio is not None
-    assert found.best.ratio.value == pytest.approx(1.0)
-    reach = t_quantile(0.975, 7) * found.noise.deviation / math.sqrt(4)
-    assert found.best.ratio.high == pytest.approx(math.exp(reach))
-    assert found.best.step is not None
-    assert found.best.step.value == pytest.approx(15.0)
-    # All pairs but best and near are told apart; they were predicted the other way round.
-    assert found.model_order() == (0, 5)
+def test_an_interrupted_race_goes_on_and_a_changed_plan_runs_again(
+    made: Callable[..., Suite], options: RunOptions, ranks: Callable[..., Ranks]
+) -> None:
+    fake, ratios = ranks(a=1.0, b=1.001, c=1.25), {"a": 1.0, "b": 1.001, "c": 1.25}
+    fake.interrupted_at = 4
+    with pytest.raises(KeyboardInterrupt):
+        run_suite(made("abc", repeats=3), options, Silent())
+    again = ranks(**ratios)
+    run_suite(made("abc", repeats=3), options, Silent())
+    assert again.ran == [(1, "b"), (1, "c"), (2, "a"), (2, "b")]
+    plans = [HandedPlan("", Plan.from_json(Path(p).read_text())) for p in made("abc").jobs[0].strategies]
+    changed = [replace(plans[0].fixed_plan, notes={"took": 1.5}), plans[1].fixed_plan, plans[2].fixed_plan]
+    last = ranks(**ratios)
+    run_suite(made("abc", changed, repeats=3), options, Silent())
+    assert last.ran == [(0, "a"), (1, "a"), (2, "a")]
 
 
-def test_one_that_is_left_runs_twice(raced: Raced, ranks: Callable[..., Ranks]) -> None:
-    fake = ranks(steady(a=1.0, b=2.0))
-    found = raced("ab")
-    assert fake.ran == [(0, "a"), (0, "b"), (1, "a")]
-    assert found.ended_by is Ending.ONE_LEFT
-
-
-def test_the_rest_tie(raced: Raced, ranks: Callable[..., Ranks]) -> None:
-    ranks(steady(a=1.0, b=1.0, c=1.1))
-    found = raced("abc")
-    assert (found.ended_by, found.rounds) == (Ending.TIE, 2)
-    assert told(found) == {"a": (2, None, False), "b": (2, None, True), "c": (2, 2, False)}
-
-
-def test_all_run_where_nobody_drops_and_turns_rotate(raced: Raced, ranks: Callable[..., Ranks]) -> None:
-    fake = ranks(steady(a=1.0, b=9.0, c=1.0), trial_s=1e6)
-    found = raced("abc", drops=False, most_rounds=4)
-    turns = ["".join(name for number, name in fake.ran if number == one) for one in range(4)]
-    assert turns == ["abc", "cba", "bca", "acb"]
-    assert told(found) == {"a": (4, None, False), "c": (4, None, True), "b": (4, None, False)}
-    assert found.ended_by is Ending.ROUNDS
-
-
-def test_interrupted_and_resumed(raced: Raced, ranks: Callable[..., Ranks]) -> None:
-    ratios = wobbling(a=1.0, b=1.001, c=1.3)
-    fake = ranks(ratios)
-    fake.interrupted_at = 5
-    found = raced("abc", most_rounds=3)
-    assert (found.ended_by, found.rounds) == (Ending.INTERRUPTED, 1)
-    # Round 2 went c, b, and then a was interrupted.
-    assert {one.name: one.n for one in found.standings} == {"a": 1, "b": 2, "c": 2}
-    again = ranks(ratios)
-    found = raced("abc", most_rounds=3)
-    assert again.ran == [(1, "a"), (2, "b"), (2, "a")]
-    assert (found.ended_by, found.on_record) == (Ending.ROUNDS, 5)
-    last = ranks(ratios)
-    assert told(raced("abc", most_rounds=3)) == told(found)
-    assert last.ran == []
-
-
-def test_a_changed_plan_runs_again(raced: Raced, plans: list[Plan], ranks: Callable[..., Ranks]) -> None:
-    ratios = steady(a=1.0, b=1.0)
-    ranks(ratios)
-    raced("ab", most_rounds=2)
-    fake = ranks(ratios)
-    found = raced("ab", [plans[0], replace(plans[5], notes={"took": 1.5})], most_rounds=2)
-    assert fake.ran == [(0, "b"), (1, "b")]
-    (b,) = (one for one in found.standings if one.name == "b")
-    assert {record.planned.plan_hash for record in b.records if record.planned} == {content_hash(plans[5])}
-    fake = ranks(ratios)
-    raced("ab", [plans[0], plans[5]], most_rounds=2)
-    assert fake.ran == []
-
-
-def test_a_failure_drops_with_its_cause(raced: Raced, ranks: Callable[..., Ranks]) -> None:
-    fake = ranks(steady(a=1.0, b=1.0))
-    fake.failing["b"] = Outcome.OOM
-    found = raced("ab")
-    assert [(one.name, one.cause, one.dropped_in) for one in found.standings] == [
-        ("a", "", None), ("b", "oom in build: no room", 1)
-    ]  # fmt: skip
-    again = ranks(steady(a=1.0, b=1.0))
-    found = raced("ab", retry=frozenset({Outcome.OOM}))
-    assert again.ran == [(0, "b"), (1, "b")]
-    assert found.ended_by is Ending.TIE
-    fake = ranks(steady(a=1.0))
-    fake.failing["a"] = Outcome.TIMEOUT
-    found = raced("a", name="other")
-    assert (found.ended_by, found.best) == (Ending.NONE_LEFT, None)
-
-
-def test_the_first_round_runs_whole_and_no_trial_begins_too_late(raced: Raced, ranks: Callable[..., Ranks]) -> None:
-    fake = ranks(steady(a=1.0, b=1.1), trial_s=10.0)
-    found = raced("ab", race_s=5.0)
+def test_the_first_group_runs_whole_and_no_later_trial_begins_when_the_time_is_up(
+    made: Callable[..., Suite], options: RunOptions, ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(Silent, "noted", lambda _, line: notes.append(line))
+    fake = ranks(trial_s=10.0, a=1.0, b=1.1)
+    assert len(run_suite(made("ab", race_s=5.0), options, Silent())) == 2
     assert fake.ran == [(0, "a"), (0, "b")]
-    assert (found.ended_by, found.rounds, found.noise, found.seconds) == (Ending.TIME, 1, None, 20.0)
-    assert not any(one.ties for one in found.standings)
-    # A resumed race knows no trial's length until one ran; the next would end at 20 s.
-    fake = ranks(steady(a=1.0, b=1.1), trial_s=10.0)
-    found = raced("ab", race_s=19.0)
-    assert (fake.ran, found.ended_by) == ([(1, "b")], Ending.TIME)
+    assert notes == ["2 trials are left for later: the same command goes on"]
+    fake = ranks(trial_s=10.0, a=1.0, b=1.1)
+    assert len(run_suite(made("ab", race_s=5.0), options, Silent())) == 3
+    assert fake.ran == [(1, "a")]
 
 
-def test_ranks_elsewhere(raced: Raced, plans: list[Plan], options: RaceOptions, tmp_path: Path) -> None:
-    away = {"work": tmp_path / "work", "launch": False, "most_rounds": 2, "iterations": 1}
-    found = raced("ab", **away)
-    assert (found.ended_by, found.waiting, found.rounds) == (Ending.WAITING, 2, 0)
-    first = open_folders(tmp_path / "work")
+def test_ranks_elsewhere_run_group_by_group(made: Callable[..., Suite], options: RunOptions, tmp_path: Path) -> None:
+    suite, work = made("ab", iterations=1), tmp_path / "work"
+    away = replace(options, work=work, launch=False)
+    assert [one.outcome for one in run_suite(suite, away, Silent())] == [Outcome.SKIPPED] * 2
+    first = open_folders(work)
     assert len(first) == 2
     leave(first[0], results_of(first[0]))
-    assert [one.state.value for one in collect(tmp_path / "work", options.results)].count("recorded") == 1
-    found = raced("ab", **away)
-    assert (found.ended_by, found.waiting) == (Ending.WAITING, 1)
-    # Both have the times of the made-up ranks, a millisecond each, and their round is followed by the next.
-    for _ in range(2):
-        for folder in open_folders(tmp_path / "work"):
+    assert [one.state.value for one in collect(work, options.results)].count("recorded") == 1
+    assert len(run_suite(suite, away, Silent())) == 2
+    # All have the times of the made-up ranks, a millisecond each; the first group is followed by the second.
+    for number in (4, 4):
+        for folder in open_folders(work):
             leave(folder, results_of(folder))
-        list(collect(tmp_path / "work", options.results))
-        found = raced("ab", **away)
-    assert found.ended_by is Ending.TIE
-    assert told(found) == {"a": (2, None, False), "b": (2, None, True)}
+        list(collect(work, options.results))
+        assert len(run_suite(suite, away, Silent())) == number
     records = trial_store(options.results, "race-ours").read()
     assert [record.outcome for record in records].count(Outcome.SKIPPED) == 4
-    assert other_versions(records).other == {}
-    assert all((options.results / "plans" / f"{content_hash(one)}.json").is_file() for one in plans[:2])
+    hashes = {record.planned.plan_hash for record in records if record.planned}
+    assert all((options.results / "plans" / f"{one}.json").is_file() for one in hashes)
 
 
-def test_devices_that_are_not_here(
-    workload: Workload, raced: Raced, plans: list[Plan], options: RaceOptions, tmp_path: Path, command: Command
+def test_a_plan_that_is_not_there_is_refused(made: Callable[..., Suite], options: RunOptions) -> None:
+    suite = made("a")
+    (job,) = suite.jobs
+    Path(job.strategies[0]).unlink()
+    with pytest.raises(BadInput, match=r"plan .*a\.json does not exist"):
+        SuiteWork(suite, options)
+
+
+def test_the_machine_file_is_corrected(
+    tmp_path: Path, command: Command, ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BadInput, match=r"a100-40gb-1x8 cannot be raced on here: .* --work DIR --no-launch"):
-        race(workload, "a100-40gb-1x8", named(plans, "a"), {}, options, Silent())
-    with pytest.raises(BadInput, match="no candidate"):
-        raced("")
-    path = tmp_path / "ours.toml"
-    path.write_text(TABLES)
-    for given, said in (
-        (["--race", "--no-launch"], "say where by --work DIR"),
-        (["--work", "x"], "add --race"),
-        (["--update", "x.toml"], "add --race"),
-    ):
-        assert said in command("plan", path, "cpu-1x2", *given, code=2)
+    asked: list[Any] = []
+
+    def update_file(machine: str, out: Path, question: Any, raced: Sequence[tuple[Plan, Record]]) -> list[str]:
+        hashes = [(content_hash(plan), record.planned.plan_hash) for plan, record in raced if record.planned]
+        asked.append((machine, out, question.problem.name, question.iterations, hashes))
+        return ["corrected"]
+
+    monkeypatch.setattr("shardbench.calibrate.correction.update_file", update_file)
+    path, results = plan_race(command, tmp_path), tmp_path / "results"
+    fake = ranks(row_wise=1.0, greedy_size=1.5)
+    for entry in load_suite(str(path)).jobs[0].strategies:
+        plan = Plan.from_json(Path(entry).read_text())
+        (results / "plans").mkdir(parents=True, exist_ok=True)
+        (results / "plans" / f"{content_hash(plan)}.json").write_text(plan.to_json())
+    said = command("run", path, "--results", results, "--update", tmp_path / "new.toml")
+    assert "corrected" in said.splitlines()
+    ((machine, out, name, iterations, hashes),) = asked
+    assert (machine, out, name, iterations) == ("cpu-1x2", tmp_path / "new.toml", "ours", 10)
+    assert len(hashes) == len(fake.ran) == 3
+    assert all(plan == record for plan, record in hashes)
+    assert "of one measured job" in command("run", "measured", "--update", tmp_path / "new.toml", code=2)
+
+
+def test_real_ranks(tmp_path: Path, command: Command) -> None:
+    path = plan_race(command, tmp_path)
+    path.write_text(path.read_text().replace("race_s = 300", "race_s = 0.001"))
+    command("run", path, "--results", tmp_path / "results")
+    records = trial_store(tmp_path / "results", load_suite(str(path)).name).read()
+    assert [(record.spec.repeat, record.outcome) for record in records] == [(0, Outcome.OK)] * 2
+    assert all(record.control is not None and record.of_given_plan for record in records)
+
+
+def test_toml_has_what_was_written() -> None:
+    text = 'o"\u00e4\\\n\U0001f600'
+    config = {"name": text, "dims": [1, 2.5e-7], "b": True, "t": [{"a b": [1], "c": {"d": "x"}}, {}]}
+    assert tomllib.loads(f"value = {to_toml(config)}")["value"] == config
 
 
 class Several(Strategy):
@@ -324,79 +280,3 @@ def test_runners_up_enter(workload: Workload, caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == ["several gives no runners-up: Infeasible: no more"]
     assert {"joint", "autoshard", "hybrid"} <= {strategy.name for strategy in entrants()}
     assert not any(strategy.role.named_only for strategy in entrants())
-
-
-def ask(tmp_path: Path, *given: object, code: int = 0) -> None:
-    (tmp_path / "ours.toml").write_text(TABLES)
-    command = ["plan", tmp_path / "ours.toml", "cpu-1x2", "--race", "--results", tmp_path / "results", *given]
-    assert cli.run_command(list(map(str, command))) == code
-
-
-def test_one_screen(
-    ranks: Callable[..., Ranks], plans: list[Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    names = [f"strategy-{i:02}" for i in range(22)]
-    fake = ranks({name: lambda n, i=i: 1.0 + 0.03 * i + 0.01 * (n + i) % 2 for i, name in enumerate(names)})  # type: ignore[misc]
-    fake.failing["strategy-03"] = Outcome.OOM
-    monkeypatch.setattr("shardbench.advice.race_entry.gather_candidates", lambda *_, **__: tuple(named(plans, *names)))
-    monkeypatch.setattr(race_round.RaceOptions, "most_rounds", 3)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "ours.toml").write_text(TABLES)
-    command = ["plan", "ours.toml", "cpu-1x2", "--race", "--strategy", "row-wise", "--out", "p.json"]
-    assert cli.run_command(command) == 0
-    text = capsys.readouterr().out
-    said = text[text.index("ours: ") :].splitlines()
-    assert len(said) <= 24
-    assert all(len(line) <= 80 for line in said)
-    for part in ("best: strategy-00, ", "one trial's noise is", "slower, by",
-                 "failed: strategy-03, oom in build: no room", "the model had put strategy-00 first, too",
-                 "22 distinct plans of 1 strategies",
-                 "records: runs/records/race-ours-cpu-1x2.jsonl", "plan: p.json"):  # fmt: skip
-        assert part in text
-    assert Plan.from_json((tmp_path / "p.json").read_text(), "p") == plans[0]
-
-
-def test_the_machine_file_is_corrected(
-    ranks: Callable[..., Ranks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[Any] = []
-
-    def update_file(machine: str, out: Path, question: Any, raced: Sequence[tuple[Plan, Record]]) -> list[str]:
-        asked.append((machine, out, question.problem.name, [(content_hash(p), r.planned.plan_hash) for p, r in raced]))
-        return ["corrected"]
-
-    stub = types.ModuleType("shardbench.calibrate.correction")
-    stub.update_file = update_file  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, stub.__name__, stub)
-    fake = ranks(steady(**{"row-wise": 1.0, "greedy-size": 1.5}))
-    ask(tmp_path, "--strategy", "row-wise", "--strategy", "greedy-size", "--update", tmp_path / "new.toml", "--json")
-    ((machine, out, name, hashes),) = asked
-    assert (machine, out, name) == ("cpu-1x2", tmp_path / "new.toml", "ours")
-    assert len(hashes) == len(fake.ran) == 3
-    assert all(plan == record for plan, record in hashes)
-    read = json.loads(capsys.readouterr().out)
-    assert (read["best"], read["updated"], read["ended_by"]) == ("row-wise", ["", "corrected"], "one_left")
-    assert [len(one["trials"]) for one in read["standings"]] == [2, 1]
-
-
-def test_ctrl_c_gives_the_answer_so_far(
-    ranks: Callable[..., Ranks], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake = ranks(steady(**{"row-wise": 1.0, "greedy-size": 1.5}))
-    fake.interrupted_at = 1
-    ask(tmp_path, "--strategy", "row-wise", "--strategy", "greedy-size", code=130)
-    printed = capsys.readouterr()
-    for part in ("who ties is not known", "not run yet: ", "ended as it was interrupted"):
-        assert part in printed.out
-    assert "the same command goes on from there" in printed.err
-
-
-def test_real_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ask(tmp_path, "--race-s", 0, "--strategy", "row-wise", "--strategy", "greedy-size", "--json")
-    read = json.loads(capsys.readouterr().out)
-    assert (read["rounds"], read["ended_by"], read["noise"]) == (1, "time", None)
-    assert sorted(one["name"] for one in read["standings"]) == ["greedy-size", "row-wise"]
-    records = trial_store(tmp_path / "results", "race-ours-cpu-1x2").read()
-    assert [record.outcome for record in records] == [Outcome.OK] * 2
-    assert all(record.control is not None and record.step_bound_ms is None for record in records)

@@ -1,7 +1,7 @@
 """Races of six problems, and what came of them: is the raced plan best, and does its correction help other tables?
 
 ``python tools/races.py draw RESULTS COMMIT`` draws three table sets that the commit decides, so that nobody
-chose them. ``run RESULTS`` races all six problems, each by the user's command, then times every strategy's plan afresh,
+chose them. ``run RESULTS`` races all six problems, each by the user's commands, then times the plans afresh,
 beside variants that choose in other ways among the plans that they saw. ``tables RESULTS OUT`` makes the tables of
 these records. What is on record is not run again.
 """
@@ -9,9 +9,11 @@ these records. What is on record is not run again.
 import hashlib
 import json
 import math
+import shutil
 import subprocess
 import sys
-import tomllib
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,39 +23,32 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from shardbench.advice.best_plan import Candidate
-from shardbench.advice.race import race
-from shardbench.advice.race_round import RaceOptions, ratio_to_control
 from shardbench.base.atomic import write_atomically
 from shardbench.base.host import load
+from shardbench.base.reading import toml_file
+from shardbench.base.serialise import content_hash, to_toml
 from shardbench.base.statistics import pooled_noise
-from shardbench.calibrate.correction import RacedPlan, Trials, corrected, off_pct, raced_plans
+from shardbench.calibrate.correction import RacedPlan, Trials, corrected, off_pct, question_of, raced_plans
 from shardbench.cli.progress import progress
 from shardbench.model.calibrated import chip_of
 from shardbench.model.machine import Machine
-from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
-from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.plan_files import plan_path
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
-from shardbench.records.trial import Failure, Outcome
-from shardbench.trials.discovery import strategies
-from shardbench.trials.evaluate import evaluate
+from shardbench.records.trial import Backend, Outcome
+from shardbench.trials.runner import RunOptions, run_suite
 from shardbench.trials.simulate import CountedQuestion
-from shardbench.trials.suite import read_suite
+from shardbench.trials.suite import Job, Suite, load_suite, read_suite
 from shardbench.workloads.kinds import workload_config
-from shardbench.workloads.materialise import DrawnBatches
-from shardbench.workloads.workload import Workload
 
 DRAWN = "drawn.toml"
-RACE_S, PLAN_S = 240, 45
-"""Seconds of a race, and of planning before it."""
+PLAN_S = 45
+"""Seconds of planning before a race."""
 CHECKS = 2
 """Trials of every plan after the race."""
 FIT_S, ONE_PLAN_S = 8.0, 15.0
-"""Budget of a strategy that did not answer in the race, as in the suite ``measured``."""
+"""Budget of a variant, as in the suite ``measured``."""
 VARIANTS = ("joint-nominal", "joint-p90")
 RACED = "raced"
 MOST_BYTES, LOOKUPS = 2_500_000_000, (200_000, 1_200_000)
@@ -70,24 +65,21 @@ class Raced:
     machine: str
 
     @property
-    def race(self) -> str:
-        """Name of the race's records."""
-        return f"race-{self.workload}-{self.machine}"
-
-    @property
     def check(self) -> str:
         """Name of the records of all plans' trials after the race."""
         return f"check-{self.workload}-{self.machine}"
 
-    def build(self, results: Path) -> Workload:
-        """Return the workload that is raced."""
-        config = next(one for one in self._configs(results) if one["name"] == self.workload)
-        return workload_config(config, self.name).build(Path("data"))
+    def config(self, results: Path) -> dict[str, Any]:
+        """Return the workload as it is written."""
+        drawn = self.tables == DRAWN
+        configs = toml_file(results / DRAWN)["workloads"] if drawn else read_suite(self.tables).workloads
+        return dict(next(one for one in configs if one["name"] == self.workload))
 
-    def _configs(self, results: Path) -> list[dict[str, Any]]:
-        if self.tables == DRAWN:
-            return list(tomllib.loads((results / DRAWN).read_text())["workloads"])
-        return list(read_suite(self.tables).workloads)
+    def job(self, **settings: Any) -> Job:
+        """Return the trials of the problem's plans."""
+        return Job(
+            workload=self.workload, machine=self.machine, backend=Backend.MEASURED, iterations=10, warmup=2, **settings
+        )  # fmt: skip
 
 
 PROBLEMS = (
@@ -101,60 +93,75 @@ PROBLEMS = (
 
 
 def run(results: Path, only: Sequence[str]) -> None:
-    """Race the problems by the user's command, then time all plans afresh."""
+    """Race the problems by the user's commands, then time all plans afresh."""
     for problem in PROBLEMS:
         if only and problem.name not in only:
             continue
         if not (results / f"{problem.name}.json").is_file():
             _race(problem, results)
         _check(problem, results)
-        # No table reads the race's own trials; its standings stay.
-        trial_store(results, problem.race).path.unlink(missing_ok=True)
 
 
 def _race(problem: Raced, results: Path) -> None:
     tables = str(results / DRAWN) if problem.tables == DRAWN else problem.tables
-    answer_file = results / f"{problem.name}.json"
-    command = [
-        "shardbench", "plan", tables, problem.machine, "--workload", problem.workload, "--budget", str(PLAN_S),
-        "--race", "--race-s", str(RACE_S), "--results", str(results), "--json",
-    ]  # fmt: skip
-    print(" ".join(command), flush=True)
-    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    write_atomically(answer_file, json.dumps(json.loads(answer), indent=1, sort_keys=True) + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        answer = _shardbench(
+            "plan", tables, problem.machine, "--workload", problem.workload, "--budget", str(PLAN_S), "--race", folder,
+            "--json",
+        )  # fmt: skip
+        suite = load_suite(f"{folder}/race.toml")
+        start = time.monotonic()
+        _shardbench("run", f"{folder}/race.toml", "--results", str(results))
+        standings = _standings(suite, results) | {
+            "planned_s": json.loads(answer)["took_s"], "raced_s": time.monotonic() - start,
+        }  # fmt: skip
+    write_atomically(results / f"{problem.name}.json", json.dumps(standings, indent=1, sort_keys=True) + "\n")
+    # No table reads the race's own trials; its standings stay.
+    trial_store(results, suite.name).path.unlink()
+    shutil.rmtree(results / "tables" / suite.name)
+
+
+def _shardbench(*arguments: str) -> str:
+    print("shardbench", *arguments, flush=True)
+    return subprocess.run(["shardbench", *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _standings(suite: Suite, results: Path) -> dict[str, Any]:
+    """Return who is best of a race, and each plan's trials and when it was out, the best first."""
+    plans = _trials(suite.name, results)
+    ranking = sorted(plans, key=lambda name: (-len(plans[name][1]), float(np.mean(_logs(plans[name][1])))))
+    rounds = len(plans[ranking[0]][1])
+    trials = {name: len(records) for name, (_, records) in plans.items()}
+    (job,) = suite.jobs
+    is_over = len(trial_store(results, suite.name).latest()) == job.repeats * len(job.strategies)
+    return {
+        "best": ranking[0],
+        "rounds": rounds,
+        "ended_by": "tie" if is_over else "time",
+        "standings": [
+            {
+                "name": name, "plan_hash": content_hash(plans[name][0]), "n": trials[name],
+                "dropped_in": trials[name] if trials[name] < rounds else None,
+            }
+            for name in ranking
+        ],
+    }  # fmt: skip
 
 
 def _check(problem: Raced, results: Path) -> None:
-    """Time the raced plan, every strategy's and the variants' again: no plan drops out, none knows the race."""
-    workload = problem.build(results)
+    """Time the raced plans and the variants' again, none of them knowing the race."""
     answer = json.loads((results / f"{problem.name}.json").read_text())
-    raced = {one["name"]: _plan(results, one["plan_hash"]) for one in answer["standings"] if one["plan_hash"]}
-    best = answer["best"]
-    candidates: dict[str, Candidate] = {}
-    machine = load_machine(problem.machine)
-    entrants = {name: one for name, one in strategies().items() if not one.role.named_only or name in VARIANTS}
-    shared = any(Sees.INPUTS in strategy.sees for strategy in entrants.values())
-    posed = Problem.of(
-        workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
-        inputs=workload.input_sample if shared else None,
-    )  # fmt: skip
-    question = CountedQuestion(posed, DrawnBatches(workload, workload.test_batches), workload.dense)
-    candidates[RACED] = Candidate(name=RACED, plan=raced[best], step_ms=question.judge(raced[best]).step_ms)
-    for name, strategy in entrants.items():
-        plan = raced[name] if name in raced else _ask(question, strategy)
-        if plan is not None and all(plan.segments != one.plan.segments for one in candidates.values()):
-            candidates[name] = Candidate(name=name, plan=plan, step_ms=question.judge(plan).step_ms)
-    options = RaceOptions(name=problem.check, results=results, data=Path("data"), drops=False, most_rounds=CHECKS)
-    with progress(as_json=False) as listener:
-        race(workload, problem.machine, list(candidates.values()), {}, options, listener)
-
-
-def _ask(question: CountedQuestion, strategy: Strategy) -> Plan | None:
-    answer = evaluate(question, strategy, Budget(plan_s=ONE_PLAN_S, fit_s=FIT_S), 0, slack=2.0)
-    if isinstance(answer, Failure):
-        print(f"{strategy.name}: {answer.outcome}: {answer.cause}")
-        return None
-    return answer.plan
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for one in answer["standings"]:
+            name = RACED if one["name"] == answer["best"] else one["name"]
+            paths.append(f"{folder}/{name}.json")
+            shutil.copyfile(plan_path(results, one["plan_hash"]), paths[-1])
+        job = problem.job(strategies=(*paths, *VARIANTS), repeats=CHECKS, plan_s=ONE_PLAN_S, fit_s=FIT_S)
+        config = problem.config(results)
+        suite = Suite(name=problem.check, description="plans after a race", workloads=(config,), jobs=(job,))
+        with progress(as_json=False) as listener:
+            run_suite(suite, RunOptions(results=results, data=Path("data")), listener)
 
 
 def draw(results: Path, commit: str) -> None:
@@ -167,7 +174,7 @@ def draw(results: Path, commit: str) -> None:
         while not _fits({**config, **sizes}):
             config = make(rng)
         lines += ["", "[[workloads]]", f'name = "drawn-{number}"']
-        lines += [f"{key} = {_toml(value)}" for key, value in {**config, **sizes}.items()]
+        lines += [f"{key} = {to_toml(value)}" for key, value in {**config, **sizes}.items()]
     write_atomically(results / DRAWN, "\n".join(lines) + "\n")
 
 
@@ -196,14 +203,6 @@ def _described(rng: np.random.Generator) -> dict[str, Any]:
     return {"dataset": "described", "batch_size": int(rng.choice([1024, 2048, 4096])), "tables": tables}
 
 
-def _toml(value: object) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + " }"
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + "".join(f"  {_toml(one)},\n" for one in value) + "]"
-    return json.dumps(value)
-
-
 def _fits(config: Mapping[str, Any]) -> bool:
     workload = workload_config({**config, "name": "drawn"}, "drawn").build(Path())
     nbytes = sum(4 * table.rows * table.dim for table in workload.tables)
@@ -225,6 +224,13 @@ def _trials(name: str, results: Path) -> dict[str, tuple[Plan, list[Record]]]:
             plan = _plan(results, record.planned.plan_hash)
             by_candidate.setdefault(record.spec.strategy, (plan, []))[1].append(record)
     return by_candidate
+
+
+def ratio_to_control(record: Record) -> float:
+    """Return the median over iterations of a trial's step over the control's of the same turn."""
+    if record.timing is None or record.control is None:
+        raise ValueError(f"{record.summary}: no steps beside the control's")
+    return float(np.median(np.divide(record.timing.step_ms, record.control.step_ms)))
 
 
 def _logs(records: Sequence[Record]) -> list[float]:
@@ -276,7 +282,7 @@ def _race_row(problem: Raced, results: Path, plans: pd.DataFrame) -> dict[str, o
         "problem": problem.name, "machine": problem.machine, "raced_best": answer["best"],
         "candidates": len(answer["standings"]), "rounds": answer["rounds"], "ended_by": answer["ended_by"],
         "planned_s": answer["planned_s"], "raced_s": answer["raced_s"], "backend": "measured",
-        "plans_checked": len(own), "n": int(own["n"].min()), "n_counts": "process groups a plan",
+        "plans_checked": len(own), "n": int(own["n"].max()), "n_counts": "process groups a plan",
         "faster_plans": int((own["order"] == "faster").sum()), "best_rival": first["plan"],
         "best_rival_over_raced_pct": first["over_raced_pct"], "least_pct": first["least_pct"],
         "models_choice": model_choice["plan"], "models_choice_over_raced_pct": model_choice["over_raced_pct"],
@@ -313,9 +319,7 @@ def _corrected(question: CountedQuestion, trials: Trials, results: Path) -> Mach
 
 
 def _question(raced: Raced, results: Path) -> CountedQuestion:
-    machine, workload = load_machine(raced.machine), raced.build(results)
-    problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
-    return CountedQuestion(problem, DrawnBatches(workload, workload.test_batches), workload.dense, 10)
+    return question_of(workload_config(raced.config(results), raced.name).build(Path("data")), raced.job())
 
 
 def _bias(plans: Sequence[RacedPlan], machine: Machine) -> float:

@@ -72,7 +72,6 @@ STARTING = (
     "conformance.checks.check",
     "trials.runner.run_suite",
     "studies.session.run_studies",
-    "cli.race.RaceRequest.run",
 )
 """What starts trials, and takes minutes: it finds nothing here."""
 KEPT_OUT = ("define", "again", "calibrate")
@@ -92,7 +91,7 @@ FITTING = {
     "logs": "log.csv", "log": "log.csv", "paper": "recshard", "strategy": "shuffle", "folder": "results",
     "batch_size": "32", "out": "out", "work": "none", "columns": "user,item", "first": "results", "second": "results",
     "backend": "simulated", "precision": "fp16", "optimizer": "adam", "exchange": "bf16", "schedule": "pipelined",
-    "mode": "ids", "retry": "oom", "against": "plan.json", "time": "time", "seed": "3", "workload": "w",
+    "mode": "ids", "retry": "oom", "against": "plan.json", "time": "time", "race": "out", "seed": "3", "workload": "w",
 }  # fmt: skip
 
 

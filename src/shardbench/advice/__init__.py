@@ -1,1 +1,1 @@
-"""What an engineer asks: the best plan, also under constraints; races of plans; what another day costs."""
+"""What an engineer asks: the best plan, also under constraints; plans for a race; what another day costs."""

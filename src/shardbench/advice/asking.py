@@ -11,21 +11,20 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from threading import current_thread, main_thread
 from typing import TypeVar
 
 from shardbench.advice.constrained import Constrained, evaluate_under
 from shardbench.base.deadline import interrupts, within
 from shardbench.base.errors import BadInput, InvalidPlan
-from shardbench.base.serialise import content_hash
 from shardbench.model.constraints import Constraints
 from shardbench.model.plan import Plan
-from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Improvement, Move, Strategy, TableLimits
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget, Improvement, Strategy, TableLimits
 from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.apart import STARTS_S, Apart
 from shardbench.trials.evaluate import Answer, Planner, evaluate
+from shardbench.trials.handed import HandedPlan
 from shardbench.trials.planning import StandIn, ours
 from shardbench.trials.simulate import CountedQuestion, Simulation
 
@@ -55,26 +54,6 @@ class Attempt:
     fits: bool = True
     """False where the devices have less memory than the plan's predicted peak, which was looked at."""
     cause: str = ""
-
-
-class HandedPlan(Strategy):
-    """A plan that somebody else made, as a strategy that gives it whatever the problem."""
-
-    sees = frozenset({Sees.TABLES})
-    # Validation reads off the plan which it uses; copies that drift apart train another model.
-    moves = frozenset(Move) - {Move.LOCAL_STEPS}
-
-    def __init__(self, name: str, plan: Plan) -> None:
-        self.name, self.fixed_plan = name, plan
-
-    @cached_property
-    def plan_hash(self) -> str:
-        """Return the hash by which records know the plan."""
-        return content_hash(self.fixed_plan)
-
-    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
-        """Return the plan that was handed in."""
-        return self.fixed_plan
 
 
 @dataclass

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 
-from shardbench.advice.asking import HandedPlan
 from shardbench.advice.best_plan import Candidate, PlanSearch, contents_hash
 from shardbench.advice.constrained import evaluate_under
 from shardbench.model.constraints import Constraints
@@ -13,6 +12,7 @@ from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
 from shardbench.trials.discovery import missing_modules, strategies
 from shardbench.trials.evaluate import evaluate
+from shardbench.trials.handed import HandedPlan
 from shardbench.trials.planning import gives_several
 from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches

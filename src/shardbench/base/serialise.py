@@ -49,6 +49,16 @@ def to_data(value: Any) -> Any:
     return _adapter(type(value)).dump_python(value, mode="json")
 
 
+def to_toml(value: Any) -> str:
+    """Return plain data as a TOML value; each table of a list has a line."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {to_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        tables = any(isinstance(one, dict) for one in value)
+        return "[\n" + "".join(f"  {to_toml(one)},\n" for one in value) + "]" if tables else json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
 def from_json(kind: type[T], text: str | bytes, what: str = "JSON") -> T:
     """Parse and validate; raises BadInput that names the first wrong field."""
     try:

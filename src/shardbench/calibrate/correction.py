@@ -31,8 +31,12 @@ from shardbench.model.calibrated import chip_behind, chip_of, raced_on
 from shardbench.model.machine import Constants, Machine
 from shardbench.model.machine_file import _FIELDS
 from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
 from shardbench.records.record import Record
 from shardbench.trials.simulate import CountedQuestion
+from shardbench.trials.suite import Job
+from shardbench.workloads.materialise import DrawnBatches
+from shardbench.workloads.workload import Workload
 
 Trials = Sequence[tuple[Plan, Record]]
 """Plans with a measured trial each; a plan that was measured several times is there as often."""
@@ -56,6 +60,16 @@ class Corrected:
     sources: dict[str, str]
     """The source of every constant with a new value, by field name."""
     plans: tuple[RacedPlan, ...]
+
+
+def question_of(workload: Workload, job: Job) -> CountedQuestion:
+    """Return the question that a job's plans answer, on the test batches of its iterations."""
+    problem = Problem.of(
+        workload.name, workload.tables, workload.profiles, job.load_machine(), batch_size=workload.batch_size,
+        **job.training,
+    )  # fmt: skip
+    batches = DrawnBatches(workload, min(job.iterations, workload.test_batches))
+    return CountedQuestion(problem, batches, workload.dense, job.iterations)
 
 
 def raced_plans(question: CountedQuestion, trials: Trials) -> tuple[RacedPlan, ...]:

@@ -30,7 +30,7 @@ GUESSED_ERROR = 2.0
 NOT_MEASURED = "not measured"
 """How the source of a guess begins."""
 CALIBRATED_BY = "shardbench doctor --calibrate; run it again with --force rather than edit it"
-CORRECTED_BY = "shardbench plan --race --update; race again rather than edit it"
+CORRECTED_BY = "shardbench run --update; race again rather than edit it"
 JUDGED = "calibrated: RMS error of the times that took no part in the fit (of all where none was left)"
 _GUESS = "assumption: a factor 2, nothing judges it"
 

@@ -13,7 +13,7 @@ from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
 from shardbench.cli.against import read_plan, yours_line
 from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
-from shardbench.cli.race import RaceRequest, Racing
+from shardbench.cli.race import write_race
 from shardbench.model.table import MAX_BATCH, Precision
 from shardbench.records.trial import TRAINING, Outcome, unusual
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shardbench.advice.best_plan import Best, PlanSearch
     from shardbench.model.constraints import Constraints
     from shardbench.model.problem import Problem
-    from shardbench.workloads.workload import Workload
 
 GIB = 2.0**30
 SHORT_S = 2.0
@@ -66,36 +65,36 @@ def plan_command(
     ] = None,
     training: shared.Training,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here, for shardbench export.")] = None,
-    racing: Racing,
+    race: Annotated[
+        Path | None,
+        typer.Option("--race", help="Write the plans of all strategies here, and a suite that runs them on ranks."),
+    ] = None,
     data: shared.DataOption = shared.DEFAULT_DATA,
     as_json: shared.JsonOption = False,
 ) -> int:
     """Find the fastest plan for your tables on your machine.
 
     It asks several strategies and says whose plan is best, how fast it is predicted to be, how sure that is, and how
-    far it is from the proven bound. Ctrl-C answers with the best plan so far. With --race it runs the plans and says
-    which is measured best. Exits with 1 where no strategy has a plan.
+    far it is from the proven bound. Ctrl-C answers with the best plan so far. Exits with 1 where no strategy has a
+    plan.
     """
     from shardbench.advice.best_plan import best_plan, default_strategies  # noqa: PLC0415
-    from shardbench.advice.race_entry import entrants  # noqa: PLC0415
+    from shardbench.advice.race_entry import entrants, gather_candidates  # noqa: PLC0415
     from shardbench.cli.progress import BestSoFar  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
+    from shardbench.workloads.kinds import workload_config  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.
     on = load_machine(machine)
-    racing.check()
-    race = None
-    if racing.race:
-        race = RaceRequest(**vars(racing), machine=machine, data=data, out=out, as_json=as_json)
-        race.check_machine(on)
     named = [get_strategy(name) for name in asking.strategy or ()]
-    strategies = named or (entrants() if racing.race else default_strategies())
+    strategies = named or (entrants() if race else default_strategies())
     if not named:
         say_left_out()
     limits = read_constraints(asking.constraints) if asking.constraints is not None else None
     plan_for = read_plan(against) if against is not None else None
-    built_workload = _workload(tables, workload, batch_size, data)
+    config = _workload(tables, workload, batch_size)
+    built_workload = workload_config(config, tables).build(data)
     yours = plan_for(built_workload.tables, on.topology.world_size) if plan_for is not None else None
     seed, budget_s = asking.seed, asking.budget
     with BestSoFar(budget_s) as on_step:
@@ -103,13 +102,16 @@ def plan_command(
             built_workload, on, strategies, constraints=limits, budget_s=budget_s, seed=seed, on_step=on_step,
             against=yours, **vars(training),
         )  # fmt: skip
-    if race is not None and search.candidates and not search.interrupted:
-        return race.run(
-            search, built_workload, strategies, vars(training), constraints=limits, budget_s=budget_s, seed=seed
-        )
     if search.best is not None and out is not None:
         write_atomically(out, search.best.plan.to_json() + "\n")
-    shared.tell(_data(search, out), lines(search, limits, budget_s, out), as_json=as_json)
+    answer, suite = lines(search, limits, budget_s, out), None
+    if race is not None and search.candidates and not search.interrupted:
+        candidates = gather_candidates(
+            search, built_workload, strategies, constraints=limits, budget_s=budget_s, seed=seed
+        )  # fmt: skip
+        suite = str(write_race(race, search.problem, candidates, config, machine))
+        answer += ["", f"race of {len(candidates)} plans: shardbench run {suite}"]
+    shared.tell({**_data(search, out), "race": suite}, answer, as_json=as_json)
     return shared.EXIT_OK if search.best is not None else shared.EXIT_FAILED
 
 
@@ -121,9 +123,8 @@ def read_constraints(path: Path) -> "Constraints":
     return from_data(Constraints, toml_file(path), f"constraints {path}")
 
 
-def _workload(tables: str, name: str | None, batch_size: int | None, data: Path) -> "Workload":
-    from shardbench.workloads.kinds import workload_config  # noqa: PLC0415
-
+def _workload(tables: str, name: str | None, batch_size: int | None) -> dict[str, Any]:
+    """Return the workload as it is written, with the size of its batches."""
     configs = _configs(tables)
     names = [str(config.get("name")) for config in configs]
     if name is None and len(configs) > 1:
@@ -132,7 +133,7 @@ def _workload(tables: str, name: str | None, batch_size: int | None, data: Path)
         raise BadInput(unknown(f"workload of {tables}", name, names))
     config = configs[names.index(name)] if name is not None else configs[0]
     size = {"batch_size": batch_size} if batch_size is not None else {}
-    return workload_config({**config, **size}, tables).build(data)
+    return {**config, **size}
 
 
 def _configs(tables: str) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shardbench.report.compare.on_record import OnRecord
     from shardbench.trials.runner import RunOptions
     from shardbench.trials.second_judge import StepJudge
+    from shardbench.trials.suite import Job, Suite
     from shardbench.workloads.workload import Workload
 
 
@@ -69,6 +70,10 @@ def run_suite_command(
     parallel: shared.ParallelOption = 1,
     cluster: shared.ClusterOption = None,
     cluster_option: shared.ClusterOptions = None,
+    update: Annotated[
+        Path | None,
+        typer.Option("--update", help="Write a machine file (.toml), corrected by the suite's one measured job."),
+    ] = None,
     page: shared.PageOption = False,
     tables: shared.TablesOption = False,
     as_json: shared.JsonOption = False,
@@ -86,6 +91,8 @@ def run_suite_command(
     if no_launch and work is None:
         raise BadInput("--no-launch leaves folders for ranks that you start: say where by --work DIR")
     loaded_suite = suite_called(suite) if machine is None else suite_called(suite).on(_anywhere(machine))
+    if update is not None and len(_measured_jobs(loaded_suite)) != 1:
+        raise BadInput("--update corrects the machine of one measured job: this suite has none or several")
     say_left_out()
     # Jobs elsewhere begin in other folders.
     options = RunOptions(
@@ -105,7 +112,7 @@ def run_suite_command(
         busy_ok=busy_ok,
     )
     if fresh or outdated:
-        _delete_records(loaded_suite.name, options, outdated_only=not fresh)
+        _delete_records(loaded_suite, options, outdated_only=not fresh)
     with progress(as_json) as listener:
         records = run_suite(loaded_suite, options, listener)
     if not records:
@@ -120,13 +127,14 @@ def run_suite_command(
     files = write_tables(results, loaded_suite.name)
     if page:
         files.append(write_suite_page(results, loaded_suite.name))
+    updates = _update_machine(loaded_suite, options, records, update) if update is not None else []
     counts = outcome_counts(records)
     names, beside = options.strategies, _find_on_record(loaded_suite.name, options, records)
     if isinstance(listener, JsonProgress):
         others = beside.records if beside else ()
         replies = answers(suite_records(results, loaded_suite.name), results, of=records, placed=names, beside=others)
         fields = {"answers": [answer.data() for answer in replies], "tables": [str(path) for path in files]}
-        fields["compared_with"] = beside.lines if beside else []
+        fields["compared_with"], fields["updated"] = beside.lines if beside else [], updates
         listener.write({"event": "done", "outcomes": counts, **fields})
     else:
         say()
@@ -135,8 +143,29 @@ def run_suite_command(
             say(NOTHING_COMMITTED)
         if page:
             say(f"page: {files[-1]}")
-        say(_summary(len(records), counts))
+        for line in (*updates, _summary(len(records), counts)):
+            say(line)
     return shared.EXIT_FAILED if counts.get(Outcome.ERROR) else shared.EXIT_OK
+
+
+def _measured_jobs(suite: "Suite") -> list["Job"]:
+    return [job for job in suite.jobs if job.backend is Backend.MEASURED]
+
+
+def _update_machine(suite: "Suite", options: "RunOptions", records: "Sequence[Record]", out: Path) -> list[str]:
+    """Correct the machine of the measured job by its trials that ended well; say how far off it was and is."""
+    from shardbench.calibrate.correction import question_of, update_file  # noqa: PLC0415
+    from shardbench.model.plan import Plan  # noqa: PLC0415
+    from shardbench.records.plan_files import plan_path  # noqa: PLC0415
+
+    (job,) = _measured_jobs(suite)
+    question = question_of(suite.workload(job).build(options.data), job)
+    trials = [
+        (Plan.from_json(plan_path(options.results, record.planned.plan_hash).read_text()), record)
+        for record in records
+        if record.spec.backend is Backend.MEASURED and record.outcome is Outcome.OK and record.planned is not None
+    ]
+    return update_file(job.machine, out, question, trials)
 
 
 def _find_on_record(suite: str, options: "RunOptions", records: "Sequence[Record]") -> "OnRecord | None":
@@ -167,14 +196,15 @@ def _calibrate(machine: "Machine", out: Path, workloads: "Sequence[Workload]") -
     calibrate(machine.device, machine.topology.world_size, out, quick=False, force=True, models=tuple(models.values()))
 
 
-def _delete_records(suite: str, options: "RunOptions", *, outdated_only: bool) -> None:
+def _delete_records(suite: "Suite", options: "RunOptions", *, outdated_only: bool) -> None:
     """Delete the suite's records that the options choose, also of trials that the suite no longer has."""
     from shardbench.records.store import trial_store  # noqa: PLC0415
     from shardbench.report.compare.versions import trial_version  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
 
+    plans = {Path(entry).stem for job in suite.jobs for entry in job.strategies}
     # A mistyped name is refused before anything is deleted.
-    for name in options.strategies:
+    for name in set(options.strategies) - plans:
         get_strategy(name)
 
     def is_chosen(record: "Record") -> bool:
@@ -183,7 +213,7 @@ def _delete_records(suite: str, options: "RunOptions", *, outdated_only: bool) -
         return of_backend and of_strategy and (not options.seeds or record.spec.seed in options.seeds)
 
     with sole_writer(options.results):
-        trial_store(options.results, suite).remove(
+        trial_store(options.results, suite.name).remove(
             lambda record: is_chosen(record) and (not outdated_only or not record.is_of(trial_version(record)))
         )
 

@@ -10,6 +10,9 @@ from shardbench.base.code import JUDGE_VERSION, checkout
 from shardbench.base.serialise import FiniteModel
 from shardbench.base.wall import Kind
 
+GIVEN_PLAN = "plan "
+"""The beginning of the version of a plan that a suite names by its file; its hash follows."""
+
 
 class Provenance(FiniteModel):
     """The code that made a record, and the circumstances; names no host and no path."""
@@ -23,7 +26,7 @@ class Provenance(FiniteModel):
     made_by: str | None = None
     """The version of what is judged: a trial's strategy, or the strategies that a study's cell asks.
 
-    It is the plan's hash where a race was given the plan, whoever had made it.
+    It is ``GIVEN_PLAN`` and the plan's hash where a suite names the plan's file, whoever had made it.
     None where there is no file to read; such a record is never settled.
     """
     started: pydantic.AwareDatetime

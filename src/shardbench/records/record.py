@@ -15,6 +15,7 @@ from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.model.plan import ShardingGroups
 from shardbench.model.strategy import Move, Role
 from shardbench.records.base_record import BaseRecord
+from shardbench.records.provenance import GIVEN_PLAN
 from shardbench.records.trial import LEFT_OUT, Backend, Failure, Outcome, TrialSpec
 
 ROUNDING = 1e-9
@@ -193,7 +194,7 @@ class Record(BaseRecord):
     control: Control | None = None
     """The common plan's steps; measured only."""
     draws: Draws | None = None
-    """How sure the cost model is of ``predicted``. None where the machine states no errors, in races, and in all but
+    """How sure the cost model is of ``predicted``. None where the machine states no errors, and in all but
     the first of a plan's measured trials: draws are of the plan."""
     traffic: TrafficTotals | None = None
     """What ranks send and look up; None as well in measured records of which steps alone are kept."""
@@ -249,13 +250,13 @@ class Record(BaseRecord):
 
     @property
     def of_given_plan(self) -> bool:
-        """Tell whether a race was given the plan, so that the record is about that plan and no strategy's code."""
+        """Tell whether the plan was given, so that the record is about that plan and no strategy's code."""
         made_by = self.provenance.made_by if self.provenance is not None else None
-        return self.planned is not None and made_by == self.planned.plan_hash
+        return (made_by or "").startswith(GIVEN_PLAN)
 
     @property
     def left_out(self) -> bool:
-        """Tell whether it is a repeat that was not measured, as its strategy was clearly slow: no trial of its row."""
+        """Tell whether it is a repeat that was not measured, as its strategy was out: no trial of its row."""
         return self.failure is not None and self.failure.phase == LEFT_OUT
 
     @property

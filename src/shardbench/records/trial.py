@@ -83,7 +83,7 @@ class TrialSpec(StrictModel):
 
 
 LEFT_OUT = "repeat"
-"""The phase of a repeat that was not measured, as the first trial of its strategy was clearly slow."""
+"""The phase of a repeat that was not measured, as its strategy was out by then (``trials.elimination``)."""
 LONGEST_FAILURE = 1_000
 """Characters that a record keeps of a cause, whoever wrote it."""
 LONGEST_NAME = 100

@@ -294,7 +294,7 @@ class Group:
 def groups(records: Iterable[Record]) -> list[Group]:
     """Current records by condition, sorted by it; those whose times are not compared, or of other models, come last.
 
-    Repeats that were left out, as their strategy was clearly slow, are no trials.
+    Repeats that were left out, as their strategy was out, are no trials.
     """
     by_condition: dict[Condition, dict[str, list[Record]]] = {}
     trials = (record for record in current(records) if not record.left_out)

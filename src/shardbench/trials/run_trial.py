@@ -23,8 +23,9 @@ from shardbench.records.provenance import Provenance
 from shardbench.records.record import ROUNDING, Measured, Planned, Predictions, Record, Tiers, Yardsticks
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials.control import control_plan
-from shardbench.trials.discovery import get_strategy, missing_modules, strategies
+from shardbench.trials.discovery import missing_modules, strategies
 from shardbench.trials.evaluate import Answer, Bounds, JudgeLimits, evaluate
+from shardbench.trials.handed import get_entrant
 from shardbench.trials.jobcheck import impossible, lacking_devices
 from shardbench.trials.measured_trial import judge, least_step_ms, write_trial
 from shardbench.trials.quiet import MachineBusy, Quiet
@@ -76,8 +77,7 @@ class JobContext:
     Plans and the logs of failed trials are kept under ``results`` where that is given;
     ``folder_stays`` says that job folders are for the user, who may run them elsewhere, and
     without ``launch`` will. Ranks run here as ``quiet`` lets them. ``second`` judges plans beside the cost model.
-    ``hands_on`` says that strategies only hand on plans that the caller has: they plan in this process, and no bounds
-    are proven and no draws made. Files that cannot be kept before a record is on disk are put off to ``later``.
+    Files that cannot be kept before a record is on disk are put off to ``later``.
     """
 
     def __init__(
@@ -92,7 +92,6 @@ class JobContext:
         data: Path | None = None,
         quiet: Quiet | None = None,
         second: SecondJudge | None = None,
-        hands_on: bool = False,
         later: list[Callable[[], None]] | None = None,
     ) -> None:
         self.job = job
@@ -105,7 +104,6 @@ class JobContext:
         """Folders that planners behind a wall do not see: of test batches, of the data behind them, and of results."""
         self.quiet = quiet or Quiet()
         self.second = second
-        self.hands_on = hands_on
         self.later = later if later is not None else []
         """Makes the files of the results for which there was no room, once the record is on disk."""
         self.machine = job.load_machine()
@@ -132,7 +130,7 @@ class JobContext:
     def _shows_inputs(self) -> bool:
         """Tell whether any strategy of the job looks at single inputs: a sample is as large as all else together."""
         names = self.job.strategies
-        entrants = strategies().values() if EVERY in names else [get_strategy(name) for name in names]
+        entrants = strategies().values() if EVERY in names else map(get_entrant, names)
         # Of one that raises here its own trial says so.
         return any(call_or(lambda: Sees.INPUTS in strategy.sees, otherwise=False) for strategy in entrants)  # noqa: B023
 
@@ -287,9 +285,7 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlanningO
 
     budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
     limits = JudgeLimits(timeout_s=spec.timeout_s, log=context.folder / f"{spec.key}.log")
-    answer = evaluate(
-        context.question, strategy, budget, spec.seed, sealed=not context.hands_on, limits=limits, on_plan=on_plan
-    )
+    answer = evaluate(context.question, strategy, budget, spec.seed, limits=limits, on_plan=on_plan)
     if not isinstance(answer, Failure):
         try:
             return PlanningOutcome(planned=answer.planned, judged=_predict(answer, spec, context))
@@ -300,14 +296,14 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlanningO
 
 def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> JudgedPlan:
     judged, measured = answer.judged, spec.backend is Backend.MEASURED
-    bounds = Bounds() if context.hands_on else context.bounds(answer)
+    bounds = context.bounds(answer)
     bound = bounds.of(answer.plan, answer.planned.moves)
     any_moves, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
     second = context.second
     predictions = Predictions(
         traffic=judged.totals,
         predicted=judged.timing(spec.iterations, by_rank=measured),
-        draws=None if context.hands_on else judged.draws(context.question.problem, context.workload.dense),
+        draws=judged.draws(context.question.problem, context.workload.dense),
         tiers=_tiers(spec.backend, context),
         torchrec_estimate_ms=second.step_ms(answer.plan, context.question.problem, spec.timeout_s) if second else None,
     )

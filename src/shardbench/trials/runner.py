@@ -1,10 +1,11 @@
 """A suite as work: lists its trials and runs them, each to its record."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from time import monotonic
 
 import pydantic
 
@@ -22,8 +23,9 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials.calibrating import Calibrate, Calibrations, as_calibrated
 from shardbench.trials.cluster import Cluster, submit_all
-from shardbench.trials.discovery import get_strategy, strategies, strategy_version
-from shardbench.trials.first_group import FirstGroup
+from shardbench.trials.discovery import get_strategy, strategies
+from shardbench.trials.elimination import Elimination
+from shardbench.trials.handed import entrant_version, get_entrant
 from shardbench.trials.jobcheck import lacking_devices
 from shardbench.trials.parallel import SharedJob, run_beside
 from shardbench.trials.planning import may_need_engine, wall_kind
@@ -70,6 +72,8 @@ class _ListedJob:
 
     job: Job
     workload: Workload
+    entrants: Mapping[str, Strategy]
+    """Strategies, and plans in their place, by name."""
     specs: tuple[TrialSpec, ...]
 
 
@@ -85,6 +89,7 @@ class SuiteWork(Work[TrialSpec, Record]):
         self._later: list[Callable[[], None]] = []
         self._jobs = _list_jobs(suite, options)
         self.pieces = [spec for entry in self._jobs for spec in entry.specs]
+        self._entrants = {spec.key: entry.entrants[spec.strategy] for entry in self._jobs for spec in entry.specs}
 
     @cached_property
     def _not_here(self) -> frozenset[str]:
@@ -102,8 +107,8 @@ class SuiteWork(Work[TrialSpec, Record]):
         return piece.key
 
     def version(self, piece: TrialSpec) -> str | None:
-        """Return the version of the strategy."""
-        return strategy_version(piece.strategy)
+        """Return the version of the strategy, or the hash of the plan."""
+        return entrant_version(self._entrants[piece.key])
 
     def is_timed(self, piece: TrialSpec) -> bool:
         """Tell whether it is measured here: simulated ones are the same everywhere, others hold from elsewhere."""
@@ -125,27 +130,26 @@ class SuiteWork(Work[TrialSpec, Record]):
         keys = {spec.key for spec in pieces}
         todo = [(entry, [spec for spec in entry.specs if spec.key in keys]) for entry in self._jobs]
         todo = [(entry, specs) for entry, specs in todo if specs]
-        by_name = {name: get_strategy(name) for name in {spec.strategy for spec in pieces}}
         any_measured = any(entry.job.backend is Backend.MEASURED for entry, _ in todo)
-        needs_no_engine = not any_measured and not any(may_need_engine(strategy) for strategy in by_name.values())
+        needs_no_engine = not any_measured and not any(may_need_engine(self._entrants[key]) for key in keys)
         engine = FORK_SERVER.without_engine() if needs_no_engine else nullcontext()
         with engine, second_judge(self._options.second_judge) as second:
             # Its imports go on beside what this process does first.
             FORK_SERVER.context()
             context = partial(job_context, options=self._options, quiet=self._quiet, second=second, later=self._later)
-            yield from self._run(todo, by_name, lambda entry: context(entry.job, entry.workload), environment, started)
+            yield from self._run(todo, lambda entry: context(entry.job, entry.workload), environment, started)
 
     def _run(
         self,
         todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]],
-        by_name: Mapping[str, Strategy],
         job_context: Callable[[_ListedJob], AbstractContextManager[JobContext]],
         environment: str,
         started: Callable[[str], None],
     ) -> Generator[Record, None, None]:
         def run_one(spec: TrialSpec, context: JobContext) -> Record:
-            provenance = Provenance.begin(strategy_version(spec.strategy), wall_kind(by_name[spec.strategy]))
-            record = run_trial(spec, by_name[spec.strategy], context, environment, provenance)
+            entrant = self._entrants[spec.key]
+            provenance = Provenance.begin(entrant_version(entrant), wall_kind(entrant))
+            record = run_trial(spec, entrant, context, environment, provenance)
             return record.model_copy(update={"provenance": provenance.ended()})
 
         if self._options.parallel != 1 or self._options.cluster is not None:
@@ -158,13 +162,19 @@ class SuiteWork(Work[TrialSpec, Record]):
                 yield from run_beside(shared_jobs, run_one, self._options.parallel)
         latest = self.store.latest() if any(spec.repeat for _, specs in todo for spec in specs) else {}
         for entry, specs in todo:
+            race_s, start = entry.job.race_s, monotonic()
+            settled = latest.keys() - {spec.key for spec in specs}
+            on_record = (latest[spec.key] for spec in entry.specs if spec.key in settled)
+            elimination = Elimination(on_record, is_race=race_s is not None)
             with job_context(entry) as context:
-                first_group = FirstGroup(latest[spec.key] for spec in entry.specs if spec.key in latest)
                 for spec in specs:
+                    is_over = race_s is not None and monotonic() > start + race_s
+                    if race_s is not None and spec.repeat and (is_over or elimination.waits(spec)):
+                        break
                     started(spec.text)
-                    failure = first_group.clearly_slow(spec)
-                    record = run_one(spec, context) if failure is None else _not_run(spec, failure, environment)
-                    first_group.add(record)
+                    failure = elimination.left_out(spec)
+                    record = self._not_run(spec, failure, environment) if failure else run_one(spec, context)
+                    elimination.add(record)
                     yield record
 
     def _run_on(
@@ -179,21 +189,20 @@ class SuiteWork(Work[TrialSpec, Record]):
             if isinstance(outcome.value, Record):
                 yield outcome.value
                 continue
-            yield _not_run(trials[outcome.number][1], outcome.value, environment)
+            yield self._not_run(trials[outcome.number][1], outcome.value, environment)
 
-
-def _not_run(spec: TrialSpec, failure: Failure, environment: str) -> Record:
-    """Return the record of a trial of which there is nothing but a failure."""
-    strategy = get_strategy(spec.strategy)
-    return Record(
-        key=spec.key,
-        spec=spec,
-        role=strategy.role,
-        environment=environment,
-        provenance=Provenance.begin(strategy_version(spec.strategy), wall_kind(strategy)),
-        outcome=failure.outcome,
-        failure=failure,
-    )
+    def _not_run(self, spec: TrialSpec, failure: Failure, environment: str) -> Record:
+        """Return the record of a trial of which there is nothing but a failure."""
+        entrant = self._entrants[spec.key]
+        return Record(
+            key=spec.key,
+            spec=spec,
+            role=entrant.role,
+            environment=environment,
+            provenance=Provenance.begin(entrant_version(entrant), wall_kind(entrant)),
+            outcome=failure.outcome,
+            failure=failure,
+        )
 
 
 def run_elsewhere(suite: Suite, options: RunOptions, spec: TrialSpec) -> Record | BadInput:
@@ -270,7 +279,6 @@ def job_context(
     *,
     quiet: Quiet | None = None,
     second: SecondJudge | None = None,
-    hands_on: bool = False,
     later: list[Callable[[], None]] | None = None,
 ) -> Iterator[JobContext]:
     """Give what the trials of a job share, with a folder where the options say, or one that goes with the context."""
@@ -282,7 +290,6 @@ def job_context(
         data=options.data,
         quiet=quiet,
         second=second,
-        hands_on=hands_on,
         later=later,
     )
     if options.work is None:
@@ -303,18 +310,21 @@ def _ways(job: Job) -> list[str]:
 
 
 def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
-    for name in options.strategies:
-        get_strategy(name)
     jobs = [job for job in suite.jobs if options.backend in (None, job.backend) and (job.quick or not options.quick)]
+    entrants_by_job = [_entrants(job, options.strategies) for job in jobs]
+    for name in options.strategies:
+        if not any(name in entrants for entrants in entrants_by_job):
+            get_strategy(name)
     # Jobs with the same parameters share one workload, and so its training profiles.
     workloads: dict[str, Workload] = {}
     entries = []
-    for job in jobs:
+    for job, entrants in zip(jobs, entrants_by_job):
         config = suite.workload(job)
         key = content_hash(config)
         if key not in workloads:
             workloads[key] = _build(config, options.data)
-        entries.append(_ListedJob(job=job, workload=workloads[key], specs=_specs(suite, job, workloads[key], options)))
+        specs = _specs(suite, job, workloads[key], entrants, options.seeds)
+        entries.append(_ListedJob(job=job, workload=workloads[key], entrants=entrants, specs=specs))
     return entries
 
 
@@ -325,10 +335,10 @@ def _build(config: WorkloadConfig, data: Path) -> Workload:
         raise BadInput(f"workload {config.name}: {first_error(error)}") from error
 
 
-def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> tuple[TrialSpec, ...]:
+def _specs(
+    suite: Suite, job: Job, workload: Workload, names: Collection[str], seeds: Sequence[int]
+) -> tuple[TrialSpec, ...]:
     machine = job.load_machine()
-    names = _strategy_names(job, options.strategies)
-    seeds = options.seeds or suite.seeds
     # Strategies take turns within a repeat, so that a drifting machine treats them alike.
     return tuple(
         TrialSpec(
@@ -351,17 +361,17 @@ def _specs(suite: Suite, job: Job, workload: Workload, options: RunOptions) -> t
             timeout_s=job.timeout_s,
         )
         for repeat in range(job.repeats)
-        for seed in seeds
+        for seed in seeds or suite.seeds
         for name in names
     )
 
 
-def _strategy_names(job: Job, selection: Sequence[str]) -> list[str]:
+def _entrants(job: Job, selection: Sequence[str]) -> dict[str, Strategy]:
     for name in job.without:
         get_strategy(name)
+    entrants = {one.name: one for one in (get_entrant(entry) for entry in job.strategies if entry != EVERY)}
     if EVERY in job.strategies:
-        explicit_names = {*job.strategies, *selection}
-        names = [name for name, one in strategies().items() if not one.role.named_only or name in explicit_names]
-    else:
-        names = [get_strategy(name).name for name in job.strategies]
-    return [name for name in names if (name in selection if selection else name not in job.without)]
+        explicit_names = {*entrants, *selection}
+        every = {n: one for n, one in strategies().items() if not one.role.named_only or n in explicit_names}
+        entrants = every | entrants
+    return {n: one for n, one in entrants.items() if (n in selection if selection else n not in job.without)}

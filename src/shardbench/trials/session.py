@@ -92,7 +92,7 @@ class Work(ABC, Generic[I, R]):
 
 
 def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
-    """Run what is open and give the records of all pieces, settled ones too.
+    """Run what is open and give the records of all pieces that have one, settled ones too.
 
     Raises BadInput where two pieces have one key, and where another run writes to the results.
     """
@@ -119,7 +119,10 @@ def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
                 latest[record.key] = record
                 keep_files(work.keep_extras, record, work.unit)
                 listener.finished(number, record)
-    return [latest[key] for key in keys]
+        left = len(set(keys) - latest.keys())
+        if left:
+            listener.noted(f"{left} {work.unit}s are left for later: the same command goes on")
+    return [latest[key] for key in keys if key in latest]
 
 
 def keep_files(keep: Callable[[R], None], record: R, unit: str) -> None:

@@ -40,7 +40,11 @@ class TrialSettings(StrictModel):
     warmup: Annotated[int, Field(ge=0, le=MOST)] = 3
     """Untimed steps of a measured trial: the first ones set things up and rebuild buckets."""
     repeats: Count = 1
+    race_s: Seconds | None = None
+    """States that measured trials are a race: after every group who is slower than the best drops out, and after so
+    many seconds no trial of a later group begins; the first one runs whole."""
     strategies: tuple[str, ...] = (EVERY,)
+    """Names, and paths of plans (.json), each of which is run as if a strategy of its file's name had made it."""
     without: tuple[str, ...] = ()
     """Strategies to leave out here, such as those that learn for minutes; ``--strategy`` still runs them."""
     quick: bool = False

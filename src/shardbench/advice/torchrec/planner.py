@@ -30,7 +30,6 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_module_to_default_sharders
 from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
-from shardbench.advice.asking import HandedPlan
 from shardbench.advice.best_plan import default_strategies
 from shardbench.advice.constrained import evaluate_under
 from shardbench.advice.peak import DeviceMemory
@@ -57,6 +56,7 @@ from shardbench.model.validate import memory_text
 from shardbench.records.trial import Failure
 from shardbench.trials.discovery import get_strategy
 from shardbench.trials.evaluate import Answer, evaluate
+from shardbench.trials.handed import HandedPlan
 from shardbench.trials.simulate import CountedQuestion, Simulation
 
 DEFAULT_MACHINE = "a100-40gb-2x8"

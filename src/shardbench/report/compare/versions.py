@@ -33,9 +33,9 @@ def other_versions(records: Iterable[Record]) -> OtherVersions:
 
 
 def trial_version(record: Record) -> str | None:
-    """Return the version by which a trial would be made now; that of a plan that was given is the plan's hash."""
-    if record.of_given_plan and record.planned:
-        return record.planned.plan_hash
+    """Return the version by which a trial would be made now; a plan that was given has none but its own."""
+    if record.of_given_plan and record.provenance:
+        return record.provenance.made_by
     return strategy_version(record.about)
 
 
