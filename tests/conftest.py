@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,12 @@ KIND = wall.kind
 # Shared machines stall; pytest-timeout is what catches a hang.
 settings.register_profile("shardbench", deadline=None, print_blob=True)
 settings.load_profile("shardbench")
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch):
+    """Lets counted work alone end a search: with short budgets a busy machine's clock would."""
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
 
 
 @pytest.fixture
