@@ -433,17 +433,6 @@ def test_a_folder_nested_too_deeply_is_refused(command, tmp_path, monkeypatch, l
 # As a program.
 
 
-def program(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shardbench.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-
-
-def test_exit_codes_of_the_program(tmp_path):
-    done = program("report", "quick", "--results", str(tmp_path))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-
-
 def test_sigterm_interrupts(tmp_path):
     code = """
 import time
@@ -464,17 +453,20 @@ cli.main(["run", "quick"])
     assert err.startswith("error: interrupted")
 
 
-def test_list_imports_nothing_heavy():
+def test_list_imports_nothing_heavy_and_bad_input_ends_the_program_with_2(tmp_path):
     # What makes a start slow are imports; seconds would be those of a busy machine.
     code = """
 import sys
-from shardbench.cli.main import run_command
+from shardbench.cli.main import main, run_command
 heavy = [m for m in ('torch', 'pandas', 'jinja2', 'scipy') if m in sys.modules]
 assert run_command(["list"]) == 0
 print(heavy, [m for m in ('torch', 'jinja2', 'scipy.stats') if m in sys.modules])
+main(["report", "quick", "--results", sys.argv[1]])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines()[-1] == "[] []"
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_processes_start_under_pythons_own_checks_and_without_stderr() -> None:
