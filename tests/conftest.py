@@ -1,5 +1,6 @@
 """Tests share the small problems of ``problems.py``."""
 
+import gc
 import os
 import sys
 import time
@@ -23,6 +24,11 @@ KIND = wall.kind
 # Shared machines stall; pytest-timeout is what catches a hang.
 settings.register_profile("shardbench", deadline=None, print_blob=True)
 settings.load_profile("shardbench")
+
+
+def pytest_collection_finish():
+    """Leave what was imported out of every collection of garbage: millions of objects, which all stay."""
+    gc.freeze()
 
 
 @pytest.fixture
