@@ -1,7 +1,9 @@
 """Tests share the small problems of ``problems.py``."""
 
+import gc
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,17 @@ KIND = wall.kind
 # Shared machines stall; pytest-timeout is what catches a hang.
 settings.register_profile("shardbench", deadline=None, print_blob=True)
 settings.load_profile("shardbench")
+
+
+def pytest_collection_finish():
+    """Leave what was imported out of every collection of garbage: millions of objects, which all stay."""
+    gc.freeze()
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch):
+    """Lets counted work alone end a search: with short budgets a busy machine's clock would."""
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
 
 
 @pytest.fixture

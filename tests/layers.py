@@ -1,8 +1,9 @@
 """Which package imports which, read off the syntax trees: late, relative and dynamic imports as well."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +49,7 @@ def modules(folders: dict[str, Path] | None = None) -> dict[str, Path]:
     return found
 
 
-def imports(importer: str, text: str, *, is_package: bool, known: set[str]) -> Iterator[Import]:
+def imports(importer: str, text: str, *, is_package: bool, known: Set[str]) -> Iterator[Import]:
     """Everything of ``shardbench`` that the module's source imports, wherever it does."""
     package = importer if is_package else importer.rpartition(".")[0]
     for node in ast.walk(ast.parse(text)):
@@ -100,14 +101,15 @@ def fault_of(one: Import) -> str:
     return "" if ROOMS.index(used) <= ROOMS.index(own) else f"{where}: {used} is above {own}"
 
 
-def all_imports() -> list[Import]:
+@cache
+def all_imports() -> tuple[Import, ...]:
     """Of all modules of the package, the data sets and the baselines."""
     files = modules()
-    return [
+    return tuple(
         one
         for module, path in sorted(files.items())
-        for one in imports(module, path.read_text(), is_package=path.name == "__init__.py", known=set(files))
-    ]
+        for one in imports(module, path.read_text(), is_package=path.name == "__init__.py", known=files.keys())
+    )
 
 
 def cycle_of(edges: dict[str, set[str]]) -> list[str]:

@@ -1,8 +1,10 @@
 """Published points: split, loads, and that the committed table, document and constants are the code's."""
 
 import csv
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,6 +46,7 @@ from published_held_out import (
 )
 from published_held_out import markdown as held_out_tables
 
+from shardbench.base.arrays import Floats
 from shardbench.cost.executor import EXECUTORS
 from shardbench.cost.published.agreement import (
     Predicted,
@@ -225,10 +228,16 @@ def test_split_alternates_over_sorted_groups() -> None:
     assert set(Family(points=tuple(made), fitted=False, **plain).split().values()) == {HELD_OUT}  # type: ignore[arg-type]
 
 
+def first_step(residuals: Callable[[Floats], Floats], start: Floats, *, bounds: Any, diff_step: float, **_: Any) -> Any:
+    """Where the search goes from its start, in place of all of it: a step of Gauss and Newton, within the bounds."""
+    at = residuals(start)
+    slopes = [(at - residuals(start - step)) / diff_step for step in diff_step * np.eye(len(start))]
+    moved = np.linalg.lstsq(np.stack(slopes, axis=1), -at, rcond=None)[0]
+    return SimpleNamespace(x=np.minimum(start + moved, bounds[1]))
+
+
 def test_committed_shares_are_the_fitted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The search begins at them: one step of it tells where it would go.
-    one_step = partial(published_agreement.least_squares, max_nfev=2)
-    monkeypatch.setattr(published_agreement, "least_squares", one_step)
+    monkeypatch.setattr(published_agreement, "least_squares", first_step)
     found = fit()
     assert found.keys() == {name for name, share in known_gpus().shares.items() if share.fitted}
     for name, value in found.items():

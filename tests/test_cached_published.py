@@ -1,29 +1,35 @@
 """Published runs with a cache in HBM: read, predicted, and where the model misses."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 from shardbench.cost.cache import Cache
 from shardbench.cost.caching import SteadyCache
-from shardbench.cost.published.agreement import pairs
+from shardbench.cost.published.agreement import Pair, pairs
 from shardbench.cost.published.cached import cached_runs, kernels, run_ms
 from shardbench.cost.published.gpus import committed
 from shardbench.cost.published.points import published
 from shardbench.cost.published.steps import distinct_rows
 from shardbench.model.caching import sets_of, slots_of
 
-PAIRS = {(p.family, p.what, p.first, p.second): p for p in pairs() if p.family.startswith("cached")}
+
+@cache
+def compared() -> dict[tuple[str, str, str, str], Pair]:
+    """Pairs of runs by family, what they have in common and their plans."""
+    return {(p.family, p.what, p.first, p.second): p for p in pairs() if p.family.startswith("cached")}
 
 
 def pair(family: str, first: str, second: str, what: str = "") -> tuple[float, float]:
     """Return the published and the predicted ratio."""
-    found = [p for key, p in PAIRS.items() if key[0] == family and what in key[1] and key[2:] == (first, second)]
+    found = [p for key, p in compared().items() if key[0] == family and what in key[1] and key[2:] == (first, second)]
     assert len(found) == 1
     return found[0].published_ratio, found[0].predicted_ratio
 
 
 def test_hbm_is_ahead_of_every_cache() -> None:
-    ahead = [p for key, p in PAIRS.items() if "hbm" in key[2:]]
+    ahead = [p for key, p in compared().items() if "hbm" in key[2:]]
     assert len(ahead) == 3
     assert all(p.sign_right for p in ahead)
 
@@ -32,7 +38,7 @@ def test_a_cache_of_an_eighth_makes_power_law_training_several_times_as_fast() -
     published_ratio, predicted = pair("cached_tbe", "cached 0.125", "uvm", "sgd, 1 x 67108864 rows, 1048576")
     assert 1 / published_ratio == pytest.approx(3.456, abs=0.001)
     assert 2.0 < 1 / predicted < 1 / published_ratio
-    eighths = [p for key, p in PAIRS.items() if key[0] == "cached_tbe"]
+    eighths = [p for key, p in compared().items() if key[0] == "cached_tbe"]
     assert len(eighths) == 8
     assert all(p.sign_right for p in eighths)
 

@@ -1,6 +1,7 @@
 """Simulated trials as jobs of submitit's local engine: the same records, and a job that dies is one trial's outcome."""
 
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,12 @@ from shardbench.trials.runner import run_suite
 
 @pytest.fixture
 def local(tmp_path, monkeypatch):
+    # submitit ends its jobs by this signal, which they would ignore where the tests run in the background of a script.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     # Jobs are started by name: they import the tests' modules from here.
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    return Cluster(engine=Engine.LOCAL, folder=tmp_path / "jobs", at_once=2)
+    yield Cluster(engine=Engine.LOCAL, folder=tmp_path / "jobs", at_once=2)
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_job_that_dies_is_a_failure_and_the_next_runs(local, monkeypatch):

@@ -5,6 +5,7 @@ from statistics import mean
 
 import pytest
 import records as make
+from kept_folders import Silent
 
 from shardbench.base.code import JUDGE_VERSION
 from shardbench.base.generated import check_files
@@ -25,22 +26,6 @@ from shardbench.trials.suite import EVERY, load_suite
 RESULTS = Path(__file__).parent.parent / "results"
 SUITES = sorted(path.stem for path in (RESULTS / "records").glob("*.jsonl"))
 AGAIN = "make them again with: nox -s publish -- {}"
-
-
-class Silent:
-    """Listener of no interest."""
-
-    def planned(self, work, unit, total, settled):
-        """Nothing."""
-
-    def started(self, piece):
-        """Nothing."""
-
-    def noted(self, line):
-        """See Listener."""
-
-    def finished(self, number, record):
-        """Nothing."""
 
 
 def test_there_are_committed_results():

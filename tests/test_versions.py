@@ -7,7 +7,8 @@ two bytes a number. Here are caches and what only studies have.
 from pathlib import Path
 
 import pytest
-from test_results import RESULTS, Silent
+from kept_folders import Silent
+from test_results import RESULTS
 
 from shardbench.base.code import JUDGE_VERSION
 from shardbench.records.store import cell_store, trial_store

@@ -203,7 +203,3 @@ def _not_written(error: OSError) -> str:
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:
     say(f"error: {one_line(message)}", sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    main()

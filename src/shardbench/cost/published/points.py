@@ -271,8 +271,12 @@ def power_law_distinct(rows: int, lookups: float, alpha: float) -> float:
     return distinct
 
 
+@lru_cache(maxsize=512)
 def kernel_load(point: PublishedKernel) -> Load:
-    """Return the load of a kernel point, [1]; a cached tier counts as HBM but for its optimiser state."""
+    """Return the load of a kernel point, [1]; a cached tier counts as HBM but for its optimiser state.
+
+    Fits and draws ask for it thousands of times.
+    """
     load = Load.zeros(1)
     cached = point.tier == "uvm_cache"
     tier = Tier.UVM if point.tier == "uvm" else Tier.HBM

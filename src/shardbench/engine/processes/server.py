@@ -29,7 +29,7 @@ RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SO
 # can be made again: children hash strings alike.
 HASH_SEED = {"PYTHONHASHSEED": "0"}
 ENGINE = "shardbench.engine.rank"
-PRELOAD = ("shardbench.cost.bounds.embedding", "shardbench.trials.discovery", "shardbench.cli.main")
+PRELOAD = ("shardbench.trials.run_trial", "shardbench.trials.discovery", "shardbench.cli.main")
 """Modules that all processes need; the last is what each of the command imports again as its main module: 0.08 s."""
 _BY_FLAGS = ("default", "default::BytesWarning", "error::BytesWarning")
 """Options of warnings that Python makes of its flags, and looks for where it hands these flags on."""
