@@ -23,7 +23,7 @@ def test_the_pages_python_runs_as_it_stands(monkeypatch):
     assert set(best["backend"]) == {"simulated"}
     assert len(found["ratio"]) > 100
     assert len(found["measured"]) > 20
-    assert "joint" in set(found["measured"]["strategy"])
+    assert "joint" in set(found["measured"]["name"])
 
 
 def test_the_pages_commands_run_as_they_stand(tmp_path, monkeypatch, command):
@@ -41,7 +41,7 @@ def test_the_pages_commands_run_as_they_stand(tmp_path, monkeypatch, command):
     kept = ('"workload":"mixed"', '"workload":"meta-traces"', '"machine":"2080ti-1x4"')
     (records / "quick.jsonl").write_text("".join(line for line in lines if any(part in line for part in kept)))
     said = [command(*line) for line in lines_of_page]
-    rows = re.search(r"measured: (\d+) rows in both", said[0])
+    rows = re.search(r"measured, step \(ms\): \d+ of (\d+) within the noise", said[0])
     assert rows is not None
     assert int(rows.group(1)) > 100
     assert len(list((tmp_path / "paper").glob("*.pdf"))) >= 10

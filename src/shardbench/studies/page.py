@@ -13,7 +13,7 @@ from shardbench.report.plot import Plot
 from shardbench.report.standing import states_standings
 from shardbench.report.tables.claim_text import below_statements, claim_row
 from shardbench.report.tables.files import suite_records
-from shardbench.report.tables.text import readable_cell
+from shardbench.report.tables.text import column_words, readable_cell
 from shardbench.studies.files import study_versions
 from shardbench.studies.ledger import Ledger, ledger
 from shardbench.studies.regions.region_picture import region_chart
@@ -21,7 +21,6 @@ from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.study_standings import study_standings
 from shardbench.studies.study_tables import recorded_cells, tables_by_study
 
-_UNITS = {"_pct": "%", "_ms": "ms", "_cpu_s": "CPU s", "_s": "s", "_bytes": "bytes", "_x": "x"}
 SHOWN_ROWS = 100
 """Rows of a study's table on the page; the file has all."""
 
@@ -115,20 +114,12 @@ def _ends(plot: Plot) -> str:
     return "Lines through points are their intervals." if plot.low is not None else ""
 
 
-def _head(column: str) -> str:
-    """Write a column's name for readers: units apart, words for underscores."""
-    for end, unit in _UNITS.items():
-        if column.endswith(end):
-            return f"{_head(column.removesuffix(end))} ({unit})"
-    return column.replace("_", " ")
-
-
 def _extra(title: str, note: str, frame: pd.DataFrame, name: str) -> Extra:
     return Extra(
         id=f"extra-{name}",
         title=title,
         note=note,
-        headers=tuple(_head(str(column)) for column in frame.columns),
+        headers=tuple(column_words(str(column)) for column in frame.columns),
         rows=tuple(
             tuple(readable_cell(str(column), value) for column, value in zip(frame.columns, row))
             for row in frame.itertuples(index=False)
