@@ -162,9 +162,7 @@ def _write_paper(folder: Path, suite: "Suite | None", reproduction: "Reproductio
 def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
     """Write the tables of predicted against measured over all records, and say how well they agree."""
     from shardbench.report.prediction.against_measured import read_measured  # noqa: PLC0415
-    from shardbench.report.prediction.judges import judges_lines  # noqa: PLC0415
     from shardbench.report.prediction.summary import expected_files, summaries, text_lines  # noqa: PLC0415
-    from shardbench.report.prediction.trust import trust_lines  # noqa: PLC0415
 
     rows = read_measured(results)
     files = expected_files(results, rows)
@@ -172,7 +170,6 @@ def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
         differences = check_files(files, "shardbench report prediction")
         return shared.tell_differences(PREDICTION, differences, as_json=as_json)
     paths = [str(path) for path in write_files(files)]
-    summary_list = summaries(rows)
-    lines = [*text_lines(summary_list), *judges_lines(rows), *trust_lines(rows), f"tables: {', '.join(paths)}"]
-    shared.tell({"files": paths, "summaries": [to_data(summary) for summary in summary_list]}, lines, as_json=as_json)
+    lines = [*text_lines(rows), f"tables: {', '.join(paths)}"]
+    shared.tell({"files": paths, "summaries": list(map(to_data, summaries(rows)))}, lines, as_json=as_json)
     return shared.EXIT_OK

@@ -31,12 +31,12 @@ from shardbench.report.page.figures import (
 )
 from shardbench.report.page.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMERIC, problem_tables
 from shardbench.report.page.record_list import made_by, record_rows
-from shardbench.report.prediction import judges, trust
 from shardbench.report.prediction.against_measured import points
-from shardbench.report.prediction.summary import HEADERS, NOTE, NUMERIC, TITLE, cells, summaries
+from shardbench.report.prediction.summary import shown_tables
 from shardbench.report.ranking import Score, scores
 from shardbench.report.rows import current
 from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem
+from shardbench.report.tables.layout import csv_columns
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
     NOTES,
@@ -252,22 +252,18 @@ def _style() -> str:
 
 def _prediction(records: Sequence[Record]) -> tuple[list[Extra], list[dict[str, Any]]]:
     """Return what was predicted of measured trials, and the rows of its chart; none where nothing was measured."""
-    times, command = points(records), "shardbench report prediction"
+    times = points(records)
     chart, rows = prediction_figure(times)
-    extras = [
-        Extra(
-            id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=tuple(map(cells, summaries(times))),
-            numeric=NUMERIC, figures=(chart,) if rows else (), command=command,
-        ),
-        Extra(
-            id="judges", title=judges.TITLE, note=judges.NOTE, headers=judges.HEADERS, numeric=judges.NUMERIC,
-            rows=tuple(one.cells() for one in judges.compare_judges(times)), command=command,
-        ),
-        Extra(
-            id="trust", title=trust.TITLE, note=trust.NOTE, headers=trust.HEADERS, numeric=trust.NUMERIC,
-            rows=tuple(one.cells() for one in trust.trust_by_machine(times)), command=command,
-        ),
-    ]  # fmt: skip
+    extras = []
+    for name, shown in shown_tables(times).items():
+        table = csv_columns(shown.csv)
+        figures = (chart,) if name == "summary" and rows else ()
+        extras.append(
+            Extra(
+                id=f"prediction-{name}", title=shown.title, note=shown.note, headers=table.headers, rows=table.rows,
+                numeric=table.numeric, figures=figures, command="shardbench report prediction",
+            )
+        )  # fmt: skip
     return [extra for extra in extras if extra.rows], rows
 
 
