@@ -8,9 +8,9 @@ import pandas as pd
 from shardbench.records.store import trial_store
 from shardbench.report.charts.study import plot_chart
 from shardbench.report.page.figures import figure
-from shardbench.report.page.write import Extra, write_page
+from shardbench.report.page.write import Extra, StudyStandings, write_page
 from shardbench.report.plot import Plot
-from shardbench.report.standing import states_standings
+from shardbench.report.standing import PROBLEM, disagreement, states_standings, table_standings
 from shardbench.report.tables.claim_text import below_statements, claim_row
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.text import column_words, readable_cell
@@ -18,19 +18,21 @@ from shardbench.studies.files import study_versions
 from shardbench.studies.ledger import Ledger, ledger
 from shardbench.studies.regions.region_picture import region_chart
 from shardbench.studies.reproduction import Reproduction
-from shardbench.studies.study_standings import study_standings
 from shardbench.studies.study_tables import recorded_cells, tables_by_study
 
+_SHOWN = (
+    "strategy", "role", "budget", "outcome", "step_ms", "step_ms_low", "step_ms_high", "over_bound_pct",
+    "over_best_pct", "tie", "plan_s", "fit_s", "headroom_pct", "cause",
+)  # fmt: skip
+"""Columns of a problem's rows on the page; the file has all."""
 SHOWN_ROWS = 100
 """Rows of a study's table on the page; the file has all."""
 
 
 def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
     """Write ``<results>/pages/<owner>.html``, claims and studies before the suite's groups, and give its path."""
-    standings, cells = (
-        study_standings(reproduction, results),
-        [record for _, record in recorded_cells(reproduction, results)],
-    )
+    standings = study_standings(reproduction, results)
+    cells = [record for _, record in recorded_cells(reproduction, results)]
     sections = extras(reproduction, results)
     if standings is not None and not reproduction.claims:
         # It stands for all systems, so that what their papers claim is told beside it.
@@ -38,13 +40,35 @@ def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
     return write_page(
         results,
         reproduction.owner,
-        standings.trials if standings is not None else trial_store(results, reproduction.owner).read(),
+        [] if standings is not None else trial_store(results, reproduction.owner).read(),
         extras=sections,
-        environments={record.environment for record in cells},
         code=study_versions(reproduction, results).lines(),
         cells=cells,
         study=standings,
     )
+
+
+def study_standings(reproduction: Reproduction, results: Path) -> StudyStandings | None:
+    """Return the standings of the first table that states some; None where none is on record."""
+    for _, tables in tables_by_study(reproduction, results):
+        for name, table in tables.items():
+            if states_standings(table):
+                csv, command = f"tables/{reproduction.owner}/{name}.csv", f"shardbench reproduce {reproduction.owner}"
+                parts = table.groupby(list(PROBLEM), sort=False)
+                problems = [_problem(number, *each) for number, each in enumerate(parts)]
+                return StudyStandings(
+                    standings=tuple(table_standings(table)),
+                    problems=tuple(replace(one, csv=csv, command=command) for one in problems),
+                )
+    return None
+
+
+def _problem(number: int, problem: tuple[str, ...], rows: pd.DataFrame) -> Extra:
+    """Return a problem's rows; what other judges have first is said before them."""
+    workload, machine, backend = problem
+    title, note = f"{workload} on {machine}, {backend}", disagreement(table_standings(rows))
+    shown = rows[[name for name in _SHOWN if name in rows and rows[name].notna().any()]]
+    return replace(_extra(title, note, shown, ""), id=f"problem-{number}")
 
 
 def write_suite_page(results: Path, suite: str) -> Path:

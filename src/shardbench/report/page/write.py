@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -29,8 +30,6 @@ from shardbench.report.page.figures import (
     ranking_figures,
     standing_rows,
 )
-from shardbench.report.page.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMERIC, problem_tables
-from shardbench.report.page.record_list import made_by, record_rows
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import shown_tables
 from shardbench.report.ranking import Score, scores
@@ -49,6 +48,8 @@ from shardbench.report.tables.text import (
     significant,
 )
 
+_COMMIT, _COMMITS = 12, 4
+"""The digits of a commit in print, and how many commits are named."""
 _TINY = re.compile(r"(?<![\d.,])0\.0000\d+")
 PLANS = 60
 """Plans that a page shows part by part, of all groups together; one of each group at least."""
@@ -74,16 +75,11 @@ class Extra:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStandings:
-    """Standings that a study's table states, and where they come from."""
+    """Standings that a study's table states, and its rows problem by problem."""
 
     standings: tuple[Standing, ...]
-    trials: list[Record]
-    """The measured rows are of these."""
-    csv: str
-    records: str
-    """The file of records, as ``csv`` relative to the results folder."""
-    command: str
-    """The command that makes a row again."""
+    problems: tuple[Extra, ...]
+    """One for each problem of the standings, in their order."""
 
 
 def write_page(
@@ -92,18 +88,17 @@ def write_page(
     records: list[Record],
     *,
     extras: Sequence[Extra] = (),
-    environments: Iterable[str] = (),
     code: Sequence[str] = (),
     cells: Sequence[BaseRecord] = (),
     study: StudyStandings | None = None,
 ) -> Path:
     """Write ``<results>/pages/<name>.html`` and give its path; plans are those that the folder keeps.
 
-    ``environments`` (hashes), ``code`` (lines on versions) and ``cells`` (of studies) are what ``extras`` and the
-    standings of a ``study``, if there are any, rest on.
+    ``code`` (lines on versions) and ``cells`` (of studies) are what ``extras`` and the standings of a ``study``, if
+    there are any, rest on.
     """
     path = results / "pages" / f"{name}.html"
-    hashes = {*environments, *(record.environment for record in current(records))}
+    hashes = {record.environment for record in (*current(records), *cells)}
     hashes_on_disk = {path.stem for path in (results / "environments").glob("*.json")}
     by_hash = {key: load(results, key) if key in hashes_on_disk else None for key in sorted(hashes)}
     text = page(name, records, by_hash, extras, code, cells=cells, results=results, study=study)
@@ -160,10 +155,6 @@ def page(
         section="group" if study is None else "problem",
         answer_csv=f"tables/{suite}/{'throughput' if study is None else 'scores'}.csv",
         study=study,
-        problem_views=[] if study is None else problem_tables(standings),
-        keys={record.key for record in current(records)},
-        problem_headers=PROBLEM_HEADERS,
-        problem_numeric=PROBLEM_NUMERIC,
         groups=group_views,
         extras=list(extras),
         prediction=prediction,
@@ -276,12 +267,30 @@ def _group(group: Group, tables: dict[str, Section], plans: tuple[list[ExploredP
         "note": tables["throughput"].note,
         "suite": spec.suite,
         "sections": tables,
-        "strategies": {row.strategy: row.records[0].key for row in group.rows},
         "plans": plans[0],
         "plans_lost": plans[1],
-        "records": record_rows(group),
         "again": f"shardbench run {spec.suite} --backend {condition.backend.value} --strategy NAME --force",
     }
+
+
+def made_by(records: Sequence[BaseRecord]) -> list[str]:
+    """Return the commits and the days of the records, one line each."""
+    provenances = [record.provenance for record in records if record.provenance is not None]
+    lines = []
+    if provenances:
+        days = sorted(f"{one.started:%Y-%m-%d}" for one in provenances)
+        lines.append(f"Recorded {days[0]}" + (f" to {days[-1]}" if days[-1] != days[0] else ""))
+        commits = Counter(_commit(one.commit, dirty=one.dirty) for one in provenances).most_common()
+        names = ", ".join(f"{commit} ({count})" for commit, count in commits[:_COMMITS])
+        more = f" and {len(commits) - _COMMITS} more" if len(commits) > _COMMITS else ""
+        lines.append(f"by commit {names}{more}")
+    if len(provenances) < len(records):
+        lines.append(f"{len(records) - len(provenances)} state no commit")
+    return lines
+
+
+def _commit(commit: str | None, *, dirty: bool | None) -> str:
+    return "none" if commit is None else commit[:_COMMIT] + (" and changes" if dirty else "")
 
 
 def _title(group: Group) -> str:

@@ -233,13 +233,8 @@ def readable_cell(column: str, value: object) -> str:
     return significant(number)
 
 
-def number_text(value: float | None, write: Callable[[float], str] = significant) -> str:
-    """Return a number in print; empty where it is not known."""
-    return "" if value is None else write(value)
-
-
 def _number_text(key: str, write: Callable[[float], str] = significant) -> Callable[[Cells], str]:
-    return lambda row: number_text(number(row, key), write)
+    return lambda row: "" if (value := number(row, key)) is None else write(value)
 
 
 def _not_zero(key: str, write: Callable[[float], str]) -> Callable[[Cells], str]:
