@@ -115,11 +115,6 @@ class Standing:
         """True where the strategy may be the best."""
         return self.role == Role.COMPETITOR
 
-    @property
-    def tie(self) -> str:
-        """The mark where the order to the best is not claimed; else empty."""
-        return "" if self.mark in (None, TieMark.BEST) else str(self.mark)
-
 
 UNSHARDED = "the unsharded model"
 """What plans train, unless their strategy says otherwise."""

@@ -207,7 +207,7 @@ def distinct(a: float, b: float) -> tuple[str, str]:
 def column_words(column: str) -> str:
     """Write a column's name for readers: units apart, words for underscores."""
     for end, unit in _UNITS.items():
-        if column.endswith(end):
+        if column.endswith(end) and "_per_" not in column:
             return f"{column.removesuffix(end).replace('_', ' ')} ({unit})"
     return column.replace("_", " ")
 
