@@ -11,7 +11,7 @@ from shardbench.report.page.figures import figure
 from shardbench.report.page.write import Extra, StudyStandings, write_page
 from shardbench.report.plot import Plot
 from shardbench.report.standing import PROBLEM, disagreement, states_standings, table_standings
-from shardbench.report.tables.claim_text import below_statements, claim_row
+from shardbench.report.tables.claim_text import below_statements
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.text import column_words, readable_cell
 from shardbench.studies.files import study_versions
@@ -25,6 +25,11 @@ _SHOWN = (
     "over_best_pct", "tie", "plan_s", "fit_s", "headroom_pct", "cause",
 )  # fmt: skip
 """Columns of a problem's rows on the page; the file has all."""
+_CLAIMS = (
+    "paper", "claim", "kind", "of", "statement", "direction", "magnitude", "relation", "paper_value", "ours", "low",
+    "high", "unit", "n", "n_unit", "region_share", "strength", "conditions", "defined_in", "judged_in",
+)  # fmt: skip
+"""Columns of the ledger on the page."""
 SHOWN_ROWS = 100
 """Rows of a study's table on the page; the file has all."""
 
@@ -114,10 +119,10 @@ def claims_sections(paper_ledger: Ledger) -> list[Extra]:
         "five independent units and a whole 95 % interval, 'consistent' is the interval of fewer units, or all of "
         "five or more chosen conditions (whose range is the least and the most). Readings, stand-ins, what is "
         "second-hand and controls are no statements of a paper. Region: the share of a design over all knobs that no "
-        "source fixes in which the statement holds. '-' under 'the paper says': it gives no number, or none was seen."
+        "source fixes in which the statement holds. Without a paper's value it gives no number, or none was seen."
     )
     rows = [{str(name): value for name, value in row.items()} for row in paper_ledger.rows.to_dict("records")]
-    table = pd.DataFrame([claim_row(row) for row, _ in below_statements(rows)])
+    table = pd.DataFrame([row for row, _ in below_statements(rows)], columns=list(_CLAIMS))
     sections = [replace(_extra("Claims", note, table, "claims"), csv="tables/claims.csv", command="shardbench claims")]
     if paper_ledger.pictured:
         caption = "A mark is a point of the design, drawn over the two knobs that decide most."
