@@ -8,12 +8,11 @@ import pandas as pd
 from shardbench.records.store import trial_store
 from shardbench.report.charts.study import plot_chart
 from shardbench.report.page.figures import figure
-from shardbench.report.page.write import Extra, StudyStandings, write_page
+from shardbench.report.page.write import Extra, StudyStandings, frame_extra, write_page
 from shardbench.report.plot import Plot
 from shardbench.report.standing import PROBLEM, disagreement, states_standings, table_standings
 from shardbench.report.tables.claim_text import below_statements
 from shardbench.report.tables.files import suite_records
-from shardbench.report.tables.text import column_words, readable_cell
 from shardbench.studies.files import study_versions
 from shardbench.studies.ledger import Ledger, ledger
 from shardbench.studies.regions.region_picture import region_chart
@@ -73,7 +72,7 @@ def _problem(number: int, problem: tuple[str, ...], rows: pd.DataFrame) -> Extra
     workload, machine, backend = problem
     title, note = f"{workload} on {machine}, {backend}", disagreement(table_standings(rows))
     shown = rows[[name for name in _SHOWN if name in rows and rows[name].notna().any()]]
-    return replace(_extra(title, note, shown, ""), id=f"problem-{number}")
+    return frame_extra(f"problem-{number}", title, note, shown)
 
 
 def write_suite_page(results: Path, suite: str) -> Path:
@@ -97,7 +96,7 @@ def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
                 note += f" The first {SHOWN_ROWS} of {len(frame)} rows; all are in the CSV."
             sections.append(
                 replace(
-                    _extra(f"Study {name}", note, frame.head(SHOWN_ROWS), name),
+                    frame_extra(f"extra-{name}", f"Study {name}", note, frame.head(SHOWN_ROWS)),
                     figures=tuple(
                         figure(plot.title, _ends(plot), plot_chart(plot, frame))
                         for plot in study.plots
@@ -123,7 +122,8 @@ def claims_sections(paper_ledger: Ledger) -> list[Extra]:
     )
     rows = [{str(name): value for name, value in row.items()} for row in paper_ledger.rows.to_dict("records")]
     table = pd.DataFrame([row for row, _ in below_statements(rows)], columns=list(_CLAIMS))
-    sections = [replace(_extra("Claims", note, table, "claims"), csv="tables/claims.csv", command="shardbench claims")]
+    shown = frame_extra("extra-claims", "Claims", note, table)
+    sections = [replace(shown, csv="tables/claims.csv", command="shardbench claims")]
     if paper_ledger.pictured:
         caption = "A mark is a point of the design, drawn over the two knobs that decide most."
         pictures = tuple(
@@ -141,17 +141,3 @@ def claims_sections(paper_ledger: Ledger) -> list[Extra]:
 
 def _ends(plot: Plot) -> str:
     return "Lines through points are their intervals." if plot.low is not None else ""
-
-
-def _extra(title: str, note: str, frame: pd.DataFrame, name: str) -> Extra:
-    return Extra(
-        id=f"extra-{name}",
-        title=title,
-        note=note,
-        headers=tuple(column_words(str(column)) for column in frame.columns),
-        rows=tuple(
-            tuple(readable_cell(str(column), value) for column, value in zip(frame.columns, row))
-            for row in frame.itertuples(index=False)
-        ),
-        numeric=tuple(pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns),
-    )

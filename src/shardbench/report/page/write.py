@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import pandas as pd
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import visible
@@ -20,7 +21,7 @@ from shardbench.records.record import Record
 from shardbench.report.charts.look import DARK, LIGHT, compiled, scripts, variables
 from shardbench.report.compare.versions import other_versions
 from shardbench.report.groups import Group, groups, suite_standings
-from shardbench.report.page.explorer import ExploredPlan, explored_plans
+from shardbench.report.page.explorer import explored_plans
 from shardbench.report.page.figures import (
     Figure,
     Problem,
@@ -41,9 +42,9 @@ from shardbench.report.tables.text import (
     NOTES,
     TITLES,
     Section,
+    column_words,
     percent,
-    readable_bytes,
-    readable_count,
+    readable_cell,
     sections,
     significant,
 )
@@ -71,6 +72,21 @@ class Extra:
     """The table's file in the results folder; empty where there is none."""
     command: str = ""
     """The command that makes it again."""
+
+
+def frame_extra(id_: str, title: str, note: str, frame: pd.DataFrame) -> Extra:
+    """Return a table as a section: words for names of columns, numbers with three digits."""
+    return Extra(
+        id=id_,
+        title=title,
+        note=note,
+        headers=tuple(column_words(str(column)) for column in frame.columns),
+        rows=tuple(
+            tuple(readable_cell(str(column), value) for column, value in zip(frame.columns, row))
+            for row in frame.itertuples(index=False)
+        ),
+        numeric=tuple(pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +141,14 @@ def page(
     plans = max(1, PLANS // max(1, len(grouped)))
     group_views = []
     for number, group in enumerate(grouped):
-        kept_plans = explored_plans(results, group, plans) if results is not None else ([], 0)
+        kept, lost = explored_plans(results, group, plans) if results is not None else ([], 0)
+        shown_plans = [
+            frame_extra(f"plan-{number}-{i}", f"What lies where by {', '.join(one.strategies)}", one.text, one.devices)
+            for i, one in enumerate(kept)
+        ]
         parts = {name: of_groups[number] for name, of_groups in section_lists.items()}
-        group_views.append({"id": f"group-{number}", **_group(group, parts, kept_plans)})
+        view = {"id": f"group-{number}", "plans": shown_plans, "plans_lost": lost, **_group(group, parts)}
+        group_views.append(view)
 
     def exists(name: str) -> bool:
         """Return True where the results folder has the file: only then is there a link to it."""
@@ -202,11 +223,8 @@ def _engine() -> jinja2.Environment:
     )
     engine.filters |= {
         "short": short,
-        "bytes": readable_bytes,
-        "count": readable_count,
         "significant": significant,
         "percent": percent,
-        "thousands": "{:,}".format,
         "in_script": in_script,
         "compiled": compiled,
     }
@@ -258,7 +276,7 @@ def _prediction(records: Sequence[Record]) -> tuple[list[Extra], list[dict[str, 
     return [extra for extra in extras if extra.rows], rows
 
 
-def _group(group: Group, tables: dict[str, Section], plans: tuple[list[ExploredPlan], int]) -> dict[str, Any]:
+def _group(group: Group, tables: dict[str, Section]) -> dict[str, Any]:
     condition = group.condition
     spec = group.rows[0].records[0].spec
     return {
@@ -267,8 +285,6 @@ def _group(group: Group, tables: dict[str, Section], plans: tuple[list[ExploredP
         "note": tables["throughput"].note,
         "suite": spec.suite,
         "sections": tables,
-        "plans": plans[0],
-        "plans_lost": plans[1],
         "again": f"shardbench run {spec.suite} --backend {condition.backend.value} --strategy NAME --force",
     }
 
