@@ -238,7 +238,7 @@ def _quantities(record: Record, group: Group | None) -> dict[str, Any]:
     for place, where in enumerate(("inside", "between")):
         quantities[f"{where}_nodes_bytes"] = sum(links[place] for links in traffic.collectives.values())
     quantities |= {f"{name}_bytes": sum(links) for name, links in traffic.collectives.items()}
-    quantities["lookups_off_hbm_pct"] = 100.0 * traffic.off_hbm_lookups / traffic.lookups if traffic.lookups else 0.0
+    quantities["lookups_off_HBM_pct"] = 100.0 * traffic.off_hbm_lookups / traffic.lookups if traffic.lookups else 0.0
     quantities["slowest_rank_over_bound_pct"] = over_bound_pct
     quantities["sharding_groups"] = None if planned.groups is None else groups_text(planned.groups)
     return quantities
@@ -276,7 +276,7 @@ def _differences(
         is_phase = name in phases
         nothing = 0.0 if is_phase or name.endswith("_bytes") else None
         one, other = faster.get(name, nothing), slower.get(name, nothing)
-        if one is None is other:
+        if not (one or other) and (one is None or name.endswith("_bytes")):
             continue
         is_amount = isinstance(one, float) and isinstance(other, float) and not name.endswith("_x")
         difference = other - one if is_amount else None
@@ -313,9 +313,10 @@ def sentences(explanation: Explanation) -> list[str]:
 
 def _row(row: dict[Any, Any]) -> tuple[str, ...]:
     name = str(row["quantity"])
-    one, other = (readable_cell(name, row[side]) for side in ("faster", "slower"))
-    if one == other and isinstance(row["faster"], float) and not name.endswith("_bytes"):
-        one, other = distinct(row["faster"], row["slower"])
+    values = row["faster"], row["slower"]
+    one, other = (readable_cell(name, value) for value in values)
+    if one == other and values[0] != values[1] and not name.endswith("_bytes"):
+        one, other = distinct(*values)
     share = "" if unknown(row["share_pct"]) else f"{row['share_pct']:.0f} %"
     return column_words(name), one, other, readable_cell(name, row["difference"]), share
 
