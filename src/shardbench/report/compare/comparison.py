@@ -242,7 +242,7 @@ def _of_cells(ours: Studies, theirs: Studies) -> Iterator[Cells]:
             one = a or b
             cells: Cells = {"kind": "cells", "suite": owner, "committed_suite": owner, "where": _where(a, b)}
             if one is not None:
-                cells |= {"name": cell_text(study, one.cell), "backend": backends([one])}
+                cells |= {"name": cell_text(study, one.cell), "backend": backends([one]), "quantity": ""}
             yield cells | (_cell(a, b) if a and b else {})
 
 

@@ -80,7 +80,7 @@ def _cut(cells: tuple[_T, ...], column: int) -> tuple[_T, ...]:
 
 def _widths(section: Columns, *, wrapped: bool) -> list[int]:
     heads = [max(map(len, header.split())) if wrapped else len(header) for header in section.headers]
-    return [max(head, *(len(row[i]) for row in section.rows)) for i, head in enumerate(heads)]
+    return [max([head, *(len(row[i]) for row in section.rows)]) for i, head in enumerate(heads)]
 
 
 def _total(section: Columns, *, wrapped: bool = True) -> int:
