@@ -231,7 +231,7 @@ def _order(pairs: Iterable[Pair]) -> dict[str, tuple[Agreement, ...]]:
         if ours and theirs and ours.group.compared and ours.group.condition.backend is Backend.MEASURED:
             suite = both.setdefault(ours.suite, {})
             suite.setdefault(ours.group.condition, (ours.group, theirs.group))
-    return {suite: tuple(agreements(list(groups.values()))) for suite, groups in both.items()}
+    return {suite: tuple(agreements(list(by_condition.values()))) for suite, by_condition in both.items()}
 
 
 def _of_cells(ours: Studies, theirs: Studies) -> Iterator[Cells]:
@@ -253,8 +253,8 @@ def _cell(ours: CellRecord, theirs: CellRecord) -> Cells:
         return {"same": False, "quantity": "number of rows", **rows}
     farthest, cells = 0.0, Cells(same=True)
     for a, b in zip(ours.rows, theirs.rows):
-        for column in dict.fromkeys([*a, *b]):
-            for x, y in () if column.endswith(SECONDS) else _values(column, a, b):
+        for column in (name for name in dict.fromkeys([*a, *b]) if not name.endswith(SECONDS)):
+            for x, y in _values(column, a, b):
                 ratio = _ratio(x, y)
                 distance = _FARTHEST if ratio is None else _distance(ratio)
                 if distance > farthest:

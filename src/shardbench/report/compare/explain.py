@@ -223,7 +223,7 @@ def _quantities(record: Record, group: Group | None) -> dict[str, Any]:
     rank = int(np.argmax(timing.kernels_ms))
     memory = np.add(planned.hbm_memory_bytes, planned.uvm_memory_bytes)
     clock = "cpu_" if timing.embedding_cpu_ms is not None else ""
-    of_ranks = {
+    of_ranks: dict[str, Any] = {
         f"embedding_{clock}ms": timing.kernels_ms, "distinct_rows": traffic.distinct_rows, "memory_bytes": memory,
     }  # fmt: skip
     quantities: dict[str, Any] = {"step_ms": step_ms}
