@@ -275,11 +275,12 @@ def _differences(
     for name in dict.fromkeys([*faster, *slower]):
         is_phase = name in phases
         nothing = 0.0 if is_phase or name.endswith("_bytes") else None
-        one, other = faster.get(name, nothing), slower.get(name, nothing)
+        sides: tuple[Any, Any] = faster.get(name, nothing), slower.get(name, nothing)
+        one, other = sides
         if not (one or other) and (one is None or name.endswith("_bytes")):
             continue
         is_amount = isinstance(one, float) and isinstance(other, float) and not name.endswith("_x")
-        difference = other - one if is_amount else None
+        difference: Any = other - one if is_amount else None
         share = 100.0 * difference / total_ms if is_phase and simulated and total_ms > 0 else None
         rows.append((f"{name}_ms" if is_phase else name, one, other, difference, share, is_phase))
     # The step, then phases by what they save.
