@@ -177,7 +177,7 @@ def test_a_plots_series_facets_and_intervals_are_drawn(bars):
 def test_series_that_are_shown_are_drawn_and_bars_stand_on_both_sides_of_zero():
     frame = pd.DataFrame({"task": ["one", "two"] * 2, "gain_pct": [20.0, -5.0, 1.0, 1.0], "strategy": list("ssuu")})
     plot = Plot(title="t", table="t", x="task", y="gain_pct", series="strategy", bars=True, shown=("s",))
-    assert points(plot_chart(plot, frame), "task", "strategy", "gain pct") == [("one", "s", "20"), ("two", "s", "−5")]  # noqa: RUF001
+    assert points(plot_chart(plot, frame), "task", "strategy", "gain (%)") == [("one", "s", "20"), ("two", "s", "−5")]  # noqa: RUF001
 
 
 def test_a_file_has_its_letters_within_is_a_column_wide_and_the_same_again():

@@ -22,13 +22,15 @@ from shardbench.model.plan import (
 from shardbench.model.validate import memory_bytes
 from shardbench.records.plan_files import keep_lookups, keep_plan, lookups_path, plan_path
 from shardbench.report.groups import groups
-from shardbench.report.page.explorer import BIGGEST, DEVICES, HOTTEST, explored_plans, holders_of
+from shardbench.report.page.explorer import BIGGEST, DEVICES, HOTTEST, devices_of, explored_plans
 from shardbench.report.page.write import page
 
 
 def held(plan, problem, lookups=None):
+    """The rows of each device by its name, all of it first, and how many hold anything."""
     planned = make.planned(host_memory_bytes=(0,) * problem.topology.nodes)
-    return holders_of(plan, planned, problem.precision, problem.optimizer, lookups)
+    table, in_all = devices_of(plan, planned, problem.precision, problem.optimizer, lookups)
+    return {name: rows.to_dict("records") for name, rows in table.groupby("device", sort=False)}, in_all
 
 
 def by_name(plan, problem):
@@ -41,14 +43,14 @@ def by_name(plan, problem):
 @given(random_plans())
 def test_parts_of_all_placements_add_up_to_the_memory_of_the_plan(given_plan):
     _, problem, plan = given_plan
-    holders, in_all = held(plan, problem)
+    devices, in_all = held(plan, problem)
     expected = {name: bytes_ for name, bytes_ in by_name(plan, problem).items() if bytes_}
-    assert (len(holders), in_all) == (len(expected), len(expected))
-    for holder in holders:
-        assert holder.bytes == expected[holder.name]
-        if holder.parts_in_all == len(holder.parts):
-            assert sum(part.bytes for part in holder.parts) == expected[holder.name]
-    assert [holder.bytes for holder in holders] == sorted(expected.values(), reverse=True)
+    assert (len(devices), in_all) == (len(expected), len(expected))
+    for name, (whole, *parts) in devices.items():
+        assert whole["held_bytes"] == expected[name]
+        if whole["part_of"] == f"all {len(parts)} parts":
+            assert sum(part["held_bytes"] for part in parts) == expected[name]
+    assert [whole["held_bytes"] for whole, *_ in devices.values()] == sorted(expected.values(), reverse=True)
 
 
 def test_a_host_keeps_the_master_copies_that_a_schedule_needs():
@@ -56,8 +58,8 @@ def test_a_host_keeps_the_master_copies_that_a_schedule_needs():
     schedule = BatchSchedule(phases=(Phase(kind=PhaseKind.HOT, batches=1), Phase(kind=PhaseKind.COLD, batches=1)))
     copied = whole_table(problem.tables[0], Replicated(ranks=(0, 1)))
     plan = Plan(world_size=2, segments=(copied,), schedule=schedule)
-    holders, _ = held(plan, problem)
-    assert {holder.name: holder.bytes for holder in holders} == by_name(plan, problem)
+    devices, _ = held(plan, problem)
+    assert {name: whole["held_bytes"] for name, (whole, *_) in devices.items()} == by_name(plan, problem)
 
 
 def test_the_fullest_devices_and_their_biggest_and_hottest_parts_come_first():
@@ -65,24 +67,28 @@ def test_the_fullest_devices_and_their_biggest_and_hottest_parts_come_first():
     problem = RandomWorkload(shapes, 12).problem(machine(1, 12))
     plan = Plan(world_size=12, segments=whole_tables(problem.tables, [0] * 20 + list(range(1, 11))))
     lookups = np.arange(30, 0, -1.0)
-    holders, in_all = held(plan, problem, lookups)
-    assert (len(holders), in_all) == (DEVICES, 11)
-    first = holders[0]
-    assert (first.name, first.parts_in_all, len(first.parts)) == ("rank 0", 20, BIGGEST + HOTTEST)
-    assert [part.table for part in first.parts[:BIGGEST]] == [f"table{i}" for i in range(19, 9, -1)]
-    assert [part.table for part in first.parts[BIGGEST:]] == ["table0", "table1", "table2", "table3"]
-    assert first.lookups == lookups[:20].sum()
+    devices, in_all = held(plan, problem, lookups)
+    assert (len(devices), in_all) == (DEVICES, 11)
+    assert next(iter(devices)) == "rank 0"
+    whole, *parts = devices["rank 0"]
+    assert (whole["part_of"], len(parts)) == ("all 20 parts", BIGGEST + HOTTEST)
+    assert [part["part_of"] for part in parts[:BIGGEST]] == [f"table{i}" for i in range(19, 9, -1)]
+    assert [part["part_of"] for part in parts[BIGGEST:]] == ["table0", "table1", "table2", "table3"]
+    assert whole["lookups_a_sample"] == lookups[:20].sum()
 
 
 def test_lookups_go_to_who_serves_them():
     problem = RandomWorkload([(100, 8)], 8).problem(machine(1, 4))
     ends = (20, Replicated(ranks=(0, 1, 2, 3))), (60, RowWise(ranks=(0, 1))), (100, OnRank(rank=3))
     segments = row_ranges(problem.tables[0], *ends)
-    holders, _ = held(Plan(world_size=4, segments=segments), problem, np.array([8.0, 4.0, 1.0]))
-    assert {holder.name: holder.lookups for holder in holders} == {
+    devices, _ = held(Plan(world_size=4, segments=segments), problem, np.array([8.0, 4.0, 1.0]))
+    assert {name: whole["lookups_a_sample"] for name, (whole, *_) in devices.items()} == {
         "rank 0": 4.0, "rank 1": 4.0, "rank 2": 2.0, "rank 3": 3.0
     }  # fmt: skip
-    assert holders[0].parts[0].placement_text == "here alone"
+    _, copied, alone = devices["rank 3"]
+    assert {part["rows"]: part["placed"] for part in (copied, alone)} == {
+        "0 to 19": "a copy on each of 4 ranks", "60 to 99": "here alone"
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -100,8 +106,10 @@ def test_kept_lookups_are_those_of_the_profiles(kept):
     results, problem, record = kept
     (group,) = groups([record])
     ((plan,), lost) = explored_plans(results, group, 3)
-    assert (lost, plan.strategies, plan.holders_in_all, plan.segments) == (0, ("greedy-size",), 2, 2)
-    asked = {holder.name: holder.lookups for holder in plan.holders}
+    assert (lost, plan.strategies) == (0, ("greedy-size",))
+    assert plan.text.startswith("Of 2 devices and hosts")
+    wholes = plan.devices[plan.devices["rows"].isna()]
+    asked = dict(zip(wholes["device"], wholes["lookups_a_sample"]))
     pooling = [profile.mean_pooling for profile in problem.profiles]
     assert asked == pytest.approx({"rank 0": pooling[0], "rank 1": pooling[1]})
 

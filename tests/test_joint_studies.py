@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from problems import RandomWorkload, machine
 
-from shardbench.baselines.joint.reproduction.problems import GROUPS, PROBLEMS, Misled, posed_problem
+from shardbench.baselines.joint.reproduction.problems import PROBLEMS, Misled
 from shardbench.baselines.joint.reproduction.studies import (
     CHANGES,
     LEARNED_ON,
@@ -29,10 +29,8 @@ def asked() -> CountedQuestion:
 
 
 def test_every_problem_is_of_a_known_kind() -> None:
-    assert {cell["problem"] for study in studies() for cell in study.cells(False)} == {*PROBLEMS, *GROUPS}
+    assert {cell["problem"] for study in studies() for cell in study.cells(False)} == {*PROBLEMS}
     assert set(LEARNED_ON) <= set(PROBLEMS)
-    assert [posed_problem(name).load_machine().name for name in GROUPS] == [machine for _, machine in GROUPS.values()]
-    assert posed_problem("mixed-cpu").workload["tables"] == 32
     assert [PROBLEMS[name].load_machine().topology.world_size for name in ("kaggle", "synthetic-856-1024")] == [8, 1024]
 
 

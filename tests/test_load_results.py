@@ -13,8 +13,7 @@ from shardbench.base.errors import BadInput
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.store import cell_store, trial_store
 from shardbench.records.trial import TRAINING, Backend
-from shardbench.report.result_columns import COLUMNS
-from shardbench.report.results import NOT_STATED
+from shardbench.report.results import COLUMNS, NOT_STATED
 
 RESULTS = Path(__file__).parent.parent / "results"
 NAMED = ("records", "trials", "steps", "ranks", "claims")

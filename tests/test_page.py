@@ -94,8 +94,8 @@ def test_every_problem_is_a_choice_and_has_its_tables(seen):
         "0", "1"
     }  # fmt: skip
     assert len(seen.ids) == len(set(seen.ids))
-    # The rankings by either backend, three of each group and its records, and what was predicted of the measured one.
-    assert seen.tags.count("table") == seen.tags.count("caption") == 11
+    # The rankings by either backend, three of each group, and what was predicted of the measured one.
+    assert seen.tags.count("table") == seen.tags.count("caption") == 9
     for given in [given for tag, given in seen.given if tag == "select"]:
         assert any(given["data-param"] in {one["name"] for one in spec["signals"]} for spec in charts.values())
 
@@ -120,12 +120,6 @@ def test_links_lead_to_what_is_there(seen):
     assert seen.links
     assert {link for link in seen.links if not link.startswith("#")} == set(), "without a results folder"
     assert {link.removeprefix("#") for link in seen.links} <= set(seen.ids)
-
-
-def test_every_row_leads_to_its_records(seen):
-    keys = {record.key for record in make.sample()}
-    assert {i.removeprefix("r-") for i in seen.ids if i.startswith("r-")} == keys
-    assert len([link for link in seen.links if link.startswith("#r-")]) == 3 * 7
 
 
 def test_says_what_is_simulated_and_what_failed(seen):
@@ -189,9 +183,7 @@ def test_written_beside_the_tables(tmp_path):
     assert here.platform in text
     assert str(tmp_path) not in text
     links = {link for link in Seen(text).links if not link.startswith("#")}
-    assert links == {f"../tables/quick/{t}.csv" for t in ("throughput", "balance", "traffic")} | {
-        "../records/quick.jsonl"
-    }
+    assert links == {f"../tables/quick/{t}.csv" for t in ("throughput", "balance", "traffic")}
     assert all((path.parent / link).is_file() for link in links)
 
 

@@ -33,7 +33,6 @@ from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import Precision
 from shardbench.model.validate import used_moves, validate
 from shardbench.report.compare.explain import explain
-from shardbench.report.compare.explain_text import sentences
 from shardbench.trials.described import declaration_fault
 from shardbench.trials.evaluate import answer_of
 from shardbench.trials.simulate import CountedQuestion, simulate
@@ -240,9 +239,9 @@ def test_explain_says_the_groups_of_the_records_and_refuses_other_models():
         return made.model_copy(update={"planned": made.planned.model_copy(update={"groups": groups})})
 
     one, other = of("a", 1), of("b", 2)
-    said = sentences(explain(one, other, [one, other]))
-    assert "Sharding groups of a: 1 rank each, contiguous; copies are averaged every step." in said
-    assert "Sharding groups of b: 2 ranks each, interleaved; copies are averaged every 2 steps." in said
+    of_groups = explain(one, other, [one, other]).differences.set_index("quantity").loc["sharding_groups"]
+    assert of_groups["faster"] == "1 rank each, contiguous; copies are averaged every step"
+    assert of_groups["slower"] == "2 ranks each, interleaved; copies are averaged every 2 steps"
     with pytest.raises(BadInput, match=r"differ in trains .the unsharded model and another model: c.: only equal ones"):
         explain(one, of("c", 2, role=Role.OTHER_MODEL), [one])
 

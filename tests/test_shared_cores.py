@@ -97,8 +97,8 @@ def test_nothing_else_compares_their_times(tmp_path: Path) -> None:
     assert {point.condition.workload for point in points([*shared, *own])} == {"other"}
     for folder in ("ours", "theirs"):
         make.kept(tmp_path / folder, *shared, *own)
-    compared = compare_results(tmp_path / "ours", tmp_path / "theirs").measured
-    refused = compared[compared["ratio"].isna() & (compared["outcome"] == "ok")]
+    compared = compare_results(tmp_path / "ours", tmp_path / "theirs").of("measured")
+    refused = compared[compared["ratio"].isna() & compared["value"].isna()]
     assert set(refused["reason"]) == {"more ranks than cores"}
     assert set(compared.loc[compared["ratio"].notna(), "workload"]) == {"other"}
 

@@ -123,6 +123,6 @@ def test_the_pages_that_a_reader_looks_for_are_there():
     assert 'href="results/pages/leaderboard.html"' in front
     assert front.index("the leaderboard</h1>") < front.index("<td>joint<") < front.index("<h2>")
     assert 'href="../../results/pages/leaderboard.html"' in board.read_text()
-    assert "What lies where" in (SITE / "results" / "pages" / "leaderboard.html").read_text()
+    assert "Every problem" in (SITE / "results" / "pages" / "leaderboard.html").read_text()
     api = (SITE / "docs" / "api.html").read_text()
     assert [name for name in ("Strategy.plan", "Problem", "RowWise", "ShardBenchPlanner") if name not in api] == []

@@ -172,7 +172,9 @@ def test_the_page_shows_claims_and_plots(made: Reproduction, tmp_path: Path) -> 
     claims, study = extras(made, tmp_path)
     assert study.rows == (("1", "counted", "2"), ("2", "counted", "4"), ("4", "counted", "8"))
     assert [one.title for one in study.figures] == ["Twice a number"]
-    assert claims.rows[0][4:8] == ("consistent", "consistent", "about 2 x", "2.00 x (2.00 to 2.00, 3 number)")
+    shown = dict(zip(claims.headers, claims.rows[0]))
+    names = ("direction", "magnitude", "relation", "paper value", "ours", "low", "high", "unit", "n", "n unit")
+    assert " ".join(shown[name] for name in names) == "consistent consistent about 2 2 2 2 x 3 number"
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -1,24 +1,21 @@
-"""A study's table of standings on its page: rows with their records, measured ones with the trials of their suite."""
+"""A study's table of standings on its page: the answer, and every problem of it."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import records as make
 from hostile import CLOSING, MARKUP
 from kept_folders import Silent
 from test_page import Seen, told
 
-from shardbench.records.store import cell_store
 from shardbench.report.standing import AS_RUN, COLUMNS
 from shardbench.studies import session
 from shardbench.studies.files import write_study_files
-from shardbench.studies.page import extras, write_reproduction_page
+from shardbench.studies.page import extras, study_standings, write_reproduction_page
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
 from shardbench.studies.study import Row, Study, Tables, grid
-from shardbench.studies.study_standings import study_standings
 
 MEASURED = {"workload": "mixed", "machine": "cpu-1x2", "backend": "measured", "budget": AS_RUN}
 
@@ -56,11 +53,7 @@ def find_made(owner: str) -> Reproduction:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the study, and of two suites that are measured."""
     folder = tmp_path_factory.mktemp("results")
-    for suite, workloads in (("other", ("else",)), ("timed", ("mixed", "sequence"))):
-        trials = (make.ok("fast", suite=suite, workload=workload) for workload in workloads)
-        make.kept(folder, *trials, suite=suite)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "find_reproduction", find_made)
         run_studies(find_made("contest"), SessionOptions(results=folder, workers=1), Silent())
@@ -71,22 +64,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(monkeypatch: pytest.MonkeyPatch) -> Reproduction:
     monkeypatch.setattr(session, "find_reproduction", find_made)
     return find_made("contest")
-
-
-def test_rows_know_their_records_and_their_trials(made: Reproduction, results: Path) -> None:
-    found = study_standings(made, results)
-    assert found is not None
-    known = {
-        (record.cell["workload"], record.cell["strategy"]): key
-        for key, record in cell_store(results, "contest", "places").latest().items()
-    }
-    simulated = [one for one in found.standings if one.backend == "simulated"]
-    assert [one.record for one in simulated] == [known[one.workload, one.strategy] for one in simulated]
-    assert len({one.record for one in simulated}) == 4
-    assert [record.spec.suite for record in found.trials] == ["timed", "timed"]
-    (measured,) = [one.record for one in found.standings if one.backend == "measured"]
-    assert measured == next(r.key for r in found.trials if r.spec.workload == "mixed")
-    assert found.records == "studies/contest/places.jsonl"
 
 
 def test_without_such_a_table_there_are_no_standings(made: Reproduction, results: Path) -> None:
@@ -103,9 +80,9 @@ def test_its_page_has_the_answer_and_every_problem(made: Reproduction, results: 
     words = " ".join(seen.text.split())
     assert CLOSING in seen.text
     assert MARKUP not in text
-    assert {"problem-0", "problem-1", "problem-2", "group-0"} <= set(seen.ids)
+    assert {"problem-0", "problem-1", "problem-2"} <= set(seen.ids)
     links = {link for link in seen.links if not link.startswith("#")}
-    assert {"../tables/contest/places.csv", "../studies/contest/places.jsonl", "../records/timed.jsonl"} <= links
+    assert links == {"../tables/contest/places.csv"}
     assert all((path.parent / link).is_file() for link in links)
     assert {link.removeprefix("#") for link in seen.links if link.startswith("#")} <= set(seen.ids)
     charts, rows = told(text)

@@ -35,8 +35,7 @@ from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
 from shardbench.records.cell import CellRecord, cell_key
 from shardbench.records.plan_files import lookups_path, plan_path
-from shardbench.report.compare import explain_text
-from shardbench.report.compare.explain import explain, read_all
+from shardbench.report.compare.explain import explain, lines, read_all
 from shardbench.report.groups import groups
 from shardbench.report.page.explorer import explored_plans
 from shardbench.report.results import load_results
@@ -109,7 +108,7 @@ def _results(path: Path) -> object:
     terminal.print_tables(frames, Console(file=io.StringIO()), folder)
     for first, second in zip(quick, quick[1:]):
         with contextlib.suppress(BadInput):
-            explain_text.sentences(explain(first, second, quick))
+            lines(explain(first, second, quick))
     return found
 
 

@@ -17,7 +17,6 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.trials.evaluate import Bounds
 from shardbench.trials.simulate import CountedQuestion, Simulation
-from shardbench.trials.suite import read_suite
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches
 
@@ -81,31 +80,13 @@ PROBLEMS: Mapping[str, PosedProblem] = {
 }
 
 
-GROUPS: Mapping[str, tuple[str, str]] = {
-    "mixed-cpu": ("mixed", "cpu-1x2"),
-    "mixed-cpu-2x2": ("mixed", "cpu-2x2"),
-    "histories-cpu": ("histories", "cpu-1x2"),
-    "giant-cpu": ("giant", "cpu-1x2"),
-}
-"""Workloads of the suite ``measured``, and machine files of CPUs: where plans can be measured."""
-
-
-def posed_problem(name: str) -> PosedProblem:
-    """Return a problem, or a group of the suite ``measured``, by its name."""
-    if name in PROBLEMS:
-        return PROBLEMS[name]
-    workload, machine = GROUPS[name]
-    config = next(config for config in read_suite("measured").workloads if config["name"] == workload)
-    return PosedProblem(workload=config, nodes=load_machine(machine).topology.nodes, machine=machine)
-
-
 @lru_cache(maxsize=1)
 def pose(name: str, samples_share: float = 1.0) -> CountedQuestion:
     """Return a problem that is judged on test batches; the last one is kept for the next strategy.
 
     ``samples_share`` is the share of the train samples over which profiles, and so the order of the rows, are counted.
     """
-    posed = posed_problem(name)
+    posed = PROBLEMS[name]
     data = {**posed.workload, "name": name}
     if samples_share < 1.0:
         data["profile_samples"] = int(int(data.get("profile_samples", 65_536)) * samples_share)

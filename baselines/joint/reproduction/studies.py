@@ -1,4 +1,4 @@
-"""Studies of the joint planner: every strategy on every problem, parts taken away, budgets, wrong profiles, errors."""
+"""Studies of the joint planner: every strategy on every problem, parts taken away, budgets, wrong profiles."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shardbench.base.errors import BadInput
-from shardbench.cost.uncertainty import p_larger
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import Cell, Row
@@ -19,9 +17,9 @@ from shardbench.trials.evaluate import evaluate
 from shardbench.trials.simulate import CountedQuestion, step_cells
 
 from ..strategy import VARIANTS
-from .problems import GROUPS, PROBLEMS, Misled, pose
+from .problems import PROBLEMS, Misled, pose
 
-OURS, NOMINAL, P90, SEARCH = "joint", "joint-nominal", "joint-p90", "search"
+OURS, SEARCH = "joint", "search"
 OTHERS = (
     "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "row-wise", "column-wise", "table-row-wise",
     "torchrec-table-wise", "embark", "recshard", "recshard-unseen", "flexshard",
@@ -178,56 +176,6 @@ def none_known(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
 CHANGES = {"other day": other_day, "none": none_known}
 
 
-WAYS = (NOMINAL, OURS, P90)
-"""The planner's ways to choose among plans; the first takes the shortest step under the constants as they are."""
-ROBUST_ON = ("synthetic-40", "mixed-200-wide", "kaggle", "dcnv2", "production", "taobao-wide", *GROUPS)
-"""Few and many tables, on one node and on many, bags and sequences, GPUs and CPUs; each is counted in seconds."""
-
-
-def _draw(_: Path, problem: str) -> list[Row]:
-    """Plan in each way within ten seconds, and judge all plans; raises BadInput where one has no plan."""
-    question, rows, nominal = pose(problem), list[Row](), tuple[float, ...]()
-    for name in WAYS:
-        answer = evaluate(question, get_strategy(name), Budget(plan_s=MIDDLE_S, fit_s=FIT_S), 0, sealed=False)
-        if isinstance(answer, Failure):
-            raise BadInput(f"{name} has no plan on {problem}: {answer.cause}")
-        drawn = answer.judged.draws(question.problem, question.dense)
-        if drawn is None:
-            raise BadInput(f"machine {question.problem.machine.name} states no errors: nothing can be drawn")
-        nominal = nominal or drawn.step_ms
-        rows.append(
-            {
-                "strategy": name,
-                "devices": question.problem.world_size,
-                "n_draws": len(drawn.step_ms),
-                "nominal_step_ms": answer.judged.step_ms,
-                "mean_step_ms": float(np.mean(drawn.step_ms)),
-                "p90_step_ms": float(np.percentile(drawn.step_ms, 90.0)),
-                "p_faster_than_nominal": p_larger([nominal], [drawn.step_ms]),
-                "calls": sum(sum(sent.calls[:5]) for sent in answer.judged.traffic.collectives.values()),
-                "segments": len(answer.plan.segments),
-                "plan_cpu_s": answer.spent.plan_cpu_s,
-                "plan_s": answer.spent.plan_s,
-            }
-        )
-    return rows
-
-
-ROBUST = Study(
-    name="robust",
-    title="The planner's ways to choose among plans, judged on test batches under draws of the model's error. The "
-    "draws are not those that plans are chosen by. A cell has all ways, since each plan is compared with that of the "
-    "shortest step under the constants as they are, draw by draw.",
-    cells=lambda quick: grid(problem=ROBUST_ON[: 1 if quick else None]),
-    judge=_draw,
-    uses=WAYS,
-    columns=(
-        "strategy", "backend", "devices", "n_draws", "nominal_step_ms", "mean_step_ms", "p90_step_ms",
-        "p_faster_than_nominal", "calls", "segments", "plan_cpu_s", "plan_s",
-    ),
-)  # fmt: skip
-
-
 def studies() -> Sequence[Study]:
     """Return all studies of the planner in the order that they run."""
-    return (STRATEGIES, ABLATION, BUDGETS, PROFILES, ROBUST)
+    return (STRATEGIES, ABLATION, BUDGETS, PROFILES)

@@ -31,8 +31,7 @@ def compare_command(
     Where measured trials were repeated, it says whether pairs of strategies that the first run tells apart come in the
     same order in the second; --order SUITE writes that as <results>/tables/SUITE/agreement.csv.
     """
-    from shardbench.report.compare.comparison import compare_results  # noqa: PLC0415
-    from shardbench.report.compare.comparison_text import text_lines  # noqa: PLC0415
+    from shardbench.report.compare.comparison import compare_results, text_lines  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
 
     if not results.is_dir():
@@ -43,13 +42,13 @@ def compare_command(
     if check:
         raise BadInput("--check is of the table that --order SUITE writes: name the suite, or leave it out")
     comparison = compare_results(results, reference)
-    data = {name: json_rows(getattr(comparison, name)) for name in ("simulated", "measured", "cells", "claims")}
-    orders = {suite: [vars(one) for one in agreements] for suite, agreements in comparison.order.items()}
-    tell(
-        {"results": str(comparison.folder), "committed": str(comparison.committed), **data, "order": orders},
-        text_lines(comparison),
-        as_json=as_json,
-    )
+    data = {
+        "results": str(comparison.folder),
+        "committed": str(comparison.committed),
+        "differences": json_rows(comparison.differences),
+        "order": {suite: [vars(one) for one in agreements] for suite, agreements in comparison.order.items()},
+    }
+    tell(data, text_lines(comparison), as_json=as_json)
     return EXIT_OK
 
 

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import to_data
 from shardbench.cli.compare import others_folder
 from shardbench.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, tell
 from shardbench.records.trial import Backend
@@ -29,8 +28,7 @@ def explain_command(
 
     What is not in the results is looked for among the simulated trials that are committed in the clone.
     """
-    from shardbench.report.compare.explain import explain, find, read_all  # noqa: PLC0415
-    from shardbench.report.compare.explain_text import sentences  # noqa: PLC0415
+    from shardbench.report.compare.explain import explain, find, lines, read_all  # noqa: PLC0415
 
     records = read_all(results)
     try:
@@ -45,5 +43,4 @@ def explain_command(
         records += [each for each in simulated if each.key not in own]
         pair = find(a, records), find(b, records)
     explanation = explain(*pair, records)
-    lines = sentences(explanation)
-    tell({**to_data(explanation), "sentences": lines}, lines, as_json=as_json)
+    tell(explanation.data(), lines(explanation), as_json=as_json)

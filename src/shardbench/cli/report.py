@@ -18,7 +18,6 @@ from shardbench.cli.names import find_named
 if TYPE_CHECKING:
     from shardbench.records.record import Record
     from shardbench.report.compare.on_record import OnRecord
-    from shardbench.report.compare.versions import OtherVersions
     from shardbench.studies.reproduction import Reproduction
     from shardbench.trials.suite import Suite
 
@@ -98,6 +97,8 @@ def print_report(
     from rich.console import Console  # noqa: PLC0415
 
     from shardbench.records.store import trial_store  # noqa: PLC0415
+    from shardbench.report.compare.versions import other_versions  # noqa: PLC0415
+    from shardbench.report.rows import current  # noqa: PLC0415
     from shardbench.report.tables.answer import WIDTH, answers, lines  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables as suite_tables  # noqa: PLC0415
@@ -115,20 +116,15 @@ def print_report(
             say(line)
     for line in beside.lines if beside else ():
         say(line)
-    for line in _versions_of(records).lines():
+    for line in other_versions(current(records)).lines():
         say(line)
     say(f"records: {trial_store(results, suite).path}")
     say(f"tables: {results / 'tables' / suite}" + ("" if tables else f" (shardbench report {suite}{options})"))
 
 
-def _versions_of(records: "list[Record]") -> "OtherVersions":
+def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> dict[str, Any]:
     from shardbench.report.compare.versions import other_versions  # noqa: PLC0415
     from shardbench.report.rows import current  # noqa: PLC0415
-
-    return other_versions(current(records))
-
-
-def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results: Path) -> dict[str, Any]:
     from shardbench.report.tables.answer import answers  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows, suite_records  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables  # noqa: PLC0415
@@ -139,7 +135,7 @@ def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results
         records = suite_records(results, suite.name)
         data["tables"] |= {table: json_rows(frame) for table, frame in tables(records).items()}
         data["answers"] = [answer.data() for answer in answers(records, results)]
-        data["other_versions"] = asdict(_versions_of(records))
+        data["other_versions"] = asdict(other_versions(current(records)))
     if reproduction:
         data["tables"] |= {table: json_rows(frame) for table, frame in frames(reproduction, results).items()}
         data["studies_other_versions"] = asdict(study_versions(reproduction, results))
@@ -162,9 +158,7 @@ def _write_paper(folder: Path, suite: "Suite | None", reproduction: "Reproductio
 def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
     """Write the tables of predicted against measured over all records, and say how well they agree."""
     from shardbench.report.prediction.against_measured import read_measured  # noqa: PLC0415
-    from shardbench.report.prediction.judges import judges_lines  # noqa: PLC0415
     from shardbench.report.prediction.summary import expected_files, summaries, text_lines  # noqa: PLC0415
-    from shardbench.report.prediction.trust import trust_lines  # noqa: PLC0415
 
     rows = read_measured(results)
     files = expected_files(results, rows)
@@ -172,7 +166,6 @@ def _prediction(results: Path, *, check: bool, as_json: bool) -> int:
         differences = check_files(files, "shardbench report prediction")
         return shared.tell_differences(PREDICTION, differences, as_json=as_json)
     paths = [str(path) for path in write_files(files)]
-    summary_list = summaries(rows)
-    lines = [*text_lines(summary_list), *judges_lines(rows), *trust_lines(rows), f"tables: {', '.join(paths)}"]
-    shared.tell({"files": paths, "summaries": [to_data(summary) for summary in summary_list]}, lines, as_json=as_json)
+    lines = [*text_lines(rows), f"tables: {', '.join(paths)}"]
+    shared.tell({"files": paths, "summaries": list(map(to_data, summaries(rows)))}, lines, as_json=as_json)
     return shared.EXIT_OK

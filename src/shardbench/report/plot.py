@@ -19,7 +19,6 @@ class Plot:
     high: str | None = None
     facet: str | None = None
     """One panel a value, side by side."""
-    log_x: bool = False
     log_y: bool = False
     shown: tuple[str, ...] = ()
     """Values of ``series`` to draw, in this order; all by default."""

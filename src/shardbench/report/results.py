@@ -16,7 +16,6 @@ from shardbench.records.cell import CellRecord
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals, fast_ms
 from shardbench.records.store import cell_store, trial_store
 from shardbench.records.trial import TRAINING, Backend, Outcome
-from shardbench.report.result_columns import COLUMNS
 from shardbench.report.rows import current
 
 PARTS = ("records", "studies", "tables")
@@ -50,6 +49,34 @@ _BACKENDS = {
 }
 """The backend of all rows of a table that has neither such a column nor a study."""
 
+_TRIAL = ("key", "suite", "workload", "machine", "backend", "strategy", "seed", "repeat")
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "records": (
+        "kind", "owner", "about", "key", "backend", "current", "outcome", "cause", "environment", "commit", "dirty",
+        "judge_version", "made_by", "started", "load_at_start", "load_at_end",
+    ),
+    "trials": (
+        *_TRIAL, "role", "batch_size", "precision", "optimizer", "exchange", "schedule", "plan_limit_s",
+        "fit_limit_s", "current", "outcome", "cause", "plan_hash", "plan_s", "fit_s", "segments", "moves",
+        "iterations", "step_ms_p50", "step_ms_p95", "step_ms_low", "step_ms_high", "step_ms_fast",
+        "control_ms_fast", "predicted_step_ms", "torchrec_estimate_ms", "mean_step_ms", "step_bound_ms",
+        "own_step_bound_ms", "emb_ms_mean", "emb_ms_max", "emb_cpu_ms_max", "predicted_emb_ms_max", "bound_ms",
+        "lookups", "off_hbm_lookups", "hbm_bytes", "uvm_bytes", "host_bytes", "sent_intra_bytes",
+        "sent_inter_bytes", "hbm_memory_bytes_max", "uvm_memory_bytes_max", "workload_fingerprint", "machine_hash",
+    ),
+    "steps": (*_TRIAL, "iteration", "step_ms", "control_ms"),
+    "ranks": (
+        *_TRIAL, "rank", "embedding_ms", "embedding_cpu_ms", "predicted_embedding_ms", "hbm_memory_bytes",
+        "distinct_rows",
+    ),
+    "claims": (
+        "paper", "claim", "kind", "backend", "statement", "paper_value", "ours", "low", "high", "unit", "direction",
+        "magnitude", "region_share", "strength", "n", "n_unit", "conditions", "defined_in", "judged_in",
+        "defined_first", "relation", "sourced", "definition_of", "definition", "source",
+    ),
+}  # fmt: skip
+"""The columns of the frames, which the page "Papers and notebooks" explains; those of studies are their own."""
+
 Row = dict[str, object]
 
 
@@ -57,8 +84,7 @@ Row = dict[str, object]
 class Results:
     """All that a results folder holds; every frame has a column ``backend``, and no row mixes two.
 
-    ``shardbench.report.result_columns.COLUMNS`` says what each column holds, with its unit, and so does the page
-    "Papers and notebooks". A number that is not known is NaN.
+    The page "Papers and notebooks" says what each column holds, with its unit. A number that is not known is NaN.
     """
 
     folder: Path

@@ -11,7 +11,7 @@ from shardbench.model.strategy import Role
 from shardbench.model.table import Optimizer, Precision, StepSchedule
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend, Outcome, unusual
-from shardbench.report.standing import UNSHARDED, display_name, trained_model
+from shardbench.report.standing import UNSHARDED, trained_model
 
 SEVERITY = (
     Outcome.OK, Outcome.SKIPPED, Outcome.INFEASIBLE, Outcome.OOM, Outcome.TIMEOUT, Outcome.INVALID, Outcome.ERROR,
@@ -64,11 +64,6 @@ class Row:
         return self.worst.outcome is Outcome.OK
 
     @property
-    def title(self) -> str:
-        """The row's name on an axis."""
-        return display_name(self.strategy, self.worst.role)
-
-    @property
     def competes(self) -> bool:
         """True where the row may be the best of its group."""
         return self.ok and self.worst.role is Role.COMPETITOR
@@ -94,11 +89,6 @@ class Row:
         if not self.ok:
             return ()
         return tuple(step for record in self.records if record.timing for step in record.timing.step_ms)
-
-    @cached_property
-    def kernels_ms(self) -> tuple[float, ...]:
-        """Embedding times of every rank and trial, by the clock that other work disturbs least."""
-        return tuple(ms for record in self.records if record.timing for ms in record.timing.kernels_ms)
 
     @property
     def step_draws(self) -> list[tuple[float, ...]] | None:

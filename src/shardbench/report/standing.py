@@ -86,7 +86,6 @@ class Standing:
     batch_size: float | None = None
     bound_ms: float | None = None
     over_bound_pct: float | None = None
-    headroom_pct: float | None = None
     family: str = ""
     """Problems of a family are alike, and families weigh alike; empty where there are none."""
     memory: str = ""
@@ -115,11 +114,6 @@ class Standing:
     def competes(self) -> bool:
         """True where the strategy may be the best."""
         return self.role == Role.COMPETITOR
-
-    @property
-    def tie(self) -> str:
-        """The mark where the order to the best is not claimed; else empty."""
-        return "" if self.mark in (None, TieMark.BEST) else str(self.mark)
 
 
 UNSHARDED = "the unsharded model"
@@ -262,7 +256,7 @@ def table_standings(table: pd.DataFrame) -> list[Standing]:
 def _standing(row: Mapping[Any, Any], **fields: Any) -> Standing:
     """Return what a row states in columns that all tables of standings have, with what else is known."""
     numbers = (
-        "over_best_pct", "plan_s", "fit_s", "devices", "batch_size", "bound_ms", "over_bound_pct", "headroom_pct",
+        "over_best_pct", "plan_s", "fit_s", "devices", "batch_size", "bound_ms", "over_bound_pct",
     )  # fmt: skip
     cells: Cells = {
         **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "outcome", "cause")},

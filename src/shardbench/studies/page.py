@@ -8,30 +8,35 @@ import pandas as pd
 from shardbench.records.store import trial_store
 from shardbench.report.charts.study import plot_chart
 from shardbench.report.page.figures import figure
-from shardbench.report.page.write import Extra, write_page
+from shardbench.report.page.write import Extra, StudyStandings, frame_extra, write_page
 from shardbench.report.plot import Plot
-from shardbench.report.standing import states_standings
-from shardbench.report.tables.claim_text import below_statements, claim_row
+from shardbench.report.standing import PROBLEM, disagreement, states_standings, table_standings
+from shardbench.report.tables.claim_text import below_statements
 from shardbench.report.tables.files import suite_records
-from shardbench.report.tables.text import readable_cell
 from shardbench.studies.files import study_versions
 from shardbench.studies.ledger import Ledger, ledger
 from shardbench.studies.regions.region_picture import region_chart
 from shardbench.studies.reproduction import Reproduction
-from shardbench.studies.study_standings import study_standings
 from shardbench.studies.study_tables import recorded_cells, tables_by_study
 
-_UNITS = {"_pct": "%", "_ms": "ms", "_cpu_s": "CPU s", "_s": "s", "_bytes": "bytes", "_x": "x"}
+_SHOWN = (
+    "strategy", "role", "budget", "outcome", "step_ms", "step_ms_low", "step_ms_high", "over_bound_pct",
+    "over_best_pct", "tie", "plan_s", "fit_s", "headroom_pct", "cause",
+)  # fmt: skip
+"""Columns of a problem's rows on the page; the file has all."""
+_CLAIMS = (
+    "paper", "claim", "kind", "of", "statement", "direction", "magnitude", "relation", "paper_value", "ours", "low",
+    "high", "unit", "n", "n_unit", "region_share", "strength", "conditions", "defined_in", "judged_in",
+)  # fmt: skip
+"""Columns of the ledger on the page."""
 SHOWN_ROWS = 100
 """Rows of a study's table on the page; the file has all."""
 
 
 def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
     """Write ``<results>/pages/<owner>.html``, claims and studies before the suite's groups, and give its path."""
-    standings, cells = (
-        study_standings(reproduction, results),
-        [record for _, record in recorded_cells(reproduction, results)],
-    )
+    standings = study_standings(reproduction, results)
+    cells = [record for _, record in recorded_cells(reproduction, results)]
     sections = extras(reproduction, results)
     if standings is not None and not reproduction.claims:
         # It stands for all systems, so that what their papers claim is told beside it.
@@ -39,13 +44,35 @@ def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
     return write_page(
         results,
         reproduction.owner,
-        standings.trials if standings is not None else trial_store(results, reproduction.owner).read(),
+        [] if standings is not None else trial_store(results, reproduction.owner).read(),
         extras=sections,
-        environments={record.environment for record in cells},
         code=study_versions(reproduction, results).lines(),
         cells=cells,
         study=standings,
     )
+
+
+def study_standings(reproduction: Reproduction, results: Path) -> StudyStandings | None:
+    """Return the standings of the first table that states some; None where none is on record."""
+    for _, tables in tables_by_study(reproduction, results):
+        for name, table in tables.items():
+            if states_standings(table):
+                csv, command = f"tables/{reproduction.owner}/{name}.csv", f"shardbench reproduce {reproduction.owner}"
+                parts = table.groupby(list(PROBLEM), sort=False)
+                problems = [_problem(number, *each) for number, each in enumerate(parts)]
+                return StudyStandings(
+                    standings=tuple(table_standings(table)),
+                    problems=tuple(replace(one, csv=csv, command=command) for one in problems),
+                )
+    return None
+
+
+def _problem(number: int, problem: tuple[str, ...], rows: pd.DataFrame) -> Extra:
+    """Return a problem's rows; what other judges have first is said before them."""
+    workload, machine, backend = problem
+    title, note = f"{workload} on {machine}, {backend}", disagreement(table_standings(rows))
+    shown = rows[[name for name in _SHOWN if name in rows and rows[name].notna().any()]]
+    return frame_extra(f"problem-{number}", title, note, shown)
 
 
 def write_suite_page(results: Path, suite: str) -> Path:
@@ -69,7 +96,7 @@ def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
                 note += f" The first {SHOWN_ROWS} of {len(frame)} rows; all are in the CSV."
             sections.append(
                 replace(
-                    _extra(f"Study {name}", note, frame.head(SHOWN_ROWS), name),
+                    frame_extra(f"extra-{name}", f"Study {name}", note, frame.head(SHOWN_ROWS)),
                     figures=tuple(
                         figure(plot.title, _ends(plot), plot_chart(plot, frame))
                         for plot in study.plots
@@ -91,11 +118,12 @@ def claims_sections(paper_ledger: Ledger) -> list[Extra]:
         "five independent units and a whole 95 % interval, 'consistent' is the interval of fewer units, or all of "
         "five or more chosen conditions (whose range is the least and the most). Readings, stand-ins, what is "
         "second-hand and controls are no statements of a paper. Region: the share of a design over all knobs that no "
-        "source fixes in which the statement holds. '-' under 'the paper says': it gives no number, or none was seen."
+        "source fixes in which the statement holds. Without a paper's value it gives no number, or none was seen."
     )
     rows = [{str(name): value for name, value in row.items()} for row in paper_ledger.rows.to_dict("records")]
-    table = pd.DataFrame([claim_row(row) for row, _ in below_statements(rows)])
-    sections = [replace(_extra("Claims", note, table, "claims"), csv="tables/claims.csv", command="shardbench claims")]
+    table = pd.DataFrame([row for row, _ in below_statements(rows)], columns=list(_CLAIMS))
+    shown = frame_extra("extra-claims", "Claims", note, table)
+    sections = [replace(shown, csv="tables/claims.csv", command="shardbench claims")]
     if paper_ledger.pictured:
         caption = "A mark is a point of the design, drawn over the two knobs that decide most."
         pictures = tuple(
@@ -113,25 +141,3 @@ def claims_sections(paper_ledger: Ledger) -> list[Extra]:
 
 def _ends(plot: Plot) -> str:
     return "Lines through points are their intervals." if plot.low is not None else ""
-
-
-def _head(column: str) -> str:
-    """Write a column's name for readers: units apart, words for underscores."""
-    for end, unit in _UNITS.items():
-        if column.endswith(end):
-            return f"{_head(column.removesuffix(end))} ({unit})"
-    return column.replace("_", " ")
-
-
-def _extra(title: str, note: str, frame: pd.DataFrame, name: str) -> Extra:
-    return Extra(
-        id=f"extra-{name}",
-        title=title,
-        note=note,
-        headers=tuple(_head(str(column)) for column in frame.columns),
-        rows=tuple(
-            tuple(readable_cell(str(column), value) for column, value in zip(frame.columns, row))
-            for row in frame.itertuples(index=False)
-        ),
-        numeric=tuple(pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns),
-    )

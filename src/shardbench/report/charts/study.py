@@ -9,6 +9,7 @@ import pandas as pd
 from shardbench.base.errors import BadInput
 from shardbench.report.charts.look import SERIES, SHAPES, Chart
 from shardbench.report.plot import Plot
+from shardbench.report.tables.text import column_words
 
 _DASHES = ([1, 0], [7, 4], [2, 3], [9, 3, 2, 3])
 
@@ -38,7 +39,7 @@ def plot_chart(plot: Plot, frame: pd.DataFrame) -> Chart:
     if plot.facet is None:
         return layers
     panels = list(dict.fromkeys(rows[plot.facet]))
-    facet = alt.Facet(_field(plot.facet, "N"), title=_words(plot.facet), sort=panels)
+    facet = alt.Facet(_field(plot.facet, "N"), title=column_words(plot.facet), sort=panels)
     # Each panel has both axes, so that a page may put them below each other.
     drawn = alt.layer(*marks).facet(facet=facet, columns=2).resolve_scale(x="independent")
     panels_with_axes: alt.FacetChart = drawn.resolve_axis(x="independent", y="independent")
@@ -46,20 +47,18 @@ def plot_chart(plot: Plot, frame: pd.DataFrame) -> Chart:
 
 
 def _axes(plot: Plot, rows: pd.DataFrame, *, numeric: bool) -> dict[str, Any]:
-    def scale(*, log: bool, zero: bool) -> alt.Scale:
-        return alt.Scale(type="log") if log else alt.Scale(zero=zero)
-
-    x = {"scale": scale(log=plot.log_x, zero=False)} if numeric else {"sort": None, "axis": alt.Axis(labelAngle=-30)}
+    x = {"scale": alt.Scale(zero=False)} if numeric else {"sort": None, "axis": alt.Axis(labelAngle=-30)}
+    y_scale = alt.Scale(type="log") if plot.log_y else alt.Scale(zero=plot.bars)
     shown: dict[str, Any] = {
-        "x": alt.X(_field(plot.x, "Q" if numeric else "N"), title=_words(plot.x), **x),
-        "y": alt.Y(_field(plot.y, "Q"), title=_words(plot.y), scale=scale(log=plot.log_y, zero=plot.bars)),
-        "tooltip": [alt.Tooltip(_field(str(name), "N"), title=_words(str(name))) for name in rows.columns],
+        "x": alt.X(_field(plot.x, "Q" if numeric else "N"), title=column_words(plot.x), **x),
+        "y": alt.Y(_field(plot.y, "Q"), title=column_words(plot.y), scale=y_scale),
+        "tooltip": [alt.Tooltip(_field(str(name), "N"), title=column_words(str(name))) for name in rows.columns],
     }
     if plot.series is None:
         return shown
     names = list(plot.shown or dict.fromkeys(rows[plot.series]))
     series = _field(plot.series, "N")
-    looks: dict[str, Any] = {"title": _words(plot.series), "sort": names}
+    looks: dict[str, Any] = {"title": column_words(plot.series), "sort": names}
     shown["color"] = alt.Color(series, scale=alt.Scale(domain=names, range=list(SERIES)), **looks)
     forms = [number // len(SERIES) % len(SHAPES) for number in range(len(names))]
     if plot.bars:
@@ -75,10 +74,6 @@ def _field(column: str, kind: str) -> str:
     """Return a column as Altair takes it: dots and brackets are part of its name."""
     name = column.replace("\\", "\\\\").replace(".", "\\.").replace("[", "\\[").replace("]", "\\]")
     return f"{name}:{kind}" if kind else name
-
-
-def _words(column: str) -> str:
-    return column.replace("_", " ")
 
 
 def _text(value: object) -> str:

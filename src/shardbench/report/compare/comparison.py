@@ -1,49 +1,51 @@
-"""Compares two results folders: which numbers and answers are equal, and how far off the others are.
+"""Compares two results folders in one table: which numbers and answers are equal, and how far off the others are.
 
 Simulated rows come from the same program on the same numbers, so they should be equal. Measured rows have a ratio, and
 are apart where it is beyond the scatter of repeats of one plan within the two runs; that says nothing of why, as
 another machine has another speed. The ratio of steps over those of the control plan leaves that speed out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from shardbench.base.errors import BadInput
 from shardbench.base.statistics import pooled
-from shardbench.records.cell import CellRecord, Scalar, Series, SeriesRow
+from shardbench.records.cell import CellRecord, Scalar, Series, SeriesRow, cell_text
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
-from shardbench.report.compare.order import Agreement, agreements
+from shardbench.report.compare.order import Agreement, agreements, text_line
 from shardbench.report.compare.same_numbers import same
 from shardbench.report.groups import Group, groups
 from shardbench.report.results import backends, cell_records, load_claims, results_folder, trial_records
 from shardbench.report.rows import Condition, Row
+from shardbench.report.tables.layout import lay_out
+from shardbench.report.tables.text import ALWAYS, Columns, readable_cell, significant
 
-IDENTITY = ("suite", "committed_suite", *Condition._fields, "strategy", "where", "outcome", "committed_outcome", "n")
-SIMULATED_COLUMNS = (*IDENTITY, "step_ms", "committed_step_ms", "difference_pct", "equal", "reason")
-MEASURED_COLUMNS = (
-    *IDENTITY, "committed_n", "quantity", "value", "committed_value", "ratio", "ratio_low", "ratio_high",
-    "beyond_noise", "reason",
-)  # fmt: skip
-CELL_COLUMNS = (
-    "baseline", "study", "backend", "cells_in_both", "only_this_run", "only_committed", "equal", "difference_pct",
-    "column", "key",
-)  # fmt: skip
-VERDICTS = ("direction", "magnitude")
-CLAIM_COLUMNS = (
-    "paper", "claim", "backend", "where", "direction", "committed_direction", "magnitude", "committed_magnitude",
-    "ours", "committed_ours", "unit", "equal",
+KINDS = {
+    "simulated": "equal",
+    "measured": "within the noise of repeats",
+    "cells": "equal, but for seconds that the process took",
+    "claims": "with the same answers",
+}
+"""Kinds of rows, and what those are of which ``same`` is true."""
+COLUMNS = (
+    "kind", "suite", "committed_suite", "name", *Condition._fields, "where", "same", "quantity", "value",
+    "committed_value", "ratio", "ratio_low", "ratio_high", "n", "committed_n", "reason",
 )  # fmt: skip
 BOTH, ONLY, COMMITTED_ONLY = "both", "this run only", "committed only"
 STEP, OVER_CONTROL = "step (ms)", "step over the control's"
+ANSWERS = ("direction", "magnitude")
 SECONDS = "_s"
 """The ending of columns of seconds that our own process took: clocks are never equal, whatever the row's backend."""
-_WORDS = float("inf")
-"""The difference of what is no number."""
+LISTED = 20
+"""The number of rows of a kind that are printed one by one; --json has all."""
+_FARTHEST = float("inf")
+"""The distance of what is no number."""
 
 Cells = dict[str, object]
 Place = tuple[str, Condition, str]
@@ -54,24 +56,26 @@ Value = Scalar | Series
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A results folder beside another one, the committed; ``where`` says whether both have a row, or which one."""
+    """A results folder beside another one, the committed."""
 
     folder: Path
     committed: Path
-    simulated: pd.DataFrame
-    """A row a strategy under a condition: over the ``n`` trials (seeds and repeats) that both have, whether all steps
-    are ``equal`` (to six digits), the largest ``difference_pct`` of a trial's median step, and the ``reason`` where
-    not. ``step_ms`` is the median over iterations of all of them."""
-    measured: pd.DataFrame
-    """A row a strategy, condition and quantity: geometric means over ``n`` and ``committed_n`` trials, their ratio, its
-    95 % interval by the noise of repeats, and whether 1 lies outside it (none where nothing was repeated)."""
-    cells: pd.DataFrame
-    """A row a study: how many cells both have, how many are equal but for seconds that our own process took, the
-    largest difference, and where."""
-    claims: pd.DataFrame
-    """A row a statement: both answers of both, and whether the answers are the same."""
+    differences: pd.DataFrame
+    """A row a thing that either folder has; ``where`` says whether both have it, or which one, and ``same`` whether it
+    is the same in both, None where that is not known.
+
+    ``simulated`` and ``measured``: a strategy (``name``) under a condition, over the ``n`` and ``committed_n`` trials
+    (seeds and repeats) that are compared. Simulated ones are the same where all steps are, to six digits; ``ratio`` is
+    that of the trial that is farthest off, and ``reason`` says why. Measured ones have the ratio of geometric means
+    with its 95 % interval by the noise of repeats, and are the same where 1 lies in it; they have a second row where
+    both have one control. ``cells``: a cell of a study of a paper (``suite``), with the column that is farthest off;
+    ``claims``: a statement of a paper, with both answers."""
     order: Mapping[str, tuple[Agreement, ...]]
     """A suite's groups: whether measured strategies come in the same order in both."""
+
+    def of(self, kind: str) -> pd.DataFrame:
+        """Return the rows of a kind."""
+        return self.differences[self.differences["kind"] == kind]
 
 
 def compare_results(folder: Path | str, committed: Path | str) -> Comparison:
@@ -83,23 +87,16 @@ def compare_results(folder: Path | str, committed: Path | str) -> Comparison:
     ours, theirs = results_folder(folder), results_folder(committed)
     if ours.resolve() == theirs.resolve():
         raise BadInput(f"{ours} and {theirs} are one folder; name another one with --with")
-    matches = _matches(trial_records(ours), trial_records(theirs))
-    simulated = [_simulated(match) for match in matches if match.condition.backend is Backend.SIMULATED]
-    of_ranks = [match for match in matches if match.condition.backend is Backend.MEASURED]
-    measured = [row for match in of_ranks for row in _measured(match)]
-    return Comparison(
-        folder=ours,
-        committed=theirs,
-        simulated=pd.DataFrame(simulated, columns=list(SIMULATED_COLUMNS)),
-        measured=pd.DataFrame(measured, columns=list(MEASURED_COLUMNS)),
-        cells=pd.DataFrame(_studies(cell_records(ours), cell_records(theirs)), columns=list(CELL_COLUMNS)),
-        claims=_claims(load_claims(ours), load_claims(theirs)),
-        order=_order(of_ranks),
-    )
+    pairs = _pairs(trial_records(ours), trial_records(theirs))
+    rows = [row for pair in pairs for row in _of_trials(*pair)]
+    rows += _of_cells(cell_records(ours), cell_records(theirs))
+    rows += _of_claims(load_claims(ours), load_claims(theirs))
+    order = list(KINDS)
+    table = pd.DataFrame(sorted(rows, key=lambda row: order.index(str(row["kind"]))), columns=list(COLUMNS))
+    return Comparison(folder=ours, committed=theirs, differences=table, order=_order(pairs))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RowOfRun:
+class _Strategy(NamedTuple):
     """A strategy's row in one of the folders, with its suite and its group."""
 
     suite: str
@@ -107,48 +104,65 @@ class _RowOfRun:
     row: Row
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Match:
-    """One strategy under one condition, in one folder or in both."""
+Pair = tuple[_Strategy | None, _Strategy | None]
 
-    condition: Condition
-    strategy: str
-    ours: _RowOfRun | None
-    theirs: _RowOfRun | None
 
-    @property
-    def where(self) -> str:
-        if self.ours is None:
-            return COMMITTED_ONLY
-        return ONLY if self.theirs is None else BOTH
+def _where(ours: object, theirs: object) -> str:
+    return COMMITTED_ONLY if ours is None else ONLY if theirs is None else BOTH
 
-    def identity(self) -> Cells:
-        """Give the columns that rows of all kinds have."""
-        ours, theirs = self.ours, self.theirs
-        return {
-            "suite": ours and ours.suite,
-            "committed_suite": theirs and theirs.suite,
-            **{name: getattr(value, "value", value) for name, value in self.condition._asdict().items()},
-            "strategy": self.strategy,
-            "where": self.where,
-            "outcome": ours and ours.row.worst.outcome.value,
-            "committed_outcome": theirs and theirs.row.worst.outcome.value,
-            "n": len(ours.row.records) if ours else 0,
-        }
 
-    @property
-    def other_outcome(self) -> str:
-        """Say so where both have trials that ended in unlike ways; empty elsewhere."""
-        if self.ours is None or self.theirs is None:
-            return ""
-        return "" if self.ours.row.worst.outcome is self.theirs.row.worst.outcome else "another outcome"
+def _pairs(ours: Mapping[str, list[Record]], theirs: Mapping[str, list[Record]]) -> list[Pair]:
+    """Pair the rows of our folder, in its order, and then list what only the committed one has."""
+    mine, committed = _rows(ours), _rows(theirs)
+    first = {place[1:]: place for place in reversed(committed)}
+    # The suite of that name, or else the first that has the row.
+    places = {place: place if place in committed else first.get(place[1:]) for place in mine}
+    pairs: list[Pair] = [(mine[place], committed[other] if other else None) for place, other in places.items()]
+    used_places = set(places.values())
+    return [*pairs, *((None, row) for place, row in committed.items() if place not in used_places)]
 
-    @property
-    def both_ok(self) -> tuple[_RowOfRun, _RowOfRun] | None:
-        """Give both rows where all trials of both ended well."""
-        if self.ours is None or self.theirs is None or not (self.ours.row.ok and self.theirs.row.ok):
-            return None
-        return self.ours, self.theirs
+
+def _rows(suites: Mapping[str, list[Record]]) -> dict[Place, _Strategy]:
+    return {
+        (suite, group.condition, row.strategy): _Strategy(suite, group, row)
+        for suite, records in suites.items()
+        for group in groups(records)
+        for row in group.rows
+    }
+
+
+def _of_trials(ours: _Strategy | None, theirs: _Strategy | None) -> Iterator[Cells]:
+    one = ours or theirs
+    if one is None:
+        return
+    condition = one.group.condition
+    cells: Cells = {
+        "kind": condition.backend.value,
+        "suite": ours and ours.suite,
+        "committed_suite": theirs and theirs.suite,
+        "name": one.row.strategy,
+        **{name: getattr(value, "value", value) for name, value in condition._asdict().items()},
+        "where": _where(ours, theirs),
+        "quantity": STEP,
+        "n": len(ours.row.records) if ours else 0,
+        "committed_n": len(theirs.row.records) if theirs else 0,
+        "reason": "",
+    }
+    if ours is None or theirs is None:
+        yield cells
+        return
+    mine, other = ours.row.worst.outcome, theirs.row.worst.outcome
+    if mine is not other or not ours.row.ok:
+        reason = "" if mine is other else "another outcome"
+        yield cells | {"same": mine is other, "value": mine.value, "committed_value": other.value, "reason": reason}
+    elif condition.backend is Backend.SIMULATED:
+        yield cells | _simulated(ours.row, theirs.row)
+    elif not (ours.group.compared and theirs.group.compared):
+        yield cells | {"reason": "more ranks than cores"}
+    else:
+        yield cells | _measured(ours, theirs, STEP)
+        if ours.group.control is not None and ours.group.control == theirs.group.control:
+            yield cells | _measured(ours, theirs, OVER_CONTROL)
 
 
 def _other_version(ours: Row, theirs: Row) -> str:
@@ -159,51 +173,22 @@ def _other_version(ours: Row, theirs: Row) -> str:
     return "another machine file" if a.machine_hash != b.machine_hash else ""
 
 
-def _matches(ours: Mapping[str, list[Record]], theirs: Mapping[str, list[Record]]) -> list[_Match]:
-    """Match the rows of our folder, in its order, and then list what only the committed one has."""
-    mine, committed = _rows(ours), _rows(theirs)
-    first = {place[1:]: place for place in reversed(committed)}
-    # The suite of that name, or else the first that has the row.
-    places = {place: place if place in committed else first.get(place[1:]) for place in mine}
-    pairs: list[tuple[Place, _RowOfRun | None, _RowOfRun | None]]
-    pairs = [(place, mine[place], committed[other] if other else None) for place, other in places.items()]
-    used_places = set(places.values())
-    pairs += [(place, None, row) for place, row in committed.items() if place not in used_places]
-    return [
-        _Match(condition=condition, strategy=strategy, ours=row, theirs=other_row)
-        for (_, condition, strategy), row, other_row in pairs
-    ]
-
-
-def _rows(suites: Mapping[str, list[Record]]) -> dict[Place, _RowOfRun]:
-    return {
-        (suite, group.condition, row.strategy): _RowOfRun(suite=suite, group=group, row=row)
-        for suite, records in suites.items()
-        for group in groups(records)
-        for row in group.rows
-    }
-
-
-def _simulated(match: _Match) -> Cells:
-    cells, rows = match.identity(), match.both_ok
-    if rows is None:
-        equal = not match.other_outcome if match.where == BOTH else None
-        return cells | {"equal": equal, "reason": match.other_outcome}
-    ours, theirs = (one.row for one in rows)
+def _simulated(ours: Row, theirs: Row) -> Cells:
     committed = {(record.spec.seed, record.spec.repeat): record for record in theirs.records}
     trials = [(r, committed[key]) for r in ours.records if (key := (r.spec.seed, r.spec.repeat)) in committed]
     steps = [(a.timing.step_ms, b.timing.step_ms) for a, b in trials if a.timing and b.timing]
     if not steps:
-        return cells | {"n": 0, "equal": False, "reason": "no seed in common"}
-    differences_pct = [100.0 * (float(np.median(a)) / float(np.median(b)) - 1.0) for a, b in steps]
+        return {"n": 0, "same": False, "reason": "no seed in common"}
     equal = all(same(a, b) for a, b in steps)
+    ratios = [float(np.median(a)) / float(np.median(b)) for a, b in steps]
     step_ms, committed_ms = (float(np.median(np.concatenate(of_run))) for of_run in zip(*steps))
-    return cells | {
+    return {
         "n": len(steps),
-        "step_ms": step_ms,
-        "committed_step_ms": committed_ms,
-        "difference_pct": 0.0 if equal else max(differences_pct, key=abs),
-        "equal": equal,
+        "committed_n": len(steps),
+        "value": step_ms,
+        "committed_value": committed_ms,
+        "ratio": 1.0 if equal else max(ratios, key=_distance),
+        "same": equal,
         "reason": "" if equal else _other_version(ours, theirs) or _reason(trials),
     }
 
@@ -218,23 +203,11 @@ def _reason(trials: Iterable[tuple[Record, Record]]) -> str:
     return "the same plan, other charges"
 
 
-def _measured(match: _Match) -> list[Cells]:
-    committed_n = len(match.theirs.row.records) if match.theirs else 0
-    cells = match.identity() | {"committed_n": committed_n, "quantity": STEP}
-    if match.both_ok is None:
-        return [cells | {"reason": match.other_outcome}]
-    ours, theirs = match.both_ok
-    if not (ours.group.compared and theirs.group.compared):
-        return [cells | {"reason": "more ranks than cores"}]
-    rows = [cells | _ratio(ours, theirs, STEP)]
-    if ours.group.control is not None and ours.group.control == theirs.group.control:
-        rows.append(cells | _ratio(ours, theirs, OVER_CONTROL))
-    return rows
-
-
-def _ratio(ours: _RowOfRun, theirs: _RowOfRun, quantity: str) -> Cells:
+def _measured(ours: _Strategy, theirs: _Strategy, quantity: str) -> Cells:
     """Give the ratio of two rows that are ok, and its interval by the noise of repeats of both groups."""
-    mine, other = (one.group.estimate(one.row).value / _unit_ms(one.group, quantity) for one in (ours, theirs))
+    # Steps are counted in milliseconds, or in the mean step of the group's control.
+    units_ms = [1.0 if quantity == STEP else one.group.control_ms for one in (ours, theirs)]
+    mine, other = (one.group.estimate(one.row).value / unit for one, unit in zip((ours, theirs), units_ms))
     reason = _other_version(ours.row, theirs.row)
     cells: Cells = {"quantity": quantity, "value": mine, "committed_value": other, "reason": reason}
     if ours.row.records[-1].spec.workload_fingerprint != theirs.row.records[-1].spec.workload_fingerprint:
@@ -248,96 +221,136 @@ def _ratio(ours: _RowOfRun, theirs: _RowOfRun, quantity: str) -> Cells:
         "ratio": ratio,
         "ratio_low": ratio * float(np.exp(-reach)),
         "ratio_high": ratio * float(np.exp(reach)),
-        "beyond_noise": bool(abs(np.log(ratio)) > reach),
+        "same": bool(abs(np.log(ratio)) <= reach),
     }
 
 
-def _unit_ms(group: Group, quantity: str) -> float:
-    """Give what steps are counted in: milliseconds, or the mean step of the group's control."""
-    return 1.0 if quantity == STEP else group.control_ms
-
-
-def _order(matches: Iterable[_Match]) -> dict[str, tuple[Agreement, ...]]:
+def _order(pairs: Iterable[Pair]) -> dict[str, tuple[Agreement, ...]]:
     both: dict[str, dict[Condition, tuple[Group, Group]]] = {}
-    for match in matches:
-        if match.ours is not None and match.theirs is not None and match.ours.group.compared:
-            suite = both.setdefault(match.ours.suite, {})
-            suite.setdefault(match.condition, (match.ours.group, match.theirs.group))
-    return {suite: tuple(agreements(list(pairs.values()))) for suite, pairs in both.items()}
+    for ours, theirs in pairs:
+        if ours and theirs and ours.group.compared and ours.group.condition.backend is Backend.MEASURED:
+            suite = both.setdefault(ours.suite, {})
+            suite.setdefault(ours.group.condition, (ours.group, theirs.group))
+    return {suite: tuple(agreements(list(by_condition.values()))) for suite, by_condition in both.items()}
 
 
-def _studies(ours: Studies, theirs: Studies) -> list[Cells]:
-    """Give a row a study of either folder.
-
-    A cell is equal where all its rows are, but for seconds; ``difference_pct`` is the largest of any number, in
-    ``column`` of the cell ``key``, and none where what differs is no number, or was zero.
-    """
-    rows = []
-    for name in dict.fromkeys([*ours, *theirs]):
-        mine, committed = ({cell.key: cell for cell in side.get(name, ())} for side in (ours, theirs))
-        both = [key for key in mine if key in committed]
-        differences = {key: _cell_difference(mine[key], committed[key]) for key in both}
-        worst = max(differences, key=lambda key: differences[key][0], default=None)
-        percent, column = differences[worst] if worst is not None else (None, "")
-        rows.append({
-            "baseline": name[0],
-            "study": name[1],
-            "backend": backends([*mine.values(), *committed.values()]),
-            "cells_in_both": len(both),
-            "only_this_run": len(mine) - len(both),
-            "only_committed": len(committed) - len(both),
-            "equal": sum(not column for _, column in differences.values()),
-            "difference_pct": None if percent == _WORDS else percent,
-            "column": column,
-            "key": worst if column else "",
-        })  # fmt: skip
-    return rows
+def _of_cells(ours: Studies, theirs: Studies) -> Iterator[Cells]:
+    for owner, study in dict.fromkeys([*ours, *theirs]):
+        mine, committed = ({cell.key: cell for cell in side.get((owner, study), ())} for side in (ours, theirs))
+        for key in dict.fromkeys([*mine, *committed]):
+            a, b = mine.get(key), committed.get(key)
+            one = a or b
+            cells: Cells = {"kind": "cells", "suite": owner, "committed_suite": owner, "where": _where(a, b)}
+            if one is not None:
+                cells |= {"name": cell_text(study, one.cell), "backend": backends([one]), "quantity": ""}
+            yield cells | (_cell(a, b) if a and b else {})
 
 
-def _cell_difference(ours: CellRecord, theirs: CellRecord) -> tuple[float, str]:
-    """Give the largest difference of two cells in percent and its column; no column where they are equal."""
+def _cell(ours: CellRecord, theirs: CellRecord) -> Cells:
+    """Compare two records of a cell, all rows but for seconds; the column that is farthest off stands for it."""
     if len(ours.rows) != len(theirs.rows):
-        return _WORDS, "number of rows"
-    largest = (0.0, "")
+        rows = {"value": len(ours.rows), "committed_value": len(theirs.rows)}
+        return {"same": False, "quantity": "number of rows", **rows}
+    farthest, cells = 0.0, Cells(same=True)
     for a, b in zip(ours.rows, theirs.rows):
-        for column in dict.fromkeys([*a, *b]):
-            if not column.endswith(SECONDS):
-                largest = max(largest, _of_column(column, a, b), key=lambda pair: pair[0])
-    return largest
+        for column in (name for name in dict.fromkeys([*a, *b]) if not name.endswith(SECONDS)):
+            for x, y in _values(column, a, b):
+                ratio = _ratio(x, y)
+                distance = _FARTHEST if ratio is None else _distance(ratio)
+                if distance > farthest:
+                    farthest = distance
+                    cells = {"same": False, "quantity": column, "value": x, "committed_value": y, "ratio": ratio}
+    return cells
 
 
-def _of_column(column: str, a: SeriesRow, b: SeriesRow) -> tuple[float, str]:
-    if column not in a or column not in b:
-        return _WORDS, column
-    x, y = a[column], b[column]
-    series = isinstance(x, tuple) and isinstance(y, tuple) and len(x) == len(y)
-    pairs: Iterable[tuple[Value, Value]] = zip(x, y) if series else [(x, y)]  # type: ignore[arg-type]
-    percent = max((_percent(one, other) for one, other in pairs), default=0.0)
-    return (percent, column) if percent else (0.0, "")
+def _values(column: str, a: SeriesRow, b: SeriesRow) -> Iterable[tuple[Value, Value]]:
+    """Return the values of a column in both rows, one by one where they are as many."""
+    x, y = a.get(column), b.get(column)
+    alike = isinstance(x, tuple) and isinstance(y, tuple) and len(x) == len(y)
+    return zip(x, y) if alike else [(x, y)]  # type: ignore[arg-type]
 
 
-def _percent(x: Value, y: Value) -> float:
+def _ratio(x: Value, y: Value) -> float | None:
+    """Return x over y, 1 where they are the same; None of what is no number, or not over zero."""
     if x == y:
-        return 0.0
+        return 1.0
     if isinstance(x, int | float) and isinstance(y, int | float) and not isinstance(x, bool) and y:
-        return 0.0 if same([x], [y]) else 100.0 * abs(x / y - 1.0)
-    return _WORDS
+        return 1.0 if same([x], [y]) else x / y
+    return None
 
 
-def _claims(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
-    keys = ["paper", "claim"]
-    columns = [*keys, "backend", *VERDICTS, "ours", "unit"]
-    both = ours[columns].merge(
-        theirs[columns], on=keys, how="outer", suffixes=("", "_committed"), sort=False, indicator="where"
+def _distance(ratio: float) -> float:
+    return abs(ratio - 1.0)
+
+
+def _of_claims(ours: pd.DataFrame, theirs: pd.DataFrame) -> Iterator[Cells]:
+    mine, committed = (
+        {(row["paper"], row["claim"]): row for row in frame.to_dict("records")} for frame in (ours, theirs)
     )
-    committed = [f"{name}_committed" for name in VERDICTS]
-    alike = (both[list(VERDICTS)].to_numpy() == both[committed].to_numpy()).all(axis=1)
-    names = {"left_only": ONLY, "right_only": COMMITTED_ONLY, "both": BOTH}
-    where = both["where"].astype(str).map(names)
-    table = both.assign(
-        where=where,
-        backend=both["backend"].where(where != COMMITTED_ONLY, both["backend_committed"]),
-        unit=both["unit"].where(where != COMMITTED_ONLY, both["unit_committed"]),
-        equal=pd.Series(alike, index=both.index, dtype="boolean").where(where == BOTH),
-    ).rename(columns={f"{name}_committed": f"committed_{name}" for name in (*VERDICTS, "ours")})
-    return table[list(CLAIM_COLUMNS)]
+    for paper, claim in dict.fromkeys([*mine, *committed]):
+        a, b = mine.get((paper, claim)), committed.get((paper, claim))
+        cells: Cells = {"kind": "claims", "suite": paper, "committed_suite": paper, "name": claim}
+        cells |= {"backend": (a or b or {})["backend"], "where": _where(a, b), "quantity": "answers"}
+        if a is not None and b is not None:
+            alike = all(a[answer] == b[answer] for answer in ANSWERS)
+            cells |= {"same": alike, "value": _answers(a), "committed_value": _answers(b)}
+        yield cells
+
+
+def _answers(row: Mapping[Any, Any]) -> str:
+    number = "" if pd.isna(row["ours"]) else f" ({significant(float(row['ours']))} {row['unit']})"
+    return ", ".join(f"{answer} {row[answer]}" for answer in ANSWERS) + number
+
+
+def text_lines(comparison: Comparison) -> list[str]:
+    """Say of each kind how many are the same and how many are not, then which, the farthest off first."""
+    lines = [f"{comparison.folder} against {comparison.committed}"]
+    for kind in KINDS:
+        rows = comparison.of(kind)
+        # The measured steps of two machines differ all alike: each quantity is a matter of its own.
+        parts = rows.groupby("quantity", sort=False) if kind == "measured" else [("", rows)] if len(rows) else []
+        for quantity, part in parts:
+            lines += _kind_lines(kind, str(quantity), part)
+    lines += [text_line(one) for agreements in comparison.order.values() for one in agreements]
+    return lines if len(lines) > 1 else [*lines, "nothing in either to compare"]
+
+
+def _kind_lines(kind: str, quantity: str, rows: pd.DataFrame) -> list[str]:
+    where, both = rows["where"].value_counts(), rows[rows["where"] == BOTH]
+    known = both[both["same"].notna()]
+    is_same = known["same"].astype(bool)
+    said = [f"{is_same.sum()} of {len(both)} {KINDS[kind]}" if len(both) else "none in both"]
+    if len(known) < len(both):
+        said.append(f"of {len(both) - len(known)} that is unknown")
+    ratios = both["ratio"].dropna()
+    if kind == "measured" and len(ratios):
+        said.append(f"{significant(ratios.min())} to {significant(ratios.max())} times the committed")
+    said.append(f"{where.get(ONLY, 0)} {ONLY}, {where.get(COMMITTED_ONLY, 0)} {COMMITTED_ONLY}")
+    others = known[~is_same]
+    others = others.iloc[np.argsort(-np.abs(others["ratio"].astype(float).fillna(_FARTHEST) - 1.0), kind="stable")]
+    return [f"{kind}{quantity and f', {quantity}'}: {'; '.join(said)}", *_table(others)]
+
+
+def _table(rows: pd.DataFrame) -> list[str]:
+    """Return the first rows as an aligned table, and say how many more there are."""
+    if not len(rows):
+        return []
+    table = lay_out(
+        Columns(
+            headers=("", "quantity", "this run", "committed", "ratio", "95 % interval", "n", "why"),
+            rows=tuple(map(_text, rows.head(LISTED).to_dict("records"))),
+            numeric=(False, False, True, True, True, True, True, False),
+            keep=(ALWAYS,) * 8,
+        )
+    )
+    more = [f"and {len(rows) - LISTED} more (--json has all)"] if len(rows) > LISTED else []
+    return [f"  {line}" for line in (*table.heads, *table.rows, *more)]
+
+
+def _text(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    place = f"{row['workload']} on {row['machine']}," if isinstance(row["workload"], str) else str(row["suite"])
+    low, high = (readable_cell("", row[f"ratio_{end}"]) for end in ("low", "high"))
+    values = (readable_cell("", row[name]) for name in ("value", "committed_value", "ratio"))
+    counts = " and ".join(filter(None, (readable_cell("", row[name]) for name in ("n", "committed_n"))))
+    reason = readable_cell("", row["reason"])
+    return (f"{place} {row['name']}", str(row["quantity"]), *values, low and f"{low} to {high}", counts, reason)

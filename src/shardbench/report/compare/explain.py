@@ -1,84 +1,34 @@
-"""Explains why one record is faster than another: by phases, stragglers, bytes, rows, lookups off HBM and the bound."""
+"""Explains why one record is faster than another: how sure the order is, and one table of what differs."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from shardbench.base.closest import closest_name
 from shardbench.base.errors import BadInput
 from shardbench.cost.phases import EXCHANGE_PHASES
 from shardbench.cost.uncertainty import SURE, p_larger
-from shardbench.model.plan import ShardingGroups
 from shardbench.records.record import Planned, Record, Timing, TrafficTotals, fast_ms
 from shardbench.records.trial import Backend, unusual
 from shardbench.report.groups import ComparedBy, Group, groups
 from shardbench.report.results import trial_records
 from shardbench.report.rows import Condition, current
+from shardbench.report.standing import groups_text
+from shardbench.report.tables.files import json_rows
+from shardbench.report.tables.layout import lay_out
 from shardbench.report.tables.suite_tables import phases_of
+from shardbench.report.tables.text import ALWAYS, Columns, column_words, distinct, readable_cell, significant, unknown
 
 SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"
+COLUMNS = ("quantity", "faster", "slower", "difference", "share_pct")
 _LEAST_KEY = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Straggler:
-    """The rank with the most embedding time, beside the mean over ranks."""
-
-    rank: int
-    embedding_ms: float
-    clock: str
-    """``CPU`` where it is CPU time; empty where it is wall time, or the model's."""
-    mean_ms: float
-    distinct_rows: float
-    mean_distinct_rows: float
-    memory_bytes: float
-    mean_memory_bytes: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedTrial:
-    """One of the two records, in the numbers that are compared."""
-
-    key: str
-    name: str
-    """The strategy, with seed and repeat where both records are of one strategy."""
-    strategy: str
-    seed: int
-    repeat: int
-    step_ms: float
-    """Simulated: the median over iterations. Measured: ``Group.trial_ms``, at the group's mean speed of the machine."""
-    phases_ms: dict[str, float]
-    """Milliseconds of each phase on the critical path of the step, as ``_critical_ms`` says; measured, at that speed.
-    """
-    straggler: Straggler
-    intra_bytes: float
-    inter_bytes: float
-    collectives: dict[str, float]
-    """Bytes of all ranks by collective, on both links."""
-    off_hbm_pct: float
-    over_bound_pct: float | None
-    """Distance of the slowest rank's embedding time to the lower bound; simulated records only."""
-    groups: ShardingGroups | None
-    """The sharding groups that the plan states."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhaseDifference:
-    """A phase on the critical path of both, in ms, and its share of the difference of the steps."""
-
-    phase: str
-    faster_ms: float
-    slower_ms: float
-    share_pct: float | None
-    """It is None where measured: phases of several ranks do not add up to the step."""
-
-    @property
-    def saved_ms(self) -> float:
-        """Return the milliseconds that the faster one saves in it; negative where it spends more."""
-        return self.slower_ms - self.faster_ms
+_ONE_SPEED = "brought to the mean speed that the machine had in all trials of the group"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +48,9 @@ class AllTrials:
 class Explanation:
     """Two records of one condition, the faster one first, and in what they differ."""
 
-    workload: str
-    machine: str
-    backend: Backend
-    batch_size: int
-    unusual: tuple[str, ...]
-    """What the training of both does that ordinary training does not, in words."""
-    faster: ComparedTrial
-    slower: ComparedTrial
+    condition: Condition
+    faster: Record
+    slower: Record
     by_control: bool
     """Whether their steps are brought to one speed of the machine by one control plan."""
     noise_pct: float | None
@@ -117,18 +62,38 @@ class Explanation:
     where a record has no draws."""
     all_trials: AllTrials | None
     """It is None where simulated, of one strategy, where a trial failed, and where there are no more than the two."""
-    phases: tuple[PhaseDifference, ...]
-    """The phases in which the faster one saves most come first, those in which it spends more last."""
+    differences: pd.DataFrame
+    """A row a quantity with its value of both, ``difference`` (slower - faster, where that says something) and, of
+    simulated phases, the share of the step's difference. The step is the first row; phases are those of the critical
+    path, in which the faster one saves most the first. Names end in the unit."""
 
     @property
-    def difference_ms(self) -> float:
-        """Return the milliseconds a step that the faster one saves."""
-        return self.slower.step_ms - self.faster.step_ms
+    def steps_ms(self) -> tuple[float, float]:
+        """Return the steps of the faster and of the slower one."""
+        step = self.differences.iloc[0]
+        return float(step["faster"]), float(step["slower"])
 
     @property
-    def ratio(self) -> float:
-        """Return slower over faster; 1 where the faster one takes no time."""
-        return self.slower.step_ms / self.faster.step_ms if self.faster.step_ms else 1.0
+    def names(self) -> tuple[str, str]:
+        """Name both by their strategies, with seed and repeat where these are the same."""
+        specs = self.faster.spec, self.slower.spec
+        twins = specs[0].strategy == specs[1].strategy
+        one, other = (f"{s.strategy} (seed {s.seed}, repeat {s.repeat})" if twins else s.strategy for s in specs)
+        return one, other
+
+    def data(self) -> dict[str, Any]:
+        """Return the explanation as plain data, as ``--json`` prints it."""
+        named = ("strategy", "seed", "repeat")
+        sides = (("faster", self.faster), ("slower", self.slower))
+        known = ("by_control", "noise_pct", "beyond_noise", "p_faster")
+        return {
+            **{name: getattr(self.condition, name) for name in ("workload", "machine", "backend", "batch_size")},
+            **{side: {"key": of.key, **{name: getattr(of.spec, name) for name in named}} for side, of in sides},
+            **{name: getattr(self, name) for name in known},
+            "all_trials": None if self.all_trials is None else asdict(self.all_trials),
+            "differences": json_rows(self.differences),
+            "sentences": sentences(self),
+        }
 
 
 def read_all(results: Path) -> list[Record]:
@@ -184,26 +149,20 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
     Raises BadInput where the two cannot be compared or one has no numbers.
     """
     _check(a, b)
-    twins = a.spec.strategy == b.spec.strategy
     condition = Condition.of(a)
-    measured = condition.backend is Backend.MEASURED
     group = next((group for group in groups(records) if group.condition == condition), None)
-    first, second = (_trial(record, group, twins=twins) for record in (a, b))
-    swap = first.step_ms > second.step_ms
-    faster, slower = (second, first) if swap else (first, second)
+    (faster, one), (slower, other) = sorted(
+        ((record, _quantities(record, group)) for record in (a, b)), key=lambda pair: pair[1]["step_ms"]
+    )
     noise = group.noise if group is not None else None
-    beyond = None if noise is None else bool(np.log(slower.step_ms / faster.step_ms) > noise.least_log(1, 1))
-    quick, slow = (b, a) if swap else (a, b)
+    beyond = None if noise is None else bool(np.log(other["step_ms"] / one["step_ms"]) > noise.least_log(1, 1))
     p_faster = None
-    if not measured:
-        p_faster = p_larger([slow.draws.step_ms], [quick.draws.step_ms]) if slow.draws and quick.draws else None
+    if condition.backend is Backend.SIMULATED:
+        p_faster = p_larger([slower.draws.step_ms], [faster.draws.step_ms]) if faster.draws and slower.draws else None
         beyond = None if p_faster is None else p_faster >= SURE
+    measured = condition.backend is Backend.MEASURED
     return Explanation(
-        workload=condition.workload,
-        machine=condition.machine,
-        backend=condition.backend,
-        batch_size=condition.batch_size,
-        unusual=unusual(condition.exchange, condition.schedule),
+        condition=condition,
         faster=faster,
         slower=slower,
         by_control=group is not None and group.compared_by is ComparedBy.CONTROL,
@@ -211,7 +170,7 @@ def explain(a: Record, b: Record, records: Sequence[Record]) -> Explanation:
         beyond_noise=beyond,
         p_faster=p_faster,
         all_trials=_all_trials(group, a.spec.strategy, b.spec.strategy) if measured and group else None,
-        phases=_phases(faster, slower, phases_of([a, b]), condition.backend),
+        differences=_differences(one, other, phases_of([a, b]), simulated=not measured),
     )
 
 
@@ -248,32 +207,41 @@ def _check(a: Record, b: Record) -> None:
             raise BadInput(f"the records differ in {name} ({mine} and {other}): only equal ones can be compared")
 
 
-def _trial(record: Record, group: Group | None, *, twins: bool) -> ComparedTrial:
+def _quantities(record: Record, group: Group | None) -> dict[str, Any]:
+    """Return what is compared of a record, by names that end in the unit; phases by their own, in milliseconds.
+
+    Where measured, times are at the group's mean speed of the machine (``Group.trial_ms``).
+    """
     timing, traffic, planned = _numbers(record)
     step_ms, speed = float(np.median(timing.step_ms)), 1.0
     if group is not None and record.spec.backend is Backend.MEASURED:
         step_ms = group.trial_ms(record)
         speed = step_ms / fast_ms(timing.step_ms)
-    spec = record.spec
     over_bound_pct = None
     if record.bounded and record.bound_ms:
         over_bound_pct = 100.0 * (max(timing.embedding_ms) / record.bound_ms - 1.0)
-    return ComparedTrial(
-        key=record.key,
-        name=f"{spec.strategy} (seed {spec.seed}, repeat {spec.repeat})" if twins else spec.strategy,
-        strategy=spec.strategy,
-        seed=spec.seed,
-        repeat=spec.repeat,
-        step_ms=step_ms,
-        phases_ms={name: ms * speed for name, ms in _critical_ms(timing).items()},
-        straggler=_straggler(timing, traffic, planned),
-        intra_bytes=sum(intra for intra, _ in traffic.collectives.values()),
-        inter_bytes=sum(inter for _, inter in traffic.collectives.values()),
-        collectives={name: sum(links) for name, links in traffic.collectives.items()},
-        off_hbm_pct=100.0 * traffic.off_hbm_lookups / traffic.lookups if traffic.lookups else 0.0,
-        over_bound_pct=over_bound_pct,
-        groups=planned.groups,
-    )
+    rank = int(np.argmax(timing.kernels_ms))
+    memory = np.add(planned.hbm_memory_bytes, planned.uvm_memory_bytes)
+    clock = "cpu_" if timing.embedding_cpu_ms is not None else ""
+    of_ranks: dict[str, Any] = {
+        f"embedding_{clock}ms": timing.kernels_ms, "distinct_rows": traffic.distinct_rows, "memory_bytes": memory,
+    }  # fmt: skip
+    quantities: dict[str, Any] = {"step_ms": step_ms}
+    quantities |= {name: ms * speed for name, ms in _critical_ms(timing).items()}
+    quantities["slowest_rank"] = f"rank {rank}"
+    for name, values in of_ranks.items():
+        mean = float(np.mean(values))
+        quantities[f"its_{name}"] = float(values[rank])
+        quantities[f"its_{name.removesuffix('_ms').removesuffix('_bytes')}_over_mean_x"] = (
+            float(values[rank]) / mean if mean else 1.0
+        )
+    for place, where in enumerate(("inside", "between")):
+        quantities[f"{where}_nodes_bytes"] = sum(links[place] for links in traffic.collectives.values())
+    quantities |= {f"{name}_bytes": sum(links) for name, links in traffic.collectives.items()}
+    quantities["lookups_off_HBM_pct"] = 100.0 * traffic.off_hbm_lookups / traffic.lookups if traffic.lookups else 0.0
+    quantities["slowest_rank_over_bound_pct"] = over_bound_pct
+    quantities["sharding_groups"] = None if planned.groups is None else groups_text(planned.groups)
+    return quantities
 
 
 def _numbers(record: Record) -> tuple[Timing, TrafficTotals, Planned]:
@@ -282,22 +250,6 @@ def _numbers(record: Record) -> tuple[Timing, TrafficTotals, Planned]:
     if not (record.timing.kernels_ms and record.traffic.distinct_rows and record.planned.uvm_memory_bytes):
         raise BadInput(f"record {record.key} has no numbers of its ranks")
     return record.timing, record.traffic, record.planned
-
-
-def _straggler(timing: Timing, traffic: TrafficTotals, planned: Planned) -> Straggler:
-    times = timing.kernels_ms
-    rank = int(np.argmax(times))
-    memory = np.add(planned.hbm_memory_bytes, planned.uvm_memory_bytes)
-    return Straggler(
-        rank=rank,
-        embedding_ms=times[rank],
-        clock="CPU" if timing.embedding_cpu_ms is not None else "",
-        mean_ms=float(np.mean(times)),
-        distinct_rows=traffic.distinct_rows[rank],
-        mean_distinct_rows=float(np.mean(traffic.distinct_rows)),
-        memory_bytes=float(memory[rank]),
-        mean_memory_bytes=float(np.mean(memory)),
-    )
 
 
 def _critical_ms(timing: Timing) -> dict[str, float]:
@@ -315,13 +267,127 @@ def _critical_ms(timing: Timing) -> dict[str, float]:
     return phases_ms
 
 
-def _phases(
-    faster: ComparedTrial, slower: ComparedTrial, names: Sequence[str], backend: Backend
-) -> tuple[PhaseDifference, ...]:
-    total = slower.step_ms - faster.step_ms
-    differences = []
-    for name in names:
-        one, other = faster.phases_ms.get(name, 0.0), slower.phases_ms.get(name, 0.0)
-        share = 100.0 * (other - one) / total if total > 0 and backend is Backend.SIMULATED else None
-        differences.append(PhaseDifference(phase=name, faster_ms=one, slower_ms=other, share_pct=share))
-    return tuple(sorted(differences, key=lambda phase: (-phase.saved_ms, phase.phase)))
+def _differences(
+    faster: dict[str, Any], slower: dict[str, Any], phases: Sequence[str], *, simulated: bool
+) -> pd.DataFrame:
+    total_ms = slower["step_ms"] - faster["step_ms"]
+    rows = []
+    for name in dict.fromkeys([*faster, *slower]):
+        is_phase = name in phases
+        nothing = 0.0 if is_phase or name.endswith("_bytes") else None
+        sides: tuple[Any, Any] = faster.get(name, nothing), slower.get(name, nothing)
+        one, other = sides
+        if not (one or other) and (one is None or name.endswith("_bytes")):
+            continue
+        is_amount = isinstance(one, float) and isinstance(other, float) and not name.endswith("_x")
+        difference: Any = other - one if is_amount else None
+        share = 100.0 * difference / total_ms if is_phase and simulated and total_ms > 0 else None
+        rows.append((f"{name}_ms" if is_phase else name, one, other, difference, share, is_phase))
+    # The step, then phases by what they save.
+    first, *rest = rows
+    saved = sorted((row for row in rest if row[-1]), key=lambda row: (-row[3], row[0]))
+    ordered = [first, *saved, *(row for row in rest if not row[-1])]
+    return pd.DataFrame([row[:-1] for row in ordered], columns=list(COLUMNS))
+
+
+def lines(explanation: Explanation) -> list[str]:
+    """Put the explanation into lines: how sure the order is, then the table of differences."""
+    heads = ("", *explanation.names, "difference", "of it")
+    rows = [_row(row) for row in explanation.differences.to_dict("records")]
+    # Phases of several ranks do not add up to a measured step, and have no share of it.
+    count = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
+    table = lay_out(
+        Columns(
+            headers=heads[:count],
+            rows=tuple(row[:count] for row in rows),
+            numeric=(False, *(True,) * (count - 1)),
+            keep=(ALWAYS,) * count,
+        )
+    )
+    return [*sentences(explanation), *table.heads, *table.rows]
+
+
+def sentences(explanation: Explanation) -> list[str]:
+    """Say which one is faster, and how sure that is."""
+    return [_headline(explanation), *_of_noise(explanation), *_of_model(explanation)]
+
+
+def _row(row: dict[Any, Any]) -> tuple[str, ...]:
+    name = str(row["quantity"])
+    values = row["faster"], row["slower"]
+    one, other = (readable_cell(name, value) for value in values)
+    if one == other and values[0] != values[1] and not name.endswith("_bytes"):
+        one, other = distinct(*values)
+    share = "" if unknown(row["share_pct"]) else f"{row['share_pct']:.0f} %"
+    return column_words(name), one, other, readable_cell(name, row["difference"]), share
+
+
+def _headline(explanation: Explanation) -> str:
+    faster, slower = explanation.names
+    condition, (one_ms, other_ms) = explanation.condition, explanation.steps_ms
+    where = ", ".join(
+        [
+            f"{condition.workload} on {condition.machine}", condition.backend, f"batch {condition.batch_size}",
+            *unusual(condition.exchange, condition.schedule),
+        ]
+    )  # fmt: skip
+    if one_ms == other_ms:
+        return f"{faster} and {slower} take the same {significant(one_ms)} ms a step ({where})."
+    noise = "" if explanation.noise_pct is None else f" the noise floor of {significant(explanation.noise_pct, 2)} %"
+    never = "; whether that is noise is unknown, nothing was repeated" if condition.backend is Backend.MEASURED else ""
+    names, words = {
+        None: (f"It is not known which of {faster} and {slower} is faster", never),
+        True: (f"{faster} beats {slower}", f"; beyond{noise}" if noise else ""),
+        False: (f"{faster} is not told apart from {slower}", f"; within{noise}" if noise else ""),
+    }[explanation.beyond_noise]
+    one, other = distinct(one_ms, other_ms)
+    times = f", {significant(other_ms / one_ms)}x" if one_ms else ""
+    return f"{names}: {one} against {other} ms a step{times} ({where}){words}."
+
+
+def _of_noise(explanation: Explanation) -> list[str]:
+    """Say by what measured records are compared and how much of that is noise; nothing of simulated ones."""
+    if explanation.condition.backend is not Backend.MEASURED:
+        return []
+    said = [
+        "Compared by the three fastest iterations of each, "
+        + (
+            f"{_ONE_SPEED}, by the control plan that the same ranks stepped in turn."
+            if explanation.by_control
+            else "as they are: no common control plan was repeated, so drift is not told apart."
+        )
+    ]
+    said.append(
+        "The noise floor is unknown and no order is claimed: no plan of the group was repeated."
+        if explanation.noise_pct is None
+        else "Noise floor: two single trials of one plan differ by less than "
+        f"{significant(explanation.noise_pct, 2)} % in 95 % of cases."
+    )
+    whole = explanation.all_trials
+    if whole is not None:
+        noise = {True: "beyond the noise", False: "within the noise", None: "beyond or within the unknown noise"}
+        said.append(
+            f"Over all their trials ({whole.trials[0]} of {whole.faster}, {whole.trials[1]} of {whole.slower}) "
+            f"{whole.slower} is {significant(whole.slower_pct, 2)} % slower, {noise[whole.beyond_noise]} of so many."
+        )
+    said.append(
+        "Measured phases are medians of the slowest rank, of exchanges the time of the rank that waited least; they "
+        "need not add up to the step. No bound is proven about measured times."
+    )
+    return said
+
+
+def _of_model(explanation: Explanation) -> list[str]:
+    """Say how sure the cost model is of the order of simulated records; nothing of measured ones."""
+    one_ms, other_ms = explanation.steps_ms
+    if explanation.condition.backend is not Backend.SIMULATED or one_ms == other_ms:
+        return []
+    if explanation.p_faster is None:
+        return ["How sure the model is of that is unknown: the records have no draws of its constants."]
+    sure = explanation.p_faster >= SURE
+    doubt = "" if sure else f", and below {SURE:.0%} the order counts as open (~)".replace("%", " %")
+    share = "all" if explanation.p_faster == 1 else f"{math.floor(100.0 * explanation.p_faster)} % of the"
+    return [
+        f"{explanation.names[0]} is the faster one in {share} draws of the model's constants and form within their "
+        f"held-out errors{doubt}."
+    ]

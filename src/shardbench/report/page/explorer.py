@@ -1,11 +1,11 @@
 """Kept plans by device: which part of which table lies where, fullest devices and their biggest parts first."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
@@ -35,50 +35,28 @@ DEVICES = 8
 """Fullest devices of a plan that are shown."""
 BIGGEST, HOTTEST = 10, 4
 """Parts of a device that are shown, by bytes and by lookups."""
+COLUMNS = (
+    "device",
+    "part_of",
+    "rows",
+    "of_its_rows_pct",
+    "columns",
+    "placed",
+    "memory",
+    "held_bytes",
+    "lookups_a_sample",
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlacedPart:
-    """The part of a table that a segment puts on a device."""
-
-    table: str
-    row_start: int
-    row_stop: int
-    """The segment ends before this row; rows are in frequency order, and 0 is the hottest."""
-    table_rows: int
-    columns: int
-    table_columns: int
-    placement_text: str
-    """How the segment is placed, in words."""
-    memory: str
-    bytes: float
-    """Weights and optimiser state on this device."""
-    lookups: float | None
-    """Lookups that a sample asks this device for, by the train split; None where they are not kept."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holder:
-    """A device, or the host memory of a node."""
-
-    name: str
-    bytes: float
-    lookups: float | None
-    parts: tuple[PlacedPart, ...]
-    parts_in_all: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExploredPlan:
-    """A plan, holder by holder."""
+class ExploredPlan(NamedTuple):
+    """A plan, device by device."""
 
     strategies: tuple[str, ...]
     """All strategies of the group that made this very plan."""
-    key: str
-    plan_hash: str
-    segments: int
-    holders: tuple[Holder, ...]
-    holders_in_all: int
+    text: str
+    """How large it is, and where all of it lies."""
+    devices: pd.DataFrame
+    """A row for each of the fullest devices and hosts, and behind it one for each of its parts that are shown."""
 
 
 def explored_plans(results: Path, group: Group, most: int) -> tuple[list[ExploredPlan], int]:
@@ -115,11 +93,13 @@ def _explored_plan(results: Path, record: Record, strategies: tuple[str, ...]) -
     path = plan_path(results, planned.plan_hash)
     plan = Plan.from_json(path.read_bytes(), str(path))
     lookups = _stored_lookups(lookups_path(results, planned.plan_hash, record.spec.workload_fingerprint), plan)
-    holders, in_all = holders_of(plan, planned, record.spec.precision, record.spec.optimizer, lookups)
-    return ExploredPlan(
-        strategies=strategies, key=record.key, plan_hash=planned.plan_hash, segments=len(plan.segments),
-        holders=tuple(holders), holders_in_all=in_all,
-    )  # fmt: skip
+    devices, in_all = devices_of(plan, planned, record.spec.precision, record.spec.optimizer, lookups)
+    text = (
+        f"Of {in_all} devices and hosts the {DEVICES} fullest at most; of each its biggest parts, then the hottest of "
+        f"the rest. Rows are numbered in frequency order: 0 is the hottest of its table. Lookups are those that the "
+        f"train split lets expect. All {len(plan.segments)} segments are in plans/{planned.plan_hash}.json."
+    )
+    return ExploredPlan(strategies, text, devices)
 
 
 def _stored_lookups(path: Path, plan: Plan) -> Floats | None:
@@ -132,48 +112,37 @@ def _stored_lookups(path: Path, plan: Plan) -> Floats | None:
     return lookups
 
 
-def holders_of(
+def devices_of(
     plan: Plan, planned: Planned, precision: Precision, optimizer: Optimizer, lookups: Floats | None
-) -> tuple[list[Holder], int]:
-    """Return the fullest devices and hosts with their parts, and how many hold anything."""
+) -> tuple[pd.DataFrame, int]:
+    """Return the fullest devices and hosts with their parts, and how many hold anything.
+
+    Bytes are of weights and optimiser state; lookups are those of a sample, none where they are not kept.
+    """
     nodes = len(planned.host_memory_bytes)
     shares = [list(_shares(segment, plan, nodes)) for segment in plan.segments]
     row_bytes = [s.columns * precision.bytes + optimizer.state_bytes(s.columns) for s in plan.segments]
-    bytes_held = np.zeros(plan.world_size + nodes)
-    lookups_asked = np.zeros(plan.world_size + nodes)
-    for i, segment_shares in enumerate(shares):
-        for share in segment_shares:
-            for place, rows in share.rows.items():
-                bytes_held[place] += rows * row_bytes[i]
-                lookups_asked[place] += 0.0 if lookups is None else lookups[i] * share.of_lookups
-    order = np.argsort(-bytes_held, kind="stable")
+    held: dict[int, list[dict[str, Any]]] = {}
     tables = plan.by_table()
-    holders = []
-    for place in [int(place) for place in order[:DEVICES] if bytes_held[place] > 0]:
-        parts = [
-            _part(
-                segment,
-                tables[segment.table],
-                share,
-                plan.groups,
-                bytes_=rows * row_bytes[i],
-                lookups=None if lookups is None else lookups[i] * share.of_lookups,
-                on_host=place >= plan.world_size,
-            )
-            for i, segment in enumerate(plan.segments)
-            for share in shares[i]
-            if (rows := share.rows.get(place, 0)) > 0
-        ]
-        holders.append(
-            Holder(
-                name=f"rank {place}" if place < plan.world_size else f"host of node {place - plan.world_size}",
-                bytes=float(bytes_held[place]),
-                lookups=None if lookups is None else float(lookups_asked[place]),
-                parts=_first(parts),
-                parts_in_all=len(parts),
-            )
-        )
-    return holders, int((bytes_held > 0).sum())
+    for i, segment in enumerate(plan.segments):
+        for share in shares[i]:
+            for place, rows in share.rows.items():
+                own = None if lookups is None else float(lookups[i] * share.of_lookups)
+                part = _part(segment, tables[segment.table], plan.groups, on_host=place >= plan.world_size)
+                held.setdefault(place, []).append(
+                    {**part, "held_bytes": float(rows * row_bytes[i]), "lookups_a_sample": own}
+                )
+    held = {
+        place: kept for place, parts in held.items() if (kept := [part for part in parts if part["held_bytes"] > 0])
+    }
+    bytes_held = {place: sum(part["held_bytes"] for part in parts) for place, parts in held.items()}
+    lines: list[dict[str, Any]] = []
+    for place in sorted(held, key=lambda place: (-bytes_held[place], place))[:DEVICES]:
+        name = f"rank {place}" if place < plan.world_size else f"host of node {place - plan.world_size}"
+        asked = None if lookups is None else sum(part["lookups_a_sample"] for part in held[place])
+        whole = {"part_of": f"all {len(held[place])} parts", "held_bytes": bytes_held[place], "lookups_a_sample": asked}
+        lines += [{"device": name, **part} for part in (whole, *_first(held[place]))]
+    return pd.DataFrame(lines, columns=list(COLUMNS)), len(held)
 
 
 class _Share(NamedTuple):
@@ -210,28 +179,18 @@ def _shares(segment: Segment, plan: Plan, nodes: int) -> Iterator[_Share]:
 
 
 def _part(
-    segment: Segment,
-    of_table: Sequence[Segment],
-    share: _Share,
-    groups: ShardingGroups | None,
-    *,
-    bytes_: int,
-    lookups: float | None,
-    on_host: bool,
-) -> PlacedPart:
+    segment: Segment, of_table: Sequence[Segment], groups: ShardingGroups | None, *, on_host: bool
+) -> dict[str, Any]:
     tier = getattr(segment.placement, "tier", Tier.HBM)
-    return PlacedPart(
-        table=segment.table,
-        row_start=segment.row_start,
-        row_stop=segment.row_stop,
-        table_rows=max(other.row_stop for other in of_table),
-        columns=segment.columns,
-        table_columns=max(other.column_stop for other in of_table),
-        placement_text=_words(segment.placement, groups),
-        memory="host" if on_host else str(tier).upper(),
-        bytes=float(bytes_),
-        lookups=lookups,
-    )
+    table_columns = max(other.column_stop for other in of_table)
+    return {
+        "part_of": segment.table,
+        "rows": f"{segment.row_start:,} to {segment.row_stop - 1:,}",
+        "of_its_rows_pct": 100.0 * segment.rows / max(other.row_stop for other in of_table),
+        "columns": f"{segment.columns} of {table_columns}",
+        "placed": _words(segment.placement, groups),
+        "memory": "host" if on_host else str(tier).upper(),
+    }
 
 
 def _words(place: Placement, groups: ShardingGroups | None) -> str:
@@ -247,8 +206,8 @@ def _words(place: Placement, groups: ShardingGroups | None) -> str:
     return "here alone"
 
 
-def _first(parts: Sequence[PlacedPart]) -> tuple[PlacedPart, ...]:
+def _first(parts: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
     """Return the biggest parts, then the hottest of the rest."""
-    biggest = sorted(parts, key=lambda part: (-part.bytes, part.table, part.row_start))
-    hottest = sorted(biggest[BIGGEST:], key=lambda part: -(part.lookups or 0.0))
-    return (*biggest[:BIGGEST], *(part for part in hottest[:HOTTEST] if part.lookups))
+    biggest = sorted(parts, key=lambda part: -part["held_bytes"])
+    hottest = sorted(biggest[BIGGEST:], key=lambda part: -(part["lookups_a_sample"] or 0.0))
+    return (*biggest[:BIGGEST], *(part for part in hottest[:HOTTEST] if part["lookups_a_sample"]))

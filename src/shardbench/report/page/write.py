@@ -3,13 +3,15 @@
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import pandas as pd
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import visible
@@ -19,7 +21,7 @@ from shardbench.records.record import Record
 from shardbench.report.charts.look import DARK, LIGHT, compiled, scripts, variables
 from shardbench.report.compare.versions import other_versions
 from shardbench.report.groups import Group, groups, suite_standings
-from shardbench.report.page.explorer import ExploredPlan, explored_plans
+from shardbench.report.page.explorer import explored_plans
 from shardbench.report.page.figures import (
     Figure,
     Problem,
@@ -29,26 +31,26 @@ from shardbench.report.page.figures import (
     ranking_figures,
     standing_rows,
 )
-from shardbench.report.page.problem_tables import PROBLEM_HEADERS, PROBLEM_NUMERIC, problem_tables
-from shardbench.report.page.record_list import made_by, record_rows
-from shardbench.report.prediction import judges, trust
 from shardbench.report.prediction.against_measured import points
-from shardbench.report.prediction.summary import HEADERS, NOTE, NUMERIC, TITLE, cells, summaries
+from shardbench.report.prediction.summary import shown_tables
 from shardbench.report.ranking import Score, scores
 from shardbench.report.rows import current
 from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem
+from shardbench.report.tables.layout import csv_columns
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
     NOTES,
     TITLES,
     Section,
+    column_words,
     percent,
-    readable_bytes,
-    readable_count,
+    readable_cell,
     sections,
     significant,
 )
 
+_COMMIT, _COMMITS = 12, 4
+"""The digits of a commit in print, and how many commits are named."""
 _TINY = re.compile(r"(?<![\d.,])0\.0000\d+")
 PLANS = 60
 """Plans that a page shows part by part, of all groups together; one of each group at least."""
@@ -72,18 +74,28 @@ class Extra:
     """The command that makes it again."""
 
 
+def frame_extra(id_: str, title: str, note: str, frame: pd.DataFrame) -> Extra:
+    """Return a table as a section: words for names of columns, numbers with three digits."""
+    return Extra(
+        id=id_,
+        title=title,
+        note=note,
+        headers=tuple(column_words(str(column)) for column in frame.columns),
+        rows=tuple(
+            tuple(readable_cell(str(column), value) for column, value in zip(frame.columns, row))
+            for row in frame.itertuples(index=False)
+        ),
+        numeric=tuple(pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyStandings:
-    """Standings that a study's table states, and where they come from."""
+    """Standings that a study's table states, and its rows problem by problem."""
 
     standings: tuple[Standing, ...]
-    trials: list[Record]
-    """The measured rows are of these."""
-    csv: str
-    records: str
-    """The file of records, as ``csv`` relative to the results folder."""
-    command: str
-    """The command that makes a row again."""
+    problems: tuple[Extra, ...]
+    """One for each problem of the standings, in their order."""
 
 
 def write_page(
@@ -92,18 +104,17 @@ def write_page(
     records: list[Record],
     *,
     extras: Sequence[Extra] = (),
-    environments: Iterable[str] = (),
     code: Sequence[str] = (),
     cells: Sequence[BaseRecord] = (),
     study: StudyStandings | None = None,
 ) -> Path:
     """Write ``<results>/pages/<name>.html`` and give its path; plans are those that the folder keeps.
 
-    ``environments`` (hashes), ``code`` (lines on versions) and ``cells`` (of studies) are what ``extras`` and the
-    standings of a ``study``, if there are any, rest on.
+    ``code`` (lines on versions) and ``cells`` (of studies) are what ``extras`` and the standings of a ``study``, if
+    there are any, rest on.
     """
     path = results / "pages" / f"{name}.html"
-    hashes = {*environments, *(record.environment for record in current(records))}
+    hashes = {record.environment for record in (*current(records), *cells)}
     hashes_on_disk = {path.stem for path in (results / "environments").glob("*.json")}
     by_hash = {key: load(results, key) if key in hashes_on_disk else None for key in sorted(hashes)}
     text = page(name, records, by_hash, extras, code, cells=cells, results=results, study=study)
@@ -130,9 +141,14 @@ def page(
     plans = max(1, PLANS // max(1, len(grouped)))
     group_views = []
     for number, group in enumerate(grouped):
-        kept_plans = explored_plans(results, group, plans) if results is not None else ([], 0)
+        kept, lost = explored_plans(results, group, plans) if results is not None else ([], 0)
+        shown_plans = [
+            frame_extra(f"plan-{number}-{i}", f"What lies where by {', '.join(one.strategies)}", one.text, one.devices)
+            for i, one in enumerate(kept)
+        ]
         parts = {name: of_groups[number] for name, of_groups in section_lists.items()}
-        group_views.append({"id": f"group-{number}", **_group(group, parts, kept_plans)})
+        view = {"id": f"group-{number}", "plans": shown_plans, "plans_lost": lost, **_group(group, parts)}
+        group_views.append(view)
 
     def exists(name: str) -> bool:
         """Return True where the results folder has the file: only then is there a link to it."""
@@ -160,10 +176,6 @@ def page(
         section="group" if study is None else "problem",
         answer_csv=f"tables/{suite}/{'throughput' if study is None else 'scores'}.csv",
         study=study,
-        problem_views=[] if study is None else problem_tables(standings),
-        keys={record.key for record in current(records)},
-        problem_headers=PROBLEM_HEADERS,
-        problem_numeric=PROBLEM_NUMERIC,
         groups=group_views,
         extras=list(extras),
         prediction=prediction,
@@ -211,11 +223,8 @@ def _engine() -> jinja2.Environment:
     )
     engine.filters |= {
         "short": short,
-        "bytes": readable_bytes,
-        "count": readable_count,
         "significant": significant,
         "percent": percent,
-        "thousands": "{:,}".format,
         "in_script": in_script,
         "compiled": compiled,
     }
@@ -252,26 +261,22 @@ def _style() -> str:
 
 def _prediction(records: Sequence[Record]) -> tuple[list[Extra], list[dict[str, Any]]]:
     """Return what was predicted of measured trials, and the rows of its chart; none where nothing was measured."""
-    times, command = points(records), "shardbench report prediction"
+    times = points(records)
     chart, rows = prediction_figure(times)
-    extras = [
-        Extra(
-            id="prediction", title=TITLE, note=NOTE, headers=HEADERS, rows=tuple(map(cells, summaries(times))),
-            numeric=NUMERIC, figures=(chart,) if rows else (), command=command,
-        ),
-        Extra(
-            id="judges", title=judges.TITLE, note=judges.NOTE, headers=judges.HEADERS, numeric=judges.NUMERIC,
-            rows=tuple(one.cells() for one in judges.compare_judges(times)), command=command,
-        ),
-        Extra(
-            id="trust", title=trust.TITLE, note=trust.NOTE, headers=trust.HEADERS, numeric=trust.NUMERIC,
-            rows=tuple(one.cells() for one in trust.trust_by_machine(times)), command=command,
-        ),
-    ]  # fmt: skip
+    extras = []
+    for name, shown in shown_tables(times).items():
+        table = csv_columns(shown.csv)
+        figures = (chart,) if name == "summary" and rows else ()
+        extras.append(
+            Extra(
+                id=f"prediction-{name}", title=shown.title, note=shown.note, headers=table.headers, rows=table.rows,
+                numeric=table.numeric, figures=figures, command="shardbench report prediction",
+            )
+        )  # fmt: skip
     return [extra for extra in extras if extra.rows], rows
 
 
-def _group(group: Group, tables: dict[str, Section], plans: tuple[list[ExploredPlan], int]) -> dict[str, Any]:
+def _group(group: Group, tables: dict[str, Section]) -> dict[str, Any]:
     condition = group.condition
     spec = group.rows[0].records[0].spec
     return {
@@ -280,12 +285,28 @@ def _group(group: Group, tables: dict[str, Section], plans: tuple[list[ExploredP
         "note": tables["throughput"].note,
         "suite": spec.suite,
         "sections": tables,
-        "strategies": {row.strategy: row.records[0].key for row in group.rows},
-        "plans": plans[0],
-        "plans_lost": plans[1],
-        "records": record_rows(group),
         "again": f"shardbench run {spec.suite} --backend {condition.backend.value} --strategy NAME --force",
     }
+
+
+def made_by(records: Sequence[BaseRecord]) -> list[str]:
+    """Return the commits and the days of the records, one line each."""
+    provenances = [record.provenance for record in records if record.provenance is not None]
+    lines = []
+    if provenances:
+        days = sorted(f"{one.started:%Y-%m-%d}" for one in provenances)
+        lines.append(f"Recorded {days[0]}" + (f" to {days[-1]}" if days[-1] != days[0] else ""))
+        commits = Counter(_commit(one.commit, dirty=one.dirty) for one in provenances).most_common()
+        names = ", ".join(f"{commit} ({count})" for commit, count in commits[:_COMMITS])
+        more = f" and {len(commits) - _COMMITS} more" if len(commits) > _COMMITS else ""
+        lines.append(f"by commit {names}{more}")
+    if len(provenances) < len(records):
+        lines.append(f"{len(records) - len(provenances)} state no commit")
+    return lines
+
+
+def _commit(commit: str | None, *, dirty: bool | None) -> str:
+    return "none" if commit is None else commit[:_COMMIT] + (" and changes" if dirty else "")
 
 
 def _title(group: Group) -> str:

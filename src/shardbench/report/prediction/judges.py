@@ -28,11 +28,6 @@ NOTE = (
     "Kendall's, over the pairs of a group that lie beyond the noise of their repeats; 'only' counts the pairs that one "
     "judge alone has in the right order."
 )
-HEADERS = (
-    "workload", "machine", "plans", "pairs", "beyond noise", "model's tau", "TorchRec's tau", "only model right",
-    "only TorchRec right", "better",
-)  # fmt: skip
-NUMERIC = (False, False, True, True, True, True, True, True, True, False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +105,3 @@ def _together(several: Sequence[JudgeComparison], workload: str, machine: str) -
 def judges_csv(points: Sequence[PredictedTime]) -> str:
     """Write the table, one line a comparison."""
     return csv_text(COLUMNS, (one.cells() for one in compare_judges(points)))
-
-
-def judges_lines(points: Sequence[PredictedTime]) -> list[str]:
-    """Say in a line for each comparison with pairs beyond the noise which judge orders them better."""
-    return [_line(one) for one in compare_judges(points) if one.better]
-
-
-def _line(one: JudgeComparison) -> str:
-    where = "all workloads" if one.workload == EVERYTHING else one.workload
-    where += "" if one.machine == EVERYTHING else f" on {one.machine}"
-    better = {MODEL: "the cost model", TORCHREC: "TorchRec's own estimator", EQUAL: "neither"}[one.better]
-    taus = f"tau {one.model.mean():.2f} by the cost model, {one.torchrec.mean():.2f} by TorchRec's own estimator"
-    return f"judges, {where}: {better} orders {len(one.model)} pairs of {one.plans} plans better ({taus})"

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from shardbench.base.generated import csv_text
 from shardbench.cost.phases import KERNELS, StepPhase
+from shardbench.report.prediction import judges, trust
 from shardbench.report.prediction.against_measured import (
     EMBEDDING,
     EVERYTHING,
@@ -21,8 +23,7 @@ from shardbench.report.prediction.against_measured import (
     pair_orders,
     points_csv,
 )
-from shardbench.report.prediction.judges import judges_csv
-from shardbench.report.prediction.trust import trust_csv
+from shardbench.report.tables.layout import csv_columns, lay_out
 
 COLUMNS = (
     "quantity", "workload", "n", "mape_pct", "bias_pct", "kendall_tau", "pairs_beyond_noise", "calibrated_on",
@@ -46,10 +47,6 @@ NOTE = (
     "least. A plan that several strategies reach counts once; n counts plans, times ranks where the quantity is a "
     "rank's. Tau is Kendall's, over the pairs of a group that lie beyond the noise of their repeats."
 )
-HEADERS = (
-    "quantity", "workload", "n", "MAPE", "bias", "repeats differ by", "tau", "pairs beyond noise", "constants of",
-)  # fmt: skip
-NUMERIC = (False, False, True, True, True, True, True, True, False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,25 +127,38 @@ def table_csv(all_summaries: Sequence[Summary]) -> str:
     )  # fmt: skip
 
 
-def expected_files(results: Path, points: Sequence[PredictedTime]) -> dict[Path, str]:
-    """Give the paths and texts of the tables in ``<results>/tables/prediction``."""
-    folder = results / "tables" / "prediction"
+class Shown(NamedTuple):
+    """A table of this package as readers see it."""
+
+    title: str
+    note: str
+    csv: str
+
+
+def shown_tables(points: Sequence[PredictedTime]) -> dict[str, Shown]:
+    """Return the tables by the names of their files; pages and terminals show what is in the files."""
     return {
-        folder / "points.csv": points_csv(points),
-        folder / "summary.csv": table_csv(summaries(points)),
-        folder / "judges.csv": judges_csv(points),
-        folder / "trust.csv": trust_csv(points),
+        "summary": Shown(TITLE, NOTE, table_csv(summaries(points))),
+        "judges": Shown(judges.TITLE, judges.NOTE, judges.judges_csv(points)),
+        "trust": Shown(trust.TITLE, trust.NOTE, trust.trust_csv(points)),
     }
 
 
-def text_lines(all_summaries: Sequence[Summary]) -> list[str]:
-    """Give an aligned line a summary, and then say what limits each quantity that has an aim."""
-    rows = [HEADERS, *(cells(summary) for summary in all_summaries)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADERS))]
-    lines = [f"{TITLE}. {NOTE}"]
-    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    last = {summary.quantity: summary for summary in all_summaries}
+def expected_files(results: Path, points: Sequence[PredictedTime]) -> dict[Path, str]:
+    """Give the paths and texts of the tables in ``<results>/tables/prediction``."""
+    folder = results / "tables" / "prediction"
+    files = {folder / f"{name}.csv": shown.csv for name, shown in shown_tables(points).items()}
+    return {folder / "points.csv": points_csv(points), **files}
+
+
+def text_lines(points: Sequence[PredictedTime]) -> list[str]:
+    """Give the tables as aligned lines, and then say what limits each quantity that has an aim."""
+    lines: list[str] = []
+    for shown in shown_tables(points).values():
+        table = lay_out(csv_columns(shown.csv))
+        lines += [f"{shown.title}. {shown.note}", *table.heads, *table.rows, ""]
     # The line over all workloads comes last of its quantity.
+    last = {summary.quantity: summary for summary in summaries(points)}
     return [*lines, *(limit(last[quantity]) for quantity in AIM_MAPE_PCT if quantity in last)]
 
 
@@ -183,23 +193,3 @@ def _aim(summary: Summary) -> str:
         return f"{text}, no pair is beyond the noise"
     order = "meets" if summary.kendall_tau >= AIM_TAU else "misses"
     return f"{text}, tau {summary.kendall_tau:.2f} {order} that of {AIM_TAU:g}"
-
-
-def cells(summary: Summary) -> tuple[str, ...]:
-    """Write the cells of a line of the table."""
-    beyond = summary.pairs_beyond_noise
-    return (
-        QUANTITIES[summary.quantity],
-        summary.workload,
-        str(summary.n),
-        f"{summary.mape_pct:.1f} %",
-        f"{summary.bias_pct:+.1f} %",
-        _optional(summary.repeat_mape_pct, "{:.1f} %"),
-        _optional(summary.kendall_tau, "{:.2f}"),
-        f"{'unknown' if beyond is None else beyond} of {summary.pairs}",
-        summary.calibrated_on or "not stated",
-    )
-
-
-def _optional(value: float | None, shape: str) -> str:
-    return "" if value is None else shape.format(value)

@@ -27,10 +27,6 @@ NOTE = (
     "of their repeats. The draws call the order of some of them sure, and of these the last column counts those in the "
     "order in which they were measured."
 )
-HEADERS = (
-    "backend", "machine", "quantity", "points", "inside the band", "pairs", "called sure", "of these right",
-)  # fmt: skip
-NUMERIC = (False, False, False, True, True, True, True, True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,12 +134,3 @@ def drawn_ms(point: PredictedTime) -> tuple[float, ...]:
 def trust_csv(points: Iterable[PredictedTime]) -> str:
     """Write the table, one line a machine and quantity; shares are in per cent."""
     return csv_text(COLUMNS, (one.cells() for one in trust_by_machine(points)))
-
-
-def trust_lines(points: Iterable[PredictedTime]) -> list[str]:
-    """Say in a line for each machine and quantity how far the model's own errors hold."""
-    return [
-        f"trust, {one.quantity} on {one.machine}, {one.backend}: {one.inside} of {one.points} measurements are inside "
-        f"the 95 % band; {one.sure} of {one.pairs} pairs beyond the noise are called sure, {one.right} of them rightly"
-        for one in trust_by_machine(points)
-    ]

@@ -93,26 +93,6 @@ def ledger_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (claim, row["direction"], row["magnitude"], paper, ours, region)
 
 
-def claim_row(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a row of the page's table by its headings."""
-    _, direction, magnitude, paper, ours, region = ledger_cells(row)
-    return {
-        "paper": row["paper"],
-        "claim": row["claim"],
-        "kind": row["kind"] if not _of(row) else f"{row['kind']} of {row['of']}",
-        "statement": row["statement"],
-        "direction": direction,
-        "magnitude": magnitude,
-        "the paper says": paper,
-        "ours": ours,
-        "region": region,
-        "evidence": str(row["strength"]) if not unknown(row["strength"]) else "",
-        "conditions": row["conditions"],
-        "defined in": row["defined_in"],
-        "judged in": row["judged_in"],
-    }
-
-
 def _ours(row: Mapping[str, Any]) -> str:
     if not row["n"]:
         return "no number of ours"

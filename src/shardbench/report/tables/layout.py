@@ -1,11 +1,12 @@
 """A table as aligned lines of a given width: columns are left out by rule, no cell is ever cut."""
 
+import csv
 import textwrap
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from shardbench.base.generated import ascii_text
-from shardbench.report.tables.text import ALWAYS, Columns
+from shardbench.report.tables.text import ALWAYS, Columns, column_words
 
 _GAP = "  "
 _T = TypeVar("_T")
@@ -20,6 +21,25 @@ class Layout:
     """One a row of the table."""
     left_out: tuple[str, ...]
     """Headers of the columns for which there was no room, in the table's order."""
+
+
+def csv_columns(text: str) -> Columns:
+    """Return a CSV table as it is, but with words for the names of its columns."""
+    names, *rows = csv.reader(text.splitlines())
+    return Columns(
+        headers=tuple(map(column_words, names)),
+        rows=tuple(map(tuple, rows)),
+        numeric=tuple(all(_is_number(row[column]) for row in rows) for column in range(len(names))),
+        keep=(ALWAYS,) * len(names),
+    )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell or 0)
+    except ValueError:
+        return False
+    return True
 
 
 def lay_out(section: Columns, width: int | None = None) -> Layout:
@@ -60,7 +80,7 @@ def _cut(cells: tuple[_T, ...], column: int) -> tuple[_T, ...]:
 
 def _widths(section: Columns, *, wrapped: bool) -> list[int]:
     heads = [max(map(len, header.split())) if wrapped else len(header) for header in section.headers]
-    return [max(head, *(len(row[i]) for row in section.rows)) for i, head in enumerate(heads)]
+    return [max([head, *(len(row[i]) for row in section.rows)]) for i, head in enumerate(heads)]
 
 
 def _total(section: Columns, *, wrapped: bool = True) -> int:

@@ -320,16 +320,6 @@ def phase_ms(name: str) -> Callable[[Record], float | None]:
     return lambda record: record.timing.phases_ms.get(name) if record.timing else None
 
 
-def rank_phase_ms(name: str) -> Callable[[Record], float | None]:
-    """Reads the phase's milliseconds off a record, the mean over ranks; None where ranks' phases are not recorded."""
-
-    def read(record: Record) -> float | None:
-        ranks = record.timing.ranks if record.timing else None
-        return sum(rank.phases_ms.get(name, 0.0) for rank in ranks) / len(ranks) if ranks else None
-
-    return read
-
-
 def collective_bytes(name: str) -> Callable[[Record], float | None]:
     """Reads the bytes that all ranks send by the collective off a record."""
     return of_traffic(lambda totals: sum(totals.collectives[name]) if name in totals.collectives else None)

@@ -84,6 +84,11 @@ _BACKENDS = {
 
 ALWAYS = 9
 """A row says nothing without a column that is kept always."""
+_UNITS = {
+    "_pct": "%", "_cpu_ms": "CPU ms", "_ms": "ms", "_cpu_s": "CPU s", "_s": "s", "_bytes": "bytes", "_x": "x",
+}  # fmt: skip
+_DIGITS = range(3, 7)
+"""Digits with which two numbers are tried to be told apart in print."""
 _MOSTLY_PCT = 50.0
 """A bound of which constants are this share or more says little about work."""
 
@@ -193,6 +198,20 @@ def readable_count(value: float) -> str:
     return f"{float(f'{value:.3g}') if value >= 1000 else value:,.0f}"
 
 
+def distinct(a: float, b: float) -> tuple[str, str]:
+    """Write both numbers with as few digits, three at least, as show that they differ."""
+    texts = [(significant(a, digits), significant(b, digits)) for digits in _DIGITS]
+    return next((two for two in texts if two[0] != two[1]), texts[0])
+
+
+def column_words(column: str) -> str:
+    """Write a column's name for readers: units apart, words for underscores."""
+    for end, unit in _UNITS.items():
+        if column.endswith(end) and "_per_" not in column:
+            return f"{column.removesuffix(end).replace('_', ' ')} ({unit})"
+    return column.replace("_", " ")
+
+
 def unknown(value: object) -> bool:
     """Return True for a cell of any table that says nothing."""
     return value is None or value is pd.NA or (isinstance(value, float | np.floating) and math.isnan(value))
@@ -214,13 +233,8 @@ def readable_cell(column: str, value: object) -> str:
     return significant(number)
 
 
-def number_text(value: float | None, write: Callable[[float], str] = significant) -> str:
-    """Return a number in print; empty where it is not known."""
-    return "" if value is None else write(value)
-
-
 def _number_text(key: str, write: Callable[[float], str] = significant) -> Callable[[Cells], str]:
-    return lambda row: number_text(number(row, key), write)
+    return lambda row: "" if (value := number(row, key)) is None else write(value)
 
 
 def _not_zero(key: str, write: Callable[[float], str]) -> Callable[[Cells], str]:
