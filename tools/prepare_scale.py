@@ -212,12 +212,12 @@ def main(arguments: list[str]) -> None:
         print(*count(arguments[1], Path(arguments[3]), Path(arguments[4])))
         return
     is_profile = arguments[:1] == ["--profile"]
-    out, *sizes = arguments[is_profile:] or [None]
+    out, *sizes = arguments[is_profile:] or [""]
     if is_profile:
         text = as_csv(measure_profile(int(sizes[0]) if sizes else 10 * MILLION))
     else:
         text = as_csv(measure(tuple(int(size) for size in sizes) or (MILLION, 10 * MILLION)))
-    if out is not None:
+    if out:
         Path(out).write_text(text)
     print(text, end="")
 
