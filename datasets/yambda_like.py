@@ -1,11 +1,14 @@
 """Histories of music listeners like those of MLPerf's DLRMv4: eleven unpooled tables of Yambda-5b, drawn.
 
-A batch is made of *runs*: the events of one user on one day, one sample an event, in order. A sample has the user's
-latest events of three kinds as its history (items, their albums and artists), the event itself as its candidate, and
-seven crossed features of one lookup each. What is published of the data and what is assumed stands in the card.
+A block of samples is made of *runs*: the events of one user on one day, one sample an event, in order. A sample has
+the user's latest events of three kinds as its history (items, their albums and artists), the event itself as its
+candidate, and seven crossed features of one lookup each. What is published of the data and what is assumed stands in
+the card.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,7 +21,9 @@ from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.datasets.laws.rm_hash import MAX_HASHED_ROWS, hashed_rows
 from shardbench.model.table import BatchSize, Distinct, Name, Pooling, Table, Width
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, ProfileSamples
+from shardbench.workloads.hotness import join
 from shardbench.workloads.trace import Bags, Split, bag_offsets, gather_bags
+from shardbench.workloads.workload import FIRST_IDS
 
 ROWS = {
     "item_id": 9_390_624, "artist_id": 1_293_395, "album_id": 3_367_692, "uid": 1_000_001,
@@ -28,6 +33,9 @@ ROWS = {
 HISTORIES = ("item_id", "artist_id", "album_id")
 """Tables of two features: the history and the candidate."""
 WIDTH = 512
+BLOCK, KEPT = 1_024, 8
+"""Samples that are drawn at once, as many as a rank of the benchmark has, so that train samples are the same whatever
+the batch; and blocks whose events are kept for the other tables."""
 POOL = 1_362
 """Latest events of each kind that a history keeps."""
 LISTENED, SKIPPED, LIKED = 0.6125, 0.3587, 0.019
@@ -86,7 +94,7 @@ class YambdaLikeConfig(DrawnConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Events:
-    """Events of a batch's runs, and what each of its samples takes of them.
+    """Events of a block's runs, and what each of its samples takes of them.
 
     ``ids`` int64 [events] by history table: rows, sorted by run, kind and time. ``begins`` and ``lengths`` int64
     [samples x kinds]: where a sample's pools lie among them; ``own`` int64 [samples]: where its own event does.
@@ -107,7 +115,7 @@ class Events:
 
 
 class YambdaLike(DrawnWorkload):
-    """Listeners drawn on demand; all tables of a batch are of the same events."""
+    """Listeners drawn on demand; all tables of a block of samples are of the same events."""
 
     _config: YambdaLikeConfig
 
@@ -121,32 +129,54 @@ class YambdaLike(DrawnWorkload):
             )
             for name, rows in self._rows.items()
         )  # fmt: skip
-        self._latest: tuple[object, Events] | None = None
+        self._kept: dict[tuple[Split, int, int], Events] = {}
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the events behind: a copy in another process draws its own."""
-        return {**self.__dict__, "_latest": None}
+        return {**self.__dict__, "_kept": {}}
 
-    def events(self, split: Split, batch: int) -> Events:
-        """Return the events of a batch, from which the lookups of all its tables are made."""
-        drawn = split, batch, self.batch_size
-        if self._latest is None or self._latest[0] != drawn:
-            self._latest = drawn, self._events(self._generator(split, batch, 0))
-        return self._latest[1]
+    @property
+    def block_samples(self) -> int:
+        """Return how many samples are drawn together."""
+        return min(BLOCK, self.batch_size)
+
+    def events(self, split: Split, block: int) -> Events:
+        """Return the events of a block of samples, from which the lookups of all its tables are made."""
+        key = split, block, self.block_samples
+        if key not in self._kept:
+            if len(self._kept) >= max(KEPT, self._batch_blocks):
+                self._kept = {}
+            self._kept[key] = self._events(self._generator(split, block, 0))
+        return self._kept[key]
+
+    @property
+    def _batch_blocks(self) -> int:
+        return -(-self.batch_size // self.block_samples)
 
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
-        events, name = self.events(split, batch), self.tables[table].name
+        first = batch * self._batch_blocks
+        blocks = [self._block(split, number, table) for number in range(first, first + self._batch_blocks)]
+        return join(blocks).samples(0, self.batch_size)
+
+    def _train(self, table: int) -> Iterator[Bags]:
+        return (self._block(Split.TRAIN, number, table) for number in count())
+
+    def _first_ids(self, table: int) -> Ints:
+        return self.ranking(table)(self._block(Split.TEST, 0, table).values[:FIRST_IDS])
+
+    def _block(self, split: Split, number: int, table: int) -> Bags:
+        events, name = self.events(split, number), self.tables[table].name
         if name in HISTORIES:
             return events.bags(name)
         if name in events.keys:
             return _single(events.keys[name])
-        crossed = np.zeros(self.batch_size, dtype=np.int64)
+        crossed = np.zeros(self.block_samples, dtype=np.int64)
         for key in CROSSED[name]:
             crossed = crossed * SIZES[key] + events.keys[key]
         return _single(hashed_rows(crossed, self._rows[name], table))
 
     def _events(self, generator: np.random.Generator) -> Events:
-        """Draw runs until they have a batch of samples, and the events of each up to its last one."""
+        """Draw runs until they have a block of samples, and the events of each up to its last one."""
         users, lifetimes, samples = self._runs(generator)
         past = (generator.uniform(TRAINED_FROM, 1.0, len(samples)) * lifetimes).astype(np.int64)
         counts = past + samples
@@ -177,13 +207,13 @@ class YambdaLike(DrawnWorkload):
         )
 
     def _runs(self, generator: np.random.Generator) -> tuple[Ints, Floats, Ints]:
-        """Draw runs: the user's row, its events in all days, and the run's samples, which are as many as a batch."""
-        activity = generator.random(self.batch_size)  # every run has a sample at least
+        """Draw runs: the user's row, its events in all days, and the run's samples, which are a block together."""
+        activity = generator.random(self.block_samples)  # every run has a sample at least
         lifetimes = user_events(activity)
         samples = generator.geometric(1.0 / np.maximum(1.0, lifetimes / DAYS))
-        runs = int(np.searchsorted(np.cumsum(samples), self.batch_size)) + 1
+        runs = int(np.searchsorted(np.cumsum(samples), self.block_samples)) + 1
         samples = samples[:runs]
-        samples[-1] -= int(samples.sum()) - self.batch_size
+        samples[-1] -= int(samples.sum()) - self.block_samples
         # The most active users have the first rows.
         users = ((1.0 - activity[:runs]) * self._rows["uid"]).astype(np.int64)
         return users, lifetimes[:runs], samples

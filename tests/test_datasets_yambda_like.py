@@ -51,11 +51,12 @@ def test_every_committed_statistic_is_within_a_tenth_of_the_published_one() -> N
         assert float(row["drawn"]) == pytest.approx(float(row["published"]), rel=0.1), name
 
 
-def test_the_committed_statistics_are_those_that_are_drawn() -> None:
-    """Of fewer samples, which have more distinct ids and other runs: what depends on neither is as committed."""
+def test_the_committed_statistics_are_those_that_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two blocks in place of 32: what depends on no drawn run is as committed."""
     with TABLE.open() as file:
         committed = {row["statistic"]: float(row["drawn"]) for row in csv.DictReader(file)}
-    here = dlrm_v4.statistics(CONFIG(batch_size=1024).build(NOWHERE), 1)
+    monkeypatch.setattr(dlrm_v4, "BATCH", 2)
+    here = dlrm_v4.statistics(CONFIG().build(NOWHERE), 1)
     for name, value in committed.items():
         bound = 1e-3 if name.startswith(("events of a user", "share")) else 0.35
         assert here[name] == pytest.approx(value, rel=bound), name
@@ -101,6 +102,15 @@ def test_splits_and_batches_differ_and_a_copy_draws_the_same(drawn: YambdaLike) 
     assert not np.array_equal(drawn._draw(Split.TRAIN, 0, 0).values[:50], first[:50])
     assert not np.array_equal(drawn._draw(Split.TEST, 1, 0).values[:50], first[:50])
     assert drawn.quicker(20)._draw(Split.TEST, 0, 0).batch_size == 20  # type: ignore[attr-defined]
+
+
+def test_train_samples_are_the_same_whatever_the_batch() -> None:
+    small, large = (made(batch_size=size, profile_samples=1024, pool=5) for size in (1024, 2048))
+    assert small.profiles == large.profiles
+    first, second = (small._draw(Split.TRAIN, number, 0) for number in (0, 1))
+    both = large._draw(Split.TRAIN, 0, 0)
+    np.testing.assert_array_equal(both.values, np.concatenate([first.values, second.values]))
+    assert made(batch_size=1500, pool=5)._draw(Split.TEST, 0, 0).batch_size == 1500
 
 
 def test_repeats_are_of_earlier_ones_of_the_same_run() -> None:

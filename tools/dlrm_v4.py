@@ -24,7 +24,8 @@ from shardbench.trials.simulate import simulate
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.trace import Split
 
-RANK_SAMPLES = 1024
+RANK_SAMPLES, BATCH = 1024, 8
+"""Samples of a rank, which are a block, and ranks of a batch."""
 OWNERS = 32
 USERS = 1 << 20
 PUBLISHED = {
@@ -43,32 +44,37 @@ RUNS = {"dlrm4.mi350x.8": ("mi350x-1x8", 654.2), "dlrm4.b200.8": ("b200-1x8", 55
 
 
 def statistics(workload: YambdaLike, batches: int) -> dict[str, float]:
-    """Return the statistics of ``batches`` train batches, named as in PUBLISHED."""
+    """Return the statistics of ``batches`` of BATCH train blocks, a block a rank, named as in PUBLISHED."""
     generator = np.random.default_rng(0)
     users = user_events(generator.random(USERS))
     shares = np.average(kind_shares(users), weights=users, axis=0)
-    drawn = [workload.events(Split.TRAIN, number) for number in range(batches)]
-    lengths = np.concatenate([each.lengths.reshape(-1, POOLS) for each in drawn])
+    lengths: list[Ints] = []
+    distinct: dict[str, list[float]] = {name: [] for name in HISTORIES}
+    loaded: dict[str, list[float]] = {name: [] for name in HISTORIES}
+    for first in range(0, batches * BATCH, BATCH):
+        ids: dict[str, list[Ints]] = {name: [] for name in HISTORIES}
+        for number in range(first, first + BATCH):
+            events = workload.events(Split.TRAIN, number)
+            lengths.append(events.lengths.reshape(-1, POOLS))
+            for name, blocks in ids.items():
+                blocks.append(events.bags(name).feature(0).values)
+                distinct[name].append(len(np.unique(blocks[-1])) / len(blocks[-1]))
+        for name, blocks in ids.items():
+            loaded[name].append(_most_loaded(np.concatenate(blocks)))
+    kept = np.concatenate(lengths)
+    events_mean, likes_mean = kept.sum(axis=1).mean(), kept[:, 2].mean()
     names = ("listened to", "skipped", "liked", "other")
     made = {
         "events of a user, median": float(np.median(users)),
         "events of a user, mean": float(users.mean()),
         "events of a user, most": float(users.max()),
         **{f"share of events: {name}": float(share) for name, share in zip(names, shares, strict=True)},
-        "events of a history": float(lengths.sum(axis=1).mean()),
-        "likes of a history": float(lengths[:, 2].mean()),
-        "ids of a history feature, a rank and step": RANK_SAMPLES * (1.0 + float(lengths.sum(axis=1).mean())),
+        "events of a history": float(events_mean),
+        "likes of a history": float(likes_mean),
+        "ids of a history feature, a rank and step": RANK_SAMPLES * (1.0 + float(events_mean)),
+        **{f"distinct share in a rank's batch: {name}": float(np.mean(each)) for name, each in distinct.items()},
+        **{f"most loaded of {OWNERS} owners over the mean: {name}": float(np.mean(a)) for name, a in loaded.items()},
     }
-    for name in HISTORIES:
-        ids = [each.bags(name).feature(0) for each in drawn]
-        distinct = [
-            len(np.unique(rank.values)) / len(rank.values)
-            for bags in ids
-            for rank in (bags.samples(at, at + RANK_SAMPLES) for at in range(0, bags.batch_size, RANK_SAMPLES))
-        ]
-        made[f"distinct share in a rank's batch: {name}"] = float(np.mean(distinct))
-        skew = [_most_loaded(bags.values) for bags in ids]
-        made[f"most loaded of {OWNERS} owners over the mean: {name}"] = float(np.mean(skew))
     return {name: made[name] for name in PUBLISHED}
 
 

@@ -22,6 +22,8 @@ SAMPLED_INPUTS = 8192
 """Inputs in a sample: a share of a half is known to 0.6 %."""
 _SAMPLED_NUMBERS = 1 << 18
 """Inputs times tables that a sample may have."""
+FIRST_IDS = 1000
+"""Lookups of a table that a fingerprint is made of."""
 MISSING = -1
 """Row of an input that asks a table for none."""
 
@@ -130,12 +132,16 @@ class Workload(ABC):
         """Return the bags of at most ``inputs`` train inputs, the same ones for every table; ids as in ``bags``."""
         return None
 
+    def _first_ids(self, table: int) -> Ints:
+        """Return the first lookups of the first test batch, as ``bags`` has them."""
+        return self._bags(Split.TEST, 0, table).values[:FIRST_IDS]
+
     @cached_property
     def fingerprint(self) -> str:
         """Return the hash of the recipe, the tables and the first lookups really generated."""
         # A generator that changes its draws must change the fingerprint, even if its recipe does not.
         some = range(0, len(self.tables), max(1, len(self.tables) // 4))
-        ids = [self._bags(Split.TEST, 0, i).values[:1000] for i in some]
+        ids = [self._first_ids(i) for i in some]
         return content_hash(self.recipe(), *self.tables, self.dense, self.batch_size, self.test_batches, *ids)
 
 
