@@ -47,7 +47,7 @@ POOLS = 3
 """Kinds that a history has a pool of; events of all others are a kind of their own."""
 EVENTS_CENTRE, EVENTS_SPREAD, EVENTS_MAX = 2_922.0, 1.35, 27_738.0
 """A user's events in all days: a cut lognormal law whose median and mean are the published 2,695 and 4,763."""
-DAYS = 350.0
+DAYS = 330.0
 """A run has a user's events divided by this, on average, and at least one: what a day has of them, and a fit."""
 TRAINED_FROM = 0.6
 """Share of a user's events that lie before the first day that is trained on."""
@@ -59,7 +59,7 @@ CROSSED = {
     "user_x_is_organic": ("uid", "is_organic"), "user_x_artist_x_hour": ("uid", "artist_id", "hour"),
 }  # fmt: skip
 """The keys of each crossed feature."""
-NEW_ITEM, NEW_ALBUM, NEW_ARTIST = 0.8, 0.7, 0.22
+NEW_ITEM, NEW_ALBUM, NEW_ARTIST = 0.8, 0.68, 0.22
 """Share of a user's events with a new item, of new items on a new album, of new albums by a new artist: fitted to the
 shares of distinct ids in a rank's batch."""
 EXPONENT, SHIFT = 1.0, 20.0

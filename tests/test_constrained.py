@@ -51,6 +51,7 @@ KEPT = Constraints(
     same_node=(("t1", "t2", "t3"),),
     sharding_types={"t4": ("row_wise",), "t5": ("column_wise",), "t6": ("table_wise", "data_parallel")},
     reserved_bytes=1 << 20,
+    least_columns={"t5": 32},
 )
 
 
@@ -62,7 +63,7 @@ def test_every_strategys_plan_keeps_them(strategy: str) -> None:
     by_table = plan.by_table()
     assert by_table["t0"][0].placement == by_table["t7"][0].placement
     assert isinstance(by_table["t4"][0].placement, RowWise)
-    assert [segment.columns for segment in by_table["t5"]] != [64]
+    assert [segment.columns for segment in by_table["t5"]] == [32, 32]
 
 
 @pytest.mark.parametrize("strategy", ["greedy-size", "row-wise", "joint"])

@@ -72,7 +72,7 @@ class PlainTraffic:
         self.sent = {name: np.zeros((2, on.world_size)) for name in (LOOKUPS, VECTORS, SUMS, WEIGHTS)}
         self.lookups, self.bags = defaultdict(Counter), defaultdict(Counter)
         self.rows: dict[str, dict[int, set]] = defaultdict(lambda: defaultdict(set))
-        self.asked, self.lengths, self.bucketed, self.history = np.zeros((4, on.world_size))
+        self.asked, self.lengths, self.bucketed, self.history, self.repeated = np.zeros((5, on.world_size))
         columns: dict[Placement, set] = defaultdict(set)
         for table, batch in zip(on.tables, drawn):
             for number, segment in enumerate(plan.by_table()[table.name]):
@@ -107,10 +107,15 @@ class PlainTraffic:
         for source in range(self.on.world_size):
             owners = self.owners(place, source)
             for owner in owners:
-                self._send(LOOKUPS, source, owner, 4 * each)
+                self._send(LOOKUPS, source, owner, (8 if table.distinct else 4) * each)
                 self.bags["host" if memory == "host" else "device"][owner] += each * (table.pooling is Pooling.SUM)
             here = batch.values[batch.offsets[source * each] : batch.offsets[(source + 1) * each]]
-            for row in here[(here >= segment.row_start) & (here < segment.row_stop)].tolist():
+            inside = here[(here >= segment.row_start) & (here < segment.row_stop)].tolist()
+            if table.pooling is Pooling.NONE:
+                self.history[source] += len(inside) * segment.columns
+            # A lookup of each column range is one of the table, of as much of it.
+            self.repeated[source] += table.distinct * len(inside) * segment.columns / table.dim
+            for row in set(inside) if table.distinct else inside:
                 owner = owners[(row - segment.row_start + deal_start(table.name, len(owners))) % len(owners)]
                 self._send(LOOKUPS, source, owner, 8)
                 self.lookups[memory][owner] += 1
@@ -118,7 +123,6 @@ class PlainTraffic:
                 if table.pooling is Pooling.NONE:
                     self._send(VECTORS, owner, source, segment.columns * self.on.exchange.bytes)
                     self.bags["host" if memory == "host" else "device"][owner] += 1
-                    self.history[source] += segment.columns
                 if not isinstance(place, Replicated):
                     self.asked[source] += 1
                     self.bucketed[source] += isinstance(place, RowWise | GroupSharded)
@@ -196,7 +200,7 @@ def test_counted_traffic_equals_a_plain_count(case, precision, exchange, sync_ev
     for memory, load, at in (("device", traffic.load, ranks), ("host", traffic.host, firsts)):
         assert load.bags.tolist() == [plain.bags[memory][rank] for rank in at], memory
     assert traffic.history_columns.tolist() == plain.history.tolist()
-    sources = (plain.asked, plain.lengths, plain.bucketed)
+    sources = (plain.asked, plain.lengths, plain.bucketed, plain.repeated)
     assert [numbers.tolist() for numbers in traffic.sources] == [numbers.tolist() for numbers in sources]
 
 

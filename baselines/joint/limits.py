@@ -34,7 +34,7 @@ class Limits(TableLimits):
         types = {name: frozenset(types_of(tuple(one), tables[name])) for name, one in limits.types.items()}
         types |= {name: types.get(name, whole) & whole for group in limits.devices for name in group}
         nodes, local = limits.nodes if problem.topology.nodes > 1 else (), problem.topology.devices_per_node
-        return cls(types, limits.tiers, limits.devices, nodes, local if nodes else 1)
+        return cls(types, limits.tiers, limits.devices, nodes, limits.columns, local if nodes else 1)
 
     @cached_property
     def in_node(self) -> frozenset[str]:
@@ -43,13 +43,16 @@ class Limits(TableLimits):
 
     def name(self, table: Table) -> bool:
         """Tell whether there are limits for a table's form."""
-        return table.name in self.types or table.name in self.tiers or table.name in self.in_node
+        limited = (self.types, self.tiers, self.in_node, self.columns)
+        return any(table.name in tables for tables in limited)
 
     def allow(self, table: Table, cuts: Sequence[PieceCut], shards: int = 1) -> bool:
         """Tell whether a table may be in these pieces, the last of which stands for so many column ranges."""
         kind, parts = type_of(table, cuts, shards), sum(cut.alone for cut in cuts) - 1 + shards
         is_apart = kind == "grid_shard" or parts > self.node_devices or any(cut.scope > Holders.NODE for cut in cuts)
         if (is_apart and table.name in self.in_node) or kind not in self.types.get(table.name, {kind}):
+            return False
+        if shards > 1 and table.dim < shards * self.columns.get(table.name, 0):
             return False
         return {cut.tier for cut in cuts} <= set(self.tiers.get(table.name, Tier))
 

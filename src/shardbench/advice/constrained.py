@@ -22,6 +22,7 @@ from shardbench.model.constraints import (
     nodes_of,
     on_one_device,
     sharding_type,
+    too_narrow,
     types_of,
 )
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, ShardingGroups, Tier, whole_table
@@ -50,7 +51,8 @@ class Constrained(StandIn):
     def __init__(self, inner: Strategy, constraints: Constraints) -> None:
         types = {name: frozenset(types_of(one)) for name, one in constraints.sharding_types.items()}
         tiers = {name: frozenset(one) for name, one in constraints.tiers.items()}
-        self.inner = inner.under(TableLimits(types, tiers, constraints.same_device, constraints.same_node))
+        groups = constraints.same_device, constraints.same_node
+        self.inner = inner.under(TableLimits(types, tiers, *groups, constraints.least_columns))
         self.constraints = constraints
         self._keeps_types = self.inner is not inner
         self.name = inner.name
@@ -218,6 +220,8 @@ def _groups(
     }
     for name, tiers in constraints.tiers.items():
         misplaced[name] = misplaced.get(name, False) or not memories(by_table[name]) <= set(tiers)
+    for name, least in constraints.least_columns.items():
+        misplaced[name] = misplaced.get(name, False) or too_narrow(by_table[name], tables[name], least)
     for group in constraints.same_device:
         if not on_one_device([by_table[name] for name in group]):
             groups.append((group, "device"))
@@ -316,7 +320,8 @@ class _Placing:
                 forms += [[whole_table(table, OnRank(rank=rank, tier=tier, cache_ratio=ratio))] for rank in order]
             if "data_parallel" in choices and ranks == everyone and tier is Tier.HBM:
                 forms.append([whole_table(table, Replicated(ranks=everyone))])
-            shards = (n for n in (2, 4, 8, 16) if n <= len(ranks) and table.dim % (n * COLUMN_MULTIPLE) == 0)
+            most = min(len(ranks), table.dim // self.constraints.least_columns.get(table.name, COLUMN_MULTIPLE))
+            shards = (n for n in (2, 4, 8, 16) if n <= most and table.dim % (n * COLUMN_MULTIPLE) == 0)
             if "column_wise" in choices:
                 forms += [_columns(table, order[:n], tier, ratio) for n in shards]
             groups = inside if "table_row_wise" in choices else []

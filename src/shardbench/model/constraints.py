@@ -53,6 +53,8 @@ class Constraints:
     """Memory of devices that a table's rows may be in, by its name; a table that is not named may be in any."""
     cache_ratios: dict[str, CacheRatio] = Field(default_factory=dict)
     """The cache of a table that is placed behind one to keep its ``tiers``; CACHE_RATIO where it is not named."""
+    least_columns: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """Columns that each part of a table that is cut by columns has at least, by its name."""
     device_hbm_bytes: tuple[Annotated[Capacity, Field(ge=1)], ...] = ()
     """Memory of every device, by rank; the machine's where it is left out."""
     reserved_bytes: Capacity = 0
@@ -74,7 +76,7 @@ class Constraints:
     def check_names(self, tables: tuple[Table, ...]) -> None:
         """Raise BadInput where a constraint names a table that there is not."""
         names = {name for group in (*self.same_device, *self.same_node) for name in group}
-        names |= self.sharding_types.keys() | self.tiers.keys() | self.cache_ratios.keys()
+        names |= self.sharding_types.keys() | self.tiers.keys() | self.cache_ratios.keys() | self.least_columns.keys()
         strange = sorted(names - {table.name for table in tables})
         if strange:
             raise BadInput(f"constraints name table '{strange[0]}', which there is not: correct the name")
@@ -111,6 +113,9 @@ class Constraints:
             strange = sorted(memories(by_table[name]) - set(tiers))
             if strange:
                 raise _violation(f"table '{name}' has rows in {strange[0]}, allowed are {', '.join(tiers)}")
+        for name, least in self.least_columns.items():
+            if too_narrow(by_table[name], tables[name], least):
+                raise _violation(f"table '{name}' has a part of fewer than {least} columns")
         for group in self.same_device:
             if not on_one_device([by_table[name] for name in group]):
                 raise _violation(f"tables {', '.join(group)} do not lie whole on one device")
@@ -164,6 +169,11 @@ def _segment_nodes(segment: Segment, topology: Topology) -> set[int]:
     if isinstance(place, RowWise | Replicated):
         return {topology.node_of(rank) for rank in place.ranks}
     return {place.node} if isinstance(place, Host) else set(range(topology.nodes))
+
+
+def too_narrow(segments: list[Segment], table: Table, least: int) -> bool:
+    """Tell whether a table is cut by columns, and a part of it has fewer than the least."""
+    return any(segment.columns < min(least, table.dim) for segment in segments)
 
 
 def sharding_type(segments: list[Segment], table: Table, topology: Topology) -> str:

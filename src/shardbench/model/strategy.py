@@ -86,6 +86,8 @@ class TableLimits:
     """Groups of tables that are whole on one device."""
     nodes: tuple[tuple[str, ...], ...] = ()
     """Groups of tables of which every row is on one node."""
+    columns: Mapping[str, int] = field(default_factory=dict)
+    """The least columns of a part of a table."""
 
 
 class Strategy(ABC):

@@ -80,7 +80,10 @@ class PlannedTables:
             optimizers |= {_optimizer(sharder, parameter) for parameter in one.collection.parameters()}
         self.tables = tuple(tables)
         in_node = tuple((name,) for name, one in self.constraints.items() if only(one, "table_column_wise"))
-        self.own_constraints = Constraints(sharding_types=types, tiers=tiers, cache_ratios=ratios, same_node=in_node)
+        least = {name: one.min_partition for name, one in self.constraints.items() if one.min_partition}
+        self.own_constraints = Constraints(
+            sharding_types=types, tiers=tiers, cache_ratios=ratios, same_node=in_node, least_columns=least
+        )
         """What the constraints of TorchRec's are in ours."""
         by_type = {data_type: precision for precision, data_type in DATA_TYPES.items()}
         if not formats <= set(by_type):
