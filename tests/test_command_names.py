@@ -33,7 +33,7 @@ WORDS = st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Z")), m
         (["run", "quick", "--retry", "ooom"], "--retry: unknown outcome 'ooom'; did you mean 'oom'?"),
         (["reproduce", "recshad"], "unknown paper 'recshad'; did you mean 'recshard'?"),
         (["claims", "DreamShard"], "unknown paper 'DreamShard'; did you mean 'dreamshard'?"),
-        (["reproduce", "recshard", "--study", "ablatoin"], "unknown study of recshard 'ablatoin'; did you mean 'ablation'?"),
+        (["reproduce", "recshard", "--study", "sovle"], "unknown study of recshard 'sovle'; did you mean 'solve'?"),
         (["report", "quikc"], "unknown suite or paper 'quikc'; did you mean 'quick'?"),
         (["plan", "quick", "a100-40gb-2x9"], "did you mean '"),
         (["test", "flexshrad"], "unknown strategy 'flexshrad'; did you mean 'flexshard'?"),
