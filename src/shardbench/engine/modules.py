@@ -137,7 +137,8 @@ class ShardedModule(TableModule):
         if key.pooled:
             sharder: Any = EmbeddingBagCollectionSharder(qcomm_codecs_registry=registry)
         else:
-            provide_kernel()
+            if key.distinct and device.type == "cpu":
+                provide_kernel()
             sharder = EmbeddingCollectionSharder(qcomm_codecs_registry=registry, use_index_dedup=key.distinct)
         generators = {name: _generator(t, groups.topology, device) for name, t in self.tables.items()}
         in_group = key.scope is Reach.GROUP

@@ -7,14 +7,15 @@ from functools import cache
 
 import fbgemm_gpu  # noqa: F401 - defines the operator
 import torch
+from torch.library import Library
 
 
 @cache
-def provide_kernel() -> torch.library.Library:
+def provide_kernel() -> Library:
     """Let CPUs have the operator, in this process; it goes with what is returned, which is kept."""
-    library = torch.library.Library("fbgemm", "IMPL")
-    library.impl("jagged_unique_indices", unique_ids, "CPU")
-    return library
+    kernels = Library("fbgemm", "IMPL")
+    kernels.impl("jagged_unique_indices", unique_ids, "CPU")
+    return kernels
 
 
 def unique_ids(
