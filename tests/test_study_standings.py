@@ -27,14 +27,14 @@ def place(folder: Path, workload: str, machine: str, strategy: str) -> list[Row]
     if (workload, strategy) == ("v", MARKUP):
         late = {**rest, "outcome": "timeout", "cause": CLOSING}
         return [{**late, "budget": budget} for budget in spent]
-    ok = {**rest, "outcome": "ok", "step_ms": step_ms, "over_best_pct": 100 * step_ms - 100, "headroom_pct": 12.5}
+    ok = {**rest, "outcome": "ok", "step_ms": step_ms, "over_best_pct": 100 * step_ms - 100, "peak_gib": 12.5}
     return [{**ok, "budget": budget, "plan_s": plan_s} for budget, plan_s in spent.items()]
 
 
 def with_measured(rows: pd.DataFrame, results: Path) -> Tables:
     timed = {**MEASURED, "role": "competitor", "outcome": "ok", "step_ms": 30.0, "over_best_pct": 0.0, "tie": ""}
     table = pd.concat([rows, pd.DataFrame([{**timed, "strategy": "fast"}])], ignore_index=True)
-    return {"places": table.reindex(columns=[*COLUMNS, "headroom_pct", "cause"])}
+    return {"places": table.reindex(columns=[*COLUMNS, "peak_gib", "cause"])}
 
 
 PLACES = Study(

@@ -22,7 +22,7 @@ from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.workload import Workload
 
-VERSION = 2
+VERSION = 3
 
 
 class Posed(pydantic.BaseModel):
@@ -39,7 +39,9 @@ class Posed(pydantic.BaseModel):
     """Share of the devices' HBM that the tables take, which says how much HBM there is; None: the machine's own."""
     schedule: StepSchedule = StepSchedule.SEQUENTIAL
     precision: Precision = Precision.FP32
-    """The number format of weights, and of what ranks exchange."""
+    """The number format of weights."""
+    exchange: Precision | None = None
+    """That of what ranks exchange; None: as the weights."""
     samples_a_device: PositiveInt | None = None
     """The batch grows with the machine, up to ``most_samples``; None: it is stated with the parameters."""
     most_samples: PositiveInt | None = None
@@ -141,7 +143,8 @@ def question(version: int, name: str, machine_name: str, *, inputs: bool) -> Cou
     workload, batches = workload_and_batches(version, posed, machine)
     problem = Problem.of(
         name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size, precision=posed.precision,
-        exchange=posed.precision, schedule=posed.schedule, inputs=workload.input_sample if inputs else None,
+        exchange=posed.exchange or posed.precision, schedule=posed.schedule,
+        inputs=workload.input_sample if inputs else None,
     )  # fmt: skip
     if posed.fills is not None:
         problem = filled(problem, posed.fills)

@@ -11,7 +11,10 @@ from shardbench.base.serialise import content_hash
 from shardbench.base.wall import Kind
 from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.cost.bounds.step import in_order
+from shardbench.cost.memory.fullest import Peak, device_bytes, predicted_peak
+from shardbench.cost.memory.peak import GIB
 from shardbench.model.machine_file import load_machine
+from shardbench.model.plan import Plan
 from shardbench.model.problem import Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.records.cell import Cell, CellRecord, Scalar, SeriesRow
@@ -185,6 +188,9 @@ def _row(question: CountedQuestion, strategy: Strategy, answer: Answer[Simulatio
     if isinstance(answer, Failure):
         return {**row, "outcome": answer.outcome.value, "cause": f"{answer.phase}: {answer.cause}"}
     planned, spent = answer.planned, answer.spent
+    peak = _peak(question, answer.plan)
+    if peak is not None and peak.fits is False:
+        return {**row, "outcome": Outcome.INFEASIBLE.value, "cause": f"peak: {peak.words}"}
     # Imported late: TorchRec takes seconds, and listing cells must stay cheap.
     from shardbench.engine.torchrec.estimate import torchrec_estimate_ms  # noqa: PLC0415
 
@@ -202,8 +208,15 @@ def _row(question: CountedQuestion, strategy: Strategy, answer: Answer[Simulatio
         "plan_s": spent.plan_s,
         "fit_s": spent.fit_s,
         "effort_cpu_s": spent.plan_cpu_s + spent.fit_cpu_s,
-        "headroom_pct": 100.0 * (1.0 - max(planned.hbm_memory_bytes) / question.problem.topology.hbm_bytes),
+        "peak_gib": peak.bytes / GIB if peak is not None else None,
     }
+
+
+def _peak(question: CountedQuestion, plan: Plan) -> Peak | None:
+    """Return the peak of a plan, beside what its devices really have, however full the problem says that they are."""
+    problem = question.problem
+    dense = question.dense if "dense" in load().posed(problem.name).parameters else None
+    return predicted_peak(plan, problem, dense, device_bytes(load_machine(problem.machine.name)))
 
 
 def _bounded_by(answer: Answer[Simulation]) -> str:

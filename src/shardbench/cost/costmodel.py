@@ -77,6 +77,10 @@ class StepTime:
         return sum(self.phases_ms.values())
 
 
+HOST = "host"
+"""What binds an eager step whose host takes longer to start it than its devices to run it."""
+
+
 def reach(constants: Constants) -> float:
     """Return the bytes of a table's working set at which half of its repeats miss the cache."""
     return constants.cache_reach_ratio * constants.cache_bytes
@@ -90,7 +94,7 @@ def bound_by(phases_ms: Mapping[StepPhase, float], host_ms: float) -> str:
         "dense": phases_ms[StepPhase.DENSE],
     }
     parts["exchange"] += phases_ms.get(StepPhase.SYNCHRONISE, 0.0)
-    return "host" if host_ms > sum(parts.values()) else max(parts, key=parts.__getitem__)
+    return HOST if host_ms > sum(parts.values()) else max(parts, key=parts.__getitem__)
 
 
 def host_ms(traffic: Traffic, machine: Machine) -> float:

@@ -21,7 +21,7 @@ from shardbench.studies.study_tables import recorded_cells, tables_by_study
 
 _SHOWN = (
     "strategy", "role", "budget", "outcome", "step_ms", "step_ms_low", "step_ms_high", "over_bound_pct",
-    "over_best_pct", "tie", "plan_s", "fit_s", "headroom_pct", "cause",
+    "over_best_pct", "tie", "plan_s", "fit_s", "peak_gib", "cause",
 )  # fmt: skip
 """Columns of a problem's rows on the page; the file has all."""
 _CLAIMS = (

@@ -13,6 +13,7 @@ import pandas as pd
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput
+from shardbench.cost.costmodel import HOST
 from shardbench.cost.uncertainty import band, p_larger, sure
 from shardbench.model.machine_file import load_machine
 from shardbench.model.strategy import Role
@@ -28,32 +29,30 @@ STEPS = (
     "version", "family", "workload", "machine", "devices", "fills", "schedule", "precision", "backend", "strategy",
     "budget", "outcome", "step_ms", "over_bound_pct", "over_best_pct", "tie", "p_best", "p_within_1.05",
     "p_near_least_error", "p_near_most_error", "expected_over_best_pct", "width_pct", "plan_s", "fit_s", "effort_cpu_s",
-    "headroom_pct", "step_ms_low", "step_ms_high", "bound_ms", "bounded_by", "host_ms", "bound_by",
+    "peak_gib", "step_ms_low", "step_ms_high", "bound_ms", "bounded_by", "host_ms", "bound_by",
     "predicted_step_ms", "torchrec_estimate_ms", *RANKS, "n", "role", "sees", "moves", "batch_size", "plan_hash",
     "cause",
 )  # fmt: skip
 BOUND, ANY_PLAN, ORDERED = "bound", "any plan", "plans in order"
-FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
-"""Profiles are tabulated at these factors: the share of problems whose step is within the factor of the best."""
+FACTORS = (1.01, 1.05, 1.2, 2.0)
+"""Scores have the share of problems whose step is within these factors of the best."""
 NEAR = 1.05
 """Expectations are of being within this factor of the best."""
 SURE_BEST = 0.95
 """Share of draws in which a plan has to be the best, alone or with its equals, to be called so."""
 SCORES = (
-    "version", "backend", "budget", "rank", "places", "strategy", "role", "problems", "ok", "expected_within_1.05",
-    "expected_low", "expected_high", "torchrec_within_1.05", "common", "common_over_best", "expected_best",
-    "surely_best", "best", "bounded", "over_bound_geomean", "over_best_geomean", "plan_s",
+    "version", "backend", "budget", "rank", "places", "strategy", "role", "problems", "unscored", "ok",
+    "median_over_best_pct", "worst_over_best_pct", "best_or_tied", "surely_best", "expected_within_1.05",
+    "expected_low", "expected_high", "torchrec_within_1.05", "bounded",
+    "over_bound_geomean", "over_best_geomean", "plan_s",
     *(f"within_{factor:g}" for factor in FACTORS),
 )  # fmt: skip
 _EXPECTED = {
     "as stated": "p_within_1.05", "least": "p_near_least_error", "most": "p_near_most_error",
 }  # fmt: skip
 """The error of two plans' ratios, and the column of expectations by it."""
-COMMON_FROM = 0.75
-"""Quality is compared on the problems that all solve who solve at least this share of all.
-
-Otherwise plans of another kind (batch schedules, tables on hosts) would take away every problem that they cannot have.
-"""
+RESAMPLES, SURE_OF_RESAMPLES = 2000, 0.95
+"""Lists of problems that are drawn from the board's, and the share of them in which one must be ahead of another."""
 
 
 def steps(rows: pd.DataFrame, version: int) -> pd.DataFrame:
@@ -63,7 +62,7 @@ def steps(rows: pd.DataFrame, version: int) -> pd.DataFrame:
     of the model's constants. ``over_best_pct`` is the distance to the shortest step of any row of the problem, whatever
     its budget and role; ``over_bound_pct`` that to the proven bound on plans like this one (``bounded_by``). ``tie``
     is ``=`` where a step is the best's to the last digit, ``~`` where the cost model is not sure of the sign, ``?``
-    where its error is unknown. ``headroom_pct`` is the free share of HBM of the fullest device.
+    where its error is unknown. ``peak_gib`` is what the fullest device is predicted to hold at most.
     ``host_ms`` is the time in which an eager step's host starts it, ``bound_by`` what takes most of the step.
     ``torchrec_estimate_ms`` is the step by TorchRec's own estimator, empty of plans that TorchRec cannot express;
     ``model_rank`` and ``torchrec_rank`` are a row's places by either judge, among the problem's rows that both rate.
@@ -224,23 +223,32 @@ def _over_best(group: Group, row: Row, best: Row) -> dict[str, Any]:
 def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
     """Return one row a backend, budget and strategy, from the table of ``steps`` alone; families weigh alike.
 
+    Problems whose best plan is bound by the host are not scored (``unscored``): no plan matters there.
+    ``median_over_best_pct`` and ``worst_over_best_pct`` are of all scored problems, and empty where that is one
+    that a strategy did not end; ``best_or_tied`` counts those on which nothing is surely better.
     ``rank`` is the place among competitors by ``expected_within_1.05``, equal ones share theirs: the share of problems
     on which a strategy is expected, over the draws of the model, to be at most 5 % over the best; of older boards, by
     ``within_1.05``. A problem that a strategy did not end well is outside every factor. Measured strategies have no
-    rank but ``places``, as ``_places`` says.
+    rank but ``places``, as ``_places`` says; those of simulated ones are what other lists of such problems leave open.
     ``expected_low`` and ``expected_high`` are the ends of that share where the error of two plans' ratios is as the
     machine files' intervals leave open. ``torchrec_within_1.05`` is the share of the problems that TorchRec's own
-    estimator has it so near the best that it rates. ``common_over_best`` is the quality of plans apart from who ends in
-    time: the geometric mean of expected steps over the best's on the ``common`` problems, which all solve who solve
-    three quarters of all; None of who does
-    not solve them all. ``over_bound_geomean`` and ``over_best_geomean`` are of the problems that the strategy solved;
-    ``plan_s`` is the median of planning.
+    estimator has it so near the best that it rates. ``over_bound_geomean`` and ``over_best_geomean`` are of the
+    problems that the strategy solved; ``plan_s`` is the median of planning.
     """
     rows: list[dict[str, object]] = []
-    for (backend, budget), part in steps_table.groupby(["backend", "budget"], sort=True):
-        scored = [_score(own, part) | {"backend": backend, "budget": budget} for own in _by_strategy(part)]
-        rows += _with_places(scored, part) if is_measured(str(backend)) else _with_ranks(scored)
+    for (backend, budget), every in steps_table.groupby(["backend", "budget"], sort=True):
+        part = every if is_measured(str(backend)) else every[~_bound_by_host(steps_table)[every.index]]
+        known = {"backend": backend, "budget": budget, "unscored": len(set(_problems(every)) - set(_problems(part)))}
+        scored = [_score(own, part) | known for own in _by_strategy(part)]
+        rows += _with_places(scored, part) if is_measured(str(backend)) else _with_ranks(scored, part)
     return pd.DataFrame(rows, columns=list(SCORES))
+
+
+def _bound_by_host(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Tell of each row whether the best plan of its problem is bound by the host."""
+    best = table["over_best_pct"] == 0.0
+    keys = ["backend", "workload", "machine"]
+    return (best & (table["bound_by"] == HOST)).groupby([table[key] for key in keys]).transform("any")
 
 
 def _by_strategy(part: pd.DataFrame) -> list[pd.DataFrame]:
@@ -253,6 +261,9 @@ def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
     over_bound = 1.0 + ok["over_bound_pct"].dropna().to_numpy(dtype=np.float64) / 100.0
     weights = _weights(own)
     within = {f"within_{factor:g}": over_best <= factor * (1.0 + SAME) for factor in FACTORS}
+    far = own["over_best_pct"].astype(float).where(own["outcome"] == Outcome.OK.value, np.inf)
+    distances = {"median_over_best_pct": float(far.median()), "worst_over_best_pct": float(far.max())}
+    tied = ok["tie"].fillna("").isin(["=", "~"]) | (over_best <= 1.0 + SAME)
     has_draws = bool(part["p_best"].notna().any())
     expected = {
         name: float((weights * own[column].fillna(0.0)).sum())
@@ -260,25 +271,19 @@ def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
         if column in part and part[column].notna().any()
     }
     has_interval = len(expected) == len(_EXPECTED)
-    shared = _common(part)
-    common = ok[[key in shared for key in _problems(ok)]]
-    mean_over = common["expected_over_best_pct" if has_draws else "over_best_pct"].astype(float)
-    comparable = len(common) == len(shared) > 0  # a mean over some of them is not comparable
     return {
         "version": own["version"].iloc[0],
         "strategy": own["strategy"].iloc[0],
         "role": own["role"].iloc[0],
         "problems": len(own),
         "ok": len(ok),
+        **{name: value if np.isfinite(value) else None for name, value in distances.items()},
+        "best_or_tied": int(tied.sum()),
+        "surely_best": int((own["p_best"] >= SURE_BEST).sum()) if has_draws else None,
         "expected_within_1.05": expected.get("as stated"),
         "expected_low": min(expected.values()) if has_interval else None,
         "expected_high": max(expected.values()) if has_interval else None,
         "torchrec_within_1.05": _torchrec_near(own, part, weights),
-        "common": len(shared),
-        "common_over_best": _weighted_geomean(1.0 + mean_over / 100.0, _weights(common)) if comparable else None,
-        "expected_best": float((weights * own["p_best"].fillna(0.0)).sum()) if has_draws else None,
-        "surely_best": int((own["p_best"] >= SURE_BEST).sum()) if has_draws else None,
-        "best": int((over_best <= 1.0 + SAME).sum()),
         "bounded": len(over_bound),
         "over_bound_geomean": geometric_mean(over_bound) if len(over_bound) else None,
         "over_best_geomean": geometric_mean(over_best.to_numpy()) if len(over_best) else None,
@@ -287,8 +292,8 @@ def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
     }
 
 
-def _with_ranks(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Put rows in order, with the ranks of those that compete: equal shares have one."""
+def _with_ranks(rows: list[dict[str, object]], part: pd.DataFrame) -> list[dict[str, object]]:
+    """Put rows in order, with the ranks of those that compete (equal shares have one) and the places left open."""
 
     def share(row: Mapping[str, Any]) -> float:
         expected_share = row["expected_within_1.05"]
@@ -299,7 +304,33 @@ def _with_ranks(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     ranks = {
         str(row["strategy"]): 1 + sum(share(other) < share(row) - SAME for other in competing) for row in competing
     }
-    return [{**row, "rank": ranks.get(str(row["strategy"]))} for row in ordered]
+    places = _resampled_places(part[part["role"] == Role.COMPETITOR.value])
+    names = [str(row["strategy"]) for row in ordered]
+    return [{**row, "rank": ranks.get(name), "places": places.get(name)} for name, row in zip(names, ordered)]
+
+
+def _resampled_places(competing: pd.DataFrame) -> dict[str, str]:
+    """Write the places that other problems like these may leave to strategies; {} where nothing is expected.
+
+    Problems are drawn again with replacement, each family's from its own. One is ahead of another where its expected
+    share is larger in SURE_OF_RESAMPLES of the lists.
+    """
+    if competing.empty or competing["p_within_1.05"].isna().all():
+        return {}
+    shares = competing.assign(near=competing["p_within_1.05"].fillna(0.0).astype(float)).pivot_table(
+        "near", index=["workload", "machine"], columns="strategy", fill_value=0.0
+    )
+    families = competing.groupby(["workload", "machine"])["family"].first()[shares.index].map(_family)
+    generator, near = np.random.default_rng(0), shares.to_numpy()
+    means = [
+        near[generator.choice(own, (RESAMPLES, len(own)))].mean(axis=1)
+        for own in (np.flatnonzero(families == name) for name in families.unique())
+    ]
+    expected = np.mean(means, axis=0)
+    ahead = np.array([(expected > expected[:, [i]] * (1.0 + SAME)).mean(axis=0) for i in range(len(shares.columns))])
+    behind = ahead >= SURE_OF_RESAMPLES
+    first, last = 1 + behind.sum(axis=1), len(behind) - behind.sum(axis=0)
+    return {name: f"{low} to {high}" for name, low, high in zip(shares.columns, first, last)}
 
 
 def _with_places(rows: list[dict[str, Any]], part: pd.DataFrame) -> list[dict[str, object]]:
@@ -339,22 +370,15 @@ def _problems(rows: pd.DataFrame) -> list[tuple[str, str]]:
     return list(zip(rows["workload"], rows["machine"], strict=True))
 
 
+def _family(name: object) -> str:
+    return name if isinstance(name, str) else ""
+
+
 def _weights(rows: pd.DataFrame) -> "pd.Series[float]":
     """Weigh problems so that families weigh alike, and all together 1; a row without a family is in one with such."""
-    family = rows["family"].map(lambda name: name if isinstance(name, str) else "")
+    family = rows["family"].map(_family)
     sizes = family.map(family.value_counts())
     return 1.0 / (sizes * family.nunique()) if len(rows) else pd.Series(dtype=float)
-
-
-def _weighted_geomean(ratios: "pd.Series[float]", weights: "pd.Series[float]") -> float:
-    return float(np.exp((weights * np.log(ratios)).sum()))
-
-
-def _common(part: pd.DataFrame) -> set[tuple[str, str]]:
-    """Return the problems that all solve who solve COMMON_FROM of all problems of the board."""
-    everything = set(_problems(part))
-    solved = [set(_problems(own[own["outcome"] == Outcome.OK.value])) for own in _by_strategy(part)]
-    return everything.intersection(*(each for each in solved if len(each) >= COMMON_FROM * len(everything)))
 
 
 def _torchrec_near(own: pd.DataFrame, part: pd.DataFrame, weights: "pd.Series[float]") -> float | None:
