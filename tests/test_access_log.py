@@ -30,6 +30,8 @@ from shardbench.datasets.preparation.distinct import WordCounts, sharing, sugges
 from shardbench.datasets.preparation.log_encode import Cells, Mode, RowsOfTable
 from shardbench.datasets.preparation.log_profile import PROFILES, Profiled, SampleSplit, TableProfiles, profile_log
 from shardbench.datasets.preparation.log_reader import LogFiles, find_logs
+from shardbench.engine.described import topology_fields
+from shardbench.model.machine_file import load_machine
 from shardbench.workloads.kinds import workload_kinds
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split
@@ -604,6 +606,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -
     assert told["profiled"]["samples"] == 8
     assert [(name, table["values"]) for name, table in told["seen"].items()] == [("item", 4), ("user", 4)]
     assert fields.is_file()
+    assert told["topology"] is None
+    beside = ("--torchrec", fields, "--machine", "a100-40gb-2x8")
+    assert f"arguments of its Topology: {tmp_path / 'fields.topology.json'}" in command(
+        "profile", "--out", out, *beside
+    )
+    assert json.loads((tmp_path / "fields.topology.json").read_text())["local_world_size"] == 8
+    assert "give --torchrec FILE" in command("profile", "--out", out, *beside[2:], code=2)
     assert "is there already" in command(*line, code=2)
     assert "give logs to profile" in command("profile", "--out", out, code=2)
     # A later log with the tables of an earlier one, and lines as wide as the terminal.
@@ -650,8 +659,14 @@ def test_the_documents_transcript(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_written_for_torchrec_is_taken_by_it(tmp_path: Path) -> None:
-    from torchrec.distributed.planner.types import ParameterConstraints  # noqa: PLC0415
+    from torchrec.distributed.planner.types import ParameterConstraints, Topology  # noqa: PLC0415
 
     profiled(tmp_path / "out", [write(tmp_path / "log.csv", ROWS)], tables("user", "item"))
     found = {name: ParameterConstraints(**fields) for name, fields in constraints(tmp_path / "out").items()}
     assert found["item"].pooling_factors == [0.75]
+    machine = load_machine("a100-40gb-2x8")
+    topology = Topology(**topology_fields(machine))
+    assert (topology.world_size, topology.local_world_size, topology.compute_device) == (16, 8, "cuda")
+    # TorchRec reserves of the whole device what its machine's file keeps of it.
+    assert topology.devices[0].storage.hbm == pytest.approx(machine.topology.hbm_bytes / 0.8)
+    assert topology.hbm_mem_bw == machine.constants.hbm_bytes_per_s / 1e3

@@ -12,7 +12,7 @@ import pytest
 
 from shardbench.advice.best_plan import PlanSearch, _complexity, _is_near, best_plan, default_strategies
 from shardbench.base.errors import BadInput
-from shardbench.cli.plan import _binding_line, lines
+from shardbench.cli.plan import _binding_line, _sharder_lines, lines
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
 from shardbench.cost.memory.fullest import Peak
@@ -421,3 +421,18 @@ def test_what_binds_the_step_is_said() -> None:
     assert large is not None
     assert large.host_ms == best.host_ms < large.step_ms
     assert _binding_line(large) == f"  most of the step: {large.bound_by}"
+
+
+def test_the_answer_says_what_sharders_need_that_no_exported_plan_holds() -> None:
+    parameters = {"dataset": "sequence", "form": "production", "tables": 3, "row_scale": 0.001, "batch_size": 64}
+    told = []
+    for distinct in (False, True):
+        workload = workload_config({"name": "histories", **parameters, "distinct": distinct}, "test").build(Path())
+        on = load_machine("cpu-1x2")
+        problem = Problem.of("histories", workload.tables, workload.profiles, on, batch_size=64)
+        names = ", ".join(table.name for table in problem.tables if table.distinct)
+        told.append((names, _sharder_lines(problem)))
+    (_, nothing), (names, needs) = told
+    assert nothing == []
+    assert f"ids of {names} are made distinct" in " ".join(needs)
+    assert needs[-1].strip() == "EmbeddingCollectionSharder(use_index_dedup=True)"

@@ -195,13 +195,23 @@ def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, o
     elif search.best is not None:
         answer += ["", "keep the plan with --out PLAN.json, for your trainer:"]
         answer.append(f"  shardbench export PLAN.json{per_node}")
+    return answer + _sharder_lines(problem)
+
+
+def _sharder_lines(problem: "Problem") -> list[str]:
+    """Say what the trainer's sharders need, which no exported plan holds."""
+    needs = []
     if problem.exchange is not Precision.FP32:
         registry = f'shardbench.torchrec.codecs_registry("{problem.exchange.value}")'
-        answer += [
+        needs += [
             f"vectors are sent as {problem.exchange.value}: give your sharders qcomm_codecs_registry =",
             f"  {registry}",
         ]
-    return answer
+    distinct = ", ".join(table.name for table in problem.tables if table.distinct)
+    if distinct:
+        needs += _wrapped(f"ids of {distinct} are made distinct: give your trainer")
+        needs.append("  EmbeddingCollectionSharder(use_index_dedup=True)")
+    return needs
 
 
 def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") -> list[str]:

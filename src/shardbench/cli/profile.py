@@ -13,6 +13,7 @@ import typer
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_data, to_data
+from shardbench.cli.names import completing, machines
 from shardbench.cli.options import JsonOption, line_width, tell
 from shardbench.cli.progress import reading
 from shardbench.model.table import MAX_ROWS, MAX_SEED, MAX_WIDTH
@@ -109,6 +110,14 @@ def profile_command(
     torchrec: Annotated[
         Path | None, typer.Option("--torchrec", help="Also write ParameterConstraints of TorchRec as JSON here.")
     ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            "--machine",
+            help="With --torchrec: machine (name or .toml) to write arguments of TorchRec's Topology of, beside it.",
+            autocompletion=completing(machines),
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Turn your access logs into a data set.
@@ -122,9 +131,14 @@ def profile_command(
     from shardbench.datasets.preparation.log_encode import Cells  # noqa: PLC0415
     from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log  # noqa: PLC0415
     from shardbench.datasets.preparation.log_reader import find_logs  # noqa: PLC0415
+    from shardbench.engine.described import topology_fields  # noqa: PLC0415
+    from shardbench.model.machine_file import load_machine  # noqa: PLC0415
 
+    if machine is not None and torchrec is None:
+        raise BadInput("--machine is for TorchRec's planner: give --torchrec FILE, too")
     if not logs and not counts and torchrec is None:
         raise BadInput("give logs to profile, or --torchrec FILE to write of a folder that was profiled")
+    fields = topology_fields(load_machine(machine)) if machine is not None else None
     if counts and (logs or time is not None or rate < 1):
         raise BadInput("counts are of a whole log: leave logs, --time and --rate out, or --counts")
     if rows is not None and mode is not CellMode.HASH:
@@ -156,17 +170,22 @@ def profile_command(
     log_tables = {table.name: log_tables[table.name] for table in note.tables if table.name in log_tables}
     if torchrec is not None:
         write_atomically(torchrec, json.dumps(constraints(out), indent=2, sort_keys=True) + "\n")
+    topology = torchrec.with_suffix(".topology.json") if torchrec is not None and fields is not None else None
+    if topology is not None:
+        write_atomically(topology, json.dumps(fields, indent=2, sort_keys=True) + "\n")
     data = {
         "target": str(out),
         "profiled": to_data(note),
         "seen": {name: to_data(table) for name, table in log_tables.items()},
         "torchrec": str(torchrec) if torchrec else None,
+        "topology": str(topology) if topology else None,
     }
     kept = f"{note.samples} of {note.read_rows} rows, {note.train_samples} train"
     lines = [
         f"{out}: {kept if not note.counted else f'counts of {note.samples} samples'}; {len(note.tables)} tables",
         *(table_lines(log_tables) if log_tables else []),
         *([f"constraints of TorchRec: {torchrec}"] if torchrec is not None else []),
+        *([f"arguments of its Topology: {topology}"] if topology is not None else []),
         f"in a suite (with --data {out.parent}):",
         "  [[workloads]]",
         f'  name = "{out.name}"',

@@ -36,6 +36,7 @@ _BACKENDS = {
     "memory/peaks": _BOTH,
     "planner/measured": "measured",
     "planner/plans": "simulated",
+    "planner/told": "simulated",
     "prediction/judges": _BOTH,
     "prediction/points": _BOTH,
     "prediction/summary": _BOTH,
