@@ -55,7 +55,7 @@ class Prepared(Note):
     size: Size
     runs: NonNegativeInt
     samples_by_day: tuple[NonNegativeInt, ...]
-    """From the first day that has an event to the last one."""
+    """Events of each day, of which the first one and the last one have some."""
 
 
 def array_file(name: str) -> str:
