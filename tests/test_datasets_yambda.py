@@ -215,6 +215,14 @@ def of_size(paths: list[Path]) -> None:
         (one_changed("uid", pa.array([2_000_000] * 9)), "column uid: 2000000 is not in 0..1000000"),
         (one_changed("item_id", pa.array([None] * 9, pa.int32())), "column item_id: values are int32, or missing"),
         (one_changed("event_type", pa.array(["heard"] * 9)), "column event_type: heard is none of listen, like, dis"),
+        (
+            one_changed("event_type", pa.array([[0]] * 9)),
+            "column event_type: values are list<element: int64>: all must",
+        ),
+        (
+            one_changed("timestamp", pa.array([2**64 - 1] * 9, pa.uint64())),
+            "column timestamp: -1 is not in 0..4294967295",
+        ),
         (one_changed("played_ratio_pct", pa.array(["9"] * 9)), "column played_ratio_pct: values are string"),
     ],
 )

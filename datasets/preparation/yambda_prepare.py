@@ -1,7 +1,7 @@
 """Turns Yambda as it is downloaded into arrays of all users' events, and the runs of each day among them.
 
 A run is what one user did on one day. Histories are not written: a sample's lies among the events of its user before
-it. The file is read part by part; beside a part, ten bytes a run are held.
+it. The file is read part by part; beside a part, some 20 bytes a run are held.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
 from shardbench.datasets.preparation.side_by_side import Tell
 from shardbench.datasets.yambda_like import POOLS, ROWS
+from shardbench.workloads.value_hash import is_text
 
 Size = Literal["50m", "500m", "5b"]
 
@@ -37,7 +38,12 @@ LISTENED_PCT = 50
 """Share of a track, in percent, from which on it was listened to; played less, it was skipped."""
 EVENT_TYPES = {"listen": 0, "like": 2, "dislike": POOLS, "unlike": POOLS, "undislike": POOLS}
 """Kind of each type of event, in the order of the pools; listens of a skipped track are the second kind."""
-EVENT_ARRAYS = {"items": np.int32, "kinds": np.uint8, "hours": np.uint8, "organic": np.uint8}
+EVENT_ARRAYS: dict[str, type[np.generic]] = {
+    "items": np.int32,
+    "kinds": np.uint8,
+    "hours": np.uint8,
+    "organic": np.uint8,
+}
 """Arrays [events], by user and time."""
 RUNS, STARTS = "runs", "starts"
 """int64 [runs, 3], day by day: the first event of the run and of its user, and the user's row; and int64 [runs + 1]:
@@ -187,7 +193,8 @@ def _whole(batch: pa.RecordBatch, column: str, limit: int, name: str) -> Ints:
     values = batch.column(column)
     if values.null_count or not (pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
         raise BadInput(f"{name} column {column}: values are {values.type}, or missing: all must be whole numbers")
-    numbers: Ints = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    # A number beyond int64 becomes one below 0.
+    numbers: Ints = values.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
     wrong = (numbers < 0) | (numbers >= limit)
     if wrong.any():
         raise BadInput(f"{name} column {column}: {numbers[wrong][0]} is not in 0..{limit - 1}")
@@ -199,7 +206,10 @@ def _kinds(batch: pa.RecordBatch, name: str) -> Ints:
     types, played = batch.column("event_type"), batch.column("played_ratio_pct")
     if not (pa.types.is_integer(played.type) or pa.types.is_floating(played.type)):
         raise BadInput(f"{name} column played_ratio_pct: values are {played.type}: all must be numbers")
-    texts = types.cast(pa.string())
+    texts = types.dictionary_decode() if pa.types.is_dictionary(types.type) else types
+    if not is_text(texts.type):
+        raise BadInput(f"{name} column event_type: values are {texts.type}: all must be texts")
+    texts = texts.cast(pa.string())
     codes = pc.index_in(texts, value_set=pa.array(EVENT_TYPES, pa.string()))
     if codes.null_count:
         strange = texts.filter(pc.is_null(codes))[0]

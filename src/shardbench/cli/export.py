@@ -60,9 +60,9 @@ def export_command(
             for line in cannot:
                 say(f"cannot: {line}", sys.stderr)
         return EXIT_FAILED
-    text, suffix = (mlperf_overrides(exported), "mlperf.env") if mlperf else (exported.to_json(), "torchrec.json")
+    written, suffix = (mlperf_overrides(exported), "mlperf.env") if mlperf else (exported.to_json(), "torchrec.json")
     path = out if out is not None else plan.with_name(f"{plan.name.removesuffix('.json')}.{suffix}")
-    write_atomically(path, text + "\n")
+    write_atomically(path, written + "\n")
     tables, ranks = len(exported.tables), exported.world_size
     reader = "the environment of MLPerf's DLRMv4" if mlperf else "shardbench.torchrec.Exported.from_json"
     lines = [f"{path}: {tables} tables on {ranks} ranks, for {reader}"]
