@@ -511,11 +511,14 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_long_lists_of_dictionaries_and_parts_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow's own reader gives up on lists of dictionaries where a file has more of them than one page."""
-    cells = [[f"value {i % 3000}", f"value {i % 7}"] for i in range(20_000)]
-    column = pa.array(cells, pa.list_(pa.string()))
-    lists = pa.ListArray.from_arrays(column.offsets, column.values.dictionary_encode())
-    pyarrow.parquet.write_table(pa.table({"id": lists}), tmp_path / "x.parquet", row_group_size=7000)
-    pyarrow.parquet.write_table(pa.table({"id": column}), tmp_path / "y.parquet", row_group_size=7000)
+    texts = pa.array([f"value {i}" for i in range(3000)])
+    places = pa.array(np.random.default_rng(5).integers(0, 3000, 1_000_000), pa.int32())
+    lists = pa.ListArray.from_arrays(
+        pa.array(np.arange(0, 1_000_001, 2), pa.int32()), pa.DictionaryArray.from_arrays(places, texts)
+    )
+    column = pa.ListArray.from_arrays(lists.offsets, texts.take(places))
+    for name, ids in (("x", lists), ("y", column)):
+        pyarrow.parquet.write_table(pa.table({"id": ids}), tmp_path / f"{name}.parquet", row_group_size=170_000)
     first = profiled(tmp_path / "out", [tmp_path / "x.parquet"], tables("id", rows=None))
     monkeypatch.setattr(log_reader, "PART_BYTES", 1)
     assert len(LogFiles(files=(tmp_path / "y.parquet",)).parts()) == 3
