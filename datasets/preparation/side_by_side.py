@@ -26,7 +26,7 @@ _shared: Any = None
 
 
 class LostWorkers(ShardBenchError):
-    """A cluster does not do what it was given, whatever that is."""
+    """The workers of a cluster do not answer, whatever the jobs are."""
 
 
 class _Answer(NamedTuple):
@@ -41,9 +41,9 @@ def side_by_side(
 ) -> list[R]:
     """Return what ``work`` gives for each of ``jobs``, in their order; ``tell`` gets what all of them did meanwhile.
 
-    All ``workers`` are used, wherever they are; None: as many processes as there are cores, and as ``data_bytes`` are
-    worth, of which one is this one. Raises what the first job that failed raised, and others then stop soon; at workers
-    those that run go on to their end. Raises LostWorkers where workers give no answer.
+    ``workers`` do the jobs, wherever they are; None: as many processes as there are cores and as ``data_bytes`` are
+    worth, and one process is this one. Raises what the first job that failed raised; others then stop soon, but those
+    that workers have begun go on to their end. Raises LostWorkers where workers give no answer.
     """
     if workers is not None:
         return _at_workers(work, jobs, tell, workers)
@@ -120,7 +120,8 @@ def _heard(future: Future[_Answer]) -> _Answer:
         return future.result()
     except Exception as error:
         # Jobs answer their own failures: workers died, cannot import what is to be run, or were shut down.
-        raise LostWorkers(f"the workers gave no answer: {described(error)}; the same command goes on there") from error
+        says = f"the workers gave no answer: {described(error)}; the same command goes on with what was read"
+        raise LostWorkers(says) from error
 
 
 def _answer(work: Callable[[J, Tell], Any], job: J) -> _Answer:
@@ -153,4 +154,5 @@ def dask_workers(scheduler: str) -> Iterator[Executor]:
     except (OSError, ValueError) as error:
         raise BadInput(f"no scheduler of Dask at {scheduler}: {described(error)}") from error
     with client:
-        yield client.get_executor()
+        # Jobs write files: no result of an earlier one does for a job that is like it.
+        yield client.get_executor(pure=False)
