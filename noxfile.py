@@ -44,7 +44,7 @@ EVERYTHING = "all"
 REPEATED_SUITE = "measured"
 TABLES = (
     "scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz", "support", "gpu", "memory",
-    "dlrm_v4",
+    "dlrm_v4", "field",
 )  # fmt: skip
 GRID = "grid"
 """Takes an hour, and is made only where it is named."""
@@ -247,6 +247,7 @@ def tables(session: nox.Session) -> None:
     memory: peaks of real ranks for 20 plans and four workloads, beside predicted ones, and whether simulated plans of
     quick and the leaderboard fit by their peaks (half an hour).
     gpu: the runs in results/gpu (tools/gpu_box), beside what was predicted.
+    field: what people reported, a line a kind, by the tests that take their input.
     fuzz: 100,000 wrong files and options for every parser of what others write (ten minutes), or `-- fuzz N` of them.
     """
     name, *options = session.posargs or [""]
@@ -288,6 +289,8 @@ def tables(session: nox.Session) -> None:
         run(session, "python", "tools/gpu_box/tables.py")
     elif name == "dlrm_v4":
         run(session, "python", "tools/dlrm_v4.py", str(folder / "dlrm_v4"))
+    elif name == "field":
+        run(session, "python", "tests/field_cases.py", str(folder / "field" / "cases.csv"))
     elif name == "memory":
         run(session, "python", str(scripts / "memory_peaks.py"), str(folder / "memory"), PYTHONPATH=str(scripts))
     else:

@@ -3,6 +3,7 @@
 import json
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -37,6 +38,13 @@ class CellMode(StrEnum):
     HASH = "hash"
     VOCABULARY = "vocabulary"
     IDS = "ids"
+
+
+class Engine(StrEnum):
+    """What reads a log and counts its tables."""
+
+    CORES = "cores"
+    DASK = "dask"
 
 
 class MissingMode(StrEnum):
@@ -107,6 +115,15 @@ def profile_command(
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="Seed of the hash, and of the choice of rows to keep.")
     ] = 0,
+    engine: Annotated[
+        Engine, typer.Option(help="What reads and counts: the cores of this machine, or the workers of a Dask cluster.")
+    ] = Engine.CORES,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduler", help="Scheduler of --engine dask, tcp://HOST:8786; its workers must see the log and --out."
+        ),
+    ] = None,
     torchrec: Annotated[
         Path | None, typer.Option("--torchrec", help="Also write ParameterConstraints of TorchRec as JSON here.")
     ] = None,
@@ -129,8 +146,10 @@ def profile_command(
     from shardbench.datasets.access_log import constraints, read_note, read_seen  # noqa: PLC0415
     from shardbench.datasets.preparation.log_counts import VALUE, profile_counts, tables_of  # noqa: PLC0415
     from shardbench.datasets.preparation.log_encode import Cells  # noqa: PLC0415
-    from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_profile import profile_log  # noqa: PLC0415
     from shardbench.datasets.preparation.log_reader import find_logs  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_words import SampleSplit  # noqa: PLC0415
+    from shardbench.datasets.preparation.side_by_side import dask_workers  # noqa: PLC0415
     from shardbench.engine.described import topology_fields  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
 
@@ -141,6 +160,8 @@ def profile_command(
     fields = topology_fields(load_machine(machine)) if machine is not None else None
     if counts and (logs or time is not None or rate < 1):
         raise BadInput("counts are of a whole log: leave logs, --time and --rate out, or --counts")
+    if (engine is Engine.DASK) != (scheduler is not None) or (scheduler is not None and not logs):
+        raise BadInput("--engine dask and --scheduler go together, for logs: give both, or leave both out")
     if rows is not None and mode is not CellMode.HASH:
         raise BadInput(
             f"--rows is of --mode hash: --mode {mode.value} counts the rows, or a list of --tables states them"
@@ -157,13 +178,19 @@ def profile_command(
         names = tables_of(log) if tables is None and columns is None else _names(columns)
         profile_counts(log, out, _tables(log, tables, names, time, sizes), cells=cells)
     if logs:
+        if scheduler is not None:
+            # Workers run in other folders.
+            logs = [name if "://" in name else str(Path(name).absolute()) for name in logs]
         log = find_logs(logs, _names(header))
         split = SampleSplit(time=time, train_share=train_share, rate=rate, seed=seed)
         targets = _tables(log, tables, _names(columns), time, sizes)
-        with reading(log.bytes, len(targets), as_json) as show:
+        with (
+            nullcontext() if scheduler is None else dask_workers(scheduler) as workers,
+            reading(log.bytes, len(targets), as_json) as show,
+        ):
             profile_log(
-                log, out, targets, cells=cells, cut=split, count_values=True, progress=show.read_more,
-                counted=show.count_tables,
+                log, out if scheduler is None else out.absolute(), targets, cells=cells, cut=split, count_values=True,
+                progress=show.read_more, counted=show.count_tables, workers=workers,
             )  # fmt: skip
     note = read_note(out)
     log_tables = read_seen(out)
