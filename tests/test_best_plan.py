@@ -240,6 +240,19 @@ def test_who_is_stopped_answers_with_the_best_so_far(monkeypatch: pytest.MonkeyP
         best_plan(described(), machine, [Interrupted("stopped", DEVICE_MOVES)], budget_s=60.0)
 
 
+@pytest.mark.parametrize(
+    ("machine", "dense"), [("a100-40gb-2x8", {"sequence_flops": 1e9}), ("cpu-1x2", {"top": [2048, 1024, 1]})]
+)
+def test_steps_on_the_way_are_of_the_stated_dense_model(machine: str, dense: dict[str, Any]) -> None:
+    workload, on, told = described(dense=dense), load_machine(machine), list[Improvement]()
+    found = best_plan(workload, on, [get_strategy("joint")], budget_s=1.0, on_step=lambda _, step: told.append(step))
+    question = ExpectedQuestion(found.problem, DrawnBatches(workload), workload.dense)
+    steps = [step for step in told if step.step_ms == step.step_ms]
+    assert steps
+    for step in steps:
+        assert step.step_ms == pytest.approx(question.judge(step.make_plan()).step_ms, rel=1e-9)
+
+
 class Interrupted(Slow):
     """Is interrupted before it has a plan."""
 
