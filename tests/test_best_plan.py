@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from shardbench.advice.best_plan import PlanSearch, _complexity, _is_near, best_plan, default_strategies
+from shardbench.advice.machines import on_machines
 from shardbench.base.errors import BadInput
 from shardbench.cli.plan import _binding_line, lines
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
 from shardbench.cost.memory.fullest import Peak
 from shardbench.model.constraints import Constraints
-from shardbench.model.machine import Trust
+from shardbench.model.machine import Machine, Trust
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Tier, row_ranges, whole_table, whole_tables
 from shardbench.model.problem import Problem, Sees
@@ -434,3 +435,32 @@ def test_what_binds_the_step_is_said() -> None:
     assert large is not None
     assert large.host_ms == best.host_ms < large.step_ms
     assert _binding_line(large) == f"  most of the step: {large.bound_by}"
+
+
+def test_the_fewest_devices_of_a_short_enough_step() -> None:
+    """A step of 64 ms over the devices is at most 3 ms on 24 devices, three nodes, and not on two."""
+    asked: list[tuple[int, float]] = []
+
+    def ask(machine: Machine, seconds: float) -> PlanSearch:
+        devices = machine.topology.world_size
+        asked.append((devices, seconds))
+        best: Any = SimpleNamespace(step_ms=64.0 / devices, peak=None)
+        problem = Problem.of("w", workload.tables, workload.profiles, machine, batch_size=48)
+        return PlanSearch(problem=problem, best=best, tried=(), took_s=0.0, interrupted=devices == stopped_at)
+
+    workload, machine, stopped_at = described(), load_machine("a100-40gb-2x8"), 0
+    others = load_machine("h100-1x8")
+    (one, other) = on_machines([machine, others], ask, 32.0, batch_size=48, most_ms=3.0)
+    assert (one.search.problem.machine.name, one.good) == ("a100-40gb-2x8+3x8", True)
+    sizes = [1, 2, 8, 16, 24, 48]
+    assert list(one.steps_ms.items()) == [(n, 64.0 / n) for n in sizes]
+    assert other.search.problem.machine.name == "h100-1x8+3x8"
+    assert set(asked) == {(n, 16.0 / 6) for n in sizes}
+    # What is never reached is said; a size that shares no batch out evenly is not asked.
+    (one,) = on_machines([machine], ask, 32.0, batch_size=48, most_ms=0.1)
+    assert (one.search.problem.world_size, one.good) == (48, False)
+    (one,) = on_machines([machine], ask, 32.0, batch_size=48, most_ms=4.0)
+    assert one.search.problem.machine is machine
+    stopped_at = 2
+    (one,) = on_machines([machine, others], ask, 32.0, batch_size=48, most_ms=3.0)
+    assert (one.good, one.search.interrupted, list(one.steps_ms)) == (False, True, [1, 2])

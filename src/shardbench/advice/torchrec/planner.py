@@ -108,10 +108,11 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     TorchRec's own planner is asked with the same arguments and its plan is one of the candidates, unless
     ``ask_torchrec`` is False: the plan of the shortest predicted step is returned, and where nothing else has a plan,
     or its plan cannot be compared, TorchRec's as it is. A plan that the ``plan_loader`` has is returned whatever the
-    others come to, as TorchRec's planner does, and its PlannerError for one of other inputs is raised. A plan by which a device is predicted to run out of memory is
-    returned only where all do so, and the log says so. ``storage_reservation``, where it is given, bounds the tables
-    beside that. Where it is not, what a step holds is counted in place of a percentage, but for activations of the
-    dense model: these are ``activation_bytes`` at most, or the heuristical percentage where nobody states them.
+    others come to, as TorchRec's planner does, and its PlannerError for one of other inputs is raised. A plan by which
+    a device is predicted to run out of memory is returned only where all do so, and the log says so.
+    ``storage_reservation``, where it is given, bounds the tables beside that. Where it is not, what a step holds is
+    counted in place of a percentage, but for activations of the dense model: these are ``activation_bytes`` at most, or
+    the heuristical percentage where nobody states them.
     ``plan_s`` are the seconds in which the strategies plan. Where
     it is left out they take, with judging, about a second beside TorchRec's planner, and ALONE_S seconds without it.
 
