@@ -176,6 +176,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         self.profiles = dict(profiles or {})
         self.machine = load_machine(machine) if isinstance(machine, str) else machine
         self.plan_s, self.optimizer, self.ask_torchrec = plan_s, optimizer, ask_torchrec
+        self._loader = plan_loader
         self.answer: Answer[Simulation] | None = None
         self.peak: Peak | None = None
         self.taken = ""
@@ -188,8 +189,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         sharder_list = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
         self.answer, self.peak, self.taken = None, None, ""
         safe = self._safe_limits(module, sharder_list)
-        loader = self._passed_on.get("plan_loader") if self.ask_torchrec else None
-        loads = loader is not None and bool(loader.load())
+        loads = self.ask_torchrec and self._loader is not None and bool(self._loader.load())
         theirs = self._theirs(module, sharder_list, safe, loads) if self.ask_torchrec else None
         try:
             return self._best(module, sharder_list, theirs, safe, loads)
