@@ -103,7 +103,7 @@ class Constraints:
 
     @property
     def when_applied(self) -> "Constraints":
-        """Return what is left to keep of a problem that they are ``applied`` to: what is reserved is no memory of that."""
+        """Return what is left to keep where they were ``applied``: what is reserved is no memory of that problem."""
         return self if self.device_hbm_bytes else replace(self, reserved_bytes=0)
 
     def check(self, plan: Plan, problem: Problem) -> None:
