@@ -1,13 +1,18 @@
 """A study's table of standings on its page: the answer, and every problem of it."""
 
+from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from hostile import CLOSING, MARKUP
 from kept_folders import Silent
 from test_page import Seen, told
+from test_ranking import one
 
-from shardbench.report.standing import AS_RUN, COLUMNS
+from shardbench.report.page.answers import answer
+from shardbench.report.page.write import StudyStandings, first_screen, write_page
+from shardbench.report.standing import AS_RUN, COLUMNS, TieMark, by_problem
 from shardbench.studies import session
 from shardbench.studies.files import write_study_files
 from shardbench.studies.page import extras, study_standings, write_reproduction_page
@@ -91,3 +96,98 @@ def test_its_page_has_the_answer_and_every_problem(made: Reproduction, results: 
     options = [given["value"] for tag, given in seen.given if tag == "option"]
     assert options == ["0", "1", "2", "simulated", "measured", "60 s", "1 s"]
     assert "Recorded " in words
+
+
+STEPS = """\
+workload,machine,backend,strategy,role,budget,outcome,step_ms,step_ms_low,step_ms_high,over_best_pct,tie,plan_s,fit_s,\
+p_within_1.05,devices,fills,family,bound_by,batch_size
+w,m,simulated,own,competitor,60 s,ok,10,8,12,0,,50,0,0.5,16,0.2,criteo,exchange,4096
+w,m,simulated,plain,competitor,60 s,ok,10.5,9,13,5,~,0.1,0,0.4,16,0.2,criteo,kernels,4096
+w,m,simulated,far,competitor,60 s,ok,20,16,24,100,,0.1,0,0,16,0.2,criteo,kernels,4096
+w,m,simulated,far,competitor,1 s,ok,21,16,24,110,,0.1,0,0,16,0.2,criteo,kernels,4096
+v,m,simulated,own,competitor,60 s,timeout,,,,,,,,,16,2.0,sequences and traces,,4096
+v,m,simulated,plain,competitor,60 s,ok,5,4,6,0,,0.1,0,1,16,2.0,sequences and traces,host,4096
+"""
+VERSION_2 = """\
+backend,budget,rank,places,strategy,problems,ok,expected_within_1.05,expected_low,expected_high,surely_best,within_1.05,\
+plan_s,judge,measured_places
+simulated,60 s,1,,own,2,1,0.25,0.2,0.3,1,0.5,50,makes it short,1 to 2
+simulated,60 s,2,,plain,2,2,0.7,,,1,0.5,0.1,,1 to 2
+simulated,1 s,1,,far,2,2,0.7,,,1,0.5,0.1,,
+measured,as run,,1 to 2,plain,4,4,,,,,0.5,0.1,,1 to 2
+"""
+VERSION_3 = VERSION_2.replace("plan_s,", "plan_s,unscored,median_over_best_pct,", 1)
+for row in ("50,makes", "0.1,,1 to 2", "0.1,,\n"):
+    seconds, rest = row.split(",", 1)
+    VERSION_3 = VERSION_3.replace(row, f"{seconds},1,2.5,{rest}")
+VERSION_3 = VERSION_3.replace("60 s,1,,own", "60 s,1,1 to 2,own")
+
+
+def written(folder: Path, scores: str) -> StudyStandings:
+    tables = folder / "tables" / "board"
+    tables.mkdir(parents=True)
+    (tables / "scores.csv").write_text(scores)
+    (tables / "steps.csv").write_text(STEPS)
+    study = study_standings("board", folder)
+    assert study is not None
+    return study
+
+
+def test_the_answer_says_what_is_best_what_ties_how_sure_and_what_takes_the_time(tmp_path: Path) -> None:
+    study = written(tmp_path, VERSION_3)
+    first, second = (answer(of_problem, study.judge) for of_problem in by_problem(study.standings).values())
+    assert first.says == (
+        "own is best, but the model's error leaves open whether these are as fast: plain.",
+        "It is within 5 % of the best in 50 % of the model's draws.",
+        "* own makes short the very formula by which this is judged. The first that does not is plain, +5.0 % ~.",
+        "Exchanges between devices take most of its step.",
+        "Predicted by the cost model: no GPU ran these plans.",
+        "16 devices; HBM has room for the tables; 60 s to learn and plan",
+    )
+    assert first.rows["strategy"].tolist() == ["own *", "plain", "far"], "the longest budget alone"
+    assert first.rows["to the best"].tolist() == ["best", "+5.0 % ~", "+100.0 %"]
+    assert first.rows["95 %"].tolist()[0] == "8.00 to 12.0"
+    assert first.command == "shardbench plan TABLES.csv m --batch-size 4096"
+    assert (first.devices, first.memory, first.lookups) == ("16", "ample", "pooled")
+    assert (second.memory, second.lookups) == ("short", "sequences")
+    assert second.says[0] == "plain is best by more than the model's error."
+    assert second.says[2].startswith("The host takes longer")
+
+
+def test_a_measured_answer_and_one_without_a_best_say_so() -> None:
+    measured = one("a", 0.0, backend="measured", mark=TieMark.UNKNOWN)
+    assert answer([measured, replace(measured, strategy="b")], {}).says[:2] == (
+        "a is best, but the noise leaves open whether these are as fast: b.", "Measured on real ranks."
+    )  # fmt: skip
+    assert answer([one("a", None)], {}).says[0].startswith("Nothing is best: no competitor ended")
+
+
+@pytest.mark.parametrize(
+    ("scores", "leading"), [(VERSION_2, ["rank"]), (VERSION_3, ["places", "median over best (%)"])]
+)
+def test_scores_of_either_version_are_shown_with_what_they_state(
+    tmp_path: Path, scores: str, leading: list[str]
+) -> None:
+    simulated, measured = written(tmp_path, scores).scores
+    assert simulated.headers == (
+        "strategy", *leading, "surely best", "within 5 %", "ended", "seconds", "measured places"
+    )  # fmt: skip
+    rows = [dict(zip(simulated.headers, row)) for row in simulated.rows]
+    assert [(row["strategy"], row["within 5 %"], row["ended"]) for row in rows] == [
+        ("own *", "25 % (20 to 30)", "1 of 2"), ("plain", "70 %", "2 of 2")
+    ]  # fmt: skip
+    assert ("1 problems that are bound by the host" in simulated.title) is (scores is VERSION_3)
+    assert "no GPU ran these plans; 60 s" in simulated.title
+    assert measured.rows[0][:2] == ("plain", "1 to 2")
+
+
+def test_problems_that_the_host_binds_do_not_count_and_the_first_screen_is_that_of_the_page(tmp_path: Path) -> None:
+    study = written(tmp_path, VERSION_3)
+    text = write_page(tmp_path, "board", [], study=study).read_text(encoding="utf-8")
+    _, rows = told(text)
+    assert {row["problem"]: row["ranked"] for row in rows["standings"]} == {"0": True, "1": False}
+    screen = first_screen(study, "board.html")
+    for words in ("<code>shardbench plan TABLES.csv m", "own is best, but", 'data-lookups="sequences"', "own *</td>"):
+        assert words in text
+        assert words in screen
+    assert 'href="board.html#problem-0"' in screen

@@ -7,7 +7,7 @@ import pandas as pd
 
 from shardbench.cost.costmodel import HOST
 from shardbench.report.charts.strategies import by_step
-from shardbench.report.ranking import TIED, longest_first
+from shardbench.report.ranking import longest_first
 from shardbench.report.standing import AS_RUN, Standing, TieMark, display_name, is_measured
 from shardbench.report.tables.text import interval, percent
 
@@ -85,16 +85,13 @@ def _says(competing: Sequence[Standing], judge: Mapping[str, str]) -> list[str]:
     """Say what is best, what ties with it, what takes its time; and which is the first that does not know the judge."""
     if not competing:
         return ["Nothing is best: no competitor ended, or times are not compared."]
-    best, ties = competing[0], [one.strategy for one in competing[1:] if one.mark in TIED]
+    best, ties = competing[0], [one.strategy for one in competing[1:] if one.mark is not TieMark.APART]
     known, _ = _HOW[is_measured(best.backend)]
     more = f" and {len(ties) - NAMES} more" * (len(ties) > NAMES)
     left_open = f", but {known} leaves open whether these are as fast: {', '.join(ties[:NAMES])}{more}"
-    says = [
-        f"{best.strategy} is best{left_open if ties else f' by more than {known}'}.",
-        ""
-        if best.p_near is None
-        else f"It is within 5 % of the best in {100 * best.p_near:.0f} % of the model's draws.",
-    ]
+    says = [f"{best.strategy} is best{left_open if ties else f' by more than {known}'}."]
+    if best.p_near is not None:
+        says.append(f"It is within 5 % of the best in {100 * best.p_near:.0f} % of the model's draws.")
     others = [one for one in competing if one.strategy not in judge]
     if best.strategy in judge:
         first = f" The first that does not is {others[0].strategy}, {_distance(others[0])}." if others else ""
