@@ -24,6 +24,7 @@ from shardbench.report.standing import (
 )
 from shardbench.report.tables.claim_text import below_statements
 from shardbench.report.tables.files import suite_records
+from shardbench.report.tables.leaderboard import PLANS_MATTER
 from shardbench.studies.files import study_versions
 from shardbench.studies.ledger import Ledger, ledger
 from shardbench.studies.regions.region_picture import region_chart
@@ -93,11 +94,16 @@ def _problem(place: int, problem: tuple[str, ...], rows: pd.DataFrame) -> Extra:
 
 
 def _scores(table: pd.DataFrame, csv: str) -> tuple[Extra, ...]:
-    """Return a table of scores for each backend's longest budget, of the columns that are not empty."""
-    by_backend = []
-    for backend, rows in sorted(table.groupby("backend"), key=lambda each: is_measured(each[0])):
-        budget = min(rows["budget"], key=longest_first)
-        own = rows[rows["budget"] == budget]
+    """Return a table of scores for each backend and group of problems, by the longest budget, without empty columns."""
+    by_group = []
+    table = table.assign(group=table.get("group", PLANS_MATTER))
+    keys = sorted(
+        set(zip(table["backend"], table["group"])), key=lambda key: (is_measured(key[0]), key[1] != PLANS_MATTER)
+    )
+    for backend, group in keys:
+        own = table[(table["backend"] == backend) & (table["group"] == group)]
+        budget = min(own["budget"], key=longest_first)
+        own = own[own["budget"] == budget]
         places = "places" if own["places"].notna().any() else "rank"
         columns = {
             "strategy": own["strategy"] + own["judge"].notna().map({True: " *", False: ""}),
@@ -107,10 +113,10 @@ def _scores(table: pd.DataFrame, csv: str) -> tuple[Extra, ...]:
             "seconds": own["plan_s"],
             **({} if is_measured(backend) else {"measured places": own["measured_places"]}),
         }
-        host = 0 if "unscored" not in own else int(own["unscored"].max())
-        budget += f"; {host} problems that are bound by the host are not among them: no plan matters there" * (host > 0)
-        by_backend.append(score_table(backend, budget, pd.DataFrame(columns).dropna(axis="columns", how="all"), csv))
-    return tuple(by_backend)
+        shown = pd.DataFrame(columns).dropna(axis="columns", how="all")
+        one = score_table(backend, budget, shown, csv)
+        by_group.append(one if group == PLANS_MATTER else replace(one, title=f"{one.title}; problems {group}"))
+    return tuple(by_group)
 
 
 def _near(row: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ ROWS, NAMES = 6, 4
 MEMORY = {"ample": "has room for the tables", "tight": "is just enough", "short": "is too small for the tables"}
 LOOKUPS = {"pooled": "pooled features", "sequences": "histories or recorded traces"}
 _BINDS = {
-    HOST: "The host takes longer to start the step than the devices to run it: no plan matters here.",
+    HOST: "The host takes longer to start the step than devices to run it: without CUDA graphs, no plan matters here.",
     "kernels": "Embedding kernels take most of its step.",
     "exchange": "Exchanges between devices take most of its step.",
     "dense": "The dense model, which no plan changes, takes most of its step.",
