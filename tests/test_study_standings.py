@@ -160,7 +160,7 @@ def test_the_answer_says_what_is_best_what_ties_how_sure_and_what_takes_the_time
 def test_a_measured_answer_and_one_without_a_best_say_so() -> None:
     measured = one("a", 0.0, backend="measured", mark=TieMark.UNKNOWN)
     assert answer([measured, replace(measured, strategy="b")], {}).says[:2] == (
-        "a is best, but the noise leaves open whether these are as fast: b.", "Measured on real ranks."
+        "a is best, but the noise leaves open whether these are as fast: b.", "Measured on real ranks of m."
     )  # fmt: skip
     assert answer([one("a", None)], {}).says[0].startswith("Nothing is best: no competitor ended")
 

@@ -23,12 +23,8 @@ _BINDS = {
     "exchange": "Exchanges between devices take most of its step.",
     "dense": "The dense model, which no plan changes, takes most of its step.",
 }
+PREDICTED = "Predicted by the cost model: no GPU ran these plans."
 _KNOWS = {"makes it short": "makes short the very formula", "learns from it": "learns from the formula"}
-_HOW = {
-    True: ("the noise", "Measured on real ranks."),
-    False: ("the model's error", "Predicted by the cost model: no GPU ran these plans."),
-}
-"""What leaves an order open, and how steps came about; by whether they are measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +69,7 @@ def answer(standings: Sequence[Standing], judge: Mapping[str, str]) -> Answer:
         lookups="" if not any_row.family else "sequences" if any_row.family == SEQUENCES else "pooled",
         says=(
             *_says([one for one in ok if one.competes], judge),
-            _HOW[is_measured(any_row.backend)][1],
+            f"Measured on real ranks of {any_row.machine}." if is_measured(any_row.backend) else PREDICTED,
             "; ".join(words for words, known in facts.items() if known),
         ),
         command=f"shardbench plan TABLES.csv {any_row.machine}{batch}",
@@ -86,7 +82,7 @@ def _says(competing: Sequence[Standing], judge: Mapping[str, str]) -> list[str]:
     if not competing:
         return ["Nothing is best: no competitor ended, or times are not compared."]
     best, ties = competing[0], [one.strategy for one in competing[1:] if one.mark is not TieMark.APART]
-    known, _ = _HOW[is_measured(best.backend)]
+    known = "the noise" if is_measured(best.backend) else "the model's error"
     more = f" and {len(ties) - NAMES} more" * (len(ties) > NAMES)
     left_open = f", but {known} leaves open whether these are as fast: {', '.join(ties[:NAMES])}{more}"
     says = [f"{best.strategy} is best{left_open if ties else f' by more than {known}'}."]
