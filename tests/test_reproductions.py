@@ -13,7 +13,6 @@ from shardbench.base.statistics import log_mean
 from shardbench.baselines.autoshard.reproduction import claims as autoshard_claims
 from shardbench.baselines.dreamshard.reproduction import beside_paper, paper_table
 from shardbench.baselines.dreamshard.reproduction import claims as dreamshard_claims
-from shardbench.baselines.dreamshard.reproduction.contests import RNN_ROWS
 from shardbench.baselines.dreamshard.reproduction.studies import transfer_tables
 from shardbench.baselines.recshard.reproduction import claims as recshard_claims
 from shardbench.baselines.rnn_placer.reproduction import claims as rnn_claims
@@ -198,11 +197,8 @@ def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> 
     mixed = table["task"].str.startswith("Mixed")
     seen = dreamshards_numbers(table[~mixed], table[mixed])
     claims = {claim.name: claim for claim in find_reproduction("dreamshard").claims}
-    few = dreamshards_numbers(table[table["task"].isin(RNN_ROWS)], table[mixed])
-    assert len(RNN_ROWS) == 3
-    seen = {**seen, "over-rnn": few["over-rnn"]}
     for name in ("margin-open-tables", "over-random", "over-rnn"):
-        assert seen[name] == pytest.approx([1.0] * len(seen[name])), name
+        assert seen[name] == pytest.approx([1.0] * 10), name
     for name in ("margin-production", "largest-margin"):
         number = log_mean(seen[f"{name}-stand-in"]).value
         assert claims[name].paper == pytest.approx(claims[name].scale.in_print(number), abs=0.06), name
