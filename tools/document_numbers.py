@@ -133,9 +133,10 @@ class Block(pydantic.BaseModel):
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files below ``results/tables``, one after the other."""
     form: Literal["table", "ledger", "verdicts", "summary", "answer", "support", "session", "headlines"] = "table"
-    """``headlines``: what papers are known for; ``ledger``: the ledger's rows; ``verdicts``: how many of which, by paper or by a column that ``rows`` names;
+    """``ledger``: the ledger's rows; ``verdicts``: how many of which, by paper or by a column that ``rows`` names;
     ``summary``: the same in sentences, with when definitions were committed; ``answer``: what a run prints of a
-    throughput table; ``support``: what works with TorchRec; ``session``: what a terminal showed, a text as it is."""
+    throughput table; ``support``: what works with TorchRec; ``session``: what a terminal showed, a text as it is;
+    ``headlines``: what papers are known for, with a sentence for each."""
     where: str = ""
     """A condition for ``pandas.DataFrame.query``; all rows are taken where it is empty."""
     rows: dict[str, str] = {}
@@ -344,7 +345,9 @@ def _verdicts(block: Block, frame: pd.DataFrame) -> str:
         raise BadInput(f"the ledger has verdicts that none knows: {', '.join(sorted(strange))}")
     verdicts = [verdict for verdict in VERDICTS if verdict in used_verdicts]
     by, head = next(iter(block.rows.items()), ("paper", "paper"))
-    heads = (head, "statements" if by == "paper" else "rows", *verdicts)
+    # A line has 120 columns.
+    short = [verdict.partition(",")[0] for verdict in verdicts]
+    heads = (head, "statements" if by == "paper" else "rows", *short)
     lines = [_line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
     for name, rows in frame.groupby(by, sort=False):
         counts = [
