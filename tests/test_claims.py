@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shardbench.base.errors import BadInput
-from shardbench.report.tables.claim_text import claim_text, ledger_cells
+from shardbench.report.tables.claim_text import claim_text, ledger_cells, summary
 from shardbench.studies.claim import Claim, NumberKind, parse_claims
 from shardbench.studies.rules import rule_row
 from shardbench.studies.verdict import Finding, judge
@@ -176,6 +176,22 @@ def test_a_row_in_words_keeps_an_unsourced_number_back() -> None:
     assert "no number of the paper was seen; ours 4.17 x (n = 1 draw); simulated" in claim_text(unsourced)
     untested = {**ROW, "direction": "not testable here", "magnitude": "not testable here", "conditions": "not public"}
     assert claim_text(untested) == "`speed`: **not testable here**: It is faster; not public."
+
+
+def test_the_summary_counts_numbers_of_papers_and_verdicts_that_were_given_before() -> None:
+    told = {"kind": "statement", "defined_first": True, "first_judged": "2026-11-22", "redefined": 2}
+    rows = [
+        {**ROW, **told},
+        {**ROW, **told, "magnitude": "not stated", "first_judged": "2026-11-21", "redefined": 0},
+        {**ROW, **told, "direction": "not testable here", "magnitude": "not testable here", "defined_first": None},
+    ]
+    text = summary(rows)
+    assert (
+        "Of the other 2, 2 state a direction: 2 reproduced. Of the other 2, 1 state a number: 1 inconclusive." in text
+    )
+    assert "Of these 1 magnitudes with a paper's number, none is reproduced." in text
+    assert "In 2 of 2 judged rows the definition was committed before the run that is shown." in text
+    assert "between 2026-11-21 and 2026-11-22; 1 were judged again by another definition, at most 2 times." in text
 
 
 def test_what_stands_below_a_statement_names_one_of_its_file() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shardbench.baselines.dreamshard.reproduction.contests import RNN_ROWS
 from shardbench.baselines.dreamshard.reproduction.names import COST_GREEDY, GREEDIES, OURS, RANDOM, RNN
 from shardbench.learned.tasks.pools import DLRM_ROWS, Pool, TaskRow
 from shardbench.model.strategy import Budget
@@ -55,6 +56,8 @@ def _place(row: TaskRow, pool: Pool, folder: Path) -> list[dict[str, object]]:
     tasks = tasks_of(row, JUDGED_SPLIT, folder)[:TASKS]
     placements: list[dict[str, str]] = [{} for _ in tasks]
     for name in STRATEGIES:
+        if name == RNN and row.name not in RNN_ROWS:
+            continue
         strategy, seconds = fit_strategy(name, tasks_of(row, "train", folder), budget, SEED, folder)
         answers = place_all(strategy, tasks, budget, SEED)
         for own, placement in zip(placements, answers.judged, strict=True):

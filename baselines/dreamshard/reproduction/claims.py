@@ -7,7 +7,7 @@ import pandas as pd
 from shardbench.studies.claim import Evidence
 from shardbench.studies.contests.contest_tasks import best_of, over_rows, ratios
 
-from .beside_paper import DEVICES, spearman
+from .beside_paper import spearman
 from .names import BASELINES, COST_GREEDY, OURS, RANDOM, RNN, UNTRAINED
 
 LARGEST = "Mixed-80 (8)"
@@ -21,8 +21,6 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     claims: dict[str, Sequence[float]] = {}
     if equal is not None:
         test = _split(equal, "test")
-        for claim, devices in (("rnn-ahead-on-4-devices", 4), ("rnn-behind-on-8-devices", 8)):
-            claims[claim] = _random_over_rnn(test, devices)
         claims["unseen-tables"] = _held_up(test, _split(equal, "train"))
         claims["learning-helps"] = over_rows(test, _all(test, UNTRAINED), OURS)
         claims["beats-greedy-cost"] = over_rows(test, _all(test, COST_GREEDY), OURS)
@@ -54,14 +52,6 @@ def _strongest(tasks: pd.DataFrame) -> dict[str, str]:
     """Name the paper's baseline with the smallest mean on each row."""
     names = {str(row): best_of(part, BASELINES) for row, part in tasks.groupby("task", sort=False)}
     return {row: name for row, name in names.items() if name is not None}
-
-
-def _random_over_rnn(tasks: pd.DataFrame, devices: int) -> list[float]:
-    """Divide random placement's mean cost by the RNN's, row by row of those on so many devices that have both."""
-    if not {RANDOM, RNN} <= set(tasks):
-        return []
-    means = tasks[tasks["task"].map(DEVICES) == devices].groupby("task", sort=False)[[RANDOM, RNN]].mean()
-    return [float(ratio) for ratio in (means[RANDOM] / means[RNN]).dropna()]
 
 
 def _all(tasks: pd.DataFrame, name: str) -> dict[str, str]:
