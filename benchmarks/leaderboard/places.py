@@ -35,16 +35,18 @@ def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version
     rows = together(_on(own, problems), _on(others, problems))
     board = scores(steps(rows, version))
     for budget in dict.fromkeys(mine["budget"]):
-        part = board[board["budget"] == budget].reset_index(drop=True)
+        part = board[board["budget"] == budget]
+        # Where plans matter on none of the problems, it stands on those that the host binds.
+        part = part[part["group"] == part["group"].max()].reset_index(drop=True)
         competing = list(part[part["role"] == Role.COMPETITOR.value]["strategy"])
         compared = strategy in competing and len(competing) > 1
         row = part[part["strategy"] == strategy].iloc[0]
         if compared:
             like = int((part["rank"] == row["rank"]).sum()) - 1
             shared = f", shared with {like} other{'s' * (like > 1)}," if like else ""
-            place = f"rank {row['rank']:.0f} of {len(competing)}{shared} on {_amount(problems)}"
+            place = f"rank {row['rank']:.0f} of {len(competing)}{shared} on {_amount(row)}"
         else:
-            place = f"no rank on {_amount(problems)}" + ("" if strategy in competing else ", since it does not compete")
+            place = f"no rank on {_amount(row)}" + ("" if strategy in competing else ", since it does not compete")
         yield f"{budget}: {strategy} has {place}"
         yield from (f"  {line}" for line in _row(row, compared=compared))
         if compared:
@@ -119,5 +121,5 @@ def _on(rows: pd.DataFrame, problems: Set[Problem]) -> pd.DataFrame:
     return rows[[each in problems for each in zip(rows["workload"], rows["machine"], strict=True)]]
 
 
-def _amount(problems: Set[Problem]) -> str:
-    return f"{len(problems)} problem{'s' * (len(problems) != 1)}"
+def _amount(row: "pd.Series[Any]") -> str:
+    return f"{row['problems']:.0f} problem{'s' * (row['problems'] != 1)}"

@@ -37,7 +37,7 @@ LEARNING_SHARE = 5.0 / 6.0
 """A strategy that learns may learn for this share of an effort."""
 DRAWN = 64
 """Draws of the model's constants that a row keeps."""
-QUICK = (("equal-200", "a100-40gb-1x8"), ("meta-traces", "h100-1x8"))
+QUICK = (("terabyte-one-hot-tight", "a100-40gb-1x8"), ("meta-traces", "h100-1x8"))
 
 
 def _cells(quick: bool) -> list[Cell]:

@@ -41,7 +41,7 @@ NEAR = 1.05
 SURE_BEST = 0.95
 """Share of draws in which a plan has to be the best, alone or with its equals, to be called so."""
 SCORES = (
-    "version", "backend", "budget", "rank", "places", "strategy", "role", "problems", "unscored", "ok",
+    "version", "backend", "budget", "group", "rank", "places", "strategy", "role", "problems", "ok",
     "median_over_best_pct", "worst_over_best_pct", "best_or_tied", "surely_best", "expected_within_1.05",
     "expected_low", "expected_high", "torchrec_within_1.05", "bounded",
     "over_bound_geomean", "over_best_geomean", "plan_s",
@@ -51,6 +51,7 @@ _EXPECTED = {
     "as stated": "p_within_1.05", "least": "p_near_least_error", "most": "p_near_most_error",
 }  # fmt: skip
 """The error of two plans' ratios, and the column of expectations by it."""
+PLANS_MATTER, BOUND_BY_HOST = "plans matter", "bound by the host"
 RESAMPLES, SURE_OF_RESAMPLES = 2000, 0.95
 """Lists of problems that are drawn from the board's, and the share of them in which one must be ahead of another."""
 
@@ -221,9 +222,9 @@ def _over_best(group: Group, row: Row, best: Row) -> dict[str, Any]:
 
 
 def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a backend, budget and strategy, from the table of ``steps`` alone; families weigh alike.
+    """Return one row a backend, budget, group and strategy, from the table of ``steps`` alone; families weigh alike.
 
-    Problems whose best plan is bound by the host are not scored (``unscored``): no plan matters there.
+    Problems whose best plan is bound by the host are a ``group`` of their own: no plan matters there.
     ``median_over_best_pct`` and ``worst_over_best_pct`` are of all scored problems, and empty where that is one
     that a strategy did not end; ``best_or_tied`` counts those on which nothing is surely better.
     ``rank`` is the place among competitors by ``expected_within_1.05``, equal ones share theirs: the share of problems
@@ -236,19 +237,20 @@ def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
     problems that the strategy solved; ``plan_s`` is the median of planning.
     """
     rows: list[dict[str, object]] = []
-    for (backend, budget), every in steps_table.groupby(["backend", "budget"], sort=True):
-        part = every if is_measured(str(backend)) else every[~_bound_by_host(steps_table)[every.index]]
-        known = {"backend": backend, "budget": budget, "unscored": len(set(_problems(every)) - set(_problems(part)))}
+    keys = ["backend", "budget", "group"]
+    for key, part in steps_table.assign(group=_group(steps_table)).groupby(keys, sort=True):
+        known, backend = dict(zip(keys, key)), key[0]
         scored = [_score(own, part) | known for own in _by_strategy(part)]
         rows += _with_places(scored, part) if is_measured(str(backend)) else _with_ranks(scored, part)
     return pd.DataFrame(rows, columns=list(SCORES))
 
 
-def _bound_by_host(table: pd.DataFrame) -> "pd.Series[bool]":
-    """Tell of each row whether the best plan of its problem is bound by the host."""
+def _group(table: pd.DataFrame) -> "pd.Series[str]":
+    """Tell of each row whether the best plan of its problem is bound by the host, which a measured step never says."""
     best = table["over_best_pct"] == 0.0
     keys = ["backend", "workload", "machine"]
-    return (best & (table["bound_by"] == HOST)).groupby([table[key] for key in keys]).transform("any")
+    is_bound = (best & (table["bound_by"] == HOST)).groupby([table[key] for key in keys]).transform("any")
+    return is_bound.map({True: BOUND_BY_HOST, False: PLANS_MATTER})
 
 
 def _by_strategy(part: pd.DataFrame) -> list[pd.DataFrame]:
