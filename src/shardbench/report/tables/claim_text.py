@@ -65,8 +65,9 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     days = sorted(str(row["first_judged"]) for row in judged if not unknown(row["first_judged"]))
     changes = [int(row["redefined"]) for row in judged if not unknown(row["redefined"]) and row["redefined"]]
     if days:
+        when = f"on {days[0]}" if days[0] == days[-1] else f"between {days[0]} and {days[-1]}"
         words.append(
-            f"All were first judged between {days[0]} and {days[-1]}; {len(changes)} were judged again by another "
+            f"All were first judged {when}; {len(changes)} were judged again by another "
             f"definition, at most {max(changes, default=0)} times."
         )
     return " ".join(words)
