@@ -73,7 +73,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "claims": (
         "paper", "claim", "kind", "backend", "statement", "paper_value", "ours", "low", "high", "unit", "direction",
         "magnitude", "region_share", "strength", "n", "n_unit", "conditions", "defined_in", "judged_in",
-        "defined_first", "relation", "sourced", "definition_of", "definition", "source",
+        "defined_first", "first_judged", "redefined", "relation", "sourced", "definition_of", "definition", "source",
     ),
 }  # fmt: skip
 """The columns of the frames, which the page "Papers and notebooks" explains; those of studies are their own."""
