@@ -184,24 +184,13 @@ def _within(rows: list[Predicted]) -> str:
     return f"{len(errors)} | {100 * (median(errors) - 1):.1f} % | {100 * near / len(errors):.0f} %"
 
 
-def shares_markdown() -> str:
-    """Return the shared constants with their priors."""
-    lines = ["| shared constant | value | prior | where the prior comes from |", "|---|---|---|---|"]
-    for name, share in known_gpus().shares.items():
-        origin = share.source if share.fitted else f"not fitted: {share.source}"
-        lines.append(f"| `{name}` | {share.value:.3g} | {share.prior:.3g} | {origin} |")
-    return "\n".join(lines)
-
-
 def markdown(rows: list[Predicted]) -> str:
-    """Return error statistics by family."""
-    lines = [
-        "| family | fitted | median error | worst | held out | median error | worst |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """Return held-out errors by family, of those that are not of whole steps."""
+    lines = ["| family | held out | median error | worst |", "|---|---|---|---|"]
     for name in published().families:
-        errors = [_statistics([r for r in rows if r.family == name and r.split == split]) for split in (FIT, HELD_OUT)]
-        lines.append(f"| {name} | {' | '.join(errors)} |")
+        held_out = [row for row in rows if row.family == name and row.split == HELD_OUT]
+        if held_out and not name.startswith(("step_", "pairs_")):
+            lines.append(f"| {name} | {_statistics(held_out)} |")
     return "\n".join(lines)
 
 
@@ -211,7 +200,7 @@ def _statistics(rows: list[Predicted]) -> str:
     for row in rows:
         groups.setdefault(row.group, []).append(abs(float(cells(row)[4])))
     errors = [max(repeats) for repeats in groups.values()]
-    return f"{len(errors)} | {median(errors):.1f} % | {max(errors):.1f} %" if errors else "0 | - | -"
+    return f"{len(errors)} | {median(errors):.1f} % | {max(errors):.1f} %"
 
 
 def embed(document: str, table: str, name: str = "agreement") -> str:
@@ -234,8 +223,7 @@ def main() -> None:
     write_atomically(STEPS_CSV, steps_csv(rows))
     write_atomically(PAIRS_CSV, pairs_csv(pairs()))
     text = embed(DOCUMENT.read_text(), markdown(rows))
-    text = embed(text, steps_markdown(rows), "whole steps")
-    write_atomically(DOCUMENT, embed(text, shares_markdown(), "shares"))
+    write_atomically(DOCUMENT, embed(text, steps_markdown(rows), "whole steps"))
 
 
 if __name__ == "__main__":
