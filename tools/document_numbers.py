@@ -321,22 +321,25 @@ def _answer(block: Block, frame: pd.DataFrame) -> str:
 
 def _support(block: Block, frame: pd.DataFrame) -> str:
     """Write a line a row and a column a way, and the releases below."""
-    engines = frame[["torchrec", "fbgemm", "torch"]].drop_duplicates()
+    engines = frame["torchrec"].drop_duplicates()
     ways = list(dict.fromkeys(frame["way"]))
     lines = [_line([*block.rows.values(), *ways]), _line(["---"] * (len(block.rows) + len(ways)))]
     for row, cells in frame.groupby("row", sort=False):
         lines.append(_line([str(row), *(_support_cell(cells[cells["way"] == way], len(engines)) for way in ways)]))
-    with_what = "; ".join(f"TorchRec {one}, FBGEMM {two}, torch {three}" for one, two, three in engines.to_numpy())
-    end = textwrap.wrap(f"{with_what}: two gloo ranks on CPUs; `{TABLES}/{block.tables[0]}`.", WIDTH)
-    return "\n".join([*lines, "", *end])
+    end = f"TorchRec {', '.join(engines)}: two gloo ranks on CPUs; `{TABLES}/{block.tables[0]}`."
+    return "\n".join([*lines, "", end])
 
 
 def _support_cell(cells: pd.DataFrame, releases: int) -> str:
-    """Return one cell: the newest release's outcome, and the outcomes of others in brackets."""
+    """Return one cell: the newest release's outcome, and in brackets those of others that have what was tried."""
     if len(cells) != releases:
         raise BadInput(f"{len(cells)} of {releases} releases have the cell {cells['row'].iloc[0]!r}")
     newest = cells["outcome"].iloc[-1]
-    others = [f"in {' and '.join(same['torchrec'])}: {one}" for one, same in cells.groupby("outcome") if one != newest]
+    others = [
+        f"in {' and '.join(same['torchrec'])}: {one}"
+        for one, same in cells.groupby("outcome")
+        if one not in {newest, "not in this release"}
+    ]
     return newest + (f" ({', '.join(others)})" if others else "")
 
 
