@@ -46,7 +46,6 @@ EQUAL_EFFORT = "60 s"
 """Budget under which the README's picture compares a search and a network."""
 WIDTH = 120
 _MARKER = re.compile(r"<!-- numbers: (\S+) begin -->\n(.*?)<!-- numbers: \1 end -->", re.DOTALL)
-_KINDS = re.compile(r"^((\w+(Error|Exception)|Unsupported|BadInput|Infeasible): )+")
 _ANY_MARKER = re.compile(r"<!-- numbers: .*?-->")
 
 
@@ -365,38 +364,27 @@ def _answer(block: Block, frame: pd.DataFrame) -> str:
 
 
 def _support(block: Block, frame: pd.DataFrame) -> str:
-    """Write a line a row and a column a way; what errors say is numbered below, and releases that differ are named."""
-    engines = frame[["torchrec", "fbgemm", "torch"]].drop_duplicates()
-    ways, numbers = list(dict.fromkeys(frame["way"])), dict[str, int]()
+    """Write a line a row and a column a way, and the releases below."""
+    engines = frame["torchrec"].drop_duplicates()
+    ways = list(dict.fromkeys(frame["way"]))
     lines = [_line([*block.rows.values(), *ways]), _line(["---"] * (len(block.rows) + len(ways)))]
     for row, cells in frame.groupby("row", sort=False):
-        row_cells = [_support_cell(cells[cells["way"] == way], len(engines), numbers) for way in ways]
-        lines.append(_line([str(row), *row_cells]))
-    notes = [
-        part
-        for text, number in numbers.items()
-        for part in textwrap.wrap(f"{number}. {text}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
-    ]
-    with_what = "; ".join(f"TorchRec {one}, FBGEMM {two}, torch {three}" for one, two, three in engines.to_numpy())
-    end = textwrap.wrap(f"{with_what}: two gloo ranks on CPUs; `{TABLES}/{block.tables[0]}`.", WIDTH)
-    return "\n".join([*lines, "", *notes, *([""] if notes else []), *end])
+        lines.append(_line([str(row), *(_support_cell(cells[cells["way"] == way], len(engines)) for way in ways)]))
+    end = f"TorchRec {', '.join(engines)}: two gloo ranks on CPUs; `{TABLES}/{block.tables[0]}`."
+    return "\n".join([*lines, "", end])
 
 
-def _support_cell(cells: pd.DataFrame, releases: int, numbers: dict[str, int]) -> str:
-    """Return one cell: the newest release's outcome, with the numbers of what was said and of what others do."""
+def _support_cell(cells: pd.DataFrame, releases: int) -> str:
+    """Return one cell: the newest release's outcome, and in brackets those of others that have what was tried."""
     if len(cells) != releases:
         raise BadInput(f"{len(cells)} of {releases} releases have the cell {cells['row'].iloc[0]!r}")
-    by_cell: dict[str, list[str]] = {}
-    for outcome, same in cells.groupby("outcome", sort=False):
-        why = same["why"].iloc[0]
-        text = "" if pd.isna(why) else re.sub(r"'[^']*'", "'...'", _KINDS.sub("", why))
-        number = f" ({numbers.setdefault(text, len(numbers) + 1)})" if text else ""
-        by_cell[f"{outcome}{number}"] = list(same["torchrec"])
-    newest, *others = sorted(
-        by_cell, key=lambda outcome: list(cells["torchrec"]).index(by_cell[outcome][-1]), reverse=True
-    )
-    notes = [numbers.setdefault(f"{one} in {' and '.join(by_cell[one])}", len(numbers) + 1) for one in others]
-    return newest + "".join(f" ({number})" for number in notes)
+    newest = cells["outcome"].iloc[-1]
+    others = [
+        f"in {' and '.join(same['torchrec'])}: {one}"
+        for one, same in cells.groupby("outcome")
+        if one not in {newest, "not in this release"}
+    ]
+    return newest + (f" ({', '.join(others)})" if others else "")
 
 
 def _headlines(block: Block, tables: Path) -> str:
