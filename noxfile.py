@@ -44,7 +44,7 @@ EVERYTHING = "all"
 REPEATED_SUITE = "measured"
 TABLES = (
     "scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz", "support", "gpu", "memory",
-    "dlrm_v4",
+    "dlrm_v4", "field",
 )  # fmt: skip
 GRID = "grid"
 """Takes an hour, and is made only where it is named."""
@@ -230,7 +230,8 @@ def tables(session: nox.Session) -> None:
     scale: count the synthetic workload (887 million lookups) against plans for 8, 128 and 1,024 devices.
     prepare: prepare made-up logs of one and of ten million rows, and profile one of ten million; rows a CPU second,
     seconds on one and two cores, and the peak memory.
-    planners: our planner beside TorchRec's own on the same modules; plans, predicted and measured steps.
+    planners: our planner beside TorchRec's own on the same modules; plans, predicted and measured steps; and what more
+    TorchRec's planner makes of a problem the more it is told.
     plan: seconds of `shardbench plan` with many tables, its answers within short budgets on a busy machine, and the
     terminal of the README's first screen, for which `nox -s build` made the wheel; `-- plan session` makes that alone.
     `-- plan grid` asks it in 72 cells (an hour of a quiet machine): those in its file are kept, so that it can go on.
@@ -243,9 +244,10 @@ def tables(session: nox.Session) -> None:
     support: what ShardBench supports of TorchRec: two ranks run every cell. `-- support PYTHON` runs them in the
     environment of that Python, which has ShardBench and another release of TorchRec; the table keeps both.
     dlrm_v4: what listeners like those of MLPerf's benchmark are drawn as, beside what is published of them (a minute).
-    memory: peaks of real ranks for 20 plans and three workloads, beside predicted ones, and whether simulated plans of
+    memory: peaks of real ranks for 20 plans and four workloads, beside predicted ones, and whether simulated plans of
     quick and the leaderboard fit by their peaks (half an hour).
     gpu: the runs in results/gpu (tools/gpu_box), beside what was predicted.
+    field: what people reported, a line a kind, by the tests that take their input.
     fuzz: 100,000 wrong files and options for every parser of what others write (ten minutes), or `-- fuzz N` of them.
     """
     name, *options = session.posargs or [""]
@@ -259,7 +261,7 @@ def tables(session: nox.Session) -> None:
         if name == "prepare":
             run(session, "python", "tools/prepare_scale.py", "--profile", str(folder / "scale" / "profile.csv"))
     elif name == "planners":
-        for what in ("plans", "measured"):
+        for what in ("plans", "told", "measured"):
             command = ("python", "tools/torchrec_planners.py", what, str(folder / "planner" / f"{what}.csv"))
             # TorchRec's planner takes its options out of sets of strings.
             run(session, *command, PYTHONHASHSEED="0")
@@ -287,6 +289,8 @@ def tables(session: nox.Session) -> None:
         run(session, "python", "tools/gpu_box/tables.py")
     elif name == "dlrm_v4":
         run(session, "python", "tools/dlrm_v4.py", str(folder / "dlrm_v4"))
+    elif name == "field":
+        run(session, "python", "tests/field_cases.py", str(folder / "field" / "cases.csv"))
     elif name == "memory":
         run(session, "python", str(scripts / "memory_peaks.py"), str(folder / "memory"), PYTHONPATH=str(scripts))
     else:

@@ -6,7 +6,7 @@ candidate, and seven crossed features of one lookup each. What is published of t
 the card.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -23,7 +23,7 @@ from shardbench.model.table import BatchSize, Distinct, Name, Pooling, Table, Wi
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, ProfileSamples
 from shardbench.workloads.hotness import join
 from shardbench.workloads.trace import Bags, Split, bag_offsets, gather_bags
-from shardbench.workloads.workload import FIRST_IDS
+from shardbench.workloads.workload import FIRST_IDS, WorkloadConfig
 
 ROWS = {
     "item_id": 9_390_624, "artist_id": 1_293_395, "album_id": 3_367_692, "uid": 1_000_001,
@@ -70,20 +70,35 @@ NO_ALBUM, NO_ARTIST = 0.058, 0.0097
 """Share of items without an album or artist, which have row 0: what makes its owner's load the published one."""
 
 
-class YambdaLikeConfig(DrawnConfig):
-    """The benchmark's tables, or a scaled form of them for ranks on a small machine."""
+class HistoriesConfig(WorkloadConfig):
+    """What is stated of the benchmark's tables and histories, drawn or recorded."""
 
-    dataset: Literal["yambda_like"] = "yambda_like"
-    name: Name = "yambda-like"
     batch_size: BatchSize = 8_192
     """1,024 samples a rank on eight ranks."""
     dim: Width = WIDTH
     pool: PositiveInt = POOL
     """Latest events of each of three kinds that a history keeps."""
-    row_scale: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Multiplies the rows of every table."""
     distinct: Distinct = False
     """Whether ids are made distinct before ranks exchange them, as the benchmark does."""
+
+    def tables(self, rows: Mapping[str, int]) -> tuple[Table, ...]:
+        """Return the tables of these rows by name; histories share theirs with the candidates."""
+        return tuple(
+            Table(
+                name=name, rows=of_table, dim=self.dim, pooling=Pooling.NONE, features=1 + (name in HISTORIES),
+                distinct=self.distinct,
+            )
+            for name, of_table in rows.items()
+        )  # fmt: skip
+
+
+class YambdaLikeConfig(HistoriesConfig, DrawnConfig):
+    """The benchmark's tables, or a scaled form of them for ranks on a small machine."""
+
+    dataset: Literal["yambda_like"] = "yambda_like"
+    name: Name = "yambda-like"
+    row_scale: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Multiplies the rows of every table."""
     profile_samples: ProfileSamples = 8_192
     """Train samples that profiles are counted over: 22 million lookups of each history."""
 
@@ -94,9 +109,9 @@ class YambdaLikeConfig(DrawnConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Events:
-    """Events of a block's runs, and what each of its samples takes of them.
+    """Events of some users, and what each sample takes of them.
 
-    ``ids`` int64 [events] by history table: rows, sorted by run, kind and time. ``begins`` and ``lengths`` int64
+    ``ids`` int64 [events] by history table: rows, sorted by user, kind and time. ``begins`` and ``lengths`` int64
     [samples x kinds]: where a sample's pools lie among them; ``own`` int64 [samples]: where its own event does.
     ``keys`` int64 [samples] by name: what is crossed.
     """
@@ -107,11 +122,50 @@ class Events:
     own: Ints
     keys: dict[str, Ints]
 
+    @classmethod
+    def of(
+        cls, ids: dict[str, Ints], kind: Ints, counts: Ints, *, run: Ints, own: Ints, keys: dict[str, Ints], pool: int
+    ) -> "Events":
+        """Sort events by kind, and give each sample the latest ``pool`` before its own event of each.
+
+        ``ids`` int64 [events] by history table and ``kind`` int64 [events] are of runs of ``counts`` events of one
+        user, in the order of time; ``run`` and ``own`` int64 [samples]: the run and the event of each sample. ``keys``
+        are what is crossed beside the rows of the own event.
+        """
+        firsts = np.cumsum(counts) - counts
+        part = np.repeat(np.arange(len(counts)), counts) * (POOLS + 1) + kind
+        order = np.argsort(part, kind="stable")
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        part_begins = np.searchsorted(part[order], np.arange(len(counts) * (POOLS + 1))).reshape(-1, (POOLS + 1))
+        seen = np.stack([_before(kind == one, own, firsts[run]) for one in range(POOLS)], axis=1)
+        kept = np.minimum(seen, pool)
+        return cls(
+            ids={name: rows[order] for name, rows in ids.items()},
+            begins=(part_begins[run, :POOLS] + seen - kept).ravel(),
+            lengths=kept.ravel(),
+            own=places[own],
+            keys=keys | {name: rows[own] for name, rows in ids.items()},
+        )
+
     def bags(self, table: str) -> Bags:
         """Return the history and the candidate of every sample."""
         pools = gather_bags(self.ids[table], self.begins, self.lengths)
         history = Bags(values=pools.values, offsets=pools.offsets[::POOLS])
         return Bags.shared([history, _single(self.ids[table][self.own])])
+
+
+def single_lookups(table: str, keys: Mapping[str, Ints], rows: int, number: int) -> Bags:
+    """Return the one lookup of every sample in a table without histories, of ``rows`` rows and this number.
+
+    It is a key, or the hash of the keys that are crossed, int64 [samples] by name.
+    """
+    if table in keys:
+        return _single(keys[table])
+    crossed = np.zeros(len(keys["uid"]), dtype=np.int64)
+    for key in CROSSED[table]:
+        crossed = crossed * SIZES[key] + keys[key]
+    return _single(hashed_rows(crossed, rows, number))
 
 
 class YambdaLike(DrawnWorkload):
@@ -122,13 +176,7 @@ class YambdaLike(DrawnWorkload):
     def __init__(self, config: YambdaLikeConfig) -> None:
         super().__init__(config)
         self._rows = {name: max(2, round(rows * config.row_scale)) for name, rows in ROWS.items()}
-        self.tables = tuple(
-            Table(
-                name=name, rows=rows, dim=config.dim, pooling=Pooling.NONE, features=1 + (name in HISTORIES),
-                distinct=config.distinct,
-            )
-            for name, rows in self._rows.items()
-        )  # fmt: skip
+        self.tables = config.tables(self._rows)
         self._kept: dict[tuple[Split, int, int], Events] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -168,12 +216,7 @@ class YambdaLike(DrawnWorkload):
         events, name = self.events(split, number), self.tables[table].name
         if name in HISTORIES:
             return events.bags(name)
-        if name in events.keys:
-            return _single(events.keys[name])
-        crossed = np.zeros(self.block_samples, dtype=np.int64)
-        for key in CROSSED[name]:
-            crossed = crossed * SIZES[key] + events.keys[key]
-        return _single(hashed_rows(crossed, self._rows[name], table))
+        return single_lookups(name, events.keys, self._rows[name], table)
 
     def _events(self, generator: np.random.Generator) -> Events:
         """Draw runs until they have a block of samples, and the events of each up to its last one."""
@@ -183,28 +226,14 @@ class YambdaLike(DrawnWorkload):
         firsts = np.cumsum(counts) - counts
         ids = self._ids(counts, generator)
         kind = _kinds(lifetimes, counts, generator)
-        part = np.repeat(np.arange(len(counts)), counts) * (POOLS + 1) + kind
-        order = np.argsort(part, kind="stable")
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        part_begins = np.searchsorted(part[order], np.arange(len(counts) * (POOLS + 1))).reshape(-1, (POOLS + 1))
-
         run = np.repeat(np.arange(len(samples)), samples)
         own = (firsts + past)[run] + np.arange(len(run)) - np.repeat(np.cumsum(samples) - samples, samples)
-        seen = np.stack([_before(kind == one, own, firsts[run]) for one in range(POOLS)], axis=1)
-        kept = np.minimum(seen, self._config.pool)
         keys = {
             "uid": users[run],
             "hour": generator.integers(0, SIZES["hour"], len(counts))[run],
             "is_organic": (generator.random(len(run)) < ORGANIC).astype(np.int64),
-        } | {name: rows[own] for name, rows in ids.items()}
-        return Events(
-            ids={name: rows[order] for name, rows in ids.items()},
-            begins=(part_begins[run, :POOLS] + seen - kept).ravel(),
-            lengths=kept.ravel(),
-            own=places[own],
-            keys=keys,
-        )
+        }
+        return Events.of(ids, kind, counts, run=run, own=own, keys=keys, pool=self._config.pool)
 
     def _runs(self, generator: np.random.Generator) -> tuple[Ints, Floats, Ints]:
         """Draw runs: the user's row, its events in all days, and the run's samples, which are a block together."""

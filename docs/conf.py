@@ -1,10 +1,11 @@
 """The documents as a site, made of the repository's Markdown from where it lies; ``nox -s docs`` builds it."""
 
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardbench import __version__
+from shardbench.report.page.write import first_screen
+from shardbench.studies.page import study_standings
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -76,11 +77,8 @@ templates_path = ["templates"]
 html_static_path = ["static"]
 html_css_files = ["wide.css"]
 html_additional_pages = {"index": "start.html"}
-with (ROOT / "results" / "tables" / "leaderboard" / "scores.csv").open(newline="") as scores:
-    BOARD_ROWS = list(csv.DictReader(scores))
 html_context = {
-    "scores": [row for row in BOARD_ROWS if row["budget"] == "60 s"],
-    "measured": {row["strategy"]: row for row in BOARD_ROWS if row["backend"] == "measured"},
+    "first_screen": first_screen(study_standings("leaderboard", ROOT / "results"), "results/pages/leaderboard.html")
 }
 
 BOARD = "benchmarks/leaderboard/README"

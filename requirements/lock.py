@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCKED = ROOT / "requirements" / "locked"
 GROUPS = ("engine-cpu", "engine-cuda", "torchrec", "dev")
-EXTRAS = ("cluster", "charts")
+EXTRAS = ("cluster", "dask", "charts")
 ALONE = ("docs", "build", "nox", "uv", "audit")
 """Locked by themselves; the documents' beside what is locked before."""
 OLDEST = "3.11"

@@ -1,4 +1,4 @@
-"""Peaks of memory of real ranks beside predicted ones: 20 plans of all moves for three workloads, on two CPU ranks.
+"""Peaks of memory of real ranks beside predicted ones: 20 plans of all moves for four workloads, on two CPU ranks.
 
 ``nox -s tables -- memory`` measures every plan in fresh ranks and writes a row a rank: what it held at
 most, when, what was predicted, and the terms of the prediction. Every second plan may be fitted to; the
@@ -24,10 +24,10 @@ from shardbench.advice.best_plan import default_strategies
 from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import csv_text
-from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.memory.fullest import device_bytes, predicted_peak
 from shardbench.cost.memory.peak import CPU, GIB, TERMS, PeakMemory, Term, worst
 from shardbench.cost.memory.step import peak_memory
+from shardbench.cost.traffic import counted_lookups
 from shardbench.engine.measure import measure_peaks, rank_job
 from shardbench.leaderboard.problems import VERSION, question, workload_and_batches
 from shardbench.leaderboard.problems import load as load_board
@@ -61,6 +61,10 @@ MIB = float(1 << 20)
 WORLD, STEPS, BATCHES = 2, 10, 2
 BOTH = (0, 1)
 SMALL_DENSE = {"bottom": [16], "top": [16, 1]}
+HISTORIES: dict[str, Any] = {
+    "name": "histories", "dataset": "sequence", "form": "production", "tables": 12, "row_scale": 0.01,
+    "batch_size": 1024, "dense": SMALL_DENSE,
+}  # fmt: skip
 WORKLOADS: tuple[dict[str, Any], ...] = (
     {
         "name": "mixed", "dataset": "described", "batch_size": 8192, "dense": SMALL_DENSE,
@@ -74,10 +78,8 @@ WORKLOADS: tuple[dict[str, Any], ...] = (
         ],
     },
     {"name": "criteo", "dataset": "criteo_like", "form": "kaggle", "batch_size": 16_384, "dense": SMALL_DENSE},
-    {
-        "name": "histories", "dataset": "sequence", "form": "production", "tables": 12, "row_scale": 0.01,
-        "batch_size": 1024, "dense": SMALL_DENSE,
-    },
+    HISTORIES,
+    HISTORIES | {"name": "histories-distinct", "distinct": True},
 )  # fmt: skip
 FITTED, HELD_OUT = "fitted", "held out"
 FITS = (
@@ -205,10 +207,13 @@ def measured(workload: Workload, case: Case, folder: Path, *, fitted: bool) -> M
     held = measure_peaks(rank_job(case.plan, problem, workload.dense, batches.folder, **settings), folder / "job")
 
     def batch(number: int) -> PeakMemory:
-        def lookups(i: int) -> CountedLookups:
-            return CountedLookups(batches.bags(number, i), workload.tables[i].rows, WORLD)
-
-        peaks = peak_memory(case.plan, problem, workload.dense, lookups, batches=BATCHES)
+        peaks = peak_memory(
+            case.plan,
+            problem,
+            workload.dense,
+            lambda i: counted_lookups(batches.bags(number, i), problem, i),
+            batches=BATCHES,
+        )
         # A GPU's counter sees what torch's allocator handed out: neither what that takes beside, nor CUDA's context.
         return peaks if machine.device == "cpu" else peaks.without(Term.SLACK, Term.CONTEXT)
 

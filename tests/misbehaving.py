@@ -318,6 +318,15 @@ class NotesWithoutEnd(Honest):
         return plan
 
 
+class NotesNoNumber(Honest):
+    name = "notes-no-number"
+
+    def plan(self, problem, budget, seed):
+        plan = super().plan(problem, budget, seed)
+        plan.notes["gap"] = float("inf")
+        return plan
+
+
 class SegmentsWithoutEnd(Honest):
     name = "segments-without-end"
 

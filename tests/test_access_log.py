@@ -25,11 +25,14 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
 from shardbench.cli import drift
 from shardbench.datasets.access_log import AccessLogConfig, constraints, read_note, read_seen
-from shardbench.datasets.preparation import distinct, log_profile, log_reader
+from shardbench.datasets.preparation import distinct, log_profile, log_reader, log_words, side_by_side
 from shardbench.datasets.preparation.distinct import WordCounts, sharing, suggested_rows
 from shardbench.datasets.preparation.log_encode import Cells, Mode, RowsOfTable
-from shardbench.datasets.preparation.log_profile import PROFILES, Profiled, SampleSplit, TableProfiles, profile_log
+from shardbench.datasets.preparation.log_profile import PROFILES, Profiled, TableProfiles, profile_log
 from shardbench.datasets.preparation.log_reader import LogFiles, find_logs
+from shardbench.datasets.preparation.log_words import SampleSplit
+from shardbench.engine.described import topology_fields
+from shardbench.model.machine_file import load_machine
 from shardbench.workloads.kinds import workload_kinds
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split
@@ -469,8 +472,8 @@ def test_two_processes_do_what_one_does(tmp_path: Path, monkeypatch: pytest.Monk
     files = [write(tmp_path / f"{n}.parquet", {name: generator.zipf(1.4, 500) for name in names}) for n in range(3)]
     cut = SampleSplit(rate=0.7)
     first = profiled(tmp_path / "one", files, tables(*names, rows=None), cut=cut)
-    monkeypatch.setattr(log_profile, "WORTH_BYTES", 1)
-    monkeypatch.setattr(log_profile, "cores", lambda: 2)
+    monkeypatch.setattr(side_by_side, "WORTH_BYTES", 1)
+    monkeypatch.setattr(side_by_side, "cores", lambda: 2)
     assert profiled(tmp_path / "two", files, tables(*names, rows=None), cut=cut) == first
     files[1].write_bytes(b"no parquet")
     with pytest.raises(BadInput, match=r"1\.parquet cannot be read"):
@@ -482,7 +485,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     files = [write(tmp_path / f"{n}.csv", ROWS) for n in range(3)]
     whole = profiled(tmp_path / "whole", files, tables("user"))
     # In the midst of the last file, and once more after all were read.
-    for module, name, left in ((log_profile, "write_model", 2), (log_profile, "_count", 3)):
+    for module, name, left in ((log_words, "write_model", 2), (log_profile, "_count", 3)):
         with monkeypatch.context() as patch:
             real = getattr(module, name)
             calls = iter(range(10))
@@ -510,11 +513,14 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_long_lists_of_dictionaries_and_parts_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow's own reader gives up on lists of dictionaries where a file has more of them than one page."""
-    cells = [[f"value {i % 3000}", f"value {i % 7}"] for i in range(20_000)]
-    column = pa.array(cells, pa.list_(pa.string()))
-    lists = pa.ListArray.from_arrays(column.offsets, column.values.dictionary_encode())
-    pyarrow.parquet.write_table(pa.table({"id": lists}), tmp_path / "x.parquet", row_group_size=7000)
-    pyarrow.parquet.write_table(pa.table({"id": column}), tmp_path / "y.parquet", row_group_size=7000)
+    texts = pa.array([f"value {i}" for i in range(3000)])
+    places = pa.array(np.random.default_rng(5).integers(0, 3000, 1_000_000), pa.int32())
+    lists = pa.ListArray.from_arrays(
+        pa.array(np.arange(0, 1_000_001, 2), pa.int32()), pa.DictionaryArray.from_arrays(places, texts)
+    )
+    column = pa.ListArray.from_arrays(lists.offsets, texts.take(places))
+    for name, ids in (("x", lists), ("y", column)):
+        pyarrow.parquet.write_table(pa.table({"id": ids}), tmp_path / f"{name}.parquet", row_group_size=170_000)
     first = profiled(tmp_path / "out", [tmp_path / "x.parquet"], tables("id", rows=None))
     monkeypatch.setattr(log_reader, "PART_BYTES", 1)
     assert len(LogFiles(files=(tmp_path / "y.parquet",)).parts()) == 3
@@ -604,6 +610,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -
     assert told["profiled"]["samples"] == 8
     assert [(name, table["values"]) for name, table in told["seen"].items()] == [("item", 4), ("user", 4)]
     assert fields.is_file()
+    assert told["topology"] is None
+    beside = ("--torchrec", fields, "--machine", "a100-40gb-2x8")
+    assert f"arguments of its Topology: {tmp_path / 'fields.topology.json'}" in command(
+        "profile", "--out", out, *beside
+    )
+    assert json.loads((tmp_path / "fields.topology.json").read_text())["local_world_size"] == 8
+    assert "give --torchrec FILE" in command("profile", "--out", out, *beside[2:], code=2)
     assert "is there already" in command(*line, code=2)
     assert "give logs to profile" in command("profile", "--out", out, code=2)
     # A later log with the tables of an earlier one, and lines as wide as the terminal.
@@ -650,8 +663,14 @@ def test_the_documents_transcript(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_written_for_torchrec_is_taken_by_it(tmp_path: Path) -> None:
-    from torchrec.distributed.planner.types import ParameterConstraints  # noqa: PLC0415
+    from torchrec.distributed.planner.types import ParameterConstraints, Topology  # noqa: PLC0415
 
     profiled(tmp_path / "out", [write(tmp_path / "log.csv", ROWS)], tables("user", "item"))
     found = {name: ParameterConstraints(**fields) for name, fields in constraints(tmp_path / "out").items()}
     assert found["item"].pooling_factors == [0.75]
+    machine = load_machine("a100-40gb-2x8")
+    topology = Topology(**topology_fields(machine))
+    assert (topology.world_size, topology.local_world_size, topology.compute_device) == (16, 8, "cuda")
+    # TorchRec reserves of the whole device what its machine's file keeps of it.
+    assert topology.devices[0].storage.hbm == pytest.approx(machine.topology.hbm_bytes / 0.8)
+    assert topology.hbm_mem_bw == machine.constants.hbm_bytes_per_s / 1e3

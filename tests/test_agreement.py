@@ -25,7 +25,6 @@ from published_agreement import (
     group_errors,
     markdown,
     pairs_csv,
-    shares_markdown,
     steps_csv,
     steps_markdown,
     table_csv,
@@ -94,7 +93,6 @@ def test_document_quotes_the_committed_tables(predicted: list[Predicted]) -> Non
     text = (ROOT / DOCUMENT).read_text()
     assert embed(text, markdown(predicted)) == text
     assert embed(text, steps_markdown(predicted), "whole steps") == text
-    assert embed(text, shares_markdown(), "shares") == text
 
 
 def test_the_chart_of_the_front_has_every_step() -> None:
@@ -129,16 +127,16 @@ def test_statistics_in_the_document_are_those_of_the_csv() -> None:
     assert tuple(rows[0])[:6] == ("point", "source", "published_ms", "predicted_ms", "error_pct", "split")
     assert tuple(rows[0]) == COLUMNS
     text = (ROOT / DOCUMENT).read_text()
-    for family in {row["family"] for row in rows}:
-        cells = []
-        for split in (FIT, HELD_OUT):
-            groups: dict[str, float] = {}
-            for row in rows:
-                if (row["family"], row["split"]) == (family, split):
-                    groups[row["group"]] = max(groups.get(row["group"], 0.0), abs(float(row["error_pct"])))
-            errors = list(groups.values())
-            cells.append(f"{len(errors)} | {np.median(errors):.1f} % | {max(errors):.1f} %" if errors else "0 | - | -")
-        assert f"| {family} | {cells[0]} | {cells[1]} |" in text
+    families = {row["family"] for row in rows if not row["family"].startswith(("step_", "pairs_"))}
+    for family in families:
+        groups: dict[str, float] = {}
+        for row in rows:
+            if (row["family"], row["split"]) == (family, HELD_OUT):
+                groups[row["group"]] = max(groups.get(row["group"], 0.0), abs(float(row["error_pct"])))
+        errors = list(groups.values())
+        if errors:
+            assert f"| {family} | {len(errors)} | {np.median(errors):.1f} % | {max(errors):.1f} % |" in text
+    assert len(families) > 20
 
 
 LONG = ("step_", "lent_")

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from shardbench.advice.best_plan import PlanSearch, _complexity, _is_near, best_plan, default_strategies
+from shardbench.advice.machines import on_machines
 from shardbench.base.errors import BadInput
-from shardbench.cli.plan import _binding_line, lines
+from shardbench.cli.plan import _binding_line, _sharder_lines, lines
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
 from shardbench.cost.memory.fullest import Peak
 from shardbench.model.constraints import Constraints
-from shardbench.model.machine import Trust
+from shardbench.model.machine import Machine, Trust
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Tier, row_ranges, whole_table, whole_tables
 from shardbench.model.problem import Problem, Sees
@@ -240,6 +241,19 @@ def test_who_is_stopped_answers_with_the_best_so_far(monkeypatch: pytest.MonkeyP
         best_plan(described(), machine, [Interrupted("stopped", DEVICE_MOVES)], budget_s=60.0)
 
 
+@pytest.mark.parametrize(
+    ("machine", "dense"), [("a100-40gb-2x8", {"sequence_flops": 1e9}), ("cpu-1x2", {"top": [2048, 1024, 1]})]
+)
+def test_steps_on_the_way_are_of_the_stated_dense_model(machine: str, dense: dict[str, Any]) -> None:
+    workload, on, told = described(dense=dense), load_machine(machine), list[Improvement]()
+    found = best_plan(workload, on, [get_strategy("joint")], budget_s=1.0, on_step=lambda _, step: told.append(step))
+    question = ExpectedQuestion(found.problem, DrawnBatches(workload), workload.dense)
+    steps = [step for step in told if step.step_ms == step.step_ms]
+    assert steps
+    for step in steps:
+        assert step.step_ms == pytest.approx(question.judge(step.make_plan()).step_ms, rel=1e-9)
+
+
 class Interrupted(Slow):
     """Is interrupted before it has a plan."""
 
@@ -421,3 +435,47 @@ def test_what_binds_the_step_is_said() -> None:
     assert large is not None
     assert large.host_ms == best.host_ms < large.step_ms
     assert _binding_line(large) == f"  most of the step: {large.bound_by}"
+
+
+def test_the_answer_says_what_sharders_need_that_no_exported_plan_holds() -> None:
+    parameters = {"dataset": "sequence", "form": "production", "tables": 3, "row_scale": 0.001, "batch_size": 64}
+    told = []
+    for distinct in (False, True):
+        workload = workload_config({"name": "histories", **parameters, "distinct": distinct}, "test").build(Path())
+        on = load_machine("cpu-1x2")
+        problem = Problem.of("histories", workload.tables, workload.profiles, on, batch_size=64)
+        names = ", ".join(table.name for table in problem.tables if table.distinct)
+        told.append((names, _sharder_lines(problem)))
+    (_, nothing), (names, needs) = told
+    assert nothing == []
+    assert f"ids of {names} are made distinct" in " ".join(needs)
+    assert needs[-1].strip() == "EmbeddingCollectionSharder(use_index_dedup=True)"
+
+
+def test_the_fewest_devices_of_a_short_enough_step() -> None:
+    """A step of 64 ms over the devices is at most 3 ms on 24 devices, three nodes, and not on two."""
+    asked: list[tuple[int, float]] = []
+
+    def ask(machine: Machine, seconds: float) -> PlanSearch:
+        devices = machine.topology.world_size
+        asked.append((devices, seconds))
+        best: Any = SimpleNamespace(step_ms=64.0 / devices, peak=None)
+        problem = Problem.of("w", workload.tables, workload.profiles, machine, batch_size=48)
+        return PlanSearch(problem=problem, best=best, tried=(), took_s=0.0, interrupted=devices == stopped_at)
+
+    workload, machine, stopped_at = described(), load_machine("a100-40gb-2x8"), 0
+    others = load_machine("h100-1x8")
+    (one, other) = on_machines([machine, others], ask, 32.0, batch_size=48, most_ms=3.0)
+    assert (one.search.problem.machine.name, one.good) == ("a100-40gb-2x8+3x8", True)
+    sizes = [1, 2, 8, 16, 24, 48]
+    assert list(one.steps_ms.items()) == [(n, 64.0 / n) for n in sizes]
+    assert other.search.problem.machine.name == "h100-1x8+3x8"
+    assert set(asked) == {(n, 16.0 / 6) for n in sizes}
+    # What is never reached is said; a size that shares no batch out evenly is not asked.
+    (one,) = on_machines([machine], ask, 32.0, batch_size=48, most_ms=0.1)
+    assert (one.search.problem.world_size, one.good) == (48, False)
+    (one,) = on_machines([machine], ask, 32.0, batch_size=48, most_ms=4.0)
+    assert one.search.problem.machine is machine
+    stopped_at = 2
+    (one,) = on_machines([machine, others], ask, 32.0, batch_size=48, most_ms=3.0)
+    assert (one.good, one.search.interrupted, list(one.steps_ms)) == (False, True, [1, 2])

@@ -97,6 +97,15 @@ def test_rows_are_in_the_memory_that_is_asked_for(strategy: str) -> None:
         from_data(Constraints, {"tiers": {"t0": []}})
 
 
+@pytest.mark.parametrize("moved", [{}, {"t0": ("column_wise",)}])
+def test_what_is_reserved_is_taken_off_once(moved: dict[str, tuple[str, ...]]) -> None:
+    """Each device must hold two tables of 256,000 bytes, which more than half of its memory has room for."""
+    constraints = Constraints(reserved_bytes=500_000, sharding_types=moved)
+    plan = planned("greedy-size", constraints, problem(1 << 20))
+    assert isinstance(plan, Plan), plan
+    constraints.check(plan, problem(1 << 20))
+
+
 def test_where_a_plan_leaves_no_room_all_tables_are_placed_anew() -> None:
     """Two tables a device fill all of them: no device has room for three, nor one node for what must be together."""
     asked = problem(hbm=520_000)

@@ -156,6 +156,44 @@ def test_claims_are_printed_as_a_table_or_counted(tmp_path):
         numbers.block_text(made.model_copy(update={"form": "verdicts", "where": ""}), tmp_path)
 
 
+def test_a_headline_has_both_numbers_and_a_sentence_with_facts(tmp_path):
+    (tmp_path / "table.csv").write_text(TABLE)
+    (tmp_path / "claims.csv").write_text(
+        "paper,claim,direction,magnitude,relation,paper_value,ours,low,high,unit,region_share,strength,n,n_unit\n"
+        "one,known,reproduced,partly,at least,6,4.17,1.4,7.5,x,,counted; made-up workload,4,draw of tables\n"
+    )
+
+    def lines(**facts):
+        known = {"says": "One: faster", "claim": "one/known", "why": "So {ms} of {rows}, and {ahead} ahead."}
+        own = {"says": "One: first", "paper": "2", "ours": "{ahead} of {rows}", "how": "simulated", "why": "By {ms}."}
+        facts = {
+            "ms": {"table": "table.csv", "where": "task == 't1' and strategy == 'a'", "value": "ms", "unit": "ms"},
+            "rows": {"table": "table.csv", "where": "strategy == 'a'"},
+            "ahead": {"table": "table.csv", "wide": ("task", "strategy", "ms"), "having": "a < b"},
+            **facts,
+        }
+        headlines = [{**each, "facts": facts} for each in (known, own)]
+        fields = {"name": "one", "form": "headlines", "tables": ["claims.csv", "table.csv"], "headlines": headlines}
+        return numbers.block_text(numbers.Block.model_validate(fields), tmp_path).splitlines()
+
+    assert lines()[2:] == [
+        "| 1 | One: faster | at least 6 x | 4.17 x (1.40 to 7.50, 4 draw) | counted |",
+        "| 2 | One: first | 2 | 1 of 2 | simulated |",
+        "",
+        "1. So 1.00 ms of 2, and 1 ahead.",
+        "2. By 1.00 ms.",
+        "",
+        "`results/tables/claims.csv` `results/tables/table.csv`",
+    ]
+    with pytest.raises(BadInput, match=r"block 'one': 4 rows of table\.csv are left for ms, not one"):
+        lines(ms={"table": "table.csv", "value": "ms"})
+
+
+def test_two_numbers_stand_in_one_cell(tmp_path):
+    column = {"head": "a/b", "value": "a", "beside": "b", "decimals": 1}
+    assert block(tmp_path, spread={"by": "strategy", "values": ["ms"]}, columns=[column])[2] == "| t1 | 1.0/3.0 |"
+
+
 def test_the_verdicts_that_are_counted_are_all_there_are():
     assert {*VERDICTS, NOT_STATED} == set(Finding)
 

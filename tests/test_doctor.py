@@ -42,7 +42,7 @@ def test_a_machine_that_runs_the_default_suite(monkeypatch, tmp_path):
     assert diagnosis.ok
     assert all(job.fits for job in measured(diagnosis))
     criteo = {"criteo_kaggle", "criteo_terabyte", "criteo_multi_hot"}
-    assert set(diagnosis.datasets) == {"access_log", "avazu", "dlrm_datasets", "taobao", *criteo}
+    assert set(diagnosis.datasets) == {"access_log", "avazu", "dlrm_datasets", "taobao", "yambda", *criteo}
     assert all(state.startswith("not here: ") for state in diagnosis.datasets.values())
     assert doctor.lines(diagnosis)[-1] == "suite quick can run here"
     assert all(line.isascii() for line in doctor.lines(diagnosis))

@@ -27,7 +27,7 @@ from shardbench.trials.discovery import strategies
 
 DIGESTS = {3: "5fd6b0dce70a878fe626a54fac30bd827f94e000b4b90069e09d569bfa13060c"}
 """A version is never changed: what is to be otherwise becomes the next one."""
-POSED = {3: "bc4b4a92cd3f3656"}
+POSED = {3: "0e2c98d0504cea99"}
 """Hashes of the workloads and the machines, as they are drawn and loaded. A machine has the constants known of it:
 they have changed since the committed board was made, which its records' code says as well."""
 DRAWS = tuple(np.linspace(0.9, 1.1, 20).tolist())

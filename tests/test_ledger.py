@@ -37,7 +37,8 @@ def record(commit: str, hours: int, *, dirty: bool = False) -> CellRecord:
 
 
 def stamp(made: Claim, hours: int = 0) -> Definition:
-    return Definition(digest=made.digest, commit="d" * 40, at=NOON + timedelta(hours=hours))
+    at = NOON + timedelta(hours=hours)
+    return Definition(digest=made.digest, commit="d" * 40, at=at, first_judged=at.date(), redefined=1)
 
 
 def test_a_row_names_the_commits_of_its_definition_and_of_its_records() -> None:
@@ -109,9 +110,15 @@ def test_a_definition_is_stamped_with_the_commit_that_has_it_first(
     known = definitions.definitions("mine")
     second = git(tmp_path, "rev-parse", "HEAD")
     assert {name: stamp.commit for name, stamp in known.items()} == {"speed": first, "size": second}
+    assert {stamp.redefined for stamp in known.values()} == {0}
     git(tmp_path, "add", "."), git(tmp_path, "commit", "-qm", "three")
     assert definitions.define("mine", [size]) == [], "what is no claim any more leaves the file"
     assert set(definitions.definitions("mine")) == {"size"}
+    file.write_text("third")
+    git(tmp_path, "commit", "-qam", "four")
+    assert definitions.define("mine", [claim(name="size", paper=7.0)]) == ["size"]
+    changed = definitions.definitions("mine")["size"]
+    assert (changed.first_judged, changed.redefined) == (known["size"].first_judged, 1), "judged before, by another"
     (tmp_path / "defined.toml").write_text("size = 3")
     with pytest.raises(BadInput, match=r"defined\.toml: size"):
         definitions.definitions("mine")

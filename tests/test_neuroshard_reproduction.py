@@ -55,22 +55,19 @@ def test_strategies_stand_beside_ours_on_the_tasks_that_both_placed():
     assert dim["over_bound_pct"] == pytest.approx(100 * ((11 * 44) ** 0.5 / 5 - 1))
 
 
-def test_the_strongest_is_so_on_the_tasks_that_all_placed():
-    # On the first and third task greedy-dim is ahead in the mean, though it declined the second.
-    assert comparison.strongest(task_table(ROWS)) == "greedy-dim"
-    assert comparison.strongest(task_table(rows_of(neuroshard=[(1.0, 1.0, 1.0)]))) is None
-
-
 def test_claims_are_ratios_task_by_task():
     tables = {"table_tasks": task_table(ROWS), "production_tasks": task_table(ROWS)}
     found = claims.observations(Evidence(records=(), tables=tables))
-    assert found["largest-margin"] == pytest.approx([1.1, 1.1])
+    # The best other is that of the task: greedy-size, greedy-size, since the other declined the task, and greedy-dim.
+    assert found["largest-margin"] == pytest.approx([0.9, 3.0, 1.1])
     assert found["production-cost-stand-in"] == found["largest-margin"]
     assert found["pre-training-helps"] == pytest.approx([2.0, 1.0, 2.0])
     assert "halving-helps" not in found
     known = {claim.name for claim in find_reproduction("neuroshard").claims}
     assert known > set(found)
     assert claims.observations(Evidence(records=(), tables={})) == {}
+    alone = task_table(rows_of(neuroshard=[(1.0, 1.0, 1.0)]))
+    assert claims.observations(Evidence(records=(), tables={"table_tasks": alone})) == {}
 
 
 def test_errors_are_of_unseen_tables():

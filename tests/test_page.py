@@ -84,18 +84,18 @@ def test_every_problem_is_a_choice_and_has_its_tables(seen):
     text = page("quick", make.sample(), {"e" * 16: None})
     charts, rows = told(text)
     assert list(charts) == [
-        "Who is near the best", "Speed against planning time", "Step", "Phases of the step",
-        "Embedding time of the ranks", "Traffic", "Memory of the fullest device", "Predicted against measured",
+        "Step", "Phases of the step", "Embedding time of the ranks", "Traffic", "Memory of the fullest device",
+        "Who is near the best", "Speed against planning time", "Predicted against measured",
     ]  # fmt: skip
     assert all(spec["$schema"].startswith("https://vega.github.io/schema/vega/") for spec in charts.values())
     options = [given["value"] for tag, given in seen.given if tag == "option"]
-    assert options == ["simulated", "measured", "0", "1"]
+    assert options == ["0", "1", "simulated", "measured"]
     assert {row["problem"] for name in ("standings", "throughput", "balance", "traffic") for row in rows[name]} == {
         "0", "1"
     }  # fmt: skip
     assert len(seen.ids) == len(set(seen.ids))
-    # The rankings by either backend, three of each group, and what was predicted of the measured one.
-    assert seen.tags.count("table") == seen.tags.count("caption") == 9
+    # The best of either problem, rankings by either backend, three of each group, and predictions of the measured one.
+    assert seen.tags.count("table") == seen.tags.count("caption") == 11
     for given in [given for tag, given in seen.given if tag == "select"]:
         assert any(given["data-param"] in {one["name"] for one in spec["signals"]} for spec in charts.values())
 
@@ -139,12 +139,12 @@ def test_says_commit_and_date(seen):
 
 def test_the_ranking_says_how_far_how_often_tied_and_how_many_ended():
     text = page("quick", [make.ok("a", (10.0,) * 4), make.ok("b", (20.0,) * 4), make.failed(strategy="c")], {})
-    table = text.partition('id="ranked"')[2].partition("</table>")[0]
+    table = text.partition('id="ranking"')[2].partition("</table>")[0]
     cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in table.partition("<tbody>")[2].split("<tr>")[1:]]
     assert [row[:-1] for row in cells] == [
-        ["-", "a", "+0.0 %", "+0.0 %", "0 of 1", "100 %", "1 of 1"],
-        ["-", "b", "+100.0 %", "+100.0 %", "0 of 1", "0 %", "1 of 1"],
-        ["-", "c", "", "", "0 of 1", "0 %", "0 of 1"],
+        ["a", "0", "0", "0 of 1", "100 %", "1 of 1"],
+        ["b", "100", "100", "0 of 1", "0 %", "1 of 1"],
+        ["c", "", "", "0 of 1", "0 %", "0 of 1"],
     ]  # fmt: skip
 
 

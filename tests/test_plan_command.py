@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toy_machine import machine_file
 
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
@@ -152,3 +153,51 @@ def test_lists_of_tables_and_suites(tmp_path: Path, command) -> None:
         assert f"{suite}: workloads" in command("plan", suite, *arguments, code=2)
     suite.write_text("x = 1\n")
     assert "neither [[workloads]] nor [[tables]]" in command("plan", suite, *arguments, code=2)
+
+
+LARGE = "name,rows,dim\n" + "".join(f"t{n},1000000,16\n" for n in range(5))
+"""Five tables of 64 MB."""
+
+
+def test_machines_have_a_line_each_whether_they_hold_the_tables_or_not(tmp_path: Path, command) -> None:
+    listed, toy, small = tmp_path / "large.csv", machine_file(tmp_path), tmp_path / "small.toml"
+    listed.write_text(LARGE)
+    text = Path(toy).read_text().replace('name = "toy"', 'name = "small"')
+    small.write_text(text.replace('value = 100, unit = "MB"', 'value = 60, unit = "MB"'))
+    machines, arguments = f"{toy},{small},a100-40gb-2x8", ("--batch-size", 64, "--strategy", "greedy-size", "--json")
+    told = json.loads(command("plan", listed, machines, *arguments))
+    ours, without, large = told["machines"]
+    assert [one["machine"] for one in told["machines"]] == ["toy", "small", "a100-40gb-2x8"]
+    # One table is on each device and the others are beside: its memory is known for tables alone.
+    assert (ours["fits"], ours["spare_bytes"], ours["devices"]) == (None, 36e6, 2)
+    assert ours["samples_per_s"] == 2 * ours["samples_per_s_per_device"] == 64e3 / ours["best"]["step_ms"]
+    assert (without["fits"], without["good"], without["best"], without["spare_bytes"]) == (False, False, None, None)
+    assert "all memory together is too small; tables need 320000000 bytes" in without["cause"]
+    peak = large["best"]["peak"]
+    assert (large["fits"], large["spare_bytes"]) == (True, peak["device_bytes"] - peak["bytes"])
+
+
+def test_wrong_questions_about_machines_are_one_line(tables: Path, tmp_path: Path, command) -> None:
+    two = "a100-40gb-2x8,h100-1x8"
+    assert "--out is for one plan: name one machine" in command("plan", tables, two, "--out", tmp_path / "p", code=2)
+    fewest = ("plan", tables, "a100-40gb-2x8", "--fewest")
+    assert "--race is for one plan" in command(*fewest, 5, "--race", tmp_path, code=2)
+    for wrong in ("0", "nan", "-1"):
+        assert f"--fewest {wrong} is no longest step" in command(*fewest, wrong, code=2)
+    assert "unknown machine 'h101-1x8'" in command("plan", tables, "a100-40gb-2x8,h101-1x8", code=2)
+    assert "unknown machine ''" in command("plan", tables, "a100-40gb-2x8,", code=2)
+
+
+def test_the_fewest_devices_that_hold_the_tables(tmp_path: Path, command) -> None:
+    """Dealt by rows, 320 MB take 80 of 100 on each of four devices, and more on fewer."""
+    listed, toy = tmp_path / "large.csv", machine_file(tmp_path)
+    listed.write_text(LARGE)
+    arguments = ["plan", listed, toy, "--batch-size", 64, "--strategy", "row-wise", "--fewest"]
+    (one,) = json.loads(command(*arguments, "inf", "--json"))["machines"]
+    assert (one["machine"], one["nodes"], one["devices"], one["spare_bytes"]) == ("toy+2x2", 2, 4, 20e6)
+    assert [(size["devices"], size["step_ms"] is None) for size in one["sizes"]] == [
+        (1, True), (2, True), (4, False), (8, False),
+    ]  # fmt: skip
+    said = command(*arguments, one["best"]["step_ms"] / 1000.0, code=1)
+    assert "toy+" in said
+    assert "no size is within" in " ".join(said.split())

@@ -24,8 +24,8 @@ def test_shares_are_expectations_where_rows_state_draws_and_counts_where_not() -
         one("a", 0.0, p_near=0.9), one("b", 4.0, p_near=0.4), one("c", None),
         one("a", 0.0, "x"), one("b", 5.0, "x"), one("c", 5.1, "x"),
     )  # fmt: skip
-    assert [(row.rank, row.strategy, row.near, len(row.ratios), row.problems) for row in rows] == [
-        (1, "a", 0.95, 2, 2), (2, "b", 0.7, 2, 2), (3, "c", 0.0, 1, 2),
+    assert [(row.strategy, row.near, len(row.ratios), row.problems) for row in rows] == [
+        ("a", 0.95, 2, 2), ("b", 0.7, 2, 2), ("c", 0.0, 1, 2),
     ]  # fmt: skip
     assert [row.seconds for row in rows] == [3.0, 3.0, 3.0]
 
@@ -36,9 +36,9 @@ def test_families_weigh_alike() -> None:
     assert row.near == 0.5
 
 
-def test_equals_share_a_rank_and_what_does_not_compete_has_none() -> None:
+def test_what_does_not_compete_says_so() -> None:
     rows = made(one("a", 0.0), one("b", 0.0), one("c", 9.0), one("search", 0.0, role="search"))
-    assert [(row.rank, row.name) for row in rows] == [(1, "a"), (1, "b"), (None, "search (reference)"), (3, "c")]
+    assert [row.name for row in rows] == ["a", "b", "search (reference)", "c"]
 
 
 def test_a_problem_that_was_not_ended_is_behind_all_in_the_median_and_leaves_no_mean() -> None:
@@ -66,12 +66,11 @@ def test_ties_and_the_best_are_counted() -> None:
     assert row.tied == 3
 
 
-def test_simulated_and_the_longest_budget_come_first_and_measured_has_no_rank() -> None:
+def test_simulated_and_the_longest_budget_come_first() -> None:
     found = scores([
         one("a", 0.0, budget="1 s"), one("a", 9.0, budget="60 s"), one("b", 0.0, backend="measured", machine="n"),
     ])  # fmt: skip
     assert list(found) == [("simulated", "60 s"), ("simulated", "1 s"), ("measured", "as run")]
-    assert found["measured", "as run"][0].rank is None
 
 
 @pytest.mark.parametrize(("fills", "word"), [(None, ""), (0.2, "ample"), (0.85, "tight"), (1.5, "short")])

@@ -225,6 +225,7 @@ FAILURES = [
     ("ends for want of memory", Outcome.OOM, "plan", "signal 6 for want of memory (std::bad_alloc)"),
     ("fills the disk", Outcome.ERROR, "plan", "OSError: [Errno 27] File too large"),
     (misbehaving.NotesWithoutEnd, Outcome.INVALID, "validate", "note 'all' is too long: 1000 characters at most"),
+    (misbehaving.NotesNoNumber, Outcome.INVALID, "validate", "note 'gap' is inf: leave it out"),
     (misbehaving.SegmentsWithoutEnd, Outcome.INVALID, "validate", "segments; a plan has 100000 at most"),
     ("says much of its end", Outcome.INFEASIBLE, "plan", "xxx ..."),
     (misbehaving.NeedsMore, Outcome.SKIPPED, "start", "a_module_that_is_not_there"),

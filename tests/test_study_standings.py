@@ -8,8 +8,11 @@ import pytest
 from hostile import CLOSING, MARKUP
 from kept_folders import Silent
 from test_page import Seen, told
+from test_ranking import one
 
-from shardbench.report.standing import AS_RUN, COLUMNS
+from shardbench.report.page.answers import answer
+from shardbench.report.page.write import StudyStandings, first_screen, write_page
+from shardbench.report.standing import AS_RUN, COLUMNS, TieMark, by_problem
 from shardbench.studies import session
 from shardbench.studies.files import write_study_files
 from shardbench.studies.page import extras, study_standings, write_reproduction_page
@@ -66,9 +69,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Reproduction:
     return find_made("contest")
 
 
-def test_without_such_a_table_there_are_no_standings(made: Reproduction, results: Path) -> None:
-    without = replace(PLACES, beside=lambda rows, results: {"places": rows.drop(columns="tie")})
-    assert study_standings(replace(made, studies=(without,)), results) is None
+def test_without_such_a_table_there_are_no_standings(tmp_path: Path) -> None:
+    folder = tmp_path / "tables" / "contest"
+    folder.mkdir(parents=True)
+    pd.DataFrame(columns=[name for name in COLUMNS if name != "tie"]).to_csv(folder / "places.csv", index=False)
+    assert study_standings("contest", tmp_path) is None
 
 
 def test_its_page_has_the_answer_and_every_problem(made: Reproduction, results: Path) -> None:
@@ -86,8 +91,106 @@ def test_its_page_has_the_answer_and_every_problem(made: Reproduction, results: 
     assert all((path.parent / link).is_file() for link in links)
     assert {link.removeprefix("#") for link in seen.links if link.startswith("#")} <= set(seen.ids)
     charts, rows = told(text)
-    assert list(charts)[:3] == ["Who is near the best", "Speed against planning time", "Step"]
+    assert list(charts)[:3] == ["Step", "Who is near the best", "Speed against planning time"]
     assert rows["standings"][0]["strategy"] == "fast"
     options = [given["value"] for tag, given in seen.given if tag == "option"]
-    assert options == ["simulated", "measured", "60 s", "1 s", "0", "1", "2"]
+    assert options == ["0", "1", "2", "simulated", "measured", "60 s", "1 s"]
     assert "Recorded " in words
+
+
+STEPS = """\
+workload,machine,backend,strategy,role,budget,outcome,step_ms,step_ms_low,step_ms_high,over_best_pct,tie,plan_s,fit_s,\
+p_within_1.05,devices,fills,family,bound_by,batch_size
+w,m,simulated,own,competitor,60 s,ok,10,8,12,0,,50,0,0.5,16,0.2,criteo,exchange,4096
+w,m,simulated,plain,competitor,60 s,ok,10.5,9,13,5,~,0.1,0,0.4,16,0.2,criteo,kernels,4096
+w,m,simulated,far,competitor,60 s,ok,20,16,24,100,,0.1,0,0,16,0.2,criteo,kernels,4096
+w,m,simulated,far,competitor,1 s,ok,21,16,24,110,,0.1,0,0,16,0.2,criteo,kernels,4096
+v,m,simulated,own,competitor,60 s,timeout,,,,,,,,,16,2.0,sequences and traces,,4096
+v,m,simulated,plain,competitor,60 s,ok,5,4,6,0,,0.1,0,1,16,2.0,sequences and traces,host,4096
+"""
+VERSION_2 = """\
+backend,budget,rank,places,strategy,problems,ok,expected_within_1.05,expected_low,expected_high,surely_best,within_1.05,\
+plan_s,judge,measured_places
+simulated,60 s,1,,own,2,1,0.25,0.2,0.3,1,0.5,50,makes it short,1 to 2
+simulated,60 s,2,,plain,2,2,0.7,,,1,0.5,0.1,,1 to 2
+simulated,1 s,1,,far,2,2,0.7,,,1,0.5,0.1,,
+measured,as run,,1 to 2,plain,4,4,,,,,0.5,0.1,,1 to 2
+"""
+VERSION_3 = """\
+backend,budget,group,rank,places,strategy,problems,ok,median_over_best_pct,expected_within_1.05,expected_low,\
+expected_high,surely_best,within_1.05,plan_s,judge,measured_places
+simulated,60 s,bound by the host,1,1 to 1,plain,1,1,0,1,,,1,1,0.1,,1 to 2
+simulated,60 s,plans matter,1,1 to 2,own,2,1,2.5,0.25,0.2,0.3,1,0.5,50,makes it short,1 to 2
+simulated,60 s,plans matter,2,1 to 2,plain,2,2,2.5,0.7,,,1,0.5,0.1,,1 to 2
+measured,as run,plans matter,,1 to 2,plain,4,4,2.5,,,,,0.5,0.1,,1 to 2
+"""
+
+
+def written(folder: Path, scores: str) -> StudyStandings:
+    tables = folder / "tables" / "board"
+    tables.mkdir(parents=True)
+    (tables / "scores.csv").write_text(scores)
+    (tables / "steps.csv").write_text(STEPS)
+    study = study_standings("board", folder)
+    assert study is not None
+    return study
+
+
+def test_the_answer_says_what_is_best_what_ties_how_sure_and_what_takes_the_time(tmp_path: Path) -> None:
+    study = written(tmp_path, VERSION_3)
+    first, second = (answer(of_problem, study.judge) for of_problem in by_problem(study.standings).values())
+    assert first.says == (
+        "own is best, but the model's error leaves open whether these are as fast: plain.",
+        "It is within 5 % of the best in 50 % of the model's draws.",
+        "* own makes short the very formula by which this is judged. The first that does not is plain, +5.0 % ~.",
+        "Exchanges between devices take most of its step.",
+        "Predicted by the cost model: no GPU ran these plans.",
+        "16 devices; HBM has room for the tables; 60 s to learn and plan",
+    )
+    assert first.rows["strategy"].tolist() == ["own *", "plain", "far"], "the longest budget alone"
+    assert first.rows["to the best"].tolist() == ["best", "+5.0 % ~", "+100.0 %"]
+    assert first.rows["95 %"].tolist()[0] == "8.00 to 12.0"
+    assert first.command == "shardbench plan TABLES.csv m --batch-size 4096"
+    assert (first.devices, first.memory, first.lookups) == ("16", "ample", "pooled")
+    assert (second.memory, second.lookups) == ("short", "sequences")
+    assert second.says[0] == "plain is best by more than the model's error."
+    assert second.says[2].startswith("The host takes longer")
+
+
+def test_a_measured_answer_and_one_without_a_best_say_so() -> None:
+    measured = one("a", 0.0, backend="measured", mark=TieMark.UNKNOWN)
+    assert answer([measured, replace(measured, strategy="b")], {}).says[:2] == (
+        "a is best, but the noise leaves open whether these are as fast: b.", "Measured on real ranks of m."
+    )  # fmt: skip
+    assert answer([one("a", None)], {}).says[0].startswith("Nothing is best: no competitor ended")
+
+
+@pytest.mark.parametrize(
+    ("scores", "leading"), [(VERSION_2, ["rank"]), (VERSION_3, ["places", "median over best (%)"])]
+)
+def test_scores_of_either_version_are_shown_with_what_they_state(
+    tmp_path: Path, scores: str, leading: list[str]
+) -> None:
+    simulated, *bound_by_host, measured = written(tmp_path, scores).scores
+    assert simulated.headers == (
+        "strategy", *leading, "surely best", "within 5 %", "ended", "seconds", "measured places"
+    )  # fmt: skip
+    rows = [dict(zip(simulated.headers, row)) for row in simulated.rows]
+    assert [(row["strategy"], row["within 5 %"], row["ended"]) for row in rows] == [
+        ("own *", "25 % (20 to 30)", "1 of 2"), ("plain", "70 %", "2 of 2")
+    ]  # fmt: skip
+    assert ["problems bound by the host" in one.title for one in bound_by_host] == [True] * (scores is VERSION_3)
+    assert "no GPU ran these plans; 60 s" in simulated.title
+    assert measured.rows[0][:2] == ("plain", "1 to 2")
+
+
+def test_problems_that_the_host_binds_do_not_count_and_the_first_screen_is_that_of_the_page(tmp_path: Path) -> None:
+    study = written(tmp_path, VERSION_3)
+    text = write_page(tmp_path, "board", [], study=study).read_text(encoding="utf-8")
+    _, rows = told(text)
+    assert {row["problem"]: row["ranked"] for row in rows["standings"]} == {"0": True, "1": False}
+    screen = first_screen(study, "board.html")
+    for words in ("<code>shardbench plan TABLES.csv m", "own is best, but", 'data-lookups="sequences"', "own *</td>"):
+        assert words in text
+        assert words in screen
+    assert 'href="board.html#problem-0"' in screen

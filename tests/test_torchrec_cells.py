@@ -1,4 +1,4 @@
-"""The support table of TorchRec in docs/use_a_plan.md: it has every cell, and the cells come out as it says."""
+"""The support table of TorchRec: it has every cell, and the cells come out as it says."""
 
 from dataclasses import fields
 from pathlib import Path

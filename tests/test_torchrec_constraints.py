@@ -105,8 +105,11 @@ def test_a_module_around_a_collection_is_planned_as_a_whole_or_refused() -> None
             refused = ShardBenchPlanner(topology(), 64, ask_torchrec=ask_torchrec, plan_s=0.1)
             with pytest.raises(PlannerError, match=f"no sharder is given for tables, a {kind.__name__}"):
                 refused.plan(model, SHARDERS)
-    with pytest.raises(PlannerError, match="'t0': its managed collisions have 6 buckets, which 4 ranks cannot share"):
-        planner.plan(wrapped(ManagedCollisionEmbeddingBagCollection, buckets=6))
+    # 1 is the default of the module.
+    for buckets in (1, 6):
+        says = f"'t0': its managed collisions have {buckets} buckets, which 4 ranks cannot share"
+        with pytest.raises(PlannerError, match=says):
+            planner.plan(wrapped(ManagedCollisionEmbeddingBagCollection, buckets=buckets))
     dealt = planner.plan(wrapped(ManagedCollisionEmbeddingBagCollection)).plan["tables"]
     assert {how.sharding_type for how in dealt.values()} == {"row_wise"}
     whole = Plan(

@@ -17,7 +17,7 @@ from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.proposers import UniformProposer
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import PlannerError
+from torchrec.distributed.planner.types import PlanLoader, PlannerError
 from torchrec_modules import (
     MIB,
     SHARDERS,
@@ -272,6 +272,46 @@ def test_it_takes_what_torchrecs_planner_takes(caplog: pytest.LogCaptureFixture)
     asked_with(OnRank3(), **given, ask_torchrec=False).plan(module([50_000]), SHARDERS)
     assert called == [1]
     assert "callbacks, proposer: for TorchRec's planner alone, which is not asked" in caplog.text
+
+
+class Loader(PlanLoader):
+    """Has a plan that was made for inputs of this hash; None where it has none."""
+
+    def __init__(self, plan: dict[int, Any] | None, of: str | None = None) -> None:
+        self.plan, self.of = plan, of
+
+    def load(self) -> dict[int, Any] | None:
+        return self.plan
+
+    def plan_context_hash(self) -> str | None:
+        return self.of
+
+    def get_plan_id(self) -> str:
+        return "earlier"
+
+
+def test_the_plan_of_a_loader_is_the_plan_as_it_is_in_torchrecs_planner() -> None:
+    def on_rank_2(options: list[Any]) -> list[Any]:
+        for option in options:
+            option.shards = option.shards[:1]
+            option.shards[0].rank = 2
+        return options
+
+    rows = [50_000, 40_000, 30_000]
+    types = {f"t{i}": ParameterConstraints(sharding_types=["table_wise"], pooling_factors=[9.0]) for i in range(3)}
+    slow = theirs(constraints=types, callbacks=[on_rank_2])
+    slow.plan(module(rows), SHARDERS)
+    options = {option.storage_hash(): option for option in slow._best_plan}
+    planner = ShardBenchPlanner(topology(), 64, constraints=types, plan_loader=Loader(options))
+    plan = planner.plan(module(rows), SHARDERS)
+    assert {name: how[2] for name, how in as_dict(plan).items()} == {f"t{i}": [2] for i in range(3)}
+    assert planner.taken == "torchrec" and planner.answer is not None
+    with pytest.raises(PlannerError, match="input context mismatch"):
+        ShardBenchPlanner(topology(), 64, constraints=types, plan_loader=Loader(options, "others")).plan(
+            module(rows), SHARDERS
+        )
+    without = ShardBenchPlanner(topology(), 64, constraints=types, plan_loader=Loader(None))
+    assert as_dict(without.plan(module(rows), SHARDERS)) != as_dict(plan)
 
 
 def test_statistics_say_what_the_plan_comes_to(caplog: pytest.LogCaptureFixture) -> None:

@@ -325,6 +325,41 @@ def test_the_command_says_what_a_node_is_and_spares_the_remap(tmp_path: Path, co
     assert "dealt" not in Exported.from_json(made.read_bytes()).remapped
 
 
+def test_the_command_writes_the_sharding_types_as_mlperf_takes_them(tmp_path: Path, command) -> None:
+    plan, made = tmp_path / "plan.json", tmp_path / "plan.mlperf.env"
+    kept = [s for s in everything().segments if s.table in ("whole", "columns", "dealt", "copied")]
+    plan.write_text(Plan(world_size=2, segments=tuple(kept)).to_json())
+    assert json.loads(command("export", plan, "--mlperf", "--json")) == {
+        "plan": str(plan), "file": str(made), "cannot": [], "remapped": [],
+    }  # fmt: skip
+    types = "whole=table_wise,columns=column_wise,dealt=row_wise,copied=data_parallel"
+    assert made.read_text() == f"EMB_SHARDING_OVERRIDES={types}\n"
+    assert "hot ids that lie together have one owner" in command("export", plan, "--mlperf")
+    plan.write_text(Plan(world_size=2, segments=tuple(s for s in kept if s.table != "dealt")).to_json())
+    assert "one owner" not in command("export", plan, "--mlperf")
+
+
+def test_the_command_refuses_what_one_sharding_type_does_not_say(tmp_path: Path, command, capsys) -> None:
+    plan, one = tmp_path / "plan.json", RowWise(ranks=(0, 1))
+    tiers = (
+        seg("a,b", (0, 10), (0, 8), OnRank(rank=0)),
+        seg("cached", (0, 64), (0, 8), OnRank(rank=0, tier=Tier.CACHED, cache_ratio=0.2)),
+        seg("cut", (0, 9), (0, 8), OnRank(rank=0)),
+        seg("cut", (9, 20), (0, 8), OnRank(rank=1)),
+        seg("node", (0, 64), (0, 8), one),
+        seg("whole", (0, 50), (0, 8), OnRank(rank=3)),
+    )
+    plan.write_text(Plan(world_size=4, segments=tiers).to_json())
+    assert cli.run_command(["export", str(plan), "--mlperf", "--devices-per-node", "2"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "cannot: table 'a,b': ',' and '=' part the names and types",
+        "cannot: table 'cached': a sharding type does not say that its kernel is fused_uvm_caching",
+        "cannot: table 'cut': it is cut by rows into 2, and has one sharding type",
+        "cannot: table 'node': unpooled tables cannot be sharded table_row_wise",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
 def losses(*arguments: str, **environment: str) -> list[float]:
     """What the example prints with these arguments, in this process."""
     os.environ.update(environment)

@@ -102,9 +102,11 @@ def test_an_unknown_sharding_type_is_refused() -> None:
 
 
 def test_blocks_of_unlike_sizes_are_refused_by_name() -> None:
-    shards = [(0, 0, 53, 256), (53, 0, 27, 256), (80, 0, 20, 256), (100, 0, 0, 256)]
-    with pytest.raises(Unsupported, match=r"table 't0' has 53 of its 100 rows on rank 0, where an even share is 25"):
-        translate({"t0": sharding("row_wise", [0, 1, 2, 3], shards)}, problem([(100, 256)]))
+    starts = (0, 53_333_333, 80_000_000, 100_000_000, 100_000_000)
+    shards = [(start, 0, stop - start, 256) for start, stop in zip(starts, starts[1:])]
+    says = "table 't0' has 53333333 of its 100000000 rows on rank 0, where an even share is 25000000"
+    with pytest.raises(Unsupported, match=says):
+        translate({"t0": sharding("row_wise", [0, 1, 2, 3], shards)}, problem([(100_000_000, 256)]))
 
 
 def test_the_machine_as_torchrec_sees_it() -> None:

@@ -38,20 +38,20 @@ def test_distinct_ids_give_back_all_ids(data: st.DataObject) -> None:
 def test_each_rank_asks_for_a_row_once() -> None:
     batch = bags([1, 1, 2], [2, 0], [3, 3], [3])
     counted = CountedLookups(batch, 5, 2, distinct=True)
-    assert counted.with_repeats().tolist() == [5, 3]
+    assert counted.of_samples.by_source(0, 5).tolist() == [5, 3]
     assert counted.by_source(0, 5).tolist() == [3, 1], "0, 1, 2 and 3"
     assert counted.by_source(2, 5).tolist() == [1, 1]
     assert counted.dealt(0, 5, 2).tolist() == [[2, 1], [0, 1]]
     assert counted.distinct(0, 5, 1).tolist() == [4]
     assert counted.longest_bag(0, 5, 2, 1).ravel().tolist() == [2, 1], "three ids in two bags, one in two"
     whole = CountedLookups(batch, 5, 2)
-    assert whole.by_source(0, 5).tolist() == whole.with_repeats().tolist()
+    assert whole.by_source(0, 5).tolist() == counted.of_samples.by_source(0, 5).tolist()
 
 
 def test_a_profile_lets_expect_as_many_rows_as_a_rank_meets() -> None:
     profile = AccessProfile(rows=4, samples=4, present=4, counts=(8, 4), row_counts=(1, 2))
     expected = ExpectedLookups(profile, 8, 4, distinct=True)
-    assert expected.with_repeats().tolist() == [8.0] * 4
+    assert expected.of_samples.by_source(0, 4).tolist() == [8.0] * 4
     np.testing.assert_allclose(expected.by_source(0, 4), profile.expected_distinct(8.0))
     np.testing.assert_allclose(expected.distinct(0, 4, 1), profile.expected_distinct(32.0))
     assert expected.by_source(0, 4)[0] < ExpectedLookups(profile, 8, 4).by_source(0, 4)[0]

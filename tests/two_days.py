@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from shardbench.datasets.preparation.log_encode import Cells
-from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log
+from shardbench.datasets.preparation.log_profile import profile_log
 from shardbench.datasets.preparation.log_reader import LogFiles
+from shardbench.datasets.preparation.log_words import SampleSplit
 from shardbench.workloads.table_list import ListedTable
 
 SAMPLES = 4000

@@ -46,7 +46,6 @@ EQUAL_EFFORT = "60 s"
 """Budget under which the README's picture compares a search and a network."""
 WIDTH = 120
 _MARKER = re.compile(r"<!-- numbers: (\S+) begin -->\n(.*?)<!-- numbers: \1 end -->", re.DOTALL)
-_KINDS = re.compile(r"^((\w+(Error|Exception)|Unsupported|BadInput|Infeasible): )+")
 _ANY_MARKER = re.compile(r"<!-- numbers: .*?-->")
 
 
@@ -61,6 +60,8 @@ class Column(pydantic.BaseModel):
     low: str = ""
     high: str = ""
     """The range that is printed behind the value has two ends, so that both are stated or none."""
+    beside: str = ""
+    """An expression that is printed behind the value and a stroke: another's number."""
     unit: str = ""
     decimals: int | None = None
     """Three significant digits where nothing is said, one decimal of per cents."""
@@ -76,6 +77,40 @@ class Column(pydantic.BaseModel):
             decimals = 1
         printed = significant(number) if decimals is None else f"{number:,.{decimals}f}"
         return re.sub(r"^-(0(\.0+)?)$", r"\1", printed)
+
+
+class Fact(pydantic.BaseModel):
+    """A number, or a word, for a sentence: an expression over the one row that is left, or how many rows are."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    table: str
+    where: str = ""
+    wide: tuple[str, str, str] | None = None
+    """Columns of rows, of columns and of values of a wide table that is made of what ``where`` leaves."""
+    having: str = ""
+    """A condition on the wide table's rows."""
+    value: str = ""
+    unit: str = ""
+    decimals: int | None = None
+
+
+class Headline(pydantic.BaseModel):
+    """What a paper is known for, and what became of it."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    says: str
+    """The system, and the paper's sentence in short."""
+    claim: str = ""
+    """The ledger's row that gives the paper's number, ours and the evidence: ``paper/claim``."""
+    paper: str = ""
+    ours: str = ""
+    how: str = ""
+    """They stand in place of what the ledger's row gives."""
+    why: str
+    """One sentence, printed below the table. These four may have names of ``facts`` in braces."""
+    facts: dict[str, Fact] = {}
 
 
 class Spread(pydantic.BaseModel):
@@ -96,10 +131,11 @@ class Block(pydantic.BaseModel):
     name: Name
     tables: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files below ``results/tables``, one after the other."""
-    form: Literal["table", "ledger", "verdicts", "summary", "answer", "support", "session"] = "table"
+    form: Literal["table", "ledger", "verdicts", "summary", "answer", "support", "session", "headlines"] = "table"
     """``ledger``: the ledger's rows; ``verdicts``: how many of which, by paper or by a column that ``rows`` names;
     ``summary``: the same in sentences, with when definitions were committed; ``answer``: what a run prints of a
-    throughput table; ``support``: what works with TorchRec; ``session``: what a terminal showed, a text as it is."""
+    throughput table; ``support``: what works with TorchRec; ``session``: what a terminal showed, a text as it is;
+    ``headlines``: what papers are known for, with a sentence for each."""
     where: str = ""
     """A condition for ``pandas.DataFrame.query``; all rows are taken where it is empty."""
     rows: dict[str, str] = {}
@@ -112,6 +148,7 @@ class Block(pydantic.BaseModel):
     columns: tuple[Column, ...] = ()
     backend: Literal["", "counted", "measured", "simulated", "predicted and measured", "simulated and counted"] = ""
     """The backend to print where the rows' own does not say it (seconds spent on a simulated row)."""
+    headlines: tuple[Headline, ...] = ()
     empty: str = ""
     """The sentence to print where no row is left, which is an error otherwise."""
     summary: tuple[Literal["mean", "min", "max"], ...] = ()
@@ -201,6 +238,8 @@ def block_text(block: Block, tables: Path) -> str:
     try:
         if block.form == "session":
             return _session(block, tables)
+        if block.form == "headlines":
+            return _headlines(block, tables)
         frame = pd.concat([pd.read_csv(tables / name) for name in block.tables], ignore_index=True)
         frame = frame.query(block.where) if block.where else frame
         if frame.empty and block.empty:
@@ -258,6 +297,8 @@ def _arrange(block: Block, frame: pd.DataFrame) -> pd.DataFrame:
 
 def _cells(column: Column, frame: pd.DataFrame) -> list[str]:
     values = frame.eval(column.value)
+    if column.beside:
+        return [f"{column.text(a)}/{column.text(b)}" for a, b in zip(values, frame.eval(column.beside))]
     if not column.low:
         return [column.text(value) + _unit(column, value) for value in values]
     ends = zip(values, frame.eval(column.low), frame.eval(column.high))
@@ -303,7 +344,9 @@ def _verdicts(block: Block, frame: pd.DataFrame) -> str:
         raise BadInput(f"the ledger has verdicts that none knows: {', '.join(sorted(strange))}")
     verdicts = [verdict for verdict in VERDICTS if verdict in used_verdicts]
     by, head = next(iter(block.rows.items()), ("paper", "paper"))
-    heads = (head, "statements" if by == "paper" else "rows", *verdicts)
+    # A line has 120 columns.
+    short = [verdict.partition(",")[0] for verdict in verdicts]
+    heads = (head, "statements" if by == "paper" else "rows", *short)
     lines = [_line(heads), _line(["---", *["---:"] * (len(heads) - 1)])]
     for name, rows in frame.groupby(by, sort=False):
         counts = [
@@ -321,38 +364,61 @@ def _answer(block: Block, frame: pd.DataFrame) -> str:
 
 
 def _support(block: Block, frame: pd.DataFrame) -> str:
-    """Write a line a row and a column a way; what errors say is numbered below, and releases that differ are named."""
-    engines = frame[["torchrec", "fbgemm", "torch"]].drop_duplicates()
-    ways, numbers = list(dict.fromkeys(frame["way"])), dict[str, int]()
+    """Write a line a row and a column a way, and the releases below."""
+    engines = frame["torchrec"].drop_duplicates()
+    ways = list(dict.fromkeys(frame["way"]))
     lines = [_line([*block.rows.values(), *ways]), _line(["---"] * (len(block.rows) + len(ways)))]
     for row, cells in frame.groupby("row", sort=False):
-        row_cells = [_support_cell(cells[cells["way"] == way], len(engines), numbers) for way in ways]
-        lines.append(_line([str(row), *row_cells]))
-    notes = [
-        part
-        for text, number in numbers.items()
-        for part in textwrap.wrap(f"{number}. {text}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
-    ]
-    with_what = "; ".join(f"TorchRec {one}, FBGEMM {two}, torch {three}" for one, two, three in engines.to_numpy())
-    end = textwrap.wrap(f"{with_what}: two gloo ranks on CPUs; `{TABLES}/{block.tables[0]}`.", WIDTH)
-    return "\n".join([*lines, "", *notes, *([""] if notes else []), *end])
+        lines.append(_line([str(row), *(_support_cell(cells[cells["way"] == way], len(engines)) for way in ways)]))
+    end = f"TorchRec {', '.join(engines)}: two gloo ranks on CPUs; `{TABLES}/{block.tables[0]}`."
+    return "\n".join([*lines, "", end])
 
 
-def _support_cell(cells: pd.DataFrame, releases: int, numbers: dict[str, int]) -> str:
-    """Return one cell: the newest release's outcome, with the numbers of what was said and of what others do."""
+def _support_cell(cells: pd.DataFrame, releases: int) -> str:
+    """Return one cell: the newest release's outcome, and in brackets those of others that have what was tried."""
     if len(cells) != releases:
         raise BadInput(f"{len(cells)} of {releases} releases have the cell {cells['row'].iloc[0]!r}")
-    by_cell: dict[str, list[str]] = {}
-    for outcome, same in cells.groupby("outcome", sort=False):
-        why = same["why"].iloc[0]
-        text = "" if pd.isna(why) else re.sub(r"'[^']*'", "'...'", _KINDS.sub("", why))
-        number = f" ({numbers.setdefault(text, len(numbers) + 1)})" if text else ""
-        by_cell[f"{outcome}{number}"] = list(same["torchrec"])
-    newest, *others = sorted(
-        by_cell, key=lambda outcome: list(cells["torchrec"]).index(by_cell[outcome][-1]), reverse=True
-    )
-    notes = [numbers.setdefault(f"{one} in {' and '.join(by_cell[one])}", len(numbers) + 1) for one in others]
-    return newest + "".join(f" ({number})" for number in notes)
+    newest = cells["outcome"].iloc[-1]
+    others = [
+        f"in {' and '.join(same['torchrec'])}: {one}"
+        for one, same in cells.groupby("outcome")
+        if one not in {newest, "not in this release"}
+    ]
+    return newest + (f" ({', '.join(others)})" if others else "")
+
+
+def _headlines(block: Block, tables: Path) -> str:
+    """Write a line for each headline, and below them a numbered sentence for each."""
+    frames = {name: pd.read_csv(tables / name) for name in block.tables}
+    claims = [row for frame in frames.values() if "claim" in frame and "n_unit" in frame for row in _rows(frame)]
+    heads = ("", "the paper says", "its number", "ours", "evidence")
+    lines, notes = [_line(heads), _line(["---"] * len(heads))], list[str]()
+    for number, each in enumerate(block.headlines, 1):
+        facts = {name: _fact(fact, frames[fact.table]) for name, fact in each.facts.items()}
+        given = (each.paper, each.ours, each.how)
+        if each.claim:
+            row = next(row for row in claims if f"{row['paper']}/{row['claim']}" == each.claim)
+            _, _, _, paper, ours, _ = ledger_cells(row)
+            ledger = (paper, ours, re.split(r"[ ;]", str(row["strength"]))[0])
+            given = tuple(mine or theirs for mine, theirs in zip(given, ledger))
+        lines.append(_line([str(number), each.says, *(text.format(**facts) for text in given)]))
+        note = f"{number}. {each.why.format(**facts)}"
+        notes += textwrap.wrap(note, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+    files = textwrap.wrap(" ".join(f"`{TABLES}/{name}`" for name in block.tables), WIDTH)
+    return "\n".join([*lines, "", *notes, "", *files])
+
+
+def _fact(fact: Fact, frame: pd.DataFrame) -> str:
+    rows = frame.query(fact.where) if fact.where else frame
+    if fact.wide:
+        index, columns, values = fact.wide
+        rows = rows.pivot(index=index, columns=columns, values=values)
+    rows = rows.query(fact.having) if fact.having else rows
+    if not fact.value:
+        return str(len(rows))
+    if len(rows) != 1:
+        raise BadInput(f"{len(rows)} rows of {fact.table} are left for {fact.value}, not one")
+    return _cells(Column(head="", value=fact.value, unit=fact.unit, decimals=fact.decimals), rows)[0]
 
 
 def _session(block: Block, tables: Path) -> str:

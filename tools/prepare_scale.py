@@ -34,8 +34,9 @@ from shardbench.datasets.criteo_like import CONFIG
 from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, HEADER, INTEGERS, prepare
 from shardbench.datasets.preparation.downloads import prepare_download
 from shardbench.datasets.preparation.log_encode import Cells
-from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log
+from shardbench.datasets.preparation.log_profile import profile_log
 from shardbench.datasets.preparation.log_reader import find_logs
+from shardbench.datasets.preparation.log_words import SampleSplit
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split
 from shardbench.workloads.value_hash import mixed

@@ -154,17 +154,14 @@ def group_errors(rows: Iterable[Predicted]) -> list[float]:
 
 
 def steps_markdown(rows: list[Predicted]) -> str:
-    """Return how far whole steps are off, all and by GPU, and how far pairs are."""
-    lines = [
-        "| whole steps | fitted | median error | within 1.6 | held out | median error | within 1.6 |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    steps = whole_steps(rows)
+    """Return how far held-out whole steps are off, all and by GPU, and how far pairs are."""
+    lines = ["| whole steps | held out | median error | within 1.6 |", "|---|---|---|---|"]
+    steps = [row for row in whole_steps(rows) if row.split == HELD_OUT]
     for machine in ("all", *sorted({row.constants_of for row in steps})):
-        lines.append(f"| {machine} | " + " | ".join(
-            _within([r for r in steps if r.split == split and machine in ("all", r.constants_of)])
-            for split in (FIT, HELD_OUT)
-        ) + " |")  # fmt: skip
+        errors = group_errors(row for row in steps if machine in ("all", row.constants_of))
+        near = sum(error <= 1.6 for error in errors)
+        middle, share = 100 * (median(errors) - 1), 100 * near / len(errors)
+        lines.append(f"| {machine} | {len(errors)} | {middle:.1f} % | {share:.0f} % |")
     lines += [
         "",
         "| pairs that differ by more than 5 % | pairs | in the right order | median error of the ratio |",
@@ -176,32 +173,13 @@ def steps_markdown(rows: list[Predicted]) -> str:
     return "\n".join(lines)
 
 
-def _within(rows: list[Predicted]) -> str:
-    errors = group_errors(rows)
-    if not errors:
-        return "0 | - | -"
-    near = sum(error <= 1.6 for error in errors)
-    return f"{len(errors)} | {100 * (median(errors) - 1):.1f} % | {100 * near / len(errors):.0f} %"
-
-
-def shares_markdown() -> str:
-    """Return the shared constants with their priors."""
-    lines = ["| shared constant | value | prior | where the prior comes from |", "|---|---|---|---|"]
-    for name, share in known_gpus().shares.items():
-        origin = share.source if share.fitted else f"not fitted: {share.source}"
-        lines.append(f"| `{name}` | {share.value:.3g} | {share.prior:.3g} | {origin} |")
-    return "\n".join(lines)
-
-
 def markdown(rows: list[Predicted]) -> str:
-    """Return error statistics by family."""
-    lines = [
-        "| family | fitted | median error | worst | held out | median error | worst |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """Return held-out errors by family, of those that are not of whole steps."""
+    lines = ["| family | held out | median error | worst |", "|---|---|---|---|"]
     for name in published().families:
-        errors = [_statistics([r for r in rows if r.family == name and r.split == split]) for split in (FIT, HELD_OUT)]
-        lines.append(f"| {name} | {' | '.join(errors)} |")
+        held_out = [row for row in rows if row.family == name and row.split == HELD_OUT]
+        if held_out and not name.startswith(("step_", "pairs_")):
+            lines.append(f"| {name} | {_statistics(held_out)} |")
     return "\n".join(lines)
 
 
@@ -211,7 +189,7 @@ def _statistics(rows: list[Predicted]) -> str:
     for row in rows:
         groups.setdefault(row.group, []).append(abs(float(cells(row)[4])))
     errors = [max(repeats) for repeats in groups.values()]
-    return f"{len(errors)} | {median(errors):.1f} % | {max(errors):.1f} %" if errors else "0 | - | -"
+    return f"{len(errors)} | {median(errors):.1f} % | {max(errors):.1f} %"
 
 
 def embed(document: str, table: str, name: str = "agreement") -> str:
@@ -234,8 +212,7 @@ def main() -> None:
     write_atomically(STEPS_CSV, steps_csv(rows))
     write_atomically(PAIRS_CSV, pairs_csv(pairs()))
     text = embed(DOCUMENT.read_text(), markdown(rows))
-    text = embed(text, steps_markdown(rows), "whole steps")
-    write_atomically(DOCUMENT, embed(text, shares_markdown(), "shares"))
+    write_atomically(DOCUMENT, embed(text, steps_markdown(rows), "whole steps"))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,10 @@ spare and without, by both: CPU seconds (median and range of repeats), the step 
 plan on the same drawn lookups, the fullest device, tables whose constraint a plan breaks, and whose plan ours took.
 ShardBenchPlanner asks TorchRec's planner too, so that its seconds are TorchRec's and its own, which ``own_cpu_s`` are.
 
+``python tools/torchrec_planners.py told OUT.csv`` asks TorchRec's planner for plans of the simulated problems of the
+suites ``quick`` and ``dlrm_v4`` on at most 16 devices, telling it more each time (``TOLD``): the step that the cost
+model predicts for each plan on the test batches.
+
 ``python tools/torchrec_planners.py measured OUT.csv`` plans the tables of the suite ``measured`` for two
 gloo ranks by both, and steps the two plans in turn in the same ranks, several process groups one after the other.
 """
@@ -16,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +29,22 @@ import torch
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.constants import (
+    CROSS_NODE_BANDWIDTH,
+    DDR_MEM_BW,
+    HBM_MEM_BW,
+    HBM_TO_DDR_MEM_BW,
+    INTRA_NODE_BANDWIDTH,
+)
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
+from shardbench.base.errors import Infeasible
 from shardbench.base.statistics import log_mean
-from shardbench.engine.described import describe
+from shardbench.baselines.torchrec_planner import TorchRecFused
+from shardbench.baselines.torchrec_planner.planner import ask
+from shardbench.engine.described import UVM_DIVISOR, describe
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.torchrec.translated import translate
 from shardbench.model.machine_file import load_machine
@@ -39,11 +53,12 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
+from shardbench.records.trial import Backend
 from shardbench.torchrec import ShardBenchPlanner
-from shardbench.trials.simulate import simulate
+from shardbench.trials.simulate import CountedQuestion, simulate
 from shardbench.trials.suite import load_suite
 from shardbench.workloads.kinds import workload_config
-from shardbench.workloads.materialise import materialise
+from shardbench.workloads.materialise import DrawnBatches, materialise
 
 GIB = 1 << 30
 KERNELS = ["fused", "dense"]
@@ -54,6 +69,14 @@ RESERVED = 0.15
 """Share of a device's memory that is kept free, which is TorchRec's own default."""
 BATCH = 512
 """Number of samples that each rank takes."""
+TOLD = ("capacities", "lengths too", "bandwidths too")
+"""What TorchRec's planner is told of a problem.
+
+At first it takes 512 samples a rank and a lookup each, and is offered no host memory; then the batch and lengths of
+the problem, on TorchRec's own bandwidths, and at last those of the machine.
+"""
+MOST_DEVICES = 16
+TOLD_COLUMNS = ("suite", "workload", "machine", "precision", "exchange", "told", "outcome", "step_ms", "cause")
 
 
 @dataclass(frozen=True)
@@ -327,6 +350,49 @@ def _step(
     return rows
 
 
+def told() -> list[dict[str, object]]:
+    """Return a row for each problem and what TorchRec's planner is told of it."""
+    rows: list[dict[str, object]] = []
+    for suite in map(load_suite, ("quick", "dlrm_v4")):
+        for job in suite.jobs:
+            machine = job.load_machine()
+            if job.backend is not Backend.SIMULATED or machine.topology.world_size > MOST_DEVICES:
+                continue
+            workload = suite.workload(job).build(Path())
+            problem = Problem.of(
+                workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
+                **job.training, inputs=workload.input_sample,
+            )  # fmt: skip
+            batches = DrawnBatches(workload, min(job.iterations, workload.test_batches))
+            question = CountedQuestion(problem, batches, workload.dense, len(batches.numbers))
+            for what, asked in zip(TOLD, (_by_default(problem), _by_default(problem), problem)):
+                row: dict[str, object] = {
+                    "suite": suite.name, "workload": problem.name, "machine": machine.name,
+                    "precision": problem.precision.value, "exchange": problem.exchange.value, "told": what,
+                }  # fmt: skip
+                try:
+                    sharding = ask(asked, TorchRecFused.sharding_types, blind=what == TOLD[0])
+                    step_ms = question.judge(translate(sharding, problem)).step_ms
+                    rows.append(row | {"outcome": "ok", "step_ms": round(step_ms, 5)})
+                except Infeasible as error:
+                    rows.append(row | {"outcome": "infeasible", "cause": str(error)[:120]})
+                print(rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def _by_default(problem: Problem) -> Problem:
+    """Return the problem on a machine with the bandwidths that TorchRec takes where nobody states any."""
+    constants = replace(
+        problem.machine.constants,
+        intra_bytes_per_s=1e3 * INTRA_NODE_BANDWIDTH,
+        inter_bytes_per_s=1e3 * CROSS_NODE_BANDWIDTH,
+        hbm_bytes_per_s=1e3 * HBM_MEM_BW,
+        host_bytes_per_s=1e3 * DDR_MEM_BW,
+        uvm_bytes_per_s=1e3 * HBM_TO_DDR_MEM_BW / UVM_DIVISOR,
+    )
+    return replace(problem, machine=replace(problem.machine, constants=constants))
+
+
 def write(rows: list[dict[str, object]], columns: Sequence[str], path: Path) -> None:
     """Write the rows as CSV."""
     with path.open("w", newline="") as file:
@@ -336,13 +402,15 @@ def write(rows: list[dict[str, object]], columns: Sequence[str], path: Path) -> 
 
 
 def main(arguments: list[str]) -> None:
-    """Run the command line: ``plans OUT.csv`` or ``measured OUT.csv``."""
+    """Run the command line: ``plans OUT.csv``, ``told OUT.csv`` or ``measured OUT.csv``."""
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     what, out = arguments[0], Path(arguments[1])
     out.parent.mkdir(parents=True, exist_ok=True)
     if what == "plans":
         write(plans(), COLUMNS, out)
+    elif what == "told":
+        write(told(), TOLD_COLUMNS, out)
     else:
         write(measured(), MEASURED_COLUMNS, out)
     print(out.read_text(), end="")

@@ -3,11 +3,10 @@
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.cost.bounds.step import dense_all_reduce_s
+from shardbench.cost.bounds.step import dense_all_reduce_s, expected_dense_s
 from shardbench.cost.costmodel import hides_all_reduce
-from shardbench.cost.dense import dense_s
 from shardbench.model.problem import Problem
-from shardbench.model.table import DenseShape, Pooling, StepSchedule
+from shardbench.model.table import DenseShape, StepSchedule
 
 Ms = Floats | float
 """Milliseconds, of one plan or of many candidates."""
@@ -17,15 +16,12 @@ class Overlap:
     """The schedule of a problem, and the dense model beside which exchanges go on: that of ``estimate``."""
 
     def __init__(self, problem: Problem) -> None:
-        shape, tables = DenseShape(), problem.tables
+        shape = DenseShape()
         self.hides = hides_all_reduce(problem.machine)
         self.pipelined = problem.schedule is StepSchedule.PIPELINED
         self.reduced_ms = 1e3 * dense_all_reduce_s(problem, shape)
         """Milliseconds of the all-reduce of the dense model's gradients."""
-        unpooled = [table.dim * (table.pooling is Pooling.NONE) for table in tables]
-        columns = float(np.dot([profile.mean_pooling for profile in problem.profiles], unpooled))
-        histories = np.full(problem.world_size, columns * problem.batch_size / problem.world_size)
-        self.dense_ms = 1e3 * dense_s(histories, problem.machine, shape, tables, problem.batch_size)
+        self.dense_ms = 1e3 * expected_dense_s(problem, shape)
 
     @property
     def input_waits(self) -> bool:

@@ -121,6 +121,7 @@ class Search:
                 if planner.construct(choice.options):
                     starts.append(planner)
                     packings.append(SeenPlan(planner))
+                    self.first_ms = min(self.first_ms, planner.step_ms)
                     work.may_stop = True
                     yield packings[-1]
         finally:
@@ -129,7 +130,6 @@ class Search:
 
     def _improve(self, starts: Sequence[Planner]) -> Iterator[SeenPlan]:
         """Improve packings, the shortest step first, while work is left."""
-        self.first_ms = min([self.first_ms, *(planner.step_ms for planner in starts[:1])])
         for planner in starts:
             if self._work.spent or not self._exchanges or planner.step_ms > CLOSE * self.first_ms:
                 break

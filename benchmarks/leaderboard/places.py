@@ -122,4 +122,4 @@ def _on(rows: pd.DataFrame, problems: Set[Problem]) -> pd.DataFrame:
 
 
 def _amount(row: "pd.Series[Any]") -> str:
-    return f"{row['problems']:.0f} problem{'s' * (row['problems'] != 1)}"
+    return f"{row['problems']:.0f} problem{'s' * bool(row['problems'] != 1)}"

@@ -41,7 +41,7 @@ class Posed(pydantic.BaseModel):
     precision: Precision = Precision.FP32
     """The number format of weights."""
     exchange: Precision | None = None
-    """That of what ranks exchange; None: as the weights."""
+    """The number format of what ranks exchange; None: that of the weights."""
     samples_a_device: PositiveInt | None = None
     """The batch grows with the machine, up to ``most_samples``; None: it is stated with the parameters."""
     most_samples: PositiveInt | None = None

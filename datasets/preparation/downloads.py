@@ -10,8 +10,9 @@ from pathlib import Path
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets.preparation.log_encode import Cells, Mode
-from shardbench.datasets.preparation.log_profile import Profiled, SampleSplit, profile_log
+from shardbench.datasets.preparation.log_profile import Profiled, profile_log
 from shardbench.datasets.preparation.log_reader import Source
+from shardbench.datasets.preparation.log_words import SampleSplit
 from shardbench.datasets.preparation.side_by_side import Tell
 from shardbench.workloads.table_list import ListedTable
 

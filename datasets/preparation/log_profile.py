@@ -1,38 +1,40 @@
 """Turns access logs into a folder of bags, profiles and row orders, which the kind ``access_log`` reads.
 
-The log is read part by part, on all cores, into a word for each value; then the tables are counted and written, several
-side by side. Memory is that of the batches being read, and of the different values of the tables being counted. A run
-that is killed leaves ``FOLDER.unfinished`` with the parts that it has read; the same command goes on there.
+The log is read part by part into a word for each value; then the tables are counted and written. Parts and tables go
+side by side, on all cores or on the workers of a cluster, and what is written is the same wherever they go. Memory is
+that of the batches being read, and of the different values of the tables being counted. A run that is killed leaves
+``FOLDER.unfinished`` with the parts that it has read; the same command goes on there.
 """
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.ipc
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from shardbench.base.arrays import Bools, Ints, Words
-from shardbench.base.atomic import sole_writer, whole_folder
+from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import StrictModel, content_hash, to_json
+from shardbench.base.serialise import StrictModel
 from shardbench.datasets.preparation.array_file import ArrayFile
 from shardbench.datasets.preparation.distinct import WordCounts, sharing
 from shardbench.datasets.preparation.log_encode import Cells, Mode, RowsOfTable
-from shardbench.datasets.preparation.log_reader import Source, times
-from shardbench.datasets.preparation.prepared import NOTE, Note, read_model, write_model
-from shardbench.datasets.preparation.side_by_side import Tell, cores, side_by_side
+from shardbench.datasets.preparation.log_reader import Source
+from shardbench.datasets.preparation.log_words import LogWords, Reading, SampleSplit, read_words
+from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
+from shardbench.datasets.preparation.side_by_side import LostWorkers, Tell, side_by_side
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Rows, TableName, Width
 from shardbench.workloads.table_list import ListedTable
-from shardbench.workloads.value_hash import Missing, mixed, own_rows
+from shardbench.workloads.value_hash import Missing, own_rows
 
 PROFILES = "profiles.json"
 SEEN = "seen.json"
@@ -40,12 +42,9 @@ HOT_SHARE = 0.01
 """Share of the rows seen, hottest first, whose share of the lookups is told."""
 UNFINISHED = ".unfinished"
 """What is behind the folder's name where a run that was killed left what it had read."""
-WORTH_BYTES = 1 << 26
-"""Bytes of a log, or of its words, for which one more process is worth starting."""
 _WORD_BYTES = 8
-_SAMPLED_TIMES = 1 << 21
 _MAX_ROWS32 = 2**31 - 1
-_WORDS, _PART, _WHOLE, _TIME = "words.arrow", "part.json", "whole", "time"
+_WHOLE = "whole-"
 
 
 class LoggedTable(StrictModel):
@@ -83,29 +82,6 @@ class Profiled(Note):
     tables: Annotated[tuple[LoggedTable, ...], Field(min_length=1)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleSplit:
-    """Which samples of a log are kept, and which of these train."""
-
-    time: str | None = None
-    """Column of times; None: the log is in the order of time."""
-    train_share: float = 0.8
-    rate: float = 1.0
-    """Share of the rows that is kept."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not (0 < self.train_share < 1 and 0 < self.rate <= 1):
-            raise BadInput(f"train share {self.train_share} must be in (0, 1), rate {self.rate} in (0, 1]")
-
-    def kept(self, first: int, rows: int) -> Bools:
-        """Return which rows [first, first + rows) of the log are kept, bool [rows]: the same ones however it is cut."""
-        if self.rate == 1.0:
-            return np.ones(rows, dtype=np.bool_)
-        draws = mixed(np.arange(first, first + rows, dtype=np.int64), self.seed) >> np.uint64(11)
-        return np.asarray(draws < np.uint64(round(self.rate * 2**53)))
-
-
 def values_file(table: int, feature: int) -> str:
     """Return the name of the file of a feature's row ids, one after the other."""
     return f"t{table}_f{feature}_values.npy"
@@ -131,22 +107,25 @@ def profile_log(
     count_values: bool = False,
     progress: Tell = lambda read_bytes, rows: None,
     counted: Callable[[int], None] = lambda tables: None,
+    workers: Executor | None = None,
 ) -> Profiled:
     """Write the folder ``target``, which must not exist, and return its description; nothing is left of a failure.
 
     ``tables`` say which columns are looked up where; hashed ones without rows get the rows that fit their values.
     With ``count_values`` the folder also says what was seen (``SeenTables``). ``progress`` is called with the bytes and
-    rows read since the last call, and then ``counted`` with the number of tables counted so far. Raises BadInput that
-    names file and column.
+    rows read since the last call, and then ``counted`` with the number of tables counted so far. ``workers`` read and
+    count, where they see the log and ``target`` by the same names; None: processes of this machine. Raises BadInput
+    that names file and column, and LostWorkers, after which the same call goes on.
     """
     for table in tables:
         # What cannot be is refused before anything is read.
         RowsOfTable(table.name, cells, table.rows)
     with _unfinished(target) as folder:
-        words, read_rows = _read_all(_Reading(log, folder, tuple(tables), cells, cut), progress)
-        whole = folder / _WHOLE
-        shutil.rmtree(whole, ignore_errors=True)
-        whole.mkdir()
+        words, read_rows = read_words(Reading(log, folder, tuple(tables), cells, cut), progress, workers)
+        for left in folder.glob(f"{_WHOLE}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        # Workers of an earlier run may still write to what that one called its own.
+        whole = Path(tempfile.mkdtemp(prefix=_WHOLE, dir=folder))
         features = [0, *accumulate(len(table.inputs) for table in tables)]
         jobs = [
             _Counting(whole, words, number, table, range(first, last), cells, count_values)
@@ -160,8 +139,7 @@ def profile_log(
             if finished:
                 counted(done)
 
-        processes = min(cores(), 1 + features[-1] * words.samples * _WORD_BYTES // WORTH_BYTES)
-        of_tables = side_by_side(_count, jobs, processes, tell)
+        of_tables = side_by_side(_count, jobs, features[-1] * words.samples * _WORD_BYTES, tell, workers)
         write_model(whole / PROFILES, TableProfiles(tables={one.table.name: one.profile for one in of_tables}))
         if count_values:
             seen = {one.table.name: one.seen for one in of_tables if one.seen is not None}
@@ -173,170 +151,30 @@ def profile_log(
             checksums={name: digest for one in of_tables for name, digest in one.checksums.items()},
         )  # fmt: skip
         write_model(whole / NOTE, profiled)
+        # mkdtemp makes folders that only the owner can enter.
+        whole.chmod(0o755)
         whole.replace(target)
     return profiled
 
 
 @contextmanager
 def _unfinished(target: Path) -> Iterator[Path]:
-    """Give a folder for what is to become ``target``; it stays only where the process is killed, to be gone on with."""
+    """Give a folder for what is to become ``target``.
+
+    It stays only where the process is killed, or the workers are, to be gone on with.
+    """
     if target.exists():
         raise BadInput(f"{target} is there already: remove it, or take another folder")
     folder = target.with_name(target.name + UNFINISHED)
     with sole_writer(folder):
         try:
             yield folder
+        except LostWorkers:
+            raise
         except Exception:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _read_all(log: "_Reading", progress: Tell) -> tuple["_LogWords", int]:
-    """Turn all values into words, as far as an earlier run did not; return them, and the number of rows of the log."""
-    cut = log.cut
-    processes = min(cores(), 1 + log.log.bytes // WORTH_BYTES)
-    jobs = [replace(log, log=part, number=number) for number, part in enumerate(log.log.parts())]
-    if cut.rate < 1:
-        # Whether a row is kept depends on its number.
-        rows = side_by_side(_number_of_rows, jobs, processes, lambda *_: None)
-        jobs = [replace(job, first=first) for job, first in zip(jobs, [0, *accumulate(rows)])]
-    parts = side_by_side(_read, jobs, processes, progress)
-    samples = sum(part.samples for part in parts)
-    words = _LogWords(tuple(job.target / _WORDS for job in jobs), samples)
-    if samples:
-        words = words.divided(cut)
-    if not 0 < words.train < samples:
-        raise BadInput(f"{words.train} of {samples} samples train: give more rows, or another train share or rate")
-    return words, sum(part.rows for part in parts)
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """A log or a part of it that is to be read, and how; ``number`` parts and ``first`` rows are before it."""
-
-    log: Source
-    folder: Path
-    tables: tuple[ListedTable, ...]
-    cells: Cells
-    cut: SampleSplit
-    number: int = 0
-    first: int = 0
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the columns of all features, table by table."""
-        return [column for table in self.tables for column in table.inputs]
-
-    @property
-    def target(self) -> Path:
-        """Return the folder of the part, whose name says what is in it: whatever is changed gets another one."""
-        tables = [to_json(table) for table in self.tables]
-        return self.folder / content_hash(self.log.state, tables, self.cells, self.cut, self.number, self.first)
-
-
-class _Part(StrictModel):
-    """What ``part.json`` says of a part of the log."""
-
-    rows: NonNegativeInt
-    samples: NonNegativeInt
-    """Rows that were kept."""
-
-
-def _number_of_rows(job: _Reading, tell: Tell) -> int:
-    rows = 0
-    for _, batch in job.log.batches(job.columns[:1]):
-        rows += batch.num_rows
-        tell(0, 0)
-    return rows
-
-
-def _read(job: _Reading, tell: Tell) -> _Part:
-    """Write the words of one part of a log, and its times, or take those that are there."""
-    if job.target.is_dir():
-        part = read_model(_Part, job.target / _PART, "remove the folder")
-        tell(job.log.bytes, part.rows)
-        return part
-    time, columns = job.cut.time, job.columns
-    tables = [
-        rows for table in job.tables for rows in [RowsOfTable(table.name, job.cells, table.rows)] * len(table.inputs)
-    ]
-    fields = [pa.field(str(place), pa.list_(pa.uint64())) for place in range(len(columns))]
-    schema = pa.schema([*fields, *([pa.field(_TIME, pa.int64())] if time is not None else [])])
-    rows = samples = 0
-    with whole_folder(job.target) as folder:
-        with pa.OSFile(str(folder / _WORDS), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-            typed = [time] if time is not None else []
-            needed = list(dict.fromkeys([*typed, *columns]))
-            for name, batch in job.log.batches(needed, typed, lambda more: tell(more, 0)):
-                is_kept = job.cut.kept(job.first + rows, batch.num_rows)
-                kept = batch if is_kept.all() else batch.filter(pa.array(is_kept))
-                made = [
-                    _as_lists(*table.words(kept.column(column), f"{name} column {column}"))
-                    for column, table in zip(columns, tables)
-                ]
-                if time is not None:
-                    made.append(pa.array(times(batch.column(time), f"{name} column {time}")[is_kept]))
-                writer.write_batch(pa.RecordBatch.from_arrays(made, schema=schema))
-                rows, samples = rows + batch.num_rows, samples + kept.num_rows
-                tell(0, batch.num_rows)
-        part = _Part(rows=rows, samples=samples)
-        write_model(folder / _PART, part)
-    return part
-
-
-def _as_lists(words: Words, lengths: Ints) -> pa.ListArray:
-    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(ends), pa.array(words))
-
-
-@dataclass(frozen=True)
-class _LogWords:
-    """The words of a whole log, in the files of its parts, and which of its samples train."""
-
-    files: tuple[Path, ...]
-    samples: int
-    train: int = 0
-    split_at: int | None = None
-    """Samples before this time train; None: the first ones."""
-
-    def divided(self, cut: SampleSplit) -> "_LogWords":
-        """Return the words with the samples divided; by at most 2^21 evenly spread times where the log has some."""
-        if cut.time is None:
-            return replace(self, train=int(self.samples * cut.train_share))
-        step = -(-self.samples // _SAMPLED_TIMES)
-        parts: list[Ints] = []
-        rows = 0
-        for batch in self._batches():
-            row_times = batch.column(_TIME).to_numpy()
-            parts.append(row_times[-rows % step :: step])
-            rows += len(row_times)
-        split_at = int(np.quantile(np.concatenate(parts), cut.train_share, method="higher"))
-        by_time = replace(self, split_at=split_at)
-        return replace(by_time, train=sum(int(of_train.sum()) for of_train, _ in by_time.bags([])))
-
-    def bags(self, places: Sequence[int]) -> Iterator[tuple[Bools, list[tuple[Words, Ints]]]]:
-        """Yield which samples train, bool [n], and the words and bag lengths of each place, some samples at a time."""
-        rows = 0
-        for batch in self._batches():
-            if self.split_at is not None:
-                of_train = batch.column(_TIME).to_numpy() < self.split_at
-            else:
-                of_train = np.arange(rows, rows + batch.num_rows) < self.train
-            rows += batch.num_rows
-            yield of_train, [_words_of(batch.column(str(place))) for place in places]
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all batches; they are mapped, so that columns which are not looked at are not read."""
-        for path in self.files:
-            with pa.memory_map(str(path)) as file:
-                reader = pa.ipc.open_file(file)
-                for number in range(reader.num_record_batches):
-                    yield reader.get_batch(number)
-
-
-def _words_of(lists: pa.ListArray) -> tuple[Words, Ints]:
-    return lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -344,7 +182,7 @@ class _Counting:
     """A table that is to be counted and written; its features are at these places of the words."""
 
     folder: Path
-    words: _LogWords
+    words: LogWords
     number: int
     table: ListedTable
     places: range

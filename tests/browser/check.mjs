@@ -201,15 +201,15 @@ function anchors(page) {
   });
 }
 
-/** What is not folded away is short, and begins with the ranked table. */
+/** What is not folded away is short, and begins with what is best on a problem. */
 async function brief(page) {
   const height = await page.evaluate(() => document.documentElement.scrollHeight);
   const faults = height > TALLEST ? [`before the details the page is ${height} px tall`] : [];
   const first = await page.evaluate(() => {
     const table = document.querySelector("table");
-    return { id: table?.id, top: table?.getBoundingClientRect().top ?? 0 };
+    return { answers: Boolean(table?.closest(".answer")), top: table?.getBoundingClientRect().top ?? 0 };
   });
-  if (first.id !== "ranked" || first.top > WIDE.height) faults.push("the ranked table is not first");
+  if (!first.answers || first.top > WIDE.height) faults.push("what is best on a problem is not first");
   return faults;
 }
 
@@ -223,6 +223,16 @@ function choices(page) {
       select.dispatchEvent(new Event("change"));
       await new Promise((done) => setTimeout(done, 400));
     };
+    for (const { dataset, options } of document.querySelectorAll("select[data-choice]")) {
+      for (let i = 0; i < options.length; i++) {
+        await choose(options[i].parentElement, i);
+        const shown = [...document.querySelectorAll(".answer")].filter((one) => one.checkVisibility());
+        if (shown.length !== 1) faults.push(`${shown.length} answers are shown, not 1`);
+        const alike = shown[0]?.dataset[dataset.choice] === options[i].value;
+        const said = document.getElementById("likeness").textContent.startsWith("None");
+        if (!alike && !said) faults.push(`the answer to ${options[i].value} is of ${shown[0]?.dataset[dataset.choice]}`);
+      }
+    }
     for (const select of document.querySelectorAll("select[data-param]")) {
       const before = drawn();
       await choose(select, select.options.length - 1);

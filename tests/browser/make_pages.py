@@ -12,7 +12,7 @@ from shardbench.studies.reproduction import find_reproduction
 
 ROOT = Path(__file__).parents[2]
 SUITES = ("quick", "measured")
-PAPERS = ("recshard",)
+PAPERS = ("recshard", "leaderboard")
 
 
 def main(folder: Path, listed: Path) -> None:

@@ -24,8 +24,9 @@ from shardbench.datasets.dlrm_datasets import load_triple
 from shardbench.datasets.preparation import criteo_prepare
 from shardbench.datasets.preparation.downloads import prepare_download
 from shardbench.datasets.preparation.log_encode import Cells
-from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log
+from shardbench.datasets.preparation.log_profile import profile_log
 from shardbench.datasets.preparation.log_reader import LogFiles
+from shardbench.datasets.preparation.log_words import SampleSplit
 from shardbench.datasets.preparation.prepared import read_array
 from shardbench.datasets.trace_file import TraceConfig
 from shardbench.learned import checkpoint

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.statistics import log_mean
-from shardbench.studies.contests.contest_tasks import best_of, gain_pct, ratios
+from shardbench.studies.contests.contest_tasks import gain_pct, ratios
 
-from .names import OTHERS, OURS
+from .names import OURS
 
 
 def compare(rows: pd.DataFrame, tasks: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
@@ -44,9 +44,3 @@ def compare(rows: pd.DataFrame, tasks: pd.DataFrame, ours: str = OURS) -> pd.Dat
             }
         )
     return pd.DataFrame(lines).sort_values("over_ours_pct", kind="stable", na_position="first")
-
-
-def strongest(tasks: pd.DataFrame) -> str | None:
-    """Name the paper's other strategy with the smallest mean over the tasks that all of them placed."""
-    names = [name for name in OTHERS if name in tasks]
-    return best_of(tasks.dropna(subset=names), names) if names else None

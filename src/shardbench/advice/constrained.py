@@ -44,8 +44,8 @@ TABLE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
 class Constrained(StandIn):
     """A strategy whose plans are mended to keep constraints; notes say how many tables were placed anew.
 
-    Tables that must be on every device are set aside before one plans that does not keep types itself: afterwards, the
-    room may be gone.
+    Its problems are those that the constraints are ``applied`` to. Tables that must be on every device are set aside
+    before one plans that does not keep types itself: afterwards, the room may be gone.
     """
 
     def __init__(self, inner: Strategy, constraints: Constraints) -> None:
@@ -53,7 +53,7 @@ class Constrained(StandIn):
         tiers = {name: frozenset(one) for name, one in constraints.tiers.items()}
         groups = constraints.same_device, constraints.same_node
         self.inner = inner.under(TableLimits(types, tiers, *groups, constraints.least_columns))
-        self.constraints = constraints
+        self.constraints = constraints.when_applied
         self._keeps_types = self.inner is not inner
         self.name = inner.name
         self.moves = inner.moves | TABLE_MOVES | _tier_moves(constraints)
@@ -106,7 +106,7 @@ def evaluate_under(
     if isinstance(answer, Failure):
         return answer
     try:
-        constraints.check(answer.plan, question.problem)
+        constrained.constraints.check(answer.plan, question.problem)
     except InvalidPlan as error:
         return failed(Outcome.INVALID, str(error), "validate", error.rule).failure
     return answer

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from shardbench.base.arrays import Floats
-from shardbench.base.errors import Unsupported
 from shardbench.cost.memory.fullest import Peak, peaks_of, predicted_peak
 from shardbench.cost.memory.peak import GIB, Term
 from shardbench.cost.traffic import expect
@@ -93,16 +92,12 @@ class DeviceMemory:
         """Return the constraints with so much more reserved that what a step holds beside tables has room.
 
         That is the mean over devices of a plan that shares lookups out well, and SPREAD of it. Where no plan of any of
-        these ``moves`` has room then, the constraints stay, and the peaks of plans say that they do not fit. They also
-        stay where no peaks are predicted.
+        these ``moves`` has room then, the constraints stay, and the peaks of plans say that they do not fit.
         """
         problem, limits = self.problem, self.limits
         if self.there_bytes is None:
             return limits
-        try:
-            beside = peaks_of(_shared_out(problem), problem, self.dense).without(Term.TABLES)
-        except Unsupported:
-            return limits
+        beside = peaks_of(_shared_out(problem), problem, self.dense).without(Term.TABLES)
         beside_bytes = beside.peak.mean() + SPREAD * beside.without(Term.CONTEXT).peak.mean()
         room_bytes = np.array(limits.device_bytes(problem.topology))
         more_bytes = int(np.max(room_bytes - (self.there_bytes - beside_bytes)))

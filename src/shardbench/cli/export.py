@@ -26,15 +26,21 @@ def export_command(
         bool,
         typer.Option("--in-blocks", help="Deal whole tables by row in TorchRec's blocks of ids, which need no remap."),
     ] = False,
+    mlperf: Annotated[
+        bool,
+        typer.Option("--mlperf", help="Write EMB_SHARDING_OVERRIDES of MLPerf's DLRMv4: a sharding type a table."),
+    ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="File to write; PLAN's name with .torchrec.json where left out.")
+        Path | None,
+        typer.Option("--out", help="File to write; PLAN's name with .torchrec.json or .mlperf.env where left out."),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Write a plan for TorchRec. Your trainer reads it with shardbench.torchrec.
 
-    Exits with 1, and says in a line a segment why, where TorchRec cannot express the plan.
+    Exits with 1, and says in a line a segment or table why, where TorchRec or the overrides cannot express the plan.
     """
+    from shardbench.engine.torchrec.exported import beyond_overrides, mlperf_overrides  # noqa: PLC0415
     from shardbench.torchrec import export, inexpressible  # noqa: PLC0415
 
     text = plan.read_bytes() if plan.is_file() else b""
@@ -43,20 +49,27 @@ def export_command(
         raise BadInput(f"{fault}: make one with: shardbench plan TABLES MACHINE --out plan.json")
     source_plan = Plan.from_json(text, f"plan {plan}")
     cannot = inexpressible(source_plan, devices_per_node=devices_per_node or source_plan.world_size)
-    if cannot:
+    exported = None
+    if not cannot:
+        exported = export(source_plan, devices_per_node=devices_per_node, in_blocks=in_blocks or mlperf)
+        cannot = beyond_overrides(exported) if mlperf else []
+    if exported is None or cannot:
         if as_json:
             print_json({"plan": str(plan), "file": None, "cannot": cannot})
         else:
             for line in cannot:
                 say(f"cannot: {line}", sys.stderr)
         return EXIT_FAILED
-    exported = export(source_plan, devices_per_node=devices_per_node, in_blocks=in_blocks)
-    path = out if out is not None else plan.with_name(f"{plan.name.removesuffix('.json')}.torchrec.json")
-    write_atomically(path, exported.to_json() + "\n")
+    written, suffix = (mlperf_overrides(exported), "mlperf.env") if mlperf else (exported.to_json(), "torchrec.json")
+    path = out if out is not None else plan.with_name(f"{plan.name.removesuffix('.json')}.{suffix}")
+    write_atomically(path, written + "\n")
     tables, ranks = len(exported.tables), exported.world_size
-    lines = [f"{path}: {tables} tables on {ranks} ranks, for shardbench.torchrec.Exported.from_json"]
+    reader = "the environment of MLPerf's DLRMv4" if mlperf else "shardbench.torchrec.Exported.from_json"
+    lines = [f"{path}: {tables} tables on {ranks} ranks, for {reader}"]
     if exported.remapped:
         lines.append(f"{len(exported.remapped)} of {tables} tables need the id remap: shardbench.torchrec.split")
+    if mlperf and any(piece.sharding_type == "row_wise" for piece in exported.pieces.values()):
+        lines.append("row-wise tables are dealt there in blocks of ids: hot ids that lie together have one owner")
     data = {"plan": str(plan), "file": str(path), "cannot": [], "remapped": list(exported.remapped)}
     tell(data, lines, as_json=as_json)
     return EXIT_OK

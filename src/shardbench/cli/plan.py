@@ -12,6 +12,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
 from shardbench.cli.against import read_plan, yours_line
+from shardbench.cli.machines import machine_data, machine_lines, refuse_for_lines
 from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
 from shardbench.cli.race import write_race
 from shardbench.model.table import MAX_BATCH, Precision
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from shardbench.advice.asking import Attempt
     from shardbench.advice.best_plan import Best, PlanSearch
     from shardbench.model.constraints import Constraints
+    from shardbench.model.machine import Machine
     from shardbench.model.problem import Problem
 
 GIB = 2.0**30
@@ -42,7 +44,10 @@ def plan_command(
     ],
     machine: Annotated[
         str,
-        typer.Argument(help="Name of a machine, or path of a .toml file.", autocompletion=completing(machines)),
+        typer.Argument(
+            help="Name of a machine, or path of a .toml file; several with commas between them: a line each.",
+            autocompletion=completing(machines),
+        ),
     ],
     *,
     workload: Annotated[
@@ -63,6 +68,14 @@ def plan_command(
             help="Compare with your plan: a plan's JSON, an exported one, or TorchRec's (sharding_plan_json).",
         ),
     ] = None,
+    fewest: Annotated[
+        float | None,
+        typer.Option(
+            "--fewest",
+            help="Take the fewest devices of each machine with a plan that fits and a step of at most so many ms; "
+            "inf: any step.",
+        ),
+    ] = None,
     training: shared.Training,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here, for shardbench export.")] = None,
     race: Annotated[
@@ -76,9 +89,10 @@ def plan_command(
 
     It asks several strategies and says whose plan is best, how fast it is predicted to be, how sure that is, and how
     far it is from the proven bound. Ctrl-C answers with the best plan so far. Exits with 1 where no strategy has a
-    plan.
+    plan. Of several machines, which share the time, and with --fewest it has a line each.
     """
-    from shardbench.advice.best_plan import best_plan, default_strategies  # noqa: PLC0415
+    from shardbench.advice.best_plan import PlanSearch, best_plan, default_strategies  # noqa: PLC0415
+    from shardbench.advice.machines import on_machines  # noqa: PLC0415
     from shardbench.advice.race_entry import entrants, gather_candidates  # noqa: PLC0415
     from shardbench.cli.progress import BestSoFar  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
@@ -86,7 +100,10 @@ def plan_command(
     from shardbench.workloads.kinds import workload_config  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.
-    on = load_machine(machine)
+    every_machine = [load_machine(name) for name in machine.split(",")]
+    on, has_lines = every_machine[0], len(every_machine) > 1 or fewest is not None
+    if has_lines:
+        refuse_for_lines({"--against": against, "--out": out, "--race": race}, fewest)
     named = [get_strategy(name) for name in asking.strategy or ()]
     strategies = named or (entrants() if race else default_strategies())
     if not named:
@@ -98,10 +115,23 @@ def plan_command(
     yours = plan_for(built_workload.tables, on.topology.world_size) if plan_for is not None else None
     seed, budget_s = asking.seed, asking.budget
     with BestSoFar(budget_s) as on_step:
-        search = best_plan(
-            built_workload, on, strategies, constraints=limits, budget_s=budget_s, seed=seed, on_step=on_step,
-            against=yours, **vars(training),
-        )  # fmt: skip
+
+        def ask(on: "Machine", share_s: float) -> PlanSearch:
+            return best_plan(
+                built_workload, on, strategies, constraints=limits, budget_s=share_s, seed=seed,
+                on_step=lambda name, step: on_step(f"{name} on {on.name}" if has_lines else name, step),
+                against=yours, **vars(training),
+            )  # fmt: skip
+
+        if has_lines:
+            batch_size = built_workload.batch_size
+            answers = on_machines(every_machine, ask, budget_s, batch_size=batch_size, most_ms=fewest)
+        else:
+            search = ask(on, budget_s)
+    if has_lines:
+        data = {"machines": [{**_data(one.search, None), **machine_data(one)} for one in answers]}
+        shared.tell(data, machine_lines(answers), as_json=as_json)
+        return shared.EXIT_OK if any(one.good for one in answers) else shared.EXIT_FAILED
     if search.best is not None and out is not None:
         write_atomically(out, search.best.plan.to_json() + "\n")
     answer, suite = lines(search, limits, budget_s, out), None
@@ -195,13 +225,23 @@ def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, o
     elif search.best is not None:
         answer += ["", "keep the plan with --out PLAN.json, for your trainer:"]
         answer.append(f"  shardbench export PLAN.json{per_node}")
+    return answer + _sharder_lines(problem)
+
+
+def _sharder_lines(problem: "Problem") -> list[str]:
+    """Say what the trainer's sharders need, which no exported plan holds."""
+    needs = []
     if problem.exchange is not Precision.FP32:
         registry = f'shardbench.torchrec.codecs_registry("{problem.exchange.value}")'
-        answer += [
+        needs += [
             f"vectors are sent as {problem.exchange.value}: give your sharders qcomm_codecs_registry =",
             f"  {registry}",
         ]
-    return answer
+    distinct = ", ".join(table.name for table in problem.tables if table.distinct)
+    if distinct:
+        needs += _wrapped(f"ids of {distinct} are made distinct: give your trainer")
+        needs.append("  EmbeddingCollectionSharder(use_index_dedup=True)")
+    return needs
 
 
 def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") -> list[str]:

@@ -16,13 +16,18 @@ from shardbench.cli.options import JsonOption, tell
 
 
 class Preparable(StrEnum):
-    """Data sets that need preparing; each but Criteo Kaggle is a module of that name with a DOWNLOAD."""
+    """Data sets that need preparing; each but those of SPLIT_WHEN_READ is a module of that name with a DOWNLOAD."""
 
     CRITEO_KAGGLE = "criteo_kaggle"
     CRITEO_TERABYTE = "criteo_terabyte"
     CRITEO_MULTI_HOT = "criteo_multi_hot"
     TAOBAO = "taobao"
     AVAZU = "avazu"
+    YAMBDA = "yambda"
+
+
+SPLIT_WHEN_READ = {Preparable.CRITEO_KAGGLE: "train_share", Preparable.YAMBDA: "test_day"}
+"""What a suite states to split them, since preparing them does not."""
 
 
 class RowMode(StrEnum):
@@ -69,8 +74,8 @@ def prepare_command(
     *sources, target = files
     options: dict[str, Any] = {"rows": rows, "seed": seed, "progress": rows_line(as_json)}
     if train_share is not None:
-        if dataset is Preparable.CRITEO_KAGGLE:
-            raise BadInput(f"{dataset.value} is split when it is read: state train_share in the suite")
+        if dataset in SPLIT_WHEN_READ:
+            raise BadInput(f"{dataset.value} is split when it is read: state {SPLIT_WHEN_READ[dataset]} in the suite")
         options["train_share"] = train_share
     note = _preparation(dataset, sources)(target, mode, options)
     data = {"dataset": dataset.value, "target": str(target), "prepared": to_data(note)}
@@ -86,6 +91,10 @@ def _preparation(dataset: Preparable, sources: list[Path]) -> Callable[[Path, Ro
         return lambda target, mode, options: criteo_prepare.prepare(
             sources[0], target, mode=(mode or RowMode.HASH).value, **options
         )
+    if dataset is Preparable.YAMBDA:
+        from shardbench.datasets.preparation import yambda_prepare  # noqa: PLC0415
+
+        return lambda target, mode, options: yambda_prepare.prepare(sources, target, mode=mode, **options)
     from shardbench.datasets.preparation.downloads import prepare_download  # noqa: PLC0415
 
     download = import_module(f"shardbench.datasets.{dataset.value}").DOWNLOAD

@@ -3,6 +3,7 @@
 import json
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_data, to_data
+from shardbench.cli.names import completing, machines
 from shardbench.cli.options import JsonOption, line_width, tell
 from shardbench.cli.progress import reading
 from shardbench.model.table import MAX_ROWS, MAX_SEED, MAX_WIDTH
@@ -36,6 +38,13 @@ class CellMode(StrEnum):
     HASH = "hash"
     VOCABULARY = "vocabulary"
     IDS = "ids"
+
+
+class Engine(StrEnum):
+    """What reads a log and counts its tables."""
+
+    CORES = "cores"
+    DASK = "dask"
 
 
 class MissingMode(StrEnum):
@@ -106,8 +115,25 @@ def profile_command(
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="Seed of the hash, and of the choice of rows to keep.")
     ] = 0,
+    engine: Annotated[
+        Engine, typer.Option(help="What reads and counts: the cores of this machine, or the workers of a Dask cluster.")
+    ] = Engine.CORES,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduler", help="Scheduler of --engine dask, tcp://HOST:8786; its workers must see the log and --out."
+        ),
+    ] = None,
     torchrec: Annotated[
         Path | None, typer.Option("--torchrec", help="Also write ParameterConstraints of TorchRec as JSON here.")
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            "--machine",
+            help="With --torchrec: machine (name or .toml) to write arguments of TorchRec's Topology of, beside it.",
+            autocompletion=completing(machines),
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -120,13 +146,22 @@ def profile_command(
     from shardbench.datasets.access_log import constraints, read_note, read_seen  # noqa: PLC0415
     from shardbench.datasets.preparation.log_counts import VALUE, profile_counts, tables_of  # noqa: PLC0415
     from shardbench.datasets.preparation.log_encode import Cells  # noqa: PLC0415
-    from shardbench.datasets.preparation.log_profile import SampleSplit, profile_log  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_profile import profile_log  # noqa: PLC0415
     from shardbench.datasets.preparation.log_reader import find_logs  # noqa: PLC0415
+    from shardbench.datasets.preparation.log_words import SampleSplit  # noqa: PLC0415
+    from shardbench.datasets.preparation.side_by_side import dask_workers  # noqa: PLC0415
+    from shardbench.engine.described import topology_fields  # noqa: PLC0415
+    from shardbench.model.machine_file import load_machine  # noqa: PLC0415
 
+    if machine is not None and torchrec is None:
+        raise BadInput("--machine is for TorchRec's planner: give --torchrec FILE, too")
     if not logs and not counts and torchrec is None:
         raise BadInput("give logs to profile, or --torchrec FILE to write of a folder that was profiled")
+    fields = topology_fields(load_machine(machine)) if machine is not None else None
     if counts and (logs or time is not None or rate < 1):
         raise BadInput("counts are of a whole log: leave logs, --time and --rate out, or --counts")
+    if (engine is Engine.DASK) != (scheduler is not None) or (scheduler is not None and not logs):
+        raise BadInput("--engine dask and --scheduler go together, for logs: give both, or leave both out")
     if rows is not None and mode is not CellMode.HASH:
         raise BadInput(
             f"--rows is of --mode hash: --mode {mode.value} counts the rows, or a list of --tables states them"
@@ -143,30 +178,41 @@ def profile_command(
         names = tables_of(log) if tables is None and columns is None else _names(columns)
         profile_counts(log, out, _tables(log, tables, names, time, sizes), cells=cells)
     if logs:
+        if scheduler is not None:
+            # Workers run in other folders.
+            logs = [name if "://" in name else str(Path(name).absolute()) for name in logs]
         log = find_logs(logs, _names(header))
         split = SampleSplit(time=time, train_share=train_share, rate=rate, seed=seed)
         targets = _tables(log, tables, _names(columns), time, sizes)
-        with reading(log.bytes, len(targets), as_json) as show:
+        with (
+            nullcontext() if scheduler is None else dask_workers(scheduler) as workers,
+            reading(log.bytes, len(targets), as_json) as show,
+        ):
             profile_log(
-                log, out, targets, cells=cells, cut=split, count_values=True, progress=show.read_more,
-                counted=show.count_tables,
+                log, out if scheduler is None else out.absolute(), targets, cells=cells, cut=split, count_values=True,
+                progress=show.read_more, counted=show.count_tables, workers=workers,
             )  # fmt: skip
     note = read_note(out)
     log_tables = read_seen(out)
     log_tables = {table.name: log_tables[table.name] for table in note.tables if table.name in log_tables}
     if torchrec is not None:
         write_atomically(torchrec, json.dumps(constraints(out), indent=2, sort_keys=True) + "\n")
+    topology = torchrec.with_suffix(".topology.json") if torchrec is not None and fields is not None else None
+    if topology is not None:
+        write_atomically(topology, json.dumps(fields, indent=2, sort_keys=True) + "\n")
     data = {
         "target": str(out),
         "profiled": to_data(note),
         "seen": {name: to_data(table) for name, table in log_tables.items()},
         "torchrec": str(torchrec) if torchrec else None,
+        "topology": str(topology) if topology else None,
     }
     kept = f"{note.samples} of {note.read_rows} rows, {note.train_samples} train"
     lines = [
         f"{out}: {kept if not note.counted else f'counts of {note.samples} samples'}; {len(note.tables)} tables",
         *(table_lines(log_tables) if log_tables else []),
         *([f"constraints of TorchRec: {torchrec}"] if torchrec is not None else []),
+        *([f"arguments of its Topology: {topology}"] if topology is not None else []),
         f"in a suite (with --data {out.parent}):",
         "  [[workloads]]",
         f'  name = "{out.name}"',

@@ -175,7 +175,7 @@ class Account:
         if table.pooling is Pooling.SUM:
             self._send_pooled(table, ranges_by_scope)
         else:
-            repeated = lookups.with_repeats()
+            repeated = lookups.of_samples.by_source(0, table.rows)
             self.history_columns += repeated * table.dim
             if table.distinct:
                 self.sources.repeated[...] += repeated

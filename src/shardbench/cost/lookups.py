@@ -53,11 +53,12 @@ def distinct_per_chunk(values: Ids, ends: Ints, rows: int, start: int, stop: int
 class TableLookups(Protocol):
     """The lookups of one table in one global batch, by source rank; exact or expected.
 
-    Of a table whose ids are made distinct they are what ranks ask for then; ``with_repeats`` is what samples do.
+    Of a table whose ids are made distinct they are what ranks ask for then.
     """
 
-    def with_repeats(self) -> Floats:
-        """Return the lookups of all rows by the rank whose sample asks, as the samples have them, [world]."""
+    @property
+    def of_samples(self) -> "TableLookups":
+        """The lookups as the samples have them, whether or not ids are made distinct."""
 
     def by_source(self, start: int, stop: int) -> Floats:
         """Return the lookups of rows [start, stop) by the rank whose sample asks, [world]."""
@@ -97,7 +98,8 @@ class CountedLookups:
         self.world = world_size
         self.offsets = bags.offsets
         self.ends = bags.offsets[:: bags.features * bags.batch_size // world_size]
-        self._repeated = np.diff(self.ends)
+        self._bags = bags
+        self._distinct = distinct
         if distinct:
             chunks = [distinct_ids(self.values[low:high], rows) for low, high in zip(self.ends[:-1], self.ends[1:])]
             self.values, counts = np.concatenate(chunks), np.array(list(map(len, chunks)), dtype=np.int64)
@@ -107,9 +109,10 @@ class CountedLookups:
             each, longer = np.divmod(counts[:, None], bag_count)
             self.offsets = bag_offsets((each + (np.arange(bag_count) < longer)).ravel())
 
-    def with_repeats(self) -> Floats:
-        """Count the lookups of samples by the rank that has them."""
-        return self._repeated.astype(np.float64)
+    @property
+    def of_samples(self) -> "CountedLookups":
+        """The lookups of the same batch as its samples have them."""
+        return CountedLookups(self._bags, self.rows, self.world) if self._distinct else self
 
     def _below(self, row: int) -> Ints:
         if row <= 0:
@@ -185,12 +188,14 @@ class ExpectedLookups:
     def __init__(self, profile: AccessProfile, batch_size: int, world_size: int, *, distinct: bool = False) -> None:
         self.profile = profile
         self.total = profile.mean_pooling * batch_size
+        self.batch_size = batch_size
         self.world = world_size
         self.distinct_only = distinct
 
-    def with_repeats(self) -> Floats:
-        """Expect equal lookups from the samples of every rank."""
-        return np.full(self.world, self.total / self.world)
+    @property
+    def of_samples(self) -> "ExpectedLookups":
+        """The lookups of the same batch as its samples have them."""
+        return ExpectedLookups(self.profile, self.batch_size, self.world) if self.distinct_only else self
 
     def by_source(self, start: int, stop: int) -> Floats:
         """Expect equal lookups from every rank."""

@@ -1,25 +1,53 @@
-"""A problem's machine in TorchRec's words, for its planner and its estimates."""
+"""A machine in TorchRec's words, for its planner and its estimates."""
 
 from typing import Any
 
-from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, Storage, TopologyFactory, TrainerConfig
-
+from shardbench.cost.memory.fullest import device_bytes
+from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem
 
 UVM_DIVISOR = 10.0
 """The divisor that TorchRec applies to the host link's bandwidth for rows read from host memory."""
 
 
+def bandwidths(machine: Machine) -> dict[str, float]:
+    """Return the bandwidths that a machine states or was calibrated to, as TorchRec names them, bytes a millisecond."""
+    constants = machine.constants
+    return {
+        "intra_host_bw": constants.intra_bytes_per_s / 1e3,
+        "inter_host_bw": constants.inter_bytes_per_s / 1e3,
+        "hbm_mem_bw": constants.hbm_bytes_per_s / 1e3,
+        "ddr_mem_bw": constants.host_bytes_per_s / 1e3,
+        "hbm_to_ddr_mem_bw": UVM_DIVISOR * constants.uvm_bytes_per_s / 1e3,
+    }
+
+
+def topology_fields(machine: Machine) -> dict[str, Any]:
+    """Return the arguments of TorchRec's ``Topology`` for a machine; capacities in bytes, before any reservation."""
+    shape = machine.topology
+    return {
+        "world_size": shape.world_size,
+        "local_world_size": shape.devices_per_node,
+        "compute_device": machine.device,
+        "hbm_cap": int(device_bytes(machine) or shape.hbm_bytes),
+        "ddr_cap": shape.uvm_bytes,
+        **bandwidths(machine),
+    }
+
+
 def describe(problem: Problem) -> Any:
     """Return the machine as a TorchRec Topology: capacities for embeddings, bandwidths in bytes per millisecond."""
-    shape, constants = problem.topology, problem.machine.constants
-    hardware = HardwareConfig(
-        intra_host_bw=constants.intra_bytes_per_s / 1e3,
-        inter_host_bw=constants.inter_bytes_per_s / 1e3,
-        hbm_mem_bw=constants.hbm_bytes_per_s / 1e3,
-        ddr_mem_bw=constants.host_bytes_per_s / 1e3,
-        hbm_to_ddr_mem_bw=UVM_DIVISOR * constants.uvm_bytes_per_s / 1e3,
+    # Imported late: what is written down for TorchRec needs none.
+    from torchrec.distributed.planner.types import (  # noqa: PLC0415
+        HardwareConfig,
+        KernelConfig,
+        Storage,
+        TopologyFactory,
+        TrainerConfig,
     )
+
+    shape = problem.topology
+    hardware = HardwareConfig(**bandwidths(problem.machine))
     trainer = TrainerConfig(world_size=shape.world_size, local_world_size=shape.devices_per_node)
     # A CPU machine is described as a CUDA one: for "cpu" the planner refuses row-wise.
     kernel = KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True)

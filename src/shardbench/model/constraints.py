@@ -101,6 +101,11 @@ class Constraints:
         topology = replace(problem.topology, hbm_bytes=smallest)
         return replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
 
+    @property
+    def when_applied(self) -> "Constraints":
+        """Return what is left to keep where they were ``applied``: what is reserved is no memory of that problem."""
+        return self if self.device_hbm_bytes else replace(self, reserved_bytes=0)
+
     def check(self, plan: Plan, problem: Problem) -> None:
         """Raise InvalidPlan with the first constraint that a valid plan breaks."""
         by_table, topology = plan.by_table(), problem.topology

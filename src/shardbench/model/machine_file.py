@@ -326,6 +326,18 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
     return replaced
 
 
+def resized(machine: Machine, nodes: int, devices_per_node: int) -> Machine:
+    """Return the machine with so many nodes and devices, as a file has it that states them and this ``base``.
+
+    Its name says so where these are not its own.
+    """
+    topology = replace(machine.topology, nodes=nodes, devices_per_node=devices_per_node)
+    name = f"{machine.name}+{nodes}x{devices_per_node}"
+    if topology == machine.topology:
+        return machine
+    return replace(machine, name=name, topology=topology, dense_steps={}, trust=None)
+
+
 def _replace(holder: Any, what: str, **changes: Any) -> Any:
     """Return the dataclass with some fields replaced; raises BadInput where they cannot have these values."""
     try:

@@ -1,5 +1,6 @@
 """One representation for every plan: segments of tables, in frequency order, and where they live."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
@@ -57,6 +58,8 @@ def _check_notes(notes: dict[str, float | int | str]) -> dict[str, float | int |
         large = isinstance(note, int) and note.bit_length() > 64
         if large or len(name) > MAX_NOTE or (isinstance(note, str) and len(note) > MAX_NOTE):
             raise ValueError(f"note '{name[:40]}' is too long: {MAX_NOTE} characters at most, or a number of 64 bits")
+        if isinstance(note, float) and not math.isfinite(note):
+            raise ValueError(f"note '{name}' is {note}: leave it out, as JSON has no such number")
     return notes
 
 

@@ -70,7 +70,7 @@ class Improvement:
     """A plan on the way to the best one, made only when it is wanted."""
 
     step_ms: float
-    """The whole step as the strategy predicts it; nan where it did not ask."""
+    """The whole step with the default dense model, as the strategy predicts it; nan where it did not ask."""
     make_plan: Callable[[], Plan]
 
 

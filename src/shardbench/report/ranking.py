@@ -5,7 +5,7 @@ Families of problems weigh alike in the share near the best; a problem that a st
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -46,8 +46,6 @@ class Score:
     """Step over the proven bound, of the problems that have one."""
     seconds: float | None
     """Median of learning and planning; None where it ended nothing."""
-    rank: int | None = None
-    """The place among those that compete, equals share theirs; None of others, and measured, where noise decides."""
 
     @property
     def name(self) -> str:
@@ -96,18 +94,13 @@ def scores(standings: Iterable[Standing]) -> dict[tuple[str, str], list[Score]]:
     """Return scores by (backend, budget), simulated and the longest budget first; of each the largest share first."""
     by_budget = standings_by(lambda one: (one.backend, one.budget), standings)
     keys = sorted(by_budget, key=lambda key: (is_measured(key[0]), longest_first(key[1])))
-    return {key: _in_order(by_budget[key], measured=is_measured(key[0])) for key in keys}
+    return {key: _in_order(by_budget[key]) for key in keys}
 
 
-def _in_order(standings: Sequence[Standing], *, measured: bool) -> list[Score]:
+def _in_order(standings: Sequence[Standing]) -> list[Score]:
     families = Counter(of_problem[0].family for of_problem in by_problem(standings).values())
     all_scores = [_score(name, own, families) for name, own in by_strategy(standings).items()]
-    ordered = sorted(all_scores, key=lambda one: (-one.near, one.median or float("inf"), one.strategy))
-    competitors = [] if measured else [one for one in ordered if one.competes]
-    ranks: Mapping[str, int] = {
-        one.strategy: 1 + sum(other.near > one.near + SAME for other in competitors) for one in competitors
-    }
-    return [replace(one, rank=ranks.get(one.strategy)) for one in ordered]
+    return sorted(all_scores, key=lambda one: (-one.near, one.median or float("inf"), one.strategy))
 
 
 def _score(name: str, own: Sequence[Standing], families: Mapping[str, int]) -> Score:

@@ -36,6 +36,7 @@ _BACKENDS = {
     "memory/peaks": _BOTH,
     "planner/measured": "measured",
     "planner/plans": "simulated",
+    "planner/told": "simulated",
     "prediction/judges": _BOTH,
     "prediction/points": _BOTH,
     "prediction/summary": _BOTH,
@@ -72,7 +73,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "claims": (
         "paper", "claim", "kind", "backend", "statement", "paper_value", "ours", "low", "high", "unit", "direction",
         "magnitude", "region_share", "strength", "n", "n_unit", "conditions", "defined_in", "judged_in",
-        "defined_first", "relation", "sourced", "definition_of", "definition", "source",
+        "defined_first", "first_judged", "redefined", "relation", "sourced", "definition_of", "definition", "source",
     ),
 }  # fmt: skip
 """The columns of the frames, which the page "Papers and notebooks" explains; those of studies are their own."""
@@ -151,7 +152,7 @@ def cell_records(folder: Path) -> dict[tuple[str, str], list[CellRecord]]:
 def load_claims(folder: Path) -> pd.DataFrame:
     """Read the ledger as last written, without rows where there is none; raises BadInput where it is damaged."""
     path = folder / "tables" / f"{CLAIMS}.csv"
-    return _claims(_read(path), path) if path.is_file() else _frame(CLAIMS, ())
+    return _claims(read_table(path), path) if path.is_file() else _frame(CLAIMS, ())
 
 
 def _last(records: Iterable[Record]) -> Iterable[Record]:
@@ -303,7 +304,8 @@ def _cells(records: Iterable[CellRecord]) -> pd.DataFrame:
 
 def _tables(folder: Path, cells: Mapping[tuple[str, str], list[CellRecord]]) -> dict[str, pd.DataFrame]:
     root = folder / "tables"
-    tables = {path.relative_to(root).with_suffix("").as_posix(): _read(path) for path in sorted(root.rglob("*.csv"))}
+    paths = sorted(root.rglob("*.csv"))
+    tables = {path.relative_to(root).with_suffix("").as_posix(): read_table(path) for path in paths}
     for name in set(tables) & {CLAIMS, READINGS}:
         tables[name] = _claims(tables[name], root / f"{name}.csv", name)
     if "regions" in tables and CLAIMS in tables:
@@ -318,7 +320,8 @@ def _tables(folder: Path, cells: Mapping[tuple[str, str], list[CellRecord]]) -> 
     return tables
 
 
-def _read(path: Path) -> pd.DataFrame:
+def read_table(path: Path) -> pd.DataFrame:
+    """Return the table of a CSV file. Raises BadInput where it is cut off, or no table."""
     data = path.read_bytes()
     if not data.endswith(b"\n"):
         raise BadInput(f"{path}: its last line is cut off; make the tables again: shardbench report")

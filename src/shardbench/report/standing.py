@@ -92,6 +92,8 @@ class Standing:
     """Whether all HBM is ample, tight or short for the tables; empty where it is not stated."""
     p_near: float | None = None
     """Share of the draws of the model in which the step is within 5 % of the best; None without draws."""
+    bound_by: str = ""
+    """What takes most of the step; empty where it is not stated."""
     record: str = ""
     """Key of the record behind the row, the first of several; empty where it is not known."""
 
@@ -259,7 +261,7 @@ def _standing(row: Mapping[Any, Any], **fields: Any) -> Standing:
         "over_best_pct", "plan_s", "fit_s", "devices", "batch_size", "bound_ms", "over_bound_pct",
     )  # fmt: skip
     cells: Cells = {
-        **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "outcome", "cause")},
+        **{name: text(row, name) for name in (*PROBLEM, "strategy", "role", "outcome", "cause", "bound_by")},
         **{name: number(row, name) for name in numbers},
     }
     fields["model_ms"] = number(row, "predicted_step_ms") if is_measured(cells["backend"]) else fields["step_ms"]

@@ -5,6 +5,7 @@ version of ``claims.toml`` that has it first; ``shardbench claims --define`` wri
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +31,10 @@ class Definition(pydantic.BaseModel):
     digest: str
     commit: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
     at: pydantic.AwareDatetime
+    first_judged: date
+    """The day on which the claim was judged for the first time; of a new one, on which it was defined."""
+    redefined: Annotated[int, Field(ge=0)]
+    """How often its definition changed after that; each time it was judged again."""
 
 
 def definitions(package: str) -> Mapping[str, Definition]:
@@ -58,11 +63,7 @@ def define(package: str, claims: Sequence[Claim]) -> list[str]:
     commit = last_commit(place / "claims.toml")
     if commit is None:
         raise BadInput(f"{package}/claims.toml differs from what is committed; commit it, then define")
-    digest, at = commit
-    stamps = {
-        claim.name: Definition(digest=claim.digest, commit=digest, at=at) if _stale(claim, old) else old[claim.name]
-        for claim in claims
-    }
+    stamps = {claim.name: _stamp(claim, old.get(claim.name), *commit) for claim in claims}
     write_atomically(place / FILE, _text(stamps))
     return stale_claims
 
@@ -71,10 +72,18 @@ def _stale(claim: Claim, stamps: Mapping[str, Definition]) -> bool:
     return claim.name not in stamps or stamps[claim.name].digest != claim.digest
 
 
+def _stamp(claim: Claim, old: Definition | None, commit: str, at: datetime) -> Definition:
+    if old is not None and old.digest == claim.digest:
+        return old
+    first_judged, redefined = (at.date(), 0) if old is None else (old.first_judged, old.redefined + 1)
+    return Definition(digest=claim.digest, commit=commit, at=at, first_judged=first_judged, redefined=redefined)
+
+
 def _text(stamps: Mapping[str, Definition]) -> str:
     head = "# Written by `shardbench claims --define`: which commit of claims.toml first has each definition.\n"
     blocks = [
         f'\n[{name}]\ndigest = "{stamp.digest}"\ncommit = "{stamp.commit}"\nat = {stamp.at.isoformat()}\n'
+        f"first_judged = {stamp.first_judged}\nredefined = {stamp.redefined}\n"
         for name, stamp in stamps.items()
     ]
     return head + "".join(blocks)

@@ -26,8 +26,8 @@ from shardbench.trials.discovery import reproduction_names
 
 COLUMNS = (
     "paper", "claim", "kind", "of", "statement", "paper_value", "ours", "low", "high", "unit", "direction", "magnitude",
-    "region_share", "strength", "n", "n_unit", "conditions", "defined_in", "judged_in", "defined_first",
-    "relation", "sourced", "definition_of", "definition", "source",
+    "region_share", "strength", "n", "n_unit", "conditions", "defined_in", "judged_in", "defined_first", "first_judged",
+    "redefined", "relation", "sourced", "definition_of", "definition", "source",
 )  # fmt: skip
 REGION_COLUMNS = (
     "paper", "claim", "outcome", "points", "without_a_number", "share_magnitude", "share_direction", "least", "median",
@@ -139,6 +139,8 @@ def _row(
         "defined_in": stamp.commit[:_SHORT] if stamp is not None and stamp.digest == claim.digest else "not committed",
         "judged_in": _judging_commits(behind),
         "defined_first": None if claim.not_testable else _defined_first(claim, behind, stamp),
+        "first_judged": stamp.first_judged if verdict.n and stamp is not None else None,
+        "redefined": stamp.redefined if verdict.n and stamp is not None else None,
         "relation": claim.relation.value,
         "sourced": claim.sourced,
         "definition_of": claim.definition_of,

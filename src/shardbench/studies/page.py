@@ -1,18 +1,30 @@
 """Pages of suites and of reproductions, and their sections on claims and studies."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from shardbench.records.store import trial_store
 from shardbench.report.charts.study import plot_chart
 from shardbench.report.page.figures import figure
-from shardbench.report.page.write import Extra, StudyStandings, frame_extra, write_page
+from shardbench.report.page.write import Extra, StudyStandings, frame_extra, score_table, write_page
 from shardbench.report.plot import Plot
-from shardbench.report.standing import PROBLEM, disagreement, states_standings, table_standings
+from shardbench.report.ranking import longest_first
+from shardbench.report.results import read_table
+from shardbench.report.standing import (
+    PROBLEM,
+    disagreement,
+    is_measured,
+    number,
+    states_standings,
+    table_standings,
+)
 from shardbench.report.tables.claim_text import below_statements
 from shardbench.report.tables.files import suite_records
+from shardbench.report.tables.leaderboard import PLANS_MATTER
 from shardbench.studies.files import study_versions
 from shardbench.studies.ledger import Ledger, ledger
 from shardbench.studies.regions.region_picture import region_chart
@@ -21,7 +33,7 @@ from shardbench.studies.study_tables import recorded_cells, tables_by_study
 
 _SHOWN = (
     "strategy", "role", "budget", "outcome", "step_ms", "step_ms_low", "step_ms_high", "over_bound_pct",
-    "over_best_pct", "tie", "plan_s", "fit_s", "peak_gib", "cause",
+    "over_best_pct", "tie", "plan_s", "fit_s", "peak_gib", "bound_by", "cause",
 )  # fmt: skip
 """Columns of a problem's rows on the page; the file has all."""
 _CLAIMS = (
@@ -29,13 +41,15 @@ _CLAIMS = (
     "high", "unit", "n", "n_unit", "region_share", "strength", "conditions", "defined_in", "judged_in",
 )  # fmt: skip
 """Columns of the ledger on the page."""
+_SCORES = ("median_over_best_pct", "worst_over_best_pct", "best_or_tied", "surely_best")
+"""Numbers of strategies over all problems that lead, before the share that is near; the file has all."""
 SHOWN_ROWS = 100
 """Rows of a study's table on the page; the file has all."""
 
 
 def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
     """Write ``<results>/pages/<owner>.html``, claims and studies before the suite's groups, and give its path."""
-    standings = study_standings(reproduction, results)
+    standings = study_standings(reproduction.owner, results)
     cells = [record for _, record in recorded_cells(reproduction, results)]
     sections = extras(reproduction, results)
     if standings is not None and not reproduction.claims:
@@ -52,27 +66,64 @@ def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
     )
 
 
-def study_standings(reproduction: Reproduction, results: Path) -> StudyStandings | None:
-    """Return the standings of the first table that states some; None where none is on record."""
-    for _, tables in tables_by_study(reproduction, results):
-        for name, table in tables.items():
-            if states_standings(table):
-                csv, command = f"tables/{reproduction.owner}/{name}.csv", f"shardbench reproduce {reproduction.owner}"
-                parts = table.groupby(list(PROBLEM), sort=False)
-                problems = [_problem(number, *each) for number, each in enumerate(parts)]
-                return StudyStandings(
-                    standings=tuple(table_standings(table)),
-                    problems=tuple(replace(one, csv=csv, command=command) for one in problems),
-                )
+def study_standings(owner: str, results: Path) -> StudyStandings | None:
+    """Return the standings of an owner's first table that states some, as its CSV has them; None where none does."""
+    folder = results / "tables" / owner
+    for path in sorted(folder.glob("*.csv")):
+        table = read_table(path)
+        if not states_standings(table):
+            continue
+        scores = read_table(folder / "scores.csv") if (folder / "scores.csv").is_file() else None
+        csv, command = f"tables/{owner}/{path.name}", f"shardbench reproduce {owner}"
+        problems = [_problem(place, *each) for place, each in enumerate(table.groupby(list(PROBLEM), sort=False))]
+        return StudyStandings(
+            standings=tuple(table_standings(table)),
+            problems=tuple(replace(one, csv=csv, command=command) for one in problems),
+            scores=() if scores is None else _scores(scores, f"tables/{owner}/scores.csv"),
+            judge={} if scores is None else dict(scores[["strategy", "judge"]].dropna().to_numpy()),
+        )
     return None
 
 
-def _problem(number: int, problem: tuple[str, ...], rows: pd.DataFrame) -> Extra:
+def _problem(place: int, problem: tuple[str, ...], rows: pd.DataFrame) -> Extra:
     """Return a problem's rows; what other judges have first is said before them."""
     workload, machine, backend = problem
     title, note = f"{workload} on {machine}, {backend}", disagreement(table_standings(rows))
     shown = rows[[name for name in _SHOWN if name in rows and rows[name].notna().any()]]
-    return frame_extra(f"problem-{number}", title, note, shown)
+    return frame_extra(f"problem-{place}", title, note, shown)
+
+
+def _scores(table: pd.DataFrame, csv: str) -> tuple[Extra, ...]:
+    """Return a table of scores for each backend and group of problems, by the longest budget, without empty columns."""
+    by_group = []
+    table = table.assign(group=table.get("group", PLANS_MATTER))
+    keys = sorted(
+        set(zip(table["backend"], table["group"])), key=lambda key: (is_measured(key[0]), key[1] != PLANS_MATTER)
+    )
+    for backend, group in keys:
+        own = table[(table["backend"] == backend) & (table["group"] == group)]
+        budget = min(own["budget"], key=longest_first)
+        own = own[own["budget"] == budget]
+        places = "places" if own["places"].notna().any() else "rank"
+        columns = {
+            "strategy": own["strategy"] + own["judge"].notna().map({True: " *", False: ""}),
+            **{name: own[name] for name in (places, *_SCORES) if name in own},
+            "within 5 %": [_near(row) for row in own.to_dict("records")],
+            "ended": [f"{ok:.0f} of {asked:.0f}" for ok, asked in zip(own["ok"], own["problems"], strict=True)],
+            "seconds": own["plan_s"],
+            **({} if is_measured(backend) else {"measured places": own["measured_places"]}),
+        }
+        shown = pd.DataFrame(columns).dropna(axis="columns", how="all")
+        one = score_table(backend, budget, shown, csv)
+        by_group.append(one if group == PLANS_MATTER else replace(one, title=f"{one.title}; problems {group}"))
+    return tuple(by_group)
+
+
+def _near(row: Mapping[str, Any]) -> str:
+    """Write the share of problems near the best, with the ends that the error of two plans leaves open."""
+    share, low, high = (number(row, f"expected_{name}") for name in ("within_1.05", "low", "high"))
+    ends = f" ({100 * low:.0f} to {100 * high:.0f})" if low is not None and high is not None else ""
+    return f"{100 * (row['within_1.05'] if share is None else share):.0f} %{ends}"
 
 
 def write_suite_page(results: Path, suite: str) -> Path:

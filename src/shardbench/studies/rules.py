@@ -60,7 +60,8 @@ def rule_row(claim: Claim, numbers: Sequence[float]) -> dict[str, object]:
     if claim.relation is not Relation.DIRECTION:
         least, most = (_place(claim, end) for end in claim.limits())
         draws = _place(claim, edge) + noise
-        row["false_magnitude"] = float(_yes(draws, (least, most), sample=claim.sample).mean())
+        asked = "false_magnitude" if claim.paper is not None else "false_direction"
+        row[asked] = float(_yes(draws, (least, most), sample=claim.sample).mean())
     return row
 
 

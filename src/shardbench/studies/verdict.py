@@ -23,8 +23,10 @@ class Finding(StrEnum):
     """All that was seen says so: the interval of fewer units, or every one of REPRODUCED_FROM or more conditions."""
     PARTLY = "partly"
     """Some of the chosen conditions say so, and others do not."""
+    TOO_FEW = "too few, all agree"
+    """All of the chosen conditions say so, and they are fewer than REPRODUCED_FROM."""
     INCONCLUSIVE = "inconclusive"
-    """The interval holds both answers, or all of too few conditions say so."""
+    """The interval holds both answers."""
     NOT_REPRODUCED = "not reproduced"
     NOT_STATED = "not stated"
     """The statement has no such side."""
@@ -51,7 +53,8 @@ def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
     """Judge a claim by numbers, one a unit; ValueError where a ratio is not positive.
 
     The limit of "at least" is judged by a one-sided t test at 2.5 %, of "about" by two of them (TOST), of "not
-    worse" by one against the margin: in each the 95 % interval has to lie wholly within what is allowed.
+    worse" by one against the margin: in each the 95 % interval has to lie wholly within what is allowed. "Not worse"
+    is a direction: the margin is ours, and a magnitude is a number of the paper's.
     """
     if not numbers:
         answer = Finding.NOT_TESTABLE if claim.not_testable else Finding.NOT_RUN
@@ -70,19 +73,18 @@ def judge(claim: Claim, numbers: Sequence[float]) -> Verdict:
         if not claim.sample:
             hold_count = sum(map(holds, print_numbers))
             if hold_count == len(print_numbers):
-                return Finding.CONSISTENT if hold_count >= REPRODUCED_FROM else Finding.INCONCLUSIVE
+                return Finding.CONSISTENT if hold_count >= REPRODUCED_FROM else Finding.TOO_FEW
             return Finding.PARTLY if hold_count else Finding.NOT_REPRODUCED
         if holds(low) and holds(high):
             return Finding.REPRODUCED if len(numbers) >= REPRODUCED_FROM else Finding.CONSISTENT
         return Finding.NOT_REPRODUCED if misses else Finding.INCONCLUSIVE
 
     least, most = claim.limits()
-    direction = Finding.NOT_STATED
+    within_limits = finding(claim.holds, high < least or low > most)
+    direction = within_limits if claim.relation is Relation.NOT_WORSE else Finding.NOT_STATED
     if claim.neutral is not None and claim.has_direction:
         direction = finding(claim.directed, high <= claim.neutral if claim.up else low >= claim.neutral)
-    magnitude = Finding.NOT_STATED
-    if claim.relation is not Relation.DIRECTION:
-        magnitude = finding(claim.holds, high < least or low > most)
+    magnitude = within_limits if claim.paper is not None else Finding.NOT_STATED
     has_range = len(numbers) > 1
     return Verdict(
         direction=direction,

@@ -41,6 +41,10 @@ class RecordedWorkload(Workload):
     def _raw(self, table: int, start: int, stop: int) -> Bags:
         """Return the bags of samples [start, stop) with the ids as recorded."""
 
+    def _taken(self, table: int, samples: Ints) -> Bags:
+        """Return the bags of some train samples int64 [n], ascending, with the ids as recorded."""
+        return take(self._raw(table, 0, self.train_samples), samples)
+
     def _split_samples(self, samples: int, train_samples: int) -> None:
         """Set where the splits meet; raises BadInput where one is too short for the batches or profiles asked for."""
         self.samples = samples
@@ -66,9 +70,10 @@ class RecordedWorkload(Workload):
 
     def _survey(self, table: int) -> Survey:
         shape = self.tables[table]
-        train = self._raw(table, 0, self.train_samples)
         if self.profile_samples < self.train_samples:
-            train = take(train, _spread(self.train_samples, self.profile_samples))
+            train = self._taken(table, _spread(self.train_samples, self.profile_samples))
+        else:
+            train = self._raw(table, 0, self.train_samples)
         check_rows(train.values, shape.rows, f"{self.name}/{shape.name}")
         ranking = Ranking(train.values, shape.rows)
         present = int(np.count_nonzero(train.sample_lengths))
@@ -94,10 +99,13 @@ class RecordedWorkload(Workload):
         return self._raw(table, start, start + self.batch_size)
 
     def _unprofiled(self, table: int, inputs: int) -> Bags | None:
-        samples = np.arange(self.train_samples)
-        if self.profile_samples < self.train_samples:
-            samples = np.delete(samples, _spread(self.train_samples, self.profile_samples))
-        raw = take(self._raw(table, 0, self.train_samples), samples[_spread(len(samples), min(inputs, len(samples)))])
+        some = self.profile_samples if self.profile_samples < self.train_samples else 0
+        profiled = _spread(self.train_samples, some)
+        left = self.train_samples - len(profiled)
+        samples = _spread(left, min(inputs, left))
+        # The others, counted without a list of all: each comes after the profiled ones that have a smaller number.
+        samples = samples + np.searchsorted(profiled - np.arange(len(profiled)), samples, side="right")
+        raw = self._taken(table, samples)
         return replace(raw, values=self.ranking(table)(raw.values))
 
 

@@ -107,10 +107,12 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
 
     TorchRec's own planner is asked with the same arguments and its plan is one of the candidates, unless
     ``ask_torchrec`` is False: the plan of the shortest predicted step is returned, and where nothing else has a plan,
-    or its plan cannot be compared, TorchRec's as it is. A plan by which a device is predicted to run out of memory is
-    returned only where all do so, and the log says so. ``storage_reservation``, where it is given, bounds the tables
-    beside that. Where it is not, what a step holds is counted in place of a percentage, but for activations of the
-    dense model: these are ``activation_bytes`` at most, or the heuristical percentage where nobody states them.
+    or its plan cannot be compared, TorchRec's as it is. A plan that the ``plan_loader`` has is returned whatever the
+    others come to, as TorchRec's planner does, and its PlannerError for one of other inputs is raised. A plan by which
+    a device is predicted to run out of memory is returned only where all do so, and the log says so.
+    ``storage_reservation``, where it is given, bounds the tables beside that. Where it is not, what a step holds is
+    counted in place of a percentage, but for activations of the dense model: these are ``activation_bytes`` at most, or
+    the heuristical percentage where nobody states them.
     ``plan_s`` are the seconds in which the strategies plan. Where
     it is left out they take, with judging, about a second beside TorchRec's planner, and ALONE_S seconds without it.
 
@@ -174,6 +176,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         self.profiles = dict(profiles or {})
         self.machine = load_machine(machine) if isinstance(machine, str) else machine
         self.plan_s, self.optimizer, self.ask_torchrec = plan_s, optimizer, ask_torchrec
+        self._loader = plan_loader
         self.answer: Answer[Simulation] | None = None
         self.peak: Peak | None = None
         self.taken = ""
@@ -186,9 +189,10 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         sharder_list = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
         self.answer, self.peak, self.taken = None, None, ""
         safe = self._safe_limits(module, sharder_list)
-        theirs = self._theirs(module, sharder_list, safe) if self.ask_torchrec else None
+        loads = self.ask_torchrec and self._loader is not None and bool(self._loader.load())
+        theirs = self._theirs(module, sharder_list, safe, loads) if self.ask_torchrec else None
         try:
-            return self._best(module, sharder_list, theirs, safe)
+            return self._best(module, sharder_list, theirs, safe, loads)
         except PlannerError as error:
             if theirs is None:
                 raise
@@ -242,19 +246,26 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         except Unsupported:
             return self._constraints or {}  # TorchRec plans what ShardBench does not
 
-    def _theirs(self, module: torch.nn.Module, sharders: Sharders, constraints: Limits) -> ShardingPlan | None:
-        """Return the plan of TorchRec's planner; None where it has none."""
+    def _theirs(
+        self, module: torch.nn.Module, sharders: Sharders, constraints: Limits, loads: bool
+    ) -> ShardingPlan | None:
+        """Return the plan of TorchRec's planner; None where it has none.
+
+        One that it ``loads`` is for the user's own constraints, and what it fails at then is raised.
+        """
         planner = EmbeddingShardingPlanner(
             topology=self._topology,
             batch_size=self._batch_size,
             storage_reservation=deepcopy(self._storage_reservation),  # it keeps what it reserved last
-            constraints=constraints,
+            constraints=self._constraints if loads else constraints,
             debug=self._debug,
             **{"stats": [], **self._passed_on},
         )
         try:
             plan: ShardingPlan = planner.plan(module, sharders)
         except (PlannerError, RuntimeError) as error:  # the latter where constraints leave a table no option
+            if loads:
+                raise
             _LOG.info("TorchRec's planner has no plan: %s", error)
             return None
         except Exception as error:
@@ -263,7 +274,12 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         return plan
 
     def _best(
-        self, module: torch.nn.Module, sharders: Sharders, theirs: ShardingPlan | None, constraints: Limits
+        self,
+        module: torch.nn.Module,
+        sharders: Sharders,
+        theirs: ShardingPlan | None,
+        constraints: Limits,
+        loads: bool,
     ) -> ShardingPlan:
         """Return the plan of the shortest step; raises PlannerError where there is none that can be judged."""
         reserved = self._topology
@@ -294,13 +310,16 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             try:
                 candidates.append(_Candidate(TORCHREC, theirs, _judge(theirs, question, model)))
             except Unsupported as error:
+                if loads:
+                    raise PlannerError(str(error)) from error
                 _LOG.warning("TorchRec's plan cannot be compared: %s", error)
-        try:
-            name, ours = self._ours(limits, question, start, memory, has_plan=theirs is not None)
-            candidates.append(_Candidate(name, self._as_torchrec(ours, model), ours))
-        except PlannerError:
-            if not candidates:
-                raise
+        if not loads:
+            try:
+                name, ours = self._ours(limits, question, start, memory, has_plan=theirs is not None)
+                candidates.append(_Candidate(name, self._as_torchrec(ours, model), ours))
+            except PlannerError:
+                if not candidates:
+                    raise
         best = min(
             candidates, key=lambda one: (memory.fails(one.answer), one.step_ms * (1.0 - TIE * (one.plan is theirs)))
         )

@@ -63,7 +63,7 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags | CountedLook
             sources[i] += by_rank / batches
             first[i] += np.minimum(by_rank, problem.batch_size // world * table.features).sum() / batches
             if table.pooling is Pooling.NONE:
-                histories[n] += lookups.with_repeats() * table.dim
+                histories[n] += lookups.of_samples.by_source(0, table.rows) * table.dim
             batch_rows.append(BatchRows.of(lookups))
             blocks.append(local_blocks(lookups, batch_rows[-1], table, problem))
         near[:, i] = local_lookups_of(blocks, table, problem)

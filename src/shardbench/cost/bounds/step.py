@@ -18,7 +18,7 @@ from shardbench.cost.load import VECTOR_BYTES
 from shardbench.model.plan import Plan, ShardingGroups
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape
+from shardbench.model.table import DenseShape, Pooling
 from shardbench.model.validate import used_moves
 
 DEVICE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
@@ -126,6 +126,14 @@ def dense_step_ms(demand: Demand, problem: Problem, dense: DenseShape) -> float:
 def dense_all_reduce_s(problem: Problem, dense: DenseShape) -> float:
     """Return the seconds of the all-reduce of the dense model's gradients."""
     return all_reduce_s(float(dense.parameters(problem.tables) * VECTOR_BYTES), problem.machine)
+
+
+def expected_dense_s(problem: Problem, dense: DenseShape) -> float:
+    """Return the seconds of the dense model, where every device has its share of the histories that profiles expect."""
+    unpooled = [table.dim * (table.pooling is Pooling.NONE) for table in problem.tables]
+    columns = float(np.dot([profile.mean_pooling for profile in problem.profiles], unpooled))
+    histories = np.full(problem.world_size, columns * problem.batch_size / problem.world_size)
+    return dense_s(histories, problem.machine, dense, problem.tables, problem.batch_size)
 
 
 def _best(relaxation: Relaxation) -> tuple[Prices, float]:

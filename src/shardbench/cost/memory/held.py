@@ -47,6 +47,8 @@ class Key(NamedTuple):
     pooled: bool
     scope: Scope
     columns: int
+    distinct: bool = False
+    """Whether it makes ids distinct before it exchanges them; replicas, which exchange none, do not."""
 
 
 class Module(NamedTuple):
@@ -59,6 +61,10 @@ class Module(NamedTuple):
     """Indices and lengths that a rank sends, in the order of their owners; none where they lie in it already."""
     dealt: Floats
     """Indices among them whose owner is found first."""
+    repeated: Floats
+    """Indices that are made distinct before they are sent; none where they are sent as the samples have them."""
+    kept: Floats
+    """What is kept of that: the indices in the order of their owners, the distinct ones, and the place of each."""
     received: Floats
     """Indices and lengths that it gets."""
     offsets: Floats
@@ -74,7 +80,9 @@ class Module(NamedTuple):
     from_all: Floats
     """Vectors that it gets from all-to-alls, in fp32."""
     arrived: Floats
-    """Vectors that the dense model gets, fp32."""
+    """Vectors that it gets, fp32."""
+    placed: Floats
+    """Vectors that the dense model gets, fp32: where ids are made distinct, a copy of one for each of its lookups."""
     put_back: Floats
     """Unpooled vectors among them that are put back in the order of their lookups, for their rows are dealt."""
     workspace: Floats
@@ -92,6 +100,8 @@ class _Tables:
     def __init__(self, problem: Problem, plan: Plan) -> None:
         self.account = Account(problem, groups=plan.groups)
         self.homes: list[int] = []
+        self.asked = zeros(problem.world_size)
+        """Lookups as the samples have them, [world]."""
         self.most_lookups, self.most_weights = zeros(problem.world_size), zeros(problem.world_size)
         """Lookups and replicated weights of the table that has most of them, [world] each."""
 
@@ -99,6 +109,8 @@ class _Tables:
         """Add a table's segments."""
         looked_up, weights = self.load.all_lookups, self.account.held_weights()
         self.account.add(table, segments, lookups)
+        for segment in segments:
+            self.asked += lookups.of_samples.by_source(segment.row_start, segment.row_stop)
         self.homes += [_home(segment, self.account.topology) for segment in segments]
         self.most_lookups = np.maximum(self.most_lookups, self.load.all_lookups - looked_up)
         self.most_weights = np.maximum(self.most_weights, self.account.held_weights() - weights)
@@ -121,7 +133,8 @@ def modules(plan: Plan, problem: Problem, lookups: Sequence[TableLookups], const
         for segment in segments[table.name]:
             by_key.setdefault(_key(table, segment), []).append(_in_hbm(segment))
         for key, parts in by_key.items():
-            tables.setdefault(key, _Tables(problem, plan)).add(table, parts, lookups[i])
+            own = lookups[i] if key.distinct else lookups[i].of_samples
+            tables.setdefault(key, _Tables(problem, plan)).add(replace(table, distinct=key.distinct), parts, own)
     listed = {key: _module(key, tables[key], constants) for key in tables}
     replicas, others = Key(True, Scope.REPLICAS, 0), Key(True, Scope.WORLD, 0)
     if replicas in listed and others in listed:
@@ -146,7 +159,7 @@ def _key(table: Table, segment: Segment) -> Key:
     if isinstance(place, Replicated):
         return Key(pooled, Scope.REPLICAS, 0)
     scope = Scope.GROUP if isinstance(place, GroupSharded | OnLocalRank) else Scope.WORLD
-    return Key(pooled, scope, 0 if pooled else segment.columns)
+    return Key(pooled, scope, 0 if pooled else segment.columns, table.distinct)
 
 
 def _in_hbm(segment: Segment) -> Segment:
@@ -172,22 +185,30 @@ def _module(key: Key, tables: _Tables, constants: MemoryConstants) -> Module:
     else:
         # A CPU's kernels add the gradients of replicas up in place, and collect those of unpooled rows in a map.
         workspace = (VECTOR_BYTES * key.columns + constants.map_bytes) * load.sequence_rows * (not replicated)
+    arrived = fp32 * vectors.got if exchanged else load.bag_bytes
+    repeated = INDEX_BYTES * tables.asked * key.distinct
+    in_order = tables.homes == sorted(tables.homes)
+    # Distinct indices lie in the order of their owners, but for those whose owner is found yet.
+    lies_so = -1 not in tables.homes and (in_order or key.distinct)
     weights = account.held_weights() * problem.precision.bytes
     gradients = weights if key.pooled else tables.most_weights * problem.precision.bytes
     return Module(
         pooled=key.pooled,
         exchanged=exchanged,
-        sent=nothing if -1 not in tables.homes and tables.homes == sorted(tables.homes) else sent,
+        sent=nothing if lies_so else sent,
         dealt=INDEX_BYTES * account.sources.bucketed,
+        repeated=repeated,
+        kept=(repeated * (1.0 if in_order else 2.0) + sent) * key.distinct,
         received=received,
-        # 8 bytes each, twice a length.
-        offsets=2.0 * (received - INDEX_BYTES * load.all_lookups) * exchanged,
+        # 8 bytes each, twice a length but of distinct ids.
+        offsets=(1.0 if key.distinct else 2.0) * (received - INDEX_BYTES * load.all_lookups) * exchanged,
         indices=INDEX_BYTES * load.all_lookups * exchanged,
         vectors=load.bag_bytes,
         to_all=fp32 * vectors.sent,
         to_sum=fp32 * (vectors.given - vectors.sent),
         from_all=fp32 * vectors.arrived,
-        arrived=fp32 * vectors.got if exchanged else load.bag_bytes,
+        arrived=arrived,
+        placed=VECTOR_BYTES * key.columns * tables.asked if key.distinct else arrived,
         put_back=VECTOR_BYTES * key.columns * account.sources.bucketed,
         workspace=workspace,
         copied=weights if key.scope is Scope.GROUP else nothing,
@@ -220,13 +241,13 @@ def input_bytes(plan: Plan, problem: Problem, dense: DenseShape, lookups: Sequen
         parts = [s for s in segments[table.name] if not (isinstance(s.placement, Replicated) and s.placement.ranks[0])]
         ranges = {(s.row_start, s.row_stop) for s in parts}
         for part in parts:
-            total += INDEX_BYTES * source.by_source(part.row_start, part.row_stop) + LENGTH_BYTES * bags
+            total += INDEX_BYTES * source.of_samples.by_source(part.row_start, part.row_stop) + LENGTH_BYTES * bags
             # Replicas' offsets, which are kept with them.
             total += INDEX_BYTES * bags * isinstance(part.placement, Replicated)
         if table.pooling is Pooling.NONE:
             total += INDEX_BYTES * bags
             if len(ranges) > 1:
-                total += INDEX_BYTES * source.by_source(0, table.rows)
+                total += INDEX_BYTES * source.of_samples.by_source(0, table.rows)
     return total
 
 
@@ -253,7 +274,7 @@ def activations(
     number = float(VECTOR_BYTES * samples)
     pooled = [table for table in problem.tables if table.pooling is Pooling.SUM]
     histories = [
-        VECTOR_BYTES * table.dim * source.by_source(0, table.rows)
+        VECTOR_BYTES * table.dim * source.of_samples.by_source(0, table.rows)
         for table, source in zip(problem.tables, lookups)
         if table.pooling is Pooling.NONE
     ]

@@ -1,24 +1,27 @@
 """A step as TorchRec goes through it: what is held from here to there, and what one call holds beside that."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from shardbench.base.arrays import Floats, zeros
 from shardbench.base.errors import Unsupported
 from shardbench.cost.load import VECTOR_BYTES
-from shardbench.cost.lookups import ExpectedLookups, TableLookups
+from shardbench.cost.lookups import TableLookups
 from shardbench.cost.memory.held import Activations, Module, activations, input_bytes, modules, table_bytes
 from shardbench.cost.memory.peak import MemoryConstants, PeakMemory, Term, Timeline, memory_constants
 from shardbench.cost.phases import StepPhase
+from shardbench.cost.traffic import expected_lookups
 from shardbench.model.plan import DenseHome, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Optimizer, Precision, StepSchedule
 
 HALF = 0.5
 """Bytes of a number in two bytes over those of an fp32 one."""
-PUT_BACK_RATIO = 6.0
-"""Workspace of adding gradients up by lookup (torch's index_add), over the bytes of the lookups' indices."""
+SORT_RATIO = 6.0
+"""Workspace of adding gradients up by lookup (torch's index_add), and of making ids distinct, over the indices' bytes.
+"""
 PIPELINED_BATCHES = 3
 """Batches that TorchRec's pipeline has on the device: one that it trains on, one in exchange, one on its way."""
 
@@ -42,10 +45,8 @@ def peak_memory(
     """
     if plan.schedule is not None or plan.dense is DenseHome.HOSTS:
         raise Unsupported("peaks are predicted of steps of one kind on devices: of no batch schedule, nor on hosts")
-    if any(table.distinct for table in problem.tables):
-        raise Unsupported("peaks are not predicted yet where ids are made distinct")
     constants = constants or memory_constants(problem.machine.device)
-    known = [(lookups or _expected(problem))(i) for i in range(len(problem.tables))]
+    known = [(lookups or partial(expected_lookups, problem))(i) for i in range(len(problem.tables))]
     pipelined = problem.schedule is StepSchedule.PIPELINED
     step = _Step(modules(plan, problem, known, constants), problem, constants)
     step.hold(Term.TABLES, table_bytes(plan, problem))
@@ -62,17 +63,13 @@ def peak_memory(
     step.hold(Term.VECTORS, model.assembled)
     step.at(StepPhase.DENSE, {Term.ACTIVATIONS: model.forward})
     # Of vectors only those live on that the backward pass needs: histories.
-    step.drop(Term.VECTORS, step.total(lambda module: module.arrived) + model.assembled - model.unpooled)
+    step.drop(Term.VECTORS, step.total(lambda module: module.placed) + model.assembled - model.unpooled)
     step.at(StepPhase.DENSE, {Term.ACTIVATIONS: model.backward})
     step.drop(Term.VECTORS, model.unpooled)
     step.output_backward(model)
     step.lookup_backward()
     step.update(problem.optimizer)
     return step.peaks(constants, len(plan.segments))
-
-
-def _expected(problem: Problem) -> Callable[[int], TableLookups]:
-    return lambda i: ExpectedLookups(problem.profiles[i], problem.batch_size, problem.world_size)
 
 
 class _Step(Timeline):
@@ -94,21 +91,31 @@ class _Step(Timeline):
 
     def input(self) -> None:
         """Send lookups in the order of their owners; put those that arrive in the order of tables."""
-        for module in self._exchanged:
-            self.at(StepPhase.INPUT, {Term.LOOKUPS: module.sent + module.dealt})
-            self.at(StepPhase.INPUT, {Term.LOOKUPS: module.sent + 2.0 * module.received})
-            self._keep(module)
+        for module in self._modules:
+            self._make_distinct(module)
+            if module.exchanged:
+                self.at(StepPhase.INPUT, {Term.LOOKUPS: module.sent + module.dealt})
+                self.at(StepPhase.INPUT, {Term.LOOKUPS: module.sent + 2.0 * module.received})
+                self._keep(module)
 
     def input_pipelined(self) -> None:
         """Do the same, where this batch's lookups came in the step before and the next one's come in this one."""
+        for module in self._modules:
+            self.hold(Term.LOOKUPS, module.kept)
         for module in self._exchanged:
             self.hold(Term.LOOKUPS, 2.0 * module.sent + module.received)
+        for module in self._modules:
+            self._make_distinct(module)
         for module in self._exchanged:
             self.at(StepPhase.INPUT, {Term.LOOKUPS: module.dealt})
         for module in self._exchanged:
             self.at(StepPhase.INPUT, {Term.LOOKUPS: module.received})
             self.drop(Term.LOOKUPS, module.sent + module.received)
             self._keep(module)
+
+    def _make_distinct(self, module: Module) -> None:
+        self.at(StepPhase.INPUT, {Term.WORKSPACE: SORT_RATIO * module.repeated})
+        self.hold(Term.LOOKUPS, module.kept)
 
     def _keep(self, module: Module) -> None:
         # Unpooled vectors are put back by where their lookups were sent to.
@@ -126,31 +133,45 @@ class _Step(Timeline):
 
     def output(self) -> None:
         """Send vectors to the ranks of their samples."""
-        for module in self._exchanged:
-            given, arrived = module.to_all + module.to_sum, module.arrived
-            # Segments of one table that meet on a rank are added up first, into vectors of their own.
-            merged = given * (module.pooled and bool((module.vectors > given).any()))
-            # TorchRec joins what each rank sent; unpooled vectors are put in order, before and after.
-            joined = module.from_all if module.pooled else module.put_back
-            sent = merged if module.pooled else module.to_all
-            # A pipeline's vectors go when a copy of them is under way.
-            let_go = self._pipelined * np.minimum(module.to_all, module.vectors)
-            if self._half:
-                buffers = given + arrived + module.to_all * module.pooled + self._gloo * module.to_sum
-                self.at(StepPhase.OUTPUT, {Term.VECTORS: sent, Term.CODEC: (1.0 + HALF) * given})
-                self.drop(Term.VECTORS, let_go)
-                self.at(StepPhase.OUTPUT, {Term.VECTORS: merged, Term.CODEC: HALF * buffers})
-                self.at(StepPhase.OUTPUT, {Term.VECTORS: merged + arrived, Term.CODEC: HALF * arrived})
-            else:
-                # Pooled vectors are copied into a tensor that is registered for sending.
-                beside = merged + module.to_all + self._gloo * module.to_sum
-                self.at(StepPhase.OUTPUT, {Term.VECTORS: beside})
-                self.drop(Term.VECTORS, let_go)
-                self.at(StepPhase.OUTPUT, {Term.VECTORS: beside + arrived})
-            late = self._gloo * module.to_all * (HALF if self._half else 1.0)
-            self.at(StepPhase.OUTPUT, {Term.VECTORS: merged + late + arrived + joined})
-            self.drop(Term.VECTORS, module.vectors - let_go)
-            self.hold(Term.VECTORS, arrived)
+        for module in self._modules:
+            if module.exchanged:
+                self._send(module)
+            self._copy(module)
+
+    def _send(self, module: Module) -> None:
+        given, arrived = module.to_all + module.to_sum, module.arrived
+        # Segments of one table that meet on a rank are added up first, into vectors of their own.
+        merged = given * (module.pooled and bool((module.vectors > given).any()))
+        # TorchRec joins what each rank sent; unpooled vectors are put in order, before and after.
+        joined = module.from_all if module.pooled else module.put_back
+        sent = merged if module.pooled else module.to_all
+        # A pipeline's vectors go when a copy of them is under way.
+        let_go = self._pipelined * np.minimum(module.to_all, module.vectors)
+        if self._half:
+            buffers = given + arrived + module.to_all * module.pooled + self._gloo * module.to_sum
+            self.at(StepPhase.OUTPUT, {Term.VECTORS: sent, Term.CODEC: (1.0 + HALF) * given})
+            self.drop(Term.VECTORS, let_go)
+            self.at(StepPhase.OUTPUT, {Term.VECTORS: merged, Term.CODEC: HALF * buffers})
+            self.at(StepPhase.OUTPUT, {Term.VECTORS: merged + arrived, Term.CODEC: HALF * arrived})
+        else:
+            # Pooled vectors are copied into a tensor that is registered for sending.
+            beside = merged + module.to_all + self._gloo * module.to_sum
+            self.at(StepPhase.OUTPUT, {Term.VECTORS: beside})
+            self.drop(Term.VECTORS, let_go)
+            self.at(StepPhase.OUTPUT, {Term.VECTORS: beside + arrived})
+        self.at(StepPhase.OUTPUT, {Term.VECTORS: merged + self._late(module) + arrived + joined})
+        self.drop(Term.VECTORS, module.vectors - let_go)
+        self.hold(Term.VECTORS, arrived)
+
+    def _late(self, module: Module) -> Floats:
+        return self._gloo * module.to_all * (HALF if self._half else 1.0)
+
+    def _copy(self, module: Module) -> None:
+        # A vector of distinct ids goes to the places of all lookups that ask for it.
+        if module.repeated.any():
+            self.at(StepPhase.OUTPUT, {Term.VECTORS: self._late(module) + module.placed})
+            self.drop(Term.VECTORS, module.arrived)
+            self.hold(Term.VECTORS, module.placed)
 
     def output_backward(self, model: Activations) -> None:
         """Exchange the vectors' gradients, the last module's first."""
@@ -159,12 +180,15 @@ class _Step(Timeline):
         waiting = sum(module.pooled for module in self._modules)
         for module in reversed(self._modules):
             if module.pooled or module.exchanged:
-                self.at(StepPhase.OUTPUT_BACKWARD, {Term.GRADIENTS: module.arrived})
+                self.at(StepPhase.OUTPUT_BACKWARD, {Term.GRADIENTS: module.placed})
             waiting -= module.pooled
             if not module.pooled:
-                self.drop(Term.GRADIENTS, module.arrived)
+                self.drop(Term.GRADIENTS, module.placed)
             elif not waiting:
                 self.drop(Term.GRADIENTS, model.pooled)
+            if module.repeated.any():
+                summed = {Term.GRADIENTS: module.placed + module.arrived, Term.WORKSPACE: SORT_RATIO * module.repeated}
+                self.at(StepPhase.OUTPUT_BACKWARD, summed)
             if module.exchanged:
                 self._return(module)
             self.hold(Term.GRADIENTS, module.vectors)
@@ -179,7 +203,7 @@ class _Step(Timeline):
             ordered = module.from_all + arrived
         else:
             self.at(
-                phase, {Term.GRADIENTS: arrived + module.put_back, Term.WORKSPACE: PUT_BACK_RATIO * module.dealt}
+                phase, {Term.GRADIENTS: arrived + module.put_back, Term.WORKSPACE: SORT_RATIO * module.dealt}
             )  # fmt: skip
             ordered = arrived
         if self._half:

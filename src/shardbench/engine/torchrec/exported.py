@@ -182,6 +182,31 @@ def inexpressible(plan: Plan, *, devices_per_node: int) -> list[str]:
     return faults
 
 
+def mlperf_overrides(exported: Exported) -> str:
+    """Return the sharding types of all tables as MLPerf's DLRMv4 takes them: ``EMB_SHARDING_OVERRIDES=table=type,...``.
+
+    Of a plan that was exported in blocks and of which ``beyond_overrides`` says nothing.
+    """
+    types = ",".join(f"{table.name}={table.pieces[0].sharding_type}" for table in exported.tables)
+    return f"EMB_SHARDING_OVERRIDES={types}"
+
+
+def beyond_overrides(exported: Exported) -> list[str]:
+    """Say why one sharding type cannot stand for a table: a sentence for each such table of those exported."""
+    faults = {}
+    for table in exported.tables:
+        piece = table.pieces[0]
+        if set(",=") & set(table.name):
+            faults[table.name] = "',' and '=' part the names and types"
+        elif table.is_remapped:
+            faults[table.name] = f"it is cut by rows into {len(table.pieces)}, and has one sharding type"
+        elif piece.sharding_type not in SEQUENCE_TYPES:
+            faults[table.name] = f"unpooled tables cannot be sharded {piece.sharding_type}"
+        elif piece.compute_kernel not in (DENSE, KERNELS[Tier.HBM]):
+            faults[table.name] = f"a sharding type does not say that its kernel is {piece.compute_kernel}"
+    return [f"table '{name}': {fault}" for name, fault in faults.items()]
+
+
 def _faults_of_groups(plan: Plan) -> list[str]:
     """Say what TorchRec's own 2D parallelism would be asked for in the place of a plan with sharding groups."""
     if plan.groups is None or not any(isinstance(s.placement, GroupSharded | OnLocalRank) for s in plan.segments):

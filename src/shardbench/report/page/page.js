@@ -1,42 +1,5 @@
 "use strict";
-// Sorting, dark and light, and the charts; the tables can be read without any of it.
-
-const UNITS = { kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12, million: 1e6, billion: 1e9, "%": 1, x: 1 };
-
-/** The number that a cell begins with, in its unit; null where it begins with none. */
-function numberOf(text) {
-  if (text === "best" || text === "=") return 0;
-  const match = /^[<>~]?\s*([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?)\s*([A-Za-z%]+)?/.exec(text);
-  if (!match) return null;
-  return Number(match[1].replaceAll(",", "")) * (UNITS[match[2]] ?? 1);
-}
-
-/** Sorts a table's rows by a column; cells without a number come last either way. */
-function sort(table, column, numeric, descending) {
-  const body = table.tBodies[0];
-  const keyed = [...body.rows].map((row) => {
-    const text = row.cells[column].textContent.trim();
-    return { row, key: numeric ? numberOf(text) : text === "" ? null : text };
-  });
-  const sign = descending ? -1 : 1;
-  keyed.sort((a, b) => {
-    if (a.key === null || b.key === null) return (a.key === null) - (b.key === null);
-    return sign * (numeric ? a.key - b.key : a.key.localeCompare(b.key, "en", { numeric: true }));
-  });
-  body.append(...keyed.map((one) => one.row));
-}
-
-for (const table of document.querySelectorAll("table.sortable")) {
-  const heads = [...table.tHead.rows[0].cells];
-  heads.forEach((head, column) => {
-    head.firstElementChild.addEventListener("click", () => {
-      const descending = head.getAttribute("aria-sort") === "ascending";
-      for (const other of heads) other.removeAttribute("aria-sort");
-      head.setAttribute("aria-sort", descending ? "descending" : "ascending");
-      sort(table, column, head.classList.contains("number"), descending);
-    });
-  });
-}
+// Dark and light, folded parts, and the charts.
 
 document.getElementById("theme").addEventListener("click", () => {
   const root = document.documentElement;
@@ -90,8 +53,6 @@ for (const select of selects) {
     for (const { place, view, spec } of views) {
       if (chosen(spec).includes(select)) view.signal(select.dataset.param, select.value).runAsync().then(() => hideEmpty(place));
     }
-    const tables = document.getElementById("tables");
-    if (select.dataset.param === "problem") tables.href = tables.href.replace(/\d+$/, select.value);
   });
 }
 

@@ -4,8 +4,8 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import pandas as pd
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import visible
 from shardbench.base.host import Environment, load
+from shardbench.cost.costmodel import HOST
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.report.charts.look import DARK, LIGHT, compiled, scripts, variables
 from shardbench.report.compare.versions import other_versions
 from shardbench.report.groups import Group, groups, suite_standings
+from shardbench.report.page.answers import LOOKUPS, MEMORY, answer
 from shardbench.report.page.explorer import explored_plans
 from shardbench.report.page.figures import (
     Figure,
@@ -35,7 +37,7 @@ from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import shown_tables
 from shardbench.report.ranking import Score, scores
 from shardbench.report.rows import current
-from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem
+from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem, is_measured
 from shardbench.report.tables.layout import csv_columns
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
@@ -43,10 +45,8 @@ from shardbench.report.tables.text import (
     TITLES,
     Section,
     column_words,
-    percent,
     readable_cell,
     sections,
-    significant,
 )
 
 _COMMIT, _COMMITS = 12, 4
@@ -96,6 +96,10 @@ class StudyStandings:
     standings: tuple[Standing, ...]
     problems: tuple[Extra, ...]
     """One for each problem of the standings, in their order."""
+    scores: tuple[Extra, ...]
+    """Strategies over all problems, a table a backend; empty where the study states none."""
+    judge: Mapping[str, str]
+    """Strategies that know the formula by which they are judged, and in which way."""
 
 
 def write_page(
@@ -136,7 +140,6 @@ def page(
     """Return the page as HTML; ``environments`` are by hash, None where a file is missing; ``results`` has plans."""
     grouped = groups(records)
     frames = tables(records)
-    standings = suite_standings(grouped) if study is None else list(study.standings)
     section_lists = {name: sections(name, frame) for name, frame in frames.items()}
     plans = max(1, PLANS // max(1, len(grouped)))
     group_views = []
@@ -154,27 +157,27 @@ def page(
         """Return True where the results folder has the file: only then is there a link to it."""
         return results is not None and (results / name).is_file()
 
-    style, script = _style(), scripts() + _file("page.js")
-    problems = _problems(grouped) if study is None else _study_problems(standings)
-    overview, choices = ranking_figures(standings)
+    style, script = _style(), scripts() + _file("first.js") + _file("page.js")
+    problems = _problems(grouped) if study is None else _study_problems(study)
+    scored = suite_standings(grouped)
+    if study is not None:
+        scored = [one for each in problems if each.ranked for one in each.standings]
+    overview, choices = ranking_figures(scored)
     shown, rows = problem_figures(frames if study is None else {}, problems)
     prediction, rows["prediction"] = _prediction(records)
     rows["standings"] = standing_rows(problems)
-    engine = _engine()
-    engine.globals["exists"] = exists
-    return visible(engine.get_template("page.html.j2").render(
+    return visible(_engine(exists).get_template("page.html.j2").render(
         suite=suite,
         style=style,
         script=script,
         policy=_policy(style, script),
         rows=rows,
-        rankings=_rankings(standings),
+        rankings=(study and study.scores) or _rankings(scored, f"tables/{suite}/throughput.csv"),
         overview=overview,
         choices=choices,
         shown=shown,
-        problems=problems,
-        section="group" if study is None else "problem",
-        answer_csv=f"tables/{suite}/{'throughput' if study is None else 'scores'}.csv",
+        **_choice(problems, study.judge if study else {}),
+        tables="#group-" if study is None else "#problem-",
         study=study,
         groups=group_views,
         extras=list(extras),
@@ -201,33 +204,69 @@ def _problems(grouped: Sequence[Group]) -> list[Problem]:
     ]
 
 
-def _study_problems(standings: Sequence[Standing]) -> list[Problem]:
+def _study_problems(study: StudyStandings) -> list[Problem]:
+    """Return the problems of a study; those where no plan matters do not count where all are compared."""
     return [
-        Problem(title=f"{workload} on {machine}", backend=backend, standings=of_problem)
-        for (workload, machine, backend), of_problem in by_problem(standings).items()
+        Problem(
+            title=f"{problem[0]} on {problem[1]}",
+            backend=problem[2],
+            standings=of_problem,
+            ranked=not any(one.over_best_pct == 0.0 and one.bound_by == HOST for one in of_problem),
+        )
+        for problem, of_problem in by_problem(study.standings).items()
     ]
 
 
-def _rankings(standings: Sequence[Standing]) -> dict[str, tuple[str, list[Score]]]:
-    """Return by backend its longest budget, and the scores with that; none where nothing ended well."""
-    longest: dict[str, tuple[str, list[Score]]] = {}
+def _choice(problems: Sequence[Problem], judge: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a reader chooses a problem by, and the answer of each."""
+    answers = [answer(one.standings, judge) for one in problems]
+    devices = sorted({one.devices for one in answers if one.lookups}, key=float)
+    words = {"devices": dict(zip(devices, devices)), "memory": MEMORY, "lookups": LOOKUPS}
+    best = [frame_extra(f"best-{i}", "The shortest steps", "", one.rows) for i, one in enumerate(answers)]
+    return {"problems": problems, "answers": list(zip(answers, best)), "words": words if devices else {}}
+
+
+def first_screen(study: StudyStandings, page_at: str) -> str:
+    """Return the beginning of a study's page as HTML, for another page; ``page_at`` is the address of the whole one."""
+    engine = _engine(lambda _: False)
+    macros = '{% from "first.html.j2" import one_problem, ranking with context %}{{ one_problem() }}{{ ranking() }}'
+    told = {"study": study, "rankings": study.scores[:1], "tables": f"{page_at}#problem-"}
+    text = engine.from_string(macros).render(**told, **_choice(_study_problems(study), study.judge))
+    return visible(f"{text}<script>{_file('first.js')}</script>")
+
+
+def _rankings(standings: Sequence[Standing], csv: str) -> list[Extra]:
+    """Return the scores of each backend's longest budget as a table; none where nothing ended well."""
+    longest: dict[str, Extra] = {}
     for (backend, budget), of_budget in scores(standings).items():
-        longest.setdefault(backend, ("" if budget == AS_RUN else budget, of_budget))
-    return longest if any(one.ok for one in standings) else {}
+        if backend not in longest and any(one.ok for one in standings):
+            longest[backend] = score_table(backend, budget, pd.DataFrame(map(_score_cells, of_budget)), csv)
+    return list(longest.values())
 
 
-def _engine() -> jinja2.Environment:
+def _score_cells(one: Score) -> dict[str, Any]:
+    over = [None if ratio is None else 100 * (ratio - 1) for ratio in (one.median, max(one.ratios, default=None))]
+    return {
+        "strategy": one.name, "median_over_best_pct": over[0], "worst_over_best_pct": over[1],
+        "best_or_tied": f"{one.tied} of {one.problems}", "within 5 %": f"{100 * one.near:.0f} %",
+        "ended": f"{len(one.ratios)} of {one.problems}", "seconds": one.seconds,
+    }  # fmt: skip
+
+
+def score_table(backend: str, budget: str, frame: pd.DataFrame, csv: str) -> Extra:
+    """Return a table of scores with a title that says how they came about."""
+    made = "on real ranks" if is_measured(backend) else "a prediction of the cost model: no GPU ran these plans"
+    title = f"{backend}, {made}" + f"; {budget}" * (budget != AS_RUN)
+    return replace(frame_extra(f"scores-{backend}", title, "", frame), csv=csv)
+
+
+def _engine(exists: Callable[[str], bool]) -> jinja2.Environment:
     loader = jinja2.FunctionLoader(_file)
     engine = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    engine.filters |= {
-        "short": short,
-        "significant": significant,
-        "percent": percent,
-        "in_script": in_script,
-        "compiled": compiled,
-    }
+    engine.filters |= {"short": short, "in_script": in_script, "compiled": compiled}
+    engine.globals["exists"] = exists
     return engine
 
 

@@ -47,9 +47,10 @@ class UncutLookups:
         """Give the lookups of each rank's samples: even parts of all."""
         return np.full(self._world, self._total / self._world)
 
-    def with_repeats(self) -> Floats:
-        """Give the same of all rows."""
-        return np.full(self._world, self._total / self._world)
+    @property
+    def of_samples(self) -> "UncutLookups":
+        """Itself: no ids are made distinct."""
+        return self
 
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
         """Give the distinct rows of the one device that has all rows."""

@@ -1,0 +1,82 @@
+"""The part of ``plan`` that answers for several machines, or for several sizes of one: a table with a line each."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from shardbench.base.errors import BadInput
+from shardbench.cli.options import line_width
+
+if TYPE_CHECKING:
+    from shardbench.advice.machines import OnMachine
+
+GIB = 2.0**30
+HEADS = ("machine", "devices", "fits", "ms", "bound by", "spare GiB", "samples/s", "a device", "plan")
+TEXTS = {"machine", "fits", "bound by", "plan"}
+COLUMNS = 79
+"""Width of what stands under the table where stdout is no terminal."""
+FITS = {True: "yes", False: "no", None: "tables"}
+
+
+def refuse_for_lines(options: Mapping[str, object], most_ms: float | None) -> None:
+    """Raise BadInput for options that are of one plan, and for a longest step that is no time."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise BadInput(f"{given[0]} is for one plan: name one machine, without --fewest")
+    if most_ms is not None and not most_ms > 0.0:
+        raise BadInput(f"--fewest {most_ms:g} is no longest step: give milliseconds, or inf for any step")
+
+
+def machine_data(one: "OnMachine") -> dict[str, Any]:
+    """Give a machine's line as data; ``fits`` is null where the memory of a step is not known, but tables fit."""
+    topology, rate = one.search.problem.topology, one.samples_per_s
+    return {
+        "nodes": topology.nodes,
+        "devices": topology.world_size,
+        "fits": one.fits,
+        "good": one.good,
+        "spare_bytes": one.spare_bytes,
+        "samples_per_s": rate,
+        "samples_per_s_per_device": None if rate is None else rate / topology.world_size,
+        "cause": one.cause,
+        "sizes": [{"devices": devices, "step_ms": step_ms} for devices, step_ms in one.steps_ms.items()],
+    }
+
+
+def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
+    """Give the table: a line a machine, and under it what stands in no column."""
+    first = answers[0].search.problem
+    rows, notes = [HEADS], list[str]()
+    for one in answers:
+        problem, best, data = one.search.problem, one.search.best, machine_data(one)
+        head = problem.machine.name, str(problem.world_size), FITS[one.fits]
+        if best is None:
+            rows.append((*head, *("-" for _ in HEADS[len(head) :])))
+            notes.append(f"{problem.machine.name}: {one.cause}")
+        else:
+            rates = (f"{data['samples_per_s']:,.0f}", f"{data['samples_per_s_per_device']:,.0f}")
+            numbers = f"{best.step_ms:.4g}", best.bound_by, f"{data['spare_bytes'] / GIB:.3g}"
+            rows.append((*head, *numbers, *rates, best.strategy))
+        if one.steps_ms:
+            tried = ", ".join(
+                f"{devices} {'no plan' if step_ms is None else f'{step_ms:.4g} ms'}"
+                for devices, step_ms in one.steps_ms.items()
+            )
+            over = "" if one.good else f"no size is within {one.most_ms:g} ms; "
+            notes.append(f"{problem.machine.name}: {over}devices tried: {tried}")
+    if any(one.search.interrupted for one in answers):
+        notes.append("stopped before the time was up: this is the best so far")
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    lines = [" ".join(map(_padded, HEADS, row, widths)).rstrip() for row in rows]
+    size = sum(first.weight_bytes(table) for table in first.tables) / GIB
+    return [
+        f"{first.name}: {len(first.tables)} tables, {size:.3g} GiB, batch {first.batch_size} (predicted, not measured)",
+        "",
+        *lines,
+        *([""] if notes else []),
+        *(part for note in notes for part in textwrap.wrap(note, line_width(COLUMNS), subsequent_indent="    ")),
+    ]
+
+
+def _padded(head: str, cell: str, width: int) -> str:
+    return cell.ljust(width) if head in TEXTS else cell.rjust(width)
