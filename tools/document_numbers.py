@@ -378,7 +378,7 @@ def _support_cell(cells: pd.DataFrame, releases: int) -> str:
     """Return one cell: the newest release's outcome, and in brackets those of others that have what was tried."""
     if len(cells) != releases:
         raise BadInput(f"{len(cells)} of {releases} releases have the cell {cells['row'].iloc[0]!r}")
-    newest = cells["outcome"].iloc[-1]
+    newest = str(cells["outcome"].iloc[-1])
     others = [
         f"in {' and '.join(same['torchrec'])}: {one}"
         for one, same in cells.groupby("outcome")
@@ -399,8 +399,8 @@ def _headlines(block: Block, tables: Path) -> str:
         if each.claim:
             row = next(row for row in claims if f"{row['paper']}/{row['claim']}" == each.claim)
             _, _, _, paper, ours, _ = ledger_cells(row)
-            ledger = (paper, ours, re.split(r"[ ;]", str(row["strength"]))[0])
-            given = tuple(mine or theirs for mine, theirs in zip(given, ledger))
+            strength = re.split(r"[ ;]", str(row["strength"]))[0]
+            given = (given[0] or str(paper), given[1] or str(ours), given[2] or strength)
         lines.append(_line([str(number), each.says, *(text.format(**facts) for text in given)]))
         note = f"{number}. {each.why.format(**facts)}"
         notes += textwrap.wrap(note, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
