@@ -46,7 +46,7 @@ def machine_data(one: "OnMachine") -> dict[str, Any]:
 def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
     """Give the table: a line a machine, and under it what stands in no column."""
     first = answers[0].search.problem
-    rows, notes = [HEADS], list[str]()
+    rows, notes = list[tuple[str, ...]]([HEADS]), list[str]()
     for one in answers:
         problem, best, data = one.search.problem, one.search.best, machine_data(one)
         head = problem.machine.name, str(problem.world_size), FITS[one.fits]

@@ -129,8 +129,8 @@ def plan_command(
         else:
             search = ask(on, budget_s)
     if has_lines:
-        data = {"machines": [{**_data(one.search, None), **machine_data(one)} for one in answers]}
-        shared.tell(data, machine_lines(answers), as_json=as_json)
+        told = {"machines": [{**_data(one.search, None), **machine_data(one)} for one in answers]}
+        shared.tell(told, machine_lines(answers), as_json=as_json)
         return shared.EXIT_OK if any(one.good for one in answers) else shared.EXIT_FAILED
     if search.best is not None and out is not None:
         write_atomically(out, search.best.plan.to_json() + "\n")
