@@ -29,4 +29,5 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
 def _over_best(tasks: pd.DataFrame) -> list[float]:
     """Divide the least cost of the paper's other strategies by NeuroShard's, task by task."""
     others = tasks.reindex(columns=list(OTHERS)).min(axis=1)
-    return ratios(tasks.assign(best=others), "best", OURS).tolist()
+    margins: list[float] = ratios(tasks.assign(best=others), "best", OURS).tolist()
+    return margins
