@@ -184,14 +184,13 @@ def test_the_summary_counts_numbers_of_papers_and_verdicts_that_were_given_befor
         {**ROW, **told},
         {**ROW, **told, "magnitude": "not stated", "first_judged": "2026-11-21", "redefined": 0},
         {**ROW, **told, "direction": "not testable here", "magnitude": "not testable here", "defined_first": None},
+        {**ROW, **told, "kind": "control"},
     ]
     text = summary(rows)
-    assert (
-        "Of the other 2, 2 state a direction: 2 reproduced. Of the other 2, 1 state a number: 1 inconclusive." in text
-    )
-    assert "Of these 1 magnitudes with a paper's number, none is reproduced." in text
-    assert "In 2 of 2 judged rows the definition was committed before the run that is shown." in text
-    assert "between 2026-11-21 and 2026-11-22; 1 were judged again by another definition, at most 2 times." in text
+    assert "Of the other 2, 2 state a direction: 2 reproduced." in text
+    assert "Of the other 2, 1 state a number, of which none is reproduced: 1 inconclusive." in text
+    assert "In 3 of 3 judged rows the definition was committed before the run that is shown." in text
+    assert "between 2026-11-21 and 2026-11-22; 2 were judged again by another definition, at most 2 times." in text
 
 
 def test_what_stands_below_a_statement_names_one_of_its_file() -> None:

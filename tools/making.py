@@ -19,6 +19,7 @@ RESULTS = Path("results")
 COLUMNS = ("part", "records", "hours", "first_begun", "last_begun", "commits", "of_this_version")
 PAUSE = timedelta(minutes=30)
 """Records that begin further apart are of two runs: what lies between took no time."""
+_COMMITS = COLUMNS.index("commits")
 _SHORT = 7
 """Digits of a commit in print."""
 
@@ -51,8 +52,10 @@ def line(name: str, records: Iterable[BaseRecord]) -> tuple[object, ...]:
 def main() -> None:
     """Write the table of all parts, and of the whole."""
     listed = [(name, records) for name, records in parts(RESULTS) if records]
-    listed.append(("all", list(chain.from_iterable(records for _, records in listed))))
     lines = [line(name, records) for name, records in listed]
+    whole = line("all", chain.from_iterable(records for _, records in listed))
+    commits = str(whole[_COMMITS]).split()
+    lines.append((*whole[:_COMMITS], f"{len(commits)} commits", *whole[_COMMITS + 1 :]))
     write_atomically(RESULTS / "tables" / "making.csv", csv_text(COLUMNS, lines))
 
 

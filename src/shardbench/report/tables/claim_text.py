@@ -47,14 +47,13 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
         f"The ledger has {len(statements)} statements of papers. {len(statements) - len(testable)} are not testable "
         "here: they are about data, models or hardware that we do not have."
     ]
-    for answer, about in (("direction", "state a direction"), ("magnitude", "state a number")):
+    held = sum(row["magnitude"] == VERDICTS[0] for row in testable) or "none"
+    abouts = {"direction": "state a direction", "magnitude": f"state a number, of which {held} is reproduced"}
+    for answer, about in abouts.items():
         with_answer = [row for row in testable if row[answer] != NOT_STATED]
         counts = {verdict: sum(row[answer] == verdict for row in with_answer) for verdict in VERDICTS}
         tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
         words.append(f"Of the other {len(testable)}, {len(with_answer)} {about}: {tally}.")
-    numbers = [row for row in testable if row["magnitude"] != NOT_STATED]
-    held = sum(row["magnitude"] == VERDICTS[0] for row in numbers)
-    words.append(f"Of these {len(numbers)} magnitudes with a paper's number, {held or 'none'} is reproduced.")
     apart = {kind: [row for row in rows if row["kind"] == kind] for kind in _KINDS}
     kind_counts = [f"{len(of)} {_KINDS[kind][len(of) != 1]}" for kind, of in apart.items() if of]
     if kind_counts:
@@ -64,7 +63,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     words.append(f"In {first} of {len(judged)} judged rows the definition was committed before the run that is shown.")
     days = sorted(str(row["first_judged"]) for row in judged if not unknown(row["first_judged"]))
     changes = [int(row["redefined"]) for row in judged if not unknown(row["redefined"]) and row["redefined"]]
-    if days:
+    if days and kind_counts:
         when = f"on {days[0]}" if days[0] == days[-1] else f"between {days[0]} and {days[-1]}"
         words.append(
             f"All were first judged {when}; {len(changes)} were judged again by another "
