@@ -17,7 +17,7 @@ from shardbench.report.compare.comparison import OVER_CONTROL, STEP, text_lines
 
 CLAIMS = (
     "paper,claim,statement,paper_value,ours,low,high,unit,direction,magnitude,region_share,strength,n,n_unit,"
-    "conditions,defined_in,judged_in,relation,sourced,definition_of,definition,source,kind,defined_first\n"
+    "conditions,defined_in,judged_in,relation,sourced,definition_of,definition,source,kind,defined_first,first_judged,redefined\n"
 )
 
 

@@ -291,7 +291,8 @@ class Plan:
         return grouped
 
     def to_json(self) -> str:
-        """Return it as canonical JSON: sorted keys, no spaces."""
+        """Return it as canonical JSON: sorted keys, no spaces; ValueError for notes that were put in unchecked."""
+        _check_notes(self.notes)
         return to_json(self)
 
     @classmethod

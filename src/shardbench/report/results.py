@@ -31,6 +31,7 @@ _BACKENDS = {
     "faults/fuzz": "measured",
     "faults/impostors": "measured",
     "faults/summary": "measured",
+    "field/cases": "measured",
     "making": "measured",
     "memory/errors": _BOTH,
     "memory/peaks": _BOTH,
