@@ -24,8 +24,9 @@ from shardbench.advice.best_plan import default_strategies
 from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import csv_text
+from shardbench.base.memory import GIB
 from shardbench.cost.memory.fullest import device_bytes, predicted_peak
-from shardbench.cost.memory.peak import CPU, GIB, TERMS, PeakMemory, Term, worst
+from shardbench.cost.memory.peak import CPU, TERMS, PeakMemory, Term, worst
 from shardbench.cost.memory.step import peak_memory
 from shardbench.cost.traffic import counted_lookups
 from shardbench.engine.measure import measure_peaks, rank_job

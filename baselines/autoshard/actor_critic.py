@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shardbench.base.arrays import Floats32, Ints
-from shardbench.learned.tasks.features import GIB
+from shardbench.base.memory import GIB
 from shardbench.learned.tasks.task import Task
 
 from .networks import AutoShardNetworks

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Floats, Floats32, Ints
+from shardbench.base.memory import GIB
 from shardbench.learned.clocks import one_thread
 from shardbench.learned.episodes import Placing
 from shardbench.learned.placement import place_or_by_size
-from shardbench.learned.tasks.features import GIB, Scaling
+from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.task import TableSet
 from shardbench.learned.training import Trained
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 
 from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.memory import GIB
 from shardbench.base.serialise import content_hash
 from shardbench.base.wall import Kind
 from shardbench.cost.bounds.embedding import NO_BOUND
 from shardbench.cost.bounds.step import in_order
 from shardbench.cost.memory.fullest import Peak, device_bytes, predicted_peak
-from shardbench.cost.memory.peak import GIB
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Sees

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardbench.base.arrays import Floats
+from shardbench.base.memory import gib
 from shardbench.cost.memory.fullest import Peak, peaks_of, predicted_peak
-from shardbench.cost.memory.peak import GIB, Term
+from shardbench.cost.memory.peak import Term
 from shardbench.cost.traffic import expect
 from shardbench.model.constraints import TYPES, Constraints, types_of
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, whole_table
@@ -56,10 +57,10 @@ class BatchLeft:
         said = f"device {self.device} fails at about {self.batch_size:,}"
         if self.table:
             said += (
-                f": it holds {self.beyond_bytes / GIB:.3g} GiB of {self.table} beyond the mean, and gets "
+                f": it holds {gib(self.beyond_bytes)} GiB of {self.table} beyond the mean, and gets "
                 f"{self.lookups_ratio:.2g} times the mean of its lookups"
             )
-        return f"{said}; {self.instead} would need {self.instead_bytes / GIB:.3g} GiB" if self.instead else said
+        return f"{said}; {self.instead} would need {gib(self.instead_bytes)} GiB" if self.instead else said
 
 
 @dataclass(frozen=True, kw_only=True)

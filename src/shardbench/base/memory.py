@@ -5,11 +5,17 @@ from pathlib import Path
 
 from shardbench.base.reading import line_of
 
+GIB = float(1 << 30)
 RANK_BYTES = 600 * 10**6
 """Memory of one rank besides its tables: libraries, batches, the dense model."""
 
-
 _GROUPS = Path("/sys/fs/cgroup")
+
+
+def gib(size_bytes: float) -> str:
+    """Return bytes as a number of GiB for readers: three digits, and never an exponent for what is large."""
+    size = size_bytes / GIB
+    return f"{size:.3g}" if abs(size) < 999.5 else f"{size:,.0f}"
 
 
 def free_memory_bytes() -> int:

@@ -8,9 +8,10 @@ import typer
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
+from shardbench.base.memory import gib
 from shardbench.cli import options as shared
 from shardbench.cli.names import completing, machines, say_left_out
-from shardbench.cli.plan import COLUMNS, GIB, read_constraints
+from shardbench.cli.plan import COLUMNS, read_constraints
 from shardbench.model.table import MAX_BATCH
 from shardbench.records.trial import TRAINING, unusual
 
@@ -138,7 +139,7 @@ def _peak_lines(answer: "PlanDrift") -> list[str]:
     if before is None or now is None:
         return []
     fault = "; IT DOES NOT FIT ANY MORE" if now.fits is False else ""
-    return [f"  peak of a step without the dense model: {before.bytes / GIB:.3g} GiB then; now {now.words}{fault}"]
+    return [f"  peak of a step without the dense model: {gib(before.bytes)} GiB then; now {now.words}{fault}"]
 
 
 def _loss(answer: "PlanDrift") -> str:
@@ -171,10 +172,10 @@ def _change_lines(change: "Change") -> list[str]:
         ("inside nodes", transfer.intra_bytes), ("between nodes", transfer.inter_bytes),
         ("to or from host memory", transfer.host_bytes),
     )  # fmt: skip
-    parts = ", ".join(f"{size / GIB:.3g} GiB {way}" for way, size in links if size)
+    parts = ", ".join(f"{gib(size)} GiB {way}" for way, size in links if size)
     return [
         f"  new plan: {best.strategy}, {best.step_ms:.4g} ms a step, {change.saved_ms:.3g} ms less; {trust}",
-        f"  to move: {transfer.moved_bytes / GIB:.3g} GiB{f' ({parts})' if parts else ''}, {change.reshard_s:.3g} s",
+        f"  to move: {gib(transfer.moved_bytes)} GiB{f' ({parts})' if parts else ''}, {change.reshard_s:.3g} s",
     ]
 
 

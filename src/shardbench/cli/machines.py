@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardbench.base.errors import BadInput
+from shardbench.base.memory import gib
 from shardbench.cli.options import line_width
 
 if TYPE_CHECKING:
     from shardbench.advice.machines import OnMachine
 
-GIB = 2.0**30
 HEADS = ("machine", "devices", "fits", "ms", "bound by", "spare GiB", "samples/s", "a device", "plan")
 TEXTS = {"machine", "fits", "bound by", "plan"}
 COLUMNS = 79
@@ -55,7 +55,7 @@ def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
             notes.append(f"{problem.machine.name}: {one.cause}")
         else:
             rates = (f"{data['samples_per_s']:,.0f}", f"{data['samples_per_s_per_device']:,.0f}")
-            numbers = f"{best.step_ms:.4g}", best.bound_by, f"{data['spare_bytes'] / GIB:.3g}"
+            numbers = f"{best.step_ms:.4g}", best.bound_by, gib(data["spare_bytes"])
             rows.append((*head, *numbers, *rates, best.strategy))
         if one.steps_ms:
             tried = ", ".join(
@@ -68,9 +68,9 @@ def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
         notes.append("stopped before the time was up: this is the best so far")
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
     lines = [" ".join(map(_padded, HEADS, row, widths)).rstrip() for row in rows]
-    size = sum(first.weight_bytes(table) for table in first.tables) / GIB
+    size = gib(sum(first.weight_bytes(table) for table in first.tables))
     return [
-        f"{first.name}: {len(first.tables)} tables, {size:.3g} GiB, batch {first.batch_size} (predicted, not measured)",
+        f"{first.name}: {len(first.tables)} tables, {size} GiB, batch {first.batch_size} (predicted, not measured)",
         "",
         *lines,
         *([""] if notes else []),

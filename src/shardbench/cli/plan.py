@@ -9,6 +9,7 @@ import typer
 from shardbench.base.atomic import write_atomically
 from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
+from shardbench.base.memory import gib
 from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
 from shardbench.cli.against import read_plan, yours_line
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from shardbench.model.machine import Machine
     from shardbench.model.problem import Problem
 
-GIB = 2.0**30
 SHORT_S = 2.0
 """Seconds of a search that says no more of them."""
 COLUMNS = 79
@@ -196,8 +196,8 @@ def _configs(tables: str) -> list[dict[str, Any]]:
 def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
     """Give the answer in lines as wide as the terminal."""
     problem = search.problem
-    size = sum(problem.weight_bytes(table) for table in problem.tables) / GIB
-    head = f"{problem.name}: {len(problem.tables)} tables, {size:.3g} GiB, batch {problem.batch_size}"
+    size = sum(problem.weight_bytes(table) for table in problem.tables)
+    head = f"{problem.name}: {len(problem.tables)} tables, {gib(size)} GiB, batch {problem.batch_size}"
     answer = [head, f"on {problem.machine.name}: {problem.world_size} devices (predicted, not measured)"]
     answer += [*unusual(problem.exchange, problem.schedule), ""]
     if search.yours is not None:
@@ -255,12 +255,12 @@ def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") 
     where = " on the devices" if best.bound_by == "host" else ""
     used_bytes, room_bytes = best.hbm_used_bytes, best.hbm_room_bytes
     fullest = min(range(len(room_bytes)), key=lambda rank: room_bytes[rank] - used_bytes[rank])
-    left_gib = (room_bytes[fullest] - used_bytes[fullest]) / GIB
+    left_bytes = room_bytes[fullest] - used_bytes[fullest]
     sentences = [
         f"best: {best.strategy}, {best.step_ms:.4g} ms a step, {rate:,.0f} samples/s{where}",
         f"  {sure}",
         _bound_line(best, limits),
-        f"  least room: device {fullest}, {left_gib:.3g} of {room_bytes[fullest] / GIB:.3g} GiB are left",
+        f"  least room: device {fullest}, {gib(left_bytes)} of {gib(room_bytes[fullest])} GiB are left",
         *_peak_lines(best),
         "  tables: " + ", ".join(f"{number} {kind}" for kind, number in best.sharding_types.items()),
         _binding_line(best),

@@ -103,8 +103,8 @@ class Elimination:
                 ties.append(least)
                 continue
             self._causes[key] = (
-                f"its step is {100.0 * math.expm1(behind):.2g} % longer than that of {best[0]}, both over the "
-                f"control's; the noise of repeats is {100.0 * math.expm1(least):.2g} %"
+                f"its step is {100.0 * math.expm1(behind):.3g} % longer than that of {best[0]}, both over the "
+                f"control's; the noise of repeats is {100.0 * math.expm1(least):.3g} %"
             )
         if max(ties, default=0.0) < math.log1p(TIE_SHARE):
             cause = f"more trials would tell apart less than {100.0 * TIE_SHARE:g} %" if ties else "no other is left"

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from shardbench.base.host import missing_driver
+from shardbench.base.memory import gib
 from shardbench.base.temporary import temporary_folder
 from shardbench.engine.processes.launch import call_in_child
 from shardbench.model.machine import Machine
@@ -15,7 +16,6 @@ from shardbench.workloads.workload import Workload
 ENGINE = {"torch": "torch", "fbgemm_gpu": "fbgemm-gpu", "torchrec": "torchrec"}
 """Modules of the measured backend and their distributions."""
 _COUNT_S = 120.0
-_GIB = 2.0**30
 
 
 def impossible(workload: Workload, machine: Machine, job: Job) -> str:
@@ -32,8 +32,8 @@ def impossible(workload: Workload, machine: Machine, job: Job) -> str:
     room_bytes = world * (topology.hbm_bytes + topology.uvm_bytes) + topology.nodes * topology.host_bytes
     if need_bytes > room_bytes:
         return (
-            f"{subject}: the tables need {need_bytes / _GIB:.1f} GiB with optimizer state, the machine has "
-            f"{room_bytes / _GIB:.1f} GiB in all; take a larger machine or smaller tables"
+            f"{subject}: the tables need {gib(need_bytes)} GiB with optimizer state, the machine has "
+            f"{gib(room_bytes)} GiB in all; take a larger machine or smaller tables"
         )
     return ""
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from torchrec.distributed.types import ParameterSharding
 
+from shardbench.base.memory import gib
 from shardbench.cost.costmodel import estimate
 from shardbench.cost.memory.fullest import Peak
 from shardbench.model.plan import Plan
@@ -13,7 +14,6 @@ from shardbench.model.validate import memory_bytes
 from shardbench.trials.evaluate import Answer
 from shardbench.trials.simulate import Simulation
 
-_GIB = 1 << 30
 _HEADING = ("table", "type", "kernel", "ranks", "GiB", "ms")
 
 
@@ -32,7 +32,7 @@ def statistics(
     lines = [
         f"the plan of {taken}: {judged.step_ms:.4g} ms a step (predicted), most of it {judged.bound_by}",
         f"  ms by phase: {phases}",
-        f"  tables take {held[fullest] / _GIB:.3g} GiB of rank {fullest}, the fullest",
+        f"  tables take {gib(held[fullest])} GiB of rank {fullest}, the fullest",
     ]
     if peak is not None:
         lines.append(f"  peak of a step beside the dense model: {peak.words}")
@@ -43,9 +43,9 @@ def statistics(
         )
     rows = [_HEADING]
     for ms, table in sorted(_kernels_ms(answer), key=lambda one: -one[0]):
-        how, size = sharding[table.name], problem.weight_bytes(table) / _GIB
+        how, size = sharding[table.name], gib(problem.weight_bytes(table))
         ranks = _ranks(list(how.ranks or ()))
-        rows.append((table.name, how.sharding_type, how.compute_kernel, ranks, f"{size:.3g}", f"{ms:.3g}"))
+        rows.append((table.name, how.sharding_type, how.compute_kernel, ranks, size, f"{ms:.3g}"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADING))]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     return "\n".join(lines)

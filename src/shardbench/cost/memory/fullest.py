@@ -6,7 +6,8 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import Unsupported
-from shardbench.cost.memory.peak import GIB, PeakMemory, Term
+from shardbench.base.memory import gib
+from shardbench.cost.memory.peak import PeakMemory, Term
 from shardbench.cost.memory.step import peak_memory
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
@@ -46,10 +47,10 @@ class Peak:
     def words(self) -> str:
         """Say which device holds how much, when, and of what."""
         least_bytes = LEAST_TERM * self.bytes
-        terms = ", ".join(f"{name} {size / GIB:.3g}" for name, size in self.terms_bytes.items() if size >= least_bytes)
-        of = f" of {self.device_bytes / GIB:.3g}" if self.device_bytes is not None else ""
+        terms = ", ".join(f"{name} {gib(size)}" for name, size in self.terms_bytes.items() if size >= least_bytes)
+        of = f" of {gib(self.device_bytes)}" if self.device_bytes is not None else ""
         judged = "" if self.judged else "; judged by no measurement on such devices"
-        return f"device {self.device} holds {self.bytes / GIB:.3g}{of} GiB, in {self.moment}: {terms}{judged}"
+        return f"device {self.device} holds {gib(self.bytes)}{of} GiB, in {self.moment}: {terms}{judged}"
 
 
 def device_bytes(machine: Machine) -> float | None:

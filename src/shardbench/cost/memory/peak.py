@@ -7,6 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from shardbench.base.arrays import Floats
+from shardbench.base.memory import GIB
 from shardbench.cost.phases import StepPhase
 
 
@@ -44,7 +45,6 @@ _FIXED = [TERMS.index(term) for term in (Term.TABLES, Term.DENSE)]
 """Terms that are allocated once, before the first step: the allocator loses nothing by them."""
 Bytes = dict[Term, Floats]
 """Bytes of each rank by term, [world] each."""
-GIB = float(1 << 30)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardbench.base.arrays import Floats
+from shardbench.base.memory import GIB
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Tier, whole_table
 from shardbench.model.problem import Problem
@@ -15,7 +16,6 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Optimizer, Pooling, Table
 from shardbench.model.validate import memory_bytes
 
-GIB = 1 << 30
 MACHINE = "b200-1x8"
 """Any machine of eight devices in one node: only the shape counts."""
 

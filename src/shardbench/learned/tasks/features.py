@@ -7,10 +7,10 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Floats32
 from shardbench.base.errors import BadInput
+from shardbench.base.memory import GIB
 from shardbench.model.profile import REUSE_BINS, AccessProfile
 from shardbench.model.table import Precision, Table
 
-GIB = 2.0**30
 SCALARS = ("dim", "rows", "pooling", "size_gib")
 FEATURES = (*SCALARS, *(f"reuse{i}" for i in range(REUSE_BINS)))
 """Names of the columns: the four scalars, then the share of touched rows by reuse bin."""
