@@ -13,7 +13,6 @@ from shardbench.base.statistics import log_mean
 from shardbench.baselines.autoshard.reproduction import claims as autoshard_claims
 from shardbench.baselines.dreamshard.reproduction import beside_paper, paper_table
 from shardbench.baselines.dreamshard.reproduction import claims as dreamshard_claims
-from shardbench.baselines.dreamshard.reproduction.contests import RNN_ROWS
 from shardbench.baselines.dreamshard.reproduction.studies import transfer_tables
 from shardbench.baselines.recshard.reproduction import claims as recshard_claims
 from shardbench.baselines.rnn_placer.reproduction import claims as rnn_claims
@@ -198,11 +197,8 @@ def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> 
     mixed = table["task"].str.startswith("Mixed")
     seen = dreamshards_numbers(table[~mixed], table[mixed])
     claims = {claim.name: claim for claim in find_reproduction("dreamshard").claims}
-    few = dreamshards_numbers(table[table["task"].isin(RNN_ROWS)], table[mixed])
-    assert len(RNN_ROWS) == 3
-    seen = {**seen, "over-rnn": few["over-rnn"]}
     for name in ("margin-open-tables", "over-random", "over-rnn"):
-        assert seen[name] == pytest.approx([1.0] * len(seen[name])), name
+        assert seen[name] == pytest.approx([1.0] * 10), name
     for name in ("margin-production", "largest-margin"):
         number = log_mean(seen[f"{name}-stand-in"]).value
         assert claims[name].paper == pytest.approx(claims[name].scale.in_print(number), abs=0.06), name
@@ -273,7 +269,7 @@ def test_autoshard_is_held_against_the_best_greedy_task_by_task() -> None:
     assert seen["transfers"] == pytest.approx([(11.0 / 9.0 * 5.0 * 0.9) ** (1 / 3), 1.0])
 
 
-def test_the_rnn_is_held_against_random_its_order_and_chance() -> None:
+def test_the_rnn_is_held_against_its_order_and_chance() -> None:
     costs = {
         "best device": 10.0,
         "one sample": 11.0,
@@ -288,11 +284,20 @@ def test_the_rnn_is_held_against_random_its_order_and_chance() -> None:
         for acting, cost in costs.items()
     ]
     seen = seen_by(rnn_claims, {"acting": pd.DataFrame(rows)})
-    assert seen["ahead-on-4-devices"] == pytest.approx([0.75])
-    assert seen["behind-on-8-devices"] == pytest.approx([0.75])
     assert seen["order-decides"] == pytest.approx([2.0, 2.0])
     assert seen["more-than-its-order"] == pytest.approx([1.2] * 4)
     assert seen["samples-beat-chance"] == pytest.approx([9.0 / 8.0] * 4)
+
+
+def test_the_rnn_is_held_against_random_row_by_row() -> None:
+    rows = [
+        {"task": task, "split": "test", "number": number, "dreamshard": 8.0, "shuffle": shuffle, "rnn-rl": rnn_ms}
+        for task, shuffle, rnn_ms in (("DLRM-20 (4)", 15.0, 10.0), ("DLRM-80 (8)", 15.0, 20.0))
+        for number in range(2)
+    ]
+    seen = seen_by(dreamshard_claims, {"table_tasks": pd.DataFrame(rows)})
+    assert seen["rnn-ahead-on-4-devices"] == pytest.approx([1.5])
+    assert seen["rnn-behind-on-8-devices"] == pytest.approx([0.75])
 
 
 def test_dreamshard_knows_the_papers_table() -> None:

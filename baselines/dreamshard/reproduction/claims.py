@@ -24,6 +24,12 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
         claims["unseen-tables"] = _held_up(test, _split(equal, "train"))
         claims["learning-helps"] = over_rows(test, _all(test, UNTRAINED), OURS)
         claims["beats-greedy-cost"] = over_rows(test, _all(test, COST_GREEDY), OURS)
+        if {RNN, RANDOM} <= set(test):
+            over_random = test.groupby("task", sort=False)[[RANDOM, RNN]].mean().dropna()
+            ratios_of_rows = over_random[RANDOM] / over_random[RNN]
+            on_4 = ratios_of_rows.index.str.endswith("(4)")
+            claims["rnn-ahead-on-4-devices"] = ratios_of_rows[on_4].tolist()
+            claims["rnn-behind-on-8-devices"] = ratios_of_rows[~on_4].tolist()
     if mixed is not None:
         test = _split(mixed, "test")
         strongest = _strongest(test)

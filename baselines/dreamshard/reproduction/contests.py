@@ -20,7 +20,6 @@ STRATEGIES = (OURS, RANDOM, *GREEDIES, UNTRAINED, COST_GREEDY, BEST_FOUND, AUTOS
 DRAWN = ("greedy-dim", "greedy-lookup", "greedy-size-lookup", UNTRAINED, OURS, COST_GREEDY, BEST_FOUND)
 """Plots show these; a strategy far below random would flatten all others."""
 ROWS = {row.name: row for row in (*DLRM_ROWS, *MIXED_ROWS)}
-RNN_ROWS = tuple(row.name for row in DLRM_ROWS if row.tables <= 40)
 SMALLER_ROWS = tuple(row.name for row in DLRM_ROWS if row.tables <= 100)
 
 
@@ -86,8 +85,8 @@ EQUAL_WIDTHS = _contest(
     # AutoShard stands beside them in its own study `equal`.
     strategies=tuple(name for name in STRATEGIES if name != AUTOSHARD),
     seeded=(OURS,),
-    # They take long with more tables.
-    only={RNN: RNN_ROWS, BEST_FOUND: SMALLER_ROWS},
+    # It takes long with more tables.
+    only={BEST_FOUND: SMALLER_ROWS},
 )
 MIXED_WIDTHS = _contest(
     name="mixed",
