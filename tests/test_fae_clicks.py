@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from records import ok
+from records import ok, totals
 
 from shardbench.base.errors import BadInput
 from shardbench.baselines.fae.reproduction import accuracy
 from shardbench.baselines.fae.reproduction.accuracy import ORDERS, train
-from shardbench.baselines.fae.reproduction.claims import BASE_JOBS, MACHINE, observations
+from shardbench.baselines.fae.reproduction.claims import BASE_JOBS, MACHINES, observations
 from shardbench.baselines.fae.reproduction.clicks import (
     auc,
     click_data,
@@ -183,26 +183,36 @@ def test_real_clicks_are_read_where_they_are_prepared(tmp_path, monkeypatch):
     assert {cell["clicks"] for cell in ACCURACY.cells(False)} == {"teacher"}
 
 
-def test_speed_ups_are_one_number_a_workload():
+def test_claims_have_one_number_a_workload_and_number_of_devices():
     def took(workload, machine, batch_size, strategy, ms):
-        return ok(strategy, step_ms=(ms,), workload=workload, machine=machine, batch_size=batch_size)
+        switched = {"host_vectors_bytes": 40.0, "copied_to_device_bytes": 10.0, "copied_to_host_bytes": 10.0}
+        traffic = totals(**(switched if strategy != "hybrid" else {"host_vectors_bytes": 100.0}))
+        return ok(
+            strategy,
+            step_ms=(ms,),
+            workload=workload,
+            machine=machine,
+            batch_size=batch_size,
+            changes={"traffic": traffic},
+        )
 
     base = [
-        took(name, MACHINE, size, strategy, ms)
-        for name, (size, fae) in BASE_JOBS.items()
+        took(name, machine, inputs * devices, strategy, ms)
+        for name, (inputs, fae) in BASE_JOBS.items()
+        for machine, devices in MACHINES.items()
         for strategy, ms in ((fae, 2.0), ("hybrid", 3.0), ("cpu-only", 1.0))
     ]
     others = [
         took(*job, strategy, ms)
         for job in (
-            ("criteo-kaggle-like", MACHINE, 16_384),
-            ("criteo-kaggle-like", f"{MACHINE}+host_link-48GBps", 4096),
-            ("criteo-terabyte-like", MACHINE, 4096),
+            ("criteo-kaggle-like", "v100-16gb-1x4", 16_384),
+            ("criteo-kaggle-like", "v100-16gb-1x4+host_link-48GBps", 4096),
+            ("criteo-terabyte-like", "v100-16gb-1x4", 4096),
         )
         for strategy, ms in (("fae", 1.0), ("hybrid", 900.0), ("cpu-only", 900.0))
     ]
     claimed = observations(Evidence(records=(*base, *others), tables={}))
-    assert claimed == {"over-hybrid": [1.5] * 3, "over-cpu-only": [0.5] * 3}
+    assert claimed == {"over-hybrid": [1.5] * 9, "over-cpu-only": [0.5] * 9, "fewer-bytes": [2.0] * 9}
 
 
 def test_differences_are_paired_by_seed_and_feed_the_claims():

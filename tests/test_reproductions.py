@@ -88,7 +88,7 @@ def seen_by(claims: ModuleType, tables: Mapping[str, pd.DataFrame]) -> Mapping[s
 
 def recshard_rows(numbers: dict[str, tuple[float, float, float]], **keys: object) -> list[dict[str, object]]:
     """One a strategy -> slowest, spread, lookups off HBM; every mean is 2 ms, and 80 % of the rows are untouched."""
-    more = {"never_touched_pct": 80.0, "off_hbm_lookups_pct": 1.0}
+    more = {"never_touched_pct": 80.0, "off_hbm_lookups_pct": 1.0, "gap_pct": 0.5}
     return [
         {**keys, **more, "strategy": name, "slowest_ms": a, "std_ms": b, "cv": b / 2.0, "off_hbm_lookups": c}
         for name, (a, b, c) in numbers.items()
@@ -125,6 +125,7 @@ def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_again
     )
     assert seen["throughput-stand-in-quarter"] == pytest.approx([4.0])
     assert seen["slow-accesses-stand-in-quarter"] == pytest.approx([1.0])
+    assert seen["optimal-stand-in"] == [0.5, 0.5]
     assert seen["hash-under-use-stand-in"] == [80.0, 80.0]
 
 
@@ -287,6 +288,15 @@ def test_the_rnn_is_held_against_its_order_and_chance() -> None:
     assert seen["order-decides"] == pytest.approx([2.0, 2.0])
     assert seen["more-than-its-order"] == pytest.approx([1.2] * 4)
     assert seen["samples-beat-chance"] == pytest.approx([9.0 / 8.0] * 4)
+
+
+def test_autoshards_predictions_are_held_against_sums_task_by_task() -> None:
+    rows = [
+        {"task": task, "seed": seed, "number": 0, "network_error_pct": 1.0 + 2.0 * seed, "sum_error_pct": error}
+        for task, error in (("Auto-80 (8)", 8.0), ("Auto-40 (4)", 1.0))
+        for seed in range(2)
+    ]
+    assert seen_by(autoshard_claims, {"prediction": pd.DataFrame(rows)})["predicts"] == pytest.approx([4.0])
 
 
 def test_the_rnn_is_held_against_random_row_by_row() -> None:

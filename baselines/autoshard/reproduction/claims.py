@@ -33,6 +33,11 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
         claims["transfers"] = _by_policy(transfer[sizes | shares])
         claims["transfers-other-sizes"] = _by_policy(transfer[sizes])
         claims["transfers-unseen-tables"] = _by_policy(transfer[shares])
+    prediction = evidence.tables.get("prediction")
+    if prediction is not None:
+        tested = prediction[prediction["task"] == OWN_ROW]
+        errors = tested.groupby("number")[["sum_error_pct", "network_error_pct"]].mean()
+        claims["predicts"] = _numbers(errors["sum_error_pct"] / errors["network_error_pct"])
     placing = evidence.tables.get("placing")
     if placing is not None:
         claims["seconds"] = placing[placing["tables"] >= HUNDREDS]["plan_cpu_s_median"].tolist()

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.pools import DLRM_ROWS, POOL_TABLES, TaskRow, join, machine_of
+from shardbench.learned.tasks.task import one_hot, random_placements
 from shardbench.model.strategy import Budget
 from shardbench.studies.contests.contest import (
     BEST_FOUND,
@@ -179,6 +181,44 @@ REGION = placement_region(
     greedies=GREEDIES,
     judged="kernel_ms",
 )
+PLACEMENTS = 16
+"""Drawn for a task, to hold the cost network's predictions against."""
+
+
+def _predict(folder: Path, task: str, seed: int) -> list[Row]:
+    """Train once, then one row a test task: errors of predicted device times, medians over random placements.
+
+    Beside the network's stands the error of adding up what each table takes alone, which it would have to beat: the
+    true times of single tables, not predictions.
+    """
+    from ..policy import AutoShardPolicy  # noqa: PLC0415 - needs torch, which listing does not
+
+    training, tests = (tasks_of(ROWS[task], split, folder) for split in SPLITS)
+    trained, _ = trained_with(AutoShard(), training, seed, folder)
+    policy, oracle = AutoShardPolicy(trained.networks, trained.scaling), SimulatedOracle(counted=True)
+    rows: list[Row] = []
+    rng = np.random.default_rng([seed, 5])
+    for number, test in enumerate(tests):
+        drawn = random_placements(test, PLACEMENTS, rng)
+        placements, costs = one_hot(drawn, test.devices), oracle.measure(test, drawn)
+        true_ms = costs.forward_ms + costs.backward_ms
+        sums = placements @ policy.encode(test.features) + policy.dummy
+        predicted_ms = policy.device_ms(sums.reshape(-1, sums.shape[-1]).astype(np.float32)).reshape(true_ms.shape)
+        alone_ms = np.sum(oracle.measure_sets(test, np.arange(test.tables)[:, None]), axis=0)
+        errors = [100.0 * np.median(np.abs(ms / true_ms - 1.0)) for ms in (predicted_ms, placements @ alone_ms)]
+        rows.append({"number": number, "network_error_pct": float(errors[0]), "sum_error_pct": float(errors[1])})
+    return rows
+
+
+PREDICTION = Study(
+    name="prediction",
+    title="Errors of the cost network on devices of 50 unseen tasks under random placement, in percent, beside those "
+    "of adding up the tables' own times.",
+    cells=lambda quick: grid(task=CONTEST_ROWS[:1] if quick else CONTEST_ROWS, seed=range(1 if quick else 3)),
+    judge=_predict,
+    uses=(OURS,),
+    columns=("number", "backend", "network_error_pct", "sum_error_pct"),
+)
 REPEATS = 7
 
 
@@ -226,4 +266,4 @@ PLACING = Study(
 
 def studies() -> Sequence[Study]:
     """Give the studies in the order in which they run."""
-    return (OWN_TASKS, EQUAL_WIDTHS, TRANSFER, UNROLL, REGION, PLACING)
+    return (OWN_TASKS, EQUAL_WIDTHS, TRANSFER, UNROLL, REGION, PREDICTION, PLACING)

@@ -1,27 +1,32 @@
 """The numbers behind FAE's claims, out of its studies' tables and its suite's records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.studies.claim import Evidence
 
 from .studies import TEACHER
 
 FAE, HYBRID, CPU_ONLY = "fae", "hybrid", "cpu-only"
-MACHINE = "v100-16gb-1x4"
+MACHINES = {f"v100-16gb-1x{devices}": devices for devices in (1, 2, 4)}
 BASE_JOBS = {
-    "criteo-kaggle-like": (4096, FAE),
-    "criteo-terabyte-one-hot-like": (4096, FAE),
-    "taobao-like-20": (1024, "fae-20pct"),
+    "criteo-kaggle-like": (1024, FAE),
+    "criteo-terabyte-one-hot-like": (1024, FAE),
+    "taobao-like-20": (256, "fae-20pct"),
 }
-"""The batch size of the one job of a workload that claims count, 1K inputs a device (256 of Taobao), and its FAE."""
+"""Inputs a device in the jobs of a workload that claims count, and its FAE."""
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     """Return the numbers of each claim: speed-ups by workload, differences of accuracy by seed, counts of skew."""
-    claims = {"over-cpu-only": speed_ups(evidence, CPU_ONLY), "over-hybrid": speed_ups(evidence, HYBRID)}
+    claims = {
+        "over-cpu-only": ratios(evidence, CPU_ONLY, _step_ms),
+        "over-hybrid": ratios(evidence, HYBRID, _step_ms),
+        "fewer-bytes": ratios(evidence, HYBRID, _copied_bytes),
+    }
     results = evidence.tables.get("accuracy_seeds")
     if results is not None and not results.empty:
         fae = results[(results["order"] == FAE) & (results["clicks"] == TEACHER)]
@@ -38,13 +43,27 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     return claims
 
 
-def speed_ups(evidence: Evidence, other: str) -> list[float]:
-    """Return the median step of ``other`` over that of FAE, one number a workload, from its base job."""
-    steps: dict[str, dict[str, float]] = {name: {} for name in BASE_JOBS}
+def ratios(evidence: Evidence, other: str, number: Callable[[Record], float]) -> list[float]:
+    """Return a number of ``other`` over that of FAE, one a workload and number of devices, from the base jobs."""
+    numbers: dict[tuple[str, str], dict[str, float]] = {}
     for record in evidence.records:
         spec = record.spec
-        is_base = spec.machine == MACHINE and BASE_JOBS.get(spec.workload, (0, ""))[0] == spec.batch_size
-        if is_base and record.outcome is Outcome.OK and record.timing is not None:
-            steps[spec.workload][spec.strategy] = float(np.median(record.timing.step_ms))
-    pairs = [(steps[name], fae) for name, (_, fae) in BASE_JOBS.items()]
-    return [one[other] / one[fae] for one, fae in pairs if fae in one and other in one]
+        inputs, _ = BASE_JOBS.get(spec.workload, (0, ""))
+        is_base = spec.batch_size == inputs * MACHINES.get(spec.machine, 0)
+        if is_base and record.outcome is Outcome.OK:
+            numbers.setdefault((spec.workload, spec.machine), {})[spec.strategy] = number(record)
+    pairs = [(of, BASE_JOBS[workload][1]) for (workload, _), of in numbers.items()]
+    return [of[other] / of[fae] for of, fae in pairs if fae in of and other in of]
+
+
+def _step_ms(record: Record) -> float:
+    assert record.timing is not None  # noqa: S101 - a trial that ended well has one
+    return float(np.median(record.timing.step_ms))
+
+
+def _copied_bytes(record: Record) -> float:
+    """Count what a step copies between hosts and devices: vectors, as many gradients, and hot rows at a switch."""
+    traffic = record.traffic
+    assert traffic is not None  # noqa: S101 - a trial that ended well has it
+    switched = (traffic.copied_to_device_bytes or 0.0) + (traffic.copied_to_host_bytes or 0.0)
+    return 2.0 * (traffic.host_vectors_bytes or 0.0) + switched

@@ -44,6 +44,7 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
         if claim in OVER_EACH:
             claims[f"{claim}-each"] = _by_draw(each[ratio])
     own = machine[machine["strategy"] == RECSHARD]
+    claims["optimal-stand-in"] = own.groupby(DRAW)["gap_pct"].mean().tolist()
     claims["hash-under-use-stand-in"] = own.groupby(DRAW)["never_touched_pct"].mean().tolist()
     return claims
 
