@@ -438,14 +438,14 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Make wheel and source distribution in dist/, check them, and ask the installed wheel for a plan.
+    """Make wheel, source distribution and the archive of results in dist/, check them, and ask the wheel for a plan.
 
-    It is installed into a new environment, with the newest versions that it allows and without torch. `-- engines` also
-    installs it beside each engine of src/shardbench/cli/tried.toml, as one who has TorchRec would, plans there, and
-    rehearses tools/gpu_box.
+    It is installed into a new environment, with the newest versions that it allows and without torch. `-- archives`
+    makes and checks alone, with nothing but what is locked. `-- engines` also installs the wheel beside each engine of
+    src/shardbench/cli/tried.toml, as one who has TorchRec would, plans there, and rehearses tools/gpu_box.
     """
-    if set(session.posargs) - {"engines"}:
-        session.error(f"nox -s build takes engines or nothing, not {' '.join(session.posargs)}")
+    if set(session.posargs) - {"archives", "engines"}:
+        session.error(f"nox -s build takes archives, engines or nothing, not {' '.join(session.posargs)}")
     dist, work = ROOT / "dist", Path(session.create_tmp())
     shutil.rmtree(dist, ignore_errors=True)
     tools = new_environment(
@@ -457,6 +457,9 @@ def build(session: nox.Session) -> None:
     session.run(tools, "-m", "twine", "check", "--strict", sdist, wheel, external=True)
     session.run(tools, "-m", "tarfile", "--list", sdist, external=True)
     session.run(tools, "-m", "zipfile", "--list", wheel, external=True)
+    session.run(tools, str(ROOT / "tools" / "data_package.py"), external=True)
+    if "archives" in session.posargs:
+        return
     python = new_environment(session, work / "wheel", wheel)
     answer = work / "answer.json"
     with answer.open("w") as out:

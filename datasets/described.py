@@ -35,7 +35,7 @@ from pydantic import Field, PositiveInt
 
 from shardbench.base.serialise import FiniteModel, from_data
 from shardbench.datasets.laws.power_law import PowerLaw
-from shardbench.model.table import BatchSize, Name, Pooling, Rows, SharedBy, Table, TableName, Width
+from shardbench.model.table import BatchSize, Distinct, Name, Pooling, Rows, SharedBy, Table, TableName, Width
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, bag_lengths
 from shardbench.workloads.table_list import ListedTable, read_table_list
 from shardbench.workloads.trace import Bags, Split, bag_offsets
@@ -59,13 +59,17 @@ class DescribedTable(FiniteModel):
     """Rows that are ever looked up; None: all."""
     pooled: bool = True
     """Whether the vectors of a bag are summed, or kept one by one."""
+    distinct: Distinct = False
+    """Whether each rank asks for a row once, however often its samples do; not of pooled tables."""
     features: SharedBy = 1
     """How many features share the table, each with bags of its own, all looked up and long alike."""
 
     @pydantic.model_validator(mode="after")
-    def _seen_are_rows(self) -> "DescribedTable":
+    def _is_consistent(self) -> "DescribedTable":
         if self.seen_rows is not None and self.seen_rows > self.rows:
             raise ValueError(f"table {self.name}: seen_rows {self.seen_rows} exceeds rows {self.rows}")
+        if self.distinct and self.pooled:
+            raise ValueError(f"table {self.name}: only ids of tables that are not pooled are made distinct")
         return self
 
     @property
@@ -125,6 +129,7 @@ class Described(DrawnWorkload):
                 dim=t.dim,
                 pooling=Pooling.SUM if t.pooled else Pooling.NONE,
                 features=t.features,
+                distinct=t.distinct,
             )
             for t in config.tables
         )

@@ -125,11 +125,14 @@ def test_a_claim_has_one_number_a_draw_or_one_a_number_of_nodes() -> None:
         ]
     )  # fmt: skip
     taobao = pd.DataFrame([ratios("taobao", 16, 0, 0.5), ratios("taobao", 2, 0, 0.75)]).assign(history_scale=1.0)
-    found = observations(Evidence(records=(), tables={"gains": pd.concat([table, taobao])}))
+    yambda = [ratios(name, 4, draw, 5.0) for name in ("yambda", "yambda-distinct") for draw in range(2)]
+    listeners = pd.DataFrame(yambda).assign(history_scale=1.0)
+    found = observations(Evidence(records=(), tables={"gains": pd.concat([table, taobao, listeners])}))
     claims = {claim.name: claim for claim in find_reproduction("flexshard").claims}
     assert set(found) == {name for name, claim in claims.items() if not claim.not_testable}
     for name, numbers in found.items():
-        expected = [2.0, 8.0] if claims[name].sample else [0.75, 0.5] if "taobao" in name else [3.0, 4.0]
+        sampled = [5.0, 5.0] if "yambda" in name else [2.0, 8.0]
+        expected = sampled if claims[name].sample else [0.75, 0.5] if "taobao" in name else [3.0, 4.0]
         assert numbers == pytest.approx(expected), name
     assert observations(Evidence(records=(), tables={})) == {}
 

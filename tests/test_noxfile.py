@@ -151,7 +151,7 @@ def test_a_gpu_box_is_tested_calibrated_measured_and_judged(box, monkeypatch, ca
         ("tables", "plan speeds", "", r"takes speed, loaded, session, grid or nothing, not speeds$"),
         ("tests", "latex", "", r"^there is no pdflatex and no pdftotext: install a TeX"),
         ("pythons", "", "python3.11 python3.12", r"^no Python 3\.13 on PATH; try those that are: nox -s pythons -- V"),
-        ("build", "wheel", "", r"^nox -s build takes engines or nothing, not wheel$"),
+        ("build", "wheel", "", r"^nox -s build takes archives, engines or nothing, not wheel$"),
         ("lock", "audits", "", r"^nox -s lock takes audit or nothing, not audits$"),
         ("gpu", "", "", r"^there is no nvidia-smi: install the NVIDIA driver, or try all on CPUs"),
         *(

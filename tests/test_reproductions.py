@@ -126,6 +126,9 @@ def test_recshard_claims_are_one_number_a_draw_against_the_best_greedy_and_again
     assert seen["throughput-stand-in-quarter"] == pytest.approx([4.0])
     assert seen["slow-accesses-stand-in-quarter"] == pytest.approx([1.0])
     assert seen["optimal-stand-in"] == [0.5, 0.5]
+    columns = [(4.0, 5_000, 1.0), (1.0, 5_000, 37.0), (1.0, 20, 30.0)]
+    hashed = pd.DataFrame(columns, columns=["values_a_row", "values", "never_touched_pct"])
+    assert seen_by(recshard_claims, {"hashing": hashed})["hash-under-use-public"] == [37.0]
     assert seen["hash-under-use-stand-in"] == [80.0, 80.0]
 
 

@@ -51,12 +51,21 @@ def test_a_list_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFacto
         assert read_table_list(folder / "written.csv") == tables
 
 
+def test_ids_of_a_listed_sequence_are_made_distinct(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("name,rows,pooled,distinct\na,8,false,true\nb,8,false,\n")
+    assert [one.table.distinct for one in read_table_list(tmp_path / "t.csv")] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("name,rows\n", r"t\.csv lists no table"),
         ("name,rows\na,1\na,2\n", r"t\.csv: two tables are called a"),
         ("name,features\na,x|y|x\nb,y\n", r"t\.csv: two inputs of table a are called x"),
+        (
+            "name,rows,distinct\na,1,true\n",
+            r"t\.csv table 1: .*only ids of tables that are not pooled are made distinct",
+        ),
         ("name,rows,dim\na,1,64\nb,2,0\n", r"t\.csv table 2: dim: Input should be greater than or equal to 4"),
         ("name,rows\na,1099511627777\n", r"t\.csv table 1: rows: Input should be less than or equal to 1099511627776"),
         (

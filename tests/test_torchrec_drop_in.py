@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 pytest.importorskip("torchrec")
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
@@ -96,6 +97,19 @@ def test_exchanges_are_priced_in_the_format_of_the_sharders_codecs() -> None:
     mixed: Any = [EmbeddingBagCollectionSharder(qcomm_codecs_registry=get_qcomm_codecs_registry(kind))]
     with pytest.raises(PlannerError, match="codecs are of bfloat16, float16: give all collectives, both ways, one of"):
         ShardBenchPlanner(topology(), batch_size=512, ask_torchrec=False).plan(module([9_000]), mixed)
+
+
+def test_ids_are_planned_as_distinct_where_the_sharder_makes_them_so() -> None:
+    configs = [EmbeddingConfig(name="t0", num_embeddings=9_000, embedding_dim=64, feature_names=["f0"])]
+    model = EmbeddingCollection(tables=configs, device=torch.device("meta"))
+    planned = []
+    for makes_distinct in (False, True):
+        sharders: Any = [EmbeddingCollectionSharder(use_index_dedup=makes_distinct)]
+        planner = ShardBenchPlanner(topology(), batch_size=512, strategy="greedy-lookup", ask_torchrec=False)
+        planner.plan(torch.nn.ModuleDict({"tables": model}), sharders)
+        assert planner.answer is not None
+        planned.append(planner.answer.question.problem.tables[0].distinct)
+    assert planned == [False, True]
 
 
 def test_memory_is_never_exceeded_and_what_does_not_fit_is_said() -> None:

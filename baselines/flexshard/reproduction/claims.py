@@ -7,7 +7,7 @@ import pandas as pd
 from shardbench.base.statistics import log_mean
 from shardbench.studies.claim import Evidence
 
-from .conditions import BASE_NODES, HISTORY_SCALE, LOCAL_BATCH
+from .conditions import BASE_NODES, HISTORY_SCALE, LOCAL_BATCH, YAMBDA, YAMBDA_DISTINCT
 
 TABLE = "gains"
 BY_DRAW = {
@@ -27,6 +27,14 @@ BY_NODES = (
     "memory-stand-in-vs-torchrec",
 )  # fmt: skip
 """Claims that have also one number for each number of nodes, as ``NAME-by-nodes``."""
+ON_YAMBDA = {
+    "traffic-yambda": (YAMBDA, "traffic_x"),
+    "traffic-yambda-distinct": (YAMBDA_DISTINCT, "traffic_x"),
+    "latency-yambda": (YAMBDA, "latency_x"),
+    "latency-yambda-distinct": (YAMBDA_DISTINCT, "latency_x"),
+    "memory-yambda-vs-row-wise": (YAMBDA, "memory_vs_row_wise_x"),
+}
+"""Claims of one number a draw of the public benchmark's lookups: its workload and their columns."""
 CONTROLS = {"taobao-traffic": "traffic_x", "taobao-latency-vs-best": "latency_vs_best_x"}
 
 
@@ -40,6 +48,7 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     base = production[production["nodes"] == BASE_NODES].sort_values("draw")
     claims = {claim: base[column].tolist() for claim, column in BY_DRAW.items()}
     claims |= {f"{claim}-by-nodes": _by_nodes(production, BY_DRAW[claim]) for claim in BY_NODES}
+    claims |= {claim: table.loc[table["workload"] == name, of].tolist() for claim, (name, of) in ON_YAMBDA.items()}
     taobao = table[table["workload"] == "taobao"].sort_values("nodes")
     claims |= {claim: taobao[column].tolist() for claim, column in CONTROLS.items()}
     return claims

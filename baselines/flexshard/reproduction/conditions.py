@@ -10,6 +10,7 @@ from shardbench.cost.collectives import ALL_REDUCES, EXCHANGES, Collective, Coll
 from shardbench.cost.phases import WAITS, StepPhase
 from shardbench.cost.traffic import count, expect
 from shardbench.datasets.sequence import CONFIG as SEQUENCE
+from shardbench.datasets.yambda_like import CONFIG as YAMBDA_LIKE
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import GroupSharded, Plan, Replicated
@@ -39,6 +40,12 @@ DRAWS = tuple(range(6))
 that a claim may rest on."""
 DRAWS_OF_MANY = DRAWS[:2]
 """Draws on 16 nodes, where all plans of one take minutes: a range is listed there, no claim is a sample of it."""
+YAMBDA, YAMBDA_DISTINCT = "yambda", "yambda-distinct"
+"""The public sequence benchmark (DLRMv4): its listeners, drawn, with ids as they are and made distinct a rank."""
+YAMBDA_MACHINE = "mi350x-4x8"
+"""The kind of machine that one of its published runs had, in as many nodes as the base."""
+YAMBDA_DRAWS = DRAWS[:5]
+"""Draws of its lookups; a batch takes a minute."""
 PLANNING = Budget(plan_s=600.0)
 """Wall seconds, which a busy machine stretches: TorchRec's planner alone takes minutes on 128 devices."""
 
@@ -67,6 +74,10 @@ def condition(form: str, machine: Machine, local_batch: int, **parameters: float
 
 def workload(form: str, batch_size: int, **parameters: float) -> Workload:
     """Return a sequence workload with one test batch, and the dense model that the suite gives it."""
+    if form in (YAMBDA, YAMBDA_DISTINCT):
+        drawn = {"name": form, "batch_size": batch_size, "test_batches": 1, "distinct": form == YAMBDA_DISTINCT}
+        shape = DenseShape(bottom=(512, 256, 512), top=(512, 256, 1))
+        return YAMBDA_LIKE.model_validate({**drawn, "dense": shape, **parameters}).build(Path())
     shape = DenseShape(bottom=(512, 256, 16 if form == "taobao" else 64))
     fields = {"form": form, "name": form, "batch_size": batch_size, "test_batches": 1, "dense": shape}
     return SEQUENCE.model_validate(fields | parameters).build(Path())

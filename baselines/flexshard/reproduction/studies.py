@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.model.machine import Machine
-from shardbench.model.machine_file import scaled
+from shardbench.model.machine_file import load_machine, scaled
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Table
@@ -18,12 +18,17 @@ from shardbench.trials.discovery import get_strategy
 from ..search import search
 from ..shape import least_bytes
 from .conditions import (
+    BASE_NODES,
     DRAWS,
     DRAWS_OF_MANY,
     HISTORY_SCALE,
     LOCAL_BATCH,
     NODES,
     SHORT_LOCAL_BATCH,
+    YAMBDA,
+    YAMBDA_DISTINCT,
+    YAMBDA_DRAWS,
+    YAMBDA_MACHINE,
     cluster,
     condition,
     outcome,
@@ -45,12 +50,19 @@ def _conditions(quick: bool) -> list[Cell]:
     cases = [("production", LOCAL_BATCH, HISTORY_SCALE, n, draw) for n, draws in draws_of.items() for draw in draws]
     cases += [("production", SHORT_LOCAL_BATCH, 1.0, n, 0) for n in draws_of]
     cases += [("taobao", LOCAL_BATCH, 1.0, n, 0) for n in draws_of]
+    if not quick:
+        cases += [
+            (name, LOCAL_BATCH, 1.0, BASE_NODES, draw) for name in (YAMBDA, YAMBDA_DISTINCT) for draw in YAMBDA_DRAWS
+        ]
     return [dict(zip(CONDITION, case)) for case in cases]
 
 
 def _ask_all(_: Path, workload: str, local_batch: int, history_scale: float, nodes: int, draw: int) -> list[Row]:
     """Return one row for each strategy; variants of ours are asked on the first draw alone."""
-    question = condition(workload, cluster(nodes), local_batch, history_scale=history_scale, draw=draw, seed=draw)
+    if workload in (YAMBDA, YAMBDA_DISTINCT):
+        question = condition(workload, load_machine(YAMBDA_MACHINE), local_batch, seed=draw)
+    else:
+        question = condition(workload, cluster(nodes), local_batch, history_scale=history_scale, draw=draw, seed=draw)
     names = (*OURS, *OTHERS) if draw == 0 else (OURS[0], *OTHERS)
     return [outcome(get_strategy(name), question) for name in names]
 

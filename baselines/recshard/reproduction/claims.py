@@ -17,6 +17,8 @@ CLAIMS = {
     "slow-accesses-stand-in": "slow_accesses",
 }
 """The ratio that each claim is about."""
+MANY_VALUES = 1_000
+"""Values of a column whose table somebody would hash."""
 OVER_EACH = frozenset(CLAIMS) - {"balance-stand-in-cv"}
 """Claims that are also given against every greedy, not the best alone."""
 
@@ -32,6 +34,10 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     if len(early):
         ratios = ratios_of(early, ("workload", DRAW), RECSHARD)
         claims |= {f"{claim}-small-sample": _by_draw(ratios[CLAIMS[claim]]) for claim in OVER_EACH}
+    hashing = evidence.tables.get("hashing")
+    if hashing is not None:
+        equal = hashing[(hashing["values_a_row"] == 1.0) & (hashing["values"] >= MANY_VALUES)]
+        claims["hash-under-use-public"] = equal["never_touched_pct"].tolist()
     rows = _constrained(evidence.tables.get("draws"))
     if not len(rows):
         return claims

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from shardbench.studies.study import Cell, Row, Study, Tables
+from shardbench.datasets.criteo_like import CONFIG as CRITEO_LIKE
+from shardbench.studies.study import Cell, Row, Study, Tables, grid
+from shardbench.workloads import hash_ids
 
 from .draws import CONSTRAINED, FEATURE_DRAWS, HBM, SCALING, SMALL_SAMPLES_STUDY
 from .planning import SOLVE
@@ -64,6 +67,33 @@ ABLATION = Study(
 )
 
 
+def _hash_public(_: Path, values_a_row: float) -> list[Row]:
+    """Hash the values of each column of Criteo Kaggle into so many rows for each; one row a column.
+
+    The values are numbered, as the public logs' preprocessing does; a hash knows nothing of what they mean.
+    """
+    columns = CRITEO_LIKE.model_validate({"form": "kaggle"}).build(Path()).tables
+    rows = [max(1, round(column.rows / values_a_row)) for column in columns]
+    used = [
+        len(np.unique(hash_ids(np.arange(column.rows), table=column.name, rows=n))) for column, n in zip(columns, rows)
+    ]
+    return [
+        {"table": column.name, "values": column.rows, "rows": n, "never_touched_pct": 100.0 * (1.0 - touched / n)}
+        for column, n, touched in zip(columns, rows, used)
+    ]
+
+
+HASHING = Study(
+    name="hashing",
+    title="Rows that no value is hashed to, where the values of Criteo Kaggle's 26 columns are hashed into tables of "
+    "fewer rows, as many, and more.",
+    cells=lambda quick: grid(values_a_row=[1.0] if quick else [4.0, 1.0, 0.25]),
+    judge=_hash_public,
+    backend="counted",
+    columns=("table", "backend", "values", "rows", "never_touched_pct"),
+)
+
+
 def studies() -> Sequence[Study]:
     """Return all studies of RecShard in the order that they run."""
-    return (FEATURE_DRAWS, REGION, SMALL_SAMPLES_STUDY, SCALING, ABLATION, SOLVE)
+    return (FEATURE_DRAWS, REGION, SMALL_SAMPLES_STUDY, SCALING, ABLATION, HASHING, SOLVE)

@@ -34,6 +34,8 @@ class ListedTable(pydantic.BaseModel):
     dim: Width = 64
     pooled: bool = True
     """Whether the vectors of a bag are summed, or kept one by one."""
+    distinct: bool = False
+    """Whether each rank asks for a row once (TorchRec's ``use_index_dedup``); of tables that are not pooled."""
     features: tuple[str, ...] = ()
     """Inputs that look the table up, such as columns of a log; its name where left out."""
     pooling: float | None = None
@@ -44,6 +46,12 @@ class ListedTable(pydantic.BaseModel):
     """Exponent of the power law of its lookups."""
     shift: float | None = None
     seen_rows: PositiveInt | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _distinct_in_sequences(self) -> "ListedTable":
+        if self.distinct and self.pooled:
+            raise ValueError("only ids of tables that are not pooled are made distinct: state pooled = false")
+        return self
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -56,7 +64,10 @@ class ListedTable(pydantic.BaseModel):
         if self.rows is None:
             raise BadInput(f"table {self.name}: state its rows")
         pooling = Pooling.SUM if self.pooled else Pooling.NONE
-        return Table(name=self.name, rows=self.rows, dim=self.dim, pooling=pooling, features=len(self.inputs))
+        return Table(
+            name=self.name, rows=self.rows, dim=self.dim, pooling=pooling, features=len(self.inputs),
+            distinct=self.distinct,
+        )  # fmt: skip
 
 
 def read_table_list(path: Path) -> tuple[ListedTable, ...]:

@@ -71,7 +71,7 @@ class PlannedTables:
                 if constraint is not None:
                     self.constraints[name] = constraint
                 constraint = constraint or ParameterConstraints()
-                tables.append(_table(name, config, one.collection))
+                tables.append(_table(name, config, one.collection, sharder))
                 ratios[name] = load_factor(constraint, _cache_ratio(sharder))
                 formats.add(config.data_type)
                 self.pooling[name] = _pooling(constraint, len(config.feature_names), name, topology.compute_device)
@@ -162,15 +162,17 @@ def _types_within(constraint: ParameterConstraints | None, possible: Sequence[st
     return [kind for kind in possible if constrained is None or kind in constrained]
 
 
-def _table(name: str, config: Any, collection: Collection) -> Table:
+def _table(name: str, config: Any, collection: Collection, sharder: ModuleSharder[torch.nn.Module]) -> Table:
     if config.embedding_dim % 4:
         raise PlannerError(f"table '{name}' is {config.embedding_dim} wide; kernels read four numbers at a time")
+    pooled = hasattr(collection, "embedding_bag_configs")
     return Table(
         name=name,
         rows=config.num_embeddings,
         dim=config.embedding_dim,
-        pooling=Pooling.SUM if hasattr(collection, "embedding_bag_configs") else Pooling.NONE,
+        pooling=Pooling.SUM if pooled else Pooling.NONE,
         features=len(config.feature_names),
+        distinct=not pooled and bool(getattr(sharder, "_use_index_dedup", False)),
     )
 
 
