@@ -17,7 +17,7 @@ from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.modules import Groups
 from shardbench.engine.phased.copies import Copies
 from shardbench.engine.phased.hot import HotStep
-from shardbench.engine.phased.step import PhasedStep, Shares, Turn
+from shardbench.engine.phased.step import PhasedStep, Turn
 from shardbench.engine.pipelined import PipelinedContender, PipelinedStep
 from shardbench.engine.processes.job import RankJob
 from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards
@@ -103,13 +103,11 @@ class PhasedPlan(PlanOnRank):
             CountedBatch(step=steps[batch.kind], batch=own, share=batch.fresh / samples)
             for batch, own in zip(batches, local)
         ]
-        shares = Shares(
-            kinds={kind: sum(b.fresh for b in batches if b.kind is kind) / samples for kind in steps},
-            switches=schedule.heats / schedule.batches,
-        )
+        shares = {kind: sum(b.fresh for b in batches if b.kind is kind) / samples for kind in steps}
         hot = steps.get(PhaseKind.HOT)
         copies = Copies(hot, steps[PhaseKind.COLD]) if isinstance(hot, HotStep) and len(steps) > 1 else None
-        self._phased, self._local = PhasedStep(steps, copies, shares, clock), local
+        self._phased = PhasedStep(steps, copies, shares, schedule.heats / schedule.batches, clock)
+        self._local = local
         self.contender = Contender(step=self._phased, batches=_turns(batches, local, job.iterations))
         # Those with the masters, or without them those with the replicas.
         self.steps = [steps[PhaseKind.COLD if PhaseKind.COLD in steps else PhaseKind.HOT]]
@@ -154,7 +152,7 @@ class HostsPlan(PlanOnRank):
         cpu = torch.device("cpu")
         lowered = lower(plan, job.tables, alone, job.precision, optimizer=job.optimizer, exchange=job.exchange)
         step = TrainingStep(lowered, _settings(job), cpu, clock_of(cpu), groups=groups)
-        batches = Inputs.of(job, 0, 1, cpu).mixed(lowered)
+        batches = Inputs(job, 0, 1, cpu).mixed(lowered)
         self.steps = [step]
         self.counted = [CountedBatch(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
         # A CPU machine's ranks have a core each; beside GPUs all cores that the process may use.
@@ -229,7 +227,7 @@ def build(
         _refuse_pipeline(plan)
     if plan.dense is DenseHome.HOSTS:
         return HostsPlan(job, plan, rank)
-    inputs = Inputs.of(job, rank, world, device)
+    inputs = Inputs(job, rank, world, device)
     if plan.schedule is not None:
         process_groups = groups or Groups(job.topology, plan.groups)
         return PhasedPlan(job, plan, plan.schedule, inputs, clock, groups=process_groups)

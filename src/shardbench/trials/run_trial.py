@@ -20,7 +20,7 @@ from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.validate import validate
 from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import ROUNDING, Measured, Planned, Predictions, Record, Tiers, Yardsticks
+from shardbench.records.record import ROUNDING, Planned, Predictions, Record, Tiers
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials.control import control_plan
 from shardbench.trials.discovery import missing_modules, strategies
@@ -324,7 +324,7 @@ def _judge_trial(record: Record, judged: JudgedPlan | Failure, context: JobConte
     """Return the record of a trial whose plan is judged; what goes wrong from here on leaves the predictions known."""
     if isinstance(judged, Failure):
         return record.ended(judged)
-    predicted = record.ended(NEVER_RAN, judged.predictions)
+    predicted = record.ended(NEVER_RAN, **vars(judged.predictions))
     try:
         if record.spec.backend is Backend.MEASURED:
             return _measure(predicted, judged, context)
@@ -371,13 +371,13 @@ def _measure(predicted: Record, judged: JudgedPlan, context: JobContext) -> Reco
         timeout_s=spec.timeout_s,
     )
     least_ms = least_step_ms(judged.predictions.traffic, context.machine)
-    trial = predicted.ended(NEVER_RAN, Yardsticks(calibrated_on=calibrated_on(context.machine), least_step_ms=least_ms))
+    trial = predicted.ended(NEVER_RAN, calibrated_on=calibrated_on(context.machine), least_step_ms=least_ms)
     why_not_here = lacking_devices(context.machine, spec.backend) or ("" if context.launch else LEFT_TO_OTHERS)
     if why_not_here:
         write_trial(trial, job, context.new_attempt(spec.key))
         return trial.ended(Failure(outcome=Outcome.SKIPPED, cause=why_not_here, phase="start"))
 
-    def run() -> tuple[Measured, Failure | None]:
+    def run() -> Record:
         folder = context.new_attempt(spec.key)
         write_trial(trial, job, folder)
         try:
@@ -385,10 +385,10 @@ def _measure(predicted: Record, judged: JudgedPlan, context: JobContext) -> Reco
             return judge(trial, folder)
         except Exception as error:
             failure = _with_peak(failure_of(error, "harness"), judged.plan, context)
-            return Measured(ranks_hash=left_hash(folder)), failure
+            return trial.ended(failure, ranks_hash=left_hash(folder))
 
-    (measured, failure), others_share = context.quiet.take(run, spec.text)
-    return trial.ended(failure, replace(measured, others_share=others_share))
+    record, others_share = context.quiet.take(run, spec.text)
+    return record.model_copy(update={"others_share": others_share})
 
 
 def _with_peak(failure: Failure, plan: Plan, context: JobContext) -> Failure:
