@@ -102,7 +102,7 @@ def test_translation_of_what_no_plan_of_ours_becomes(given: Any, expected: list[
 
 def test_an_unknown_sharding_type_is_refused() -> None:
     with pytest.raises(Unsupported, match=r"'t0'.*'hexagonal'"):
-        translate({"t0": sharding("hexagonal", [0], [])}, problem([(100, 256)]))
+        translate({"t0": sharding("hexagonal", [0], [(0, 0, 100, 256)])}, problem([(100, 256)]))
 
 
 def test_blocks_of_unlike_sizes_are_refused_by_name() -> None:

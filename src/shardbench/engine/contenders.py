@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardbench.base.errors import Unsupported
 from shardbench.base.host import cores
 from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
@@ -144,7 +143,7 @@ class HostsPlan(PlanOnRank):
         self.steps = []
         self.counted = []
         store = Batches(Path(job.batches))
-        self.contender: Contender[Any] = Contender(step=IdleStep(), batches=[None] * len(store.numbers))
+        self.contender: Contender[Any] = Contender(step=idle_step, batches=[None] * len(store.numbers))
         alone = replace(job.topology, nodes=1, devices_per_node=1)
         groups = Groups.alone(alone)
         if rank > 0:
@@ -205,12 +204,9 @@ class IdleStamps:
         return self.read(clock)
 
 
-class IdleStep:
-    """The step of a rank without a part in it."""
-
-    def __call__(self, batch: None) -> tuple[torch.Tensor, Readable]:
-        """Do nothing; return no logits."""
-        return torch.empty(0), IdleStamps()
+def idle_step(batch: None) -> tuple[torch.Tensor, Readable]:
+    """Do nothing, as a rank without a part in the step; return no logits."""
+    return torch.empty(0), IdleStamps()
 
 
 def build(
@@ -222,9 +218,6 @@ def build(
     Raises Unsupported for what the engine cannot run.
     """
     rank, world, device = place
-    pipelined = job.schedule is StepSchedule.PIPELINED
-    if pipelined:
-        _refuse_pipeline(plan)
     if plan.dense is DenseHome.HOSTS:
         return HostsPlan(job, plan, rank)
     inputs = Inputs(job, rank, world, device)
@@ -232,20 +225,11 @@ def build(
         process_groups = groups or Groups(job.topology, plan.groups)
         return PhasedPlan(job, plan, plan.schedule, inputs, clock, groups=process_groups)
     lowered = _lowered(job, plan, device, None)
-    if pipelined:
+    if job.schedule is StepSchedule.PIPELINED:
         step: TrainingStep = PipelinedStep(lowered, _settings(job), device, clock)
     else:
         step = TrainingStep(lowered, _settings(job), device, clock, groups=groups)
     return OrdinaryPlan(step, inputs.mixed(lowered))
-
-
-def _refuse_pipeline(plan: Plan) -> None:
-    """Raise Unsupported for plans whose steps are none of TorchRec's pipeline."""
-    instead = 'train it with schedule = "sequential"'
-    if plan.schedule is not None:
-        raise Unsupported(f"a pipeline steps one set of modules, and a plan with a batch schedule has two: {instead}")
-    if plan.dense is DenseHome.HOSTS:
-        raise Unsupported(f"a plan that trains on hosts exchanges nothing that a pipeline could hide: {instead}")
 
 
 def _lowered(job: RankJob, plan: Plan, device: torch.device, phase: PhaseKind | None) -> Lowered:

@@ -12,7 +12,7 @@ from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.engine.processes.failures import TrialFailed
 from shardbench.engine.processes.job import RankJob, RankResult
 from shardbench.engine.processes.launch import run_ranks
-from shardbench.engine.processes.trial_folder import extra_ranks, read_job, read_result, write_job
+from shardbench.engine.processes.trial_folder import read_job, read_result, write_job
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
@@ -99,9 +99,10 @@ def gather(folder: Path) -> Measurement:
     for result in ranks:
         if result.ms.keys() != ranks[0].ms.keys():
             raise _bad(f"ranks 0 and {result.rank} timed different phases", result.rank)
-    extra = next(extra_ranks(folder, len(ranks)), None)
-    if extra is not None:
-        raise _bad(f"{extra} is of no rank of the job, which has {len(ranks)}", None)
+    result_names = {f"rank{rank}{kind}" for rank in range(len(ranks)) for kind in (".json", ".error.json")}
+    extra = sorted({path.name for path in folder.glob("rank*.json")} - result_names)
+    if extra:
+        raise _bad(f"{extra[0]} is of no rank of the job, which has {len(ranks)}", None)
     late = max(ranks, key=lambda result: result.took_s)
     if late.took_s > job.timeout_s:
         cause = f"rank {late.rank} took {late.took_s:.1f} s, the limit is {job.timeout_s:g} s"

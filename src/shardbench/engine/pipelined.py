@@ -12,7 +12,7 @@ from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from shardbench.base.errors import Unsupported
 from shardbench.cost.phases import MEASURED_PHASES, StepPhase
 from shardbench.engine.clock import Clock
-from shardbench.engine.lower import Lowered, ModuleKey, Reach
+from shardbench.engine.lower import Lowered, ModuleKey
 from shardbench.engine.modules import ReplicatedRows, ShardedModule, TableModule
 from shardbench.engine.sent_bytes import StepPart
 from shardbench.engine.step import LocalBatch, Stamps, StepSettings, TrainingStep, time_kernels
@@ -52,11 +52,6 @@ class PipelinedStep(TrainingStep):
     """
 
     def __init__(self, lowered: Lowered, settings: StepSettings, device: torch.device, clock: Clock) -> None:
-        if any(key.scope is Reach.HOSTS for key in lowered.modules):
-            raise Unsupported(
-                "TorchRec's pipeline runs on one kind of device, and the plan has tables that hosts look up beside "
-                'GPUs: train it with schedule = "sequential"'
-            )
         super().__init__(lowered, settings, device, clock)
         self._sharded = [module for module in self.modules if isinstance(module, ShardedModule)]
         for module in self._sharded:

@@ -116,8 +116,9 @@ def _fields(problem: Problem) -> dict[str, int]:
     return {name: id(value) for name, value in vars(problem).items() if name != "fingerprint"}
 
 
+@closed_test_split()
 def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
-    """Return the plan as JSON, made in this process, and what it took; raises TrialFailed."""
+    """Return the plan as JSON, made here with the test split closed, and what it took; raises TrialFailed."""
     try:
         spent = Spent() if fitted else fit(strategy, (problem,), budget, seed)
         view = problem.restricted_to(strategy.sees)

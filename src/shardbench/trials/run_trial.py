@@ -147,7 +147,7 @@ class JobContext:
 
     def planning(self, spec: TrialSpec, strategy: Strategy) -> PlanningOutcome:
         """Return what the strategy gives for the trial and its other repeats, which run one after the other."""
-        key = _planning_key(spec, strategy)
+        key = type(strategy), spec.model_copy(update={"repeat": 0}).key
         outcome = self._plannings.get(key) or _plan(spec, strategy, self)
         self._plannings[key] = _for_repeats(outcome)
         return outcome
@@ -261,10 +261,6 @@ def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> F
     if not cause and not context.folder_stays:
         cause = lacking_devices(context.machine, spec.backend)
     return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
-
-
-def _planning_key(spec: TrialSpec, strategy: Strategy) -> tuple[type[Strategy], str]:
-    return type(strategy), spec.model_copy(update={"repeat": 0}).key
 
 
 def _for_repeats(outcome: PlanningOutcome) -> PlanningOutcome:
