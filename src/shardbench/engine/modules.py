@@ -96,9 +96,9 @@ class TableModule(ABC):
     layouts: list[list[Block]]
     """Columns of each tensor that ``output`` gives, where pooled."""
 
-    @abstractmethod
     def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """Send lookups to the owners of their rows."""
+        """Send lookups to the owners of their rows; here nothing leaves the rank."""
+        return lookups
 
     @abstractmethod
     def compute(self, received: Any) -> list[torch.Tensor]:
@@ -382,10 +382,6 @@ class ReplicatedRows(TableModule):
         self.key = key
         self.layouts = []
         self.module = data_parallel_over(groups.world, _Rows(lowered.modules[key], lowered.precision, device), device)
-
-    def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """Keep the lookups: nothing leaves the rank."""
-        return lookups
 
     def compute(self, received: Any) -> list[torch.Tensor]:
         """Look up single rows of the replicas."""

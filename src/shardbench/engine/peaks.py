@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from shardbench.cost.phases import MEASURED_PHASES, StepPhase
+from shardbench.engine.clock import Clock
 from shardbench.engine.heap import give_free_pages_back
 from shardbench.engine.pipelined import PipelinedStamps
 from shardbench.engine.step import Stamps
@@ -22,7 +23,7 @@ _PEAK = "5"
 """What makes Linux forget the peak of a process (proc(5), clear_refs)."""
 
 
-class PeakClock:
+class PeakClock(Clock):
     """A clock whose stamps tell the most bytes that were held between them."""
 
     def __init__(self, device: torch.device) -> None:
@@ -49,15 +50,6 @@ class PeakClock:
     def ms(self, start: int, stop: int) -> float:
         """Return the most bytes that were held between two stamps; no milliseconds, whatever a clock calls them."""
         return float(max(self._peaks[start + 1 : stop + 1], default=0))
-
-    def thread_ms(self, start: int, stop: int) -> None:
-        """Give no time: bytes have none."""
-
-    def process_ms(self, start: int, stop: int) -> None:
-        """Give no time: bytes have none."""
-
-    def settle(self) -> None:
-        """Return at once: memory is handed out when it is asked for, whenever the work is done."""
 
 
 def _own_bytes(name: str) -> int:

@@ -260,10 +260,7 @@ def _check_plan(plan: Plan, spent: Spent, strategy: Strategy, problem: Problem) 
         raise TrialFailed(failure_of(error, "validate")) from error
     return Planned(
         plan_hash=content_hash(plan),
-        plan_s=spent.plan_s,
-        fit_s=spent.fit_s,
-        plan_cpu_s=spent.plan_cpu_s,
-        fit_cpu_s=spent.fit_cpu_s,
+        **vars(spent),
         segments=len(plan.segments),
         moves=tuple(sorted(used_moves(plan, problem))),
         notes=plan.notes,

@@ -27,7 +27,7 @@ CHANGED = "the strategy changed the problem it was given"
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Wall and CPU seconds of fitting and planning; the process that did it spent the latter."""
+    """Wall and CPU seconds of fitting and planning, as a record has them; the process that did it spent the latter."""
 
     fit_s: float = 0.0
     plan_s: float = 0.0

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -70,6 +70,7 @@ class PlanningOutcome:
     judged: JudgedPlan | Failure
 
 
+@dataclass(eq=False)
 class JobContext:
     """The things that the trials of one job share, threads too; made when first needed, in a folder of the job.
 
@@ -80,33 +81,21 @@ class JobContext:
     Files that cannot be kept before a record is on disk are put off to ``later``.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        workload: Workload,
-        folder: Path,
-        *,
-        results: Path | None = None,
-        folder_stays: bool = False,
-        launch: bool = True,
-        data: Path | None = None,
-        quiet: Quiet | None = None,
-        second: SecondJudge | None = None,
-        later: list[Callable[[], None]] | None = None,
-    ) -> None:
-        self.job = job
-        self.workload = workload
-        self.folder = folder
-        self.results = results
-        self.folder_stays = folder_stays
-        self.launch = launch
-        self.closed = tuple(filter(None, [folder, data, results]))
-        """Folders that planners behind a wall do not see: of test batches, of the data behind them, and of results."""
-        self.quiet = quiet or Quiet()
-        self.second = second
-        self.later = later if later is not None else []
-        """Makes the files of the results for which there was no room, once the record is on disk."""
-        self.machine = job.load_machine()
+    job: Job
+    workload: Workload
+    folder: Path
+    _: KW_ONLY
+    results: Path | None = None
+    folder_stays: bool = False
+    launch: bool = True
+    data: Path | None = None
+    quiet: Quiet = field(default_factory=Quiet)
+    second: SecondJudge | None = None
+    later: list[Callable[[], None]] = field(default_factory=list)
+    """Makes the files of the results for which there was no room, once the record is on disk."""
+
+    def __post_init__(self) -> None:
+        self.machine = self.job.load_machine()
         self._attempts: dict[str, Path] = {}
         self._plannings: dict[tuple[type[Strategy], str], PlanningOutcome] = {}
         self._making, self._proving = threading.Lock(), threading.Lock()
@@ -124,7 +113,8 @@ class JobContext:
             inputs=self.workload.input_sample if self._shows_inputs() else None,
         )
         question = MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)
-        question.closed = self.closed
+        # Planners behind a wall see neither test batches, nor the data behind them, nor results.
+        question.closed = tuple(filter(None, [self.folder, self.data, self.results]))
         return question
 
     def _shows_inputs(self) -> bool:
@@ -301,7 +291,7 @@ def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -
         predicted=judged.timing(spec.iterations, by_rank=measured),
         draws=judged.draws(context.question.problem, context.workload.dense),
         tiers=_tiers(spec.backend, context),
-        torchrec_estimate_ms=second.step_ms(answer.plan, context.question.problem, spec.timeout_s) if second else None,
+        torchrec_estimate_ms=second(answer.plan, context.question.problem, spec.timeout_s) if second else None,
     )
     if bound is not None:
         predictions = replace(

@@ -85,7 +85,7 @@ class SuiteWork(Work[TrialSpec, Record]):
     def __init__(self, suite: Suite, options: RunOptions, quiet: Quiet | None = None) -> None:
         self.title = f"suite {suite.name}"
         self.store = trial_store(options.results, suite.name)
-        self._suite, self._options, self._quiet = suite, options, quiet
+        self._suite, self._options, self._quiet = suite, options, quiet or Quiet()
         self._later: list[Callable[[], None]] = []
         self._jobs = _list_jobs(suite, options)
         self.pieces = [spec for entry in self._jobs for spec in entry.specs]

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torchrec import KeyedJaggedTensor
 
 from shardbench.base.errors import Unsupported
 from shardbench.engine.blocks import Block
@@ -82,10 +81,6 @@ class HotTables(TableModule):
         ]
         self.layouts = [blocks] if key.pooled else []
         self._starts = torch.tensor([rows.starts[t.name] for t in self._tables for _ in t.keys])
-
-    def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """Keep the lookups: nothing leaves the rank."""
-        return lookups
 
     def compute(self, received: Any) -> list[torch.Tensor]:
         """Look up pooled or single rows of the replicas."""
