@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from peak_ranks import measure_peaks
 
 from shardbench.advice.best_plan import default_strategies
 from shardbench.base.arrays import Floats
@@ -29,7 +30,7 @@ from shardbench.cost.memory.fullest import device_bytes, predicted_peak
 from shardbench.cost.memory.peak import CPU, TERMS, PeakMemory, Term, worst
 from shardbench.cost.memory.step import peak_memory
 from shardbench.cost.traffic import counted_lookups
-from shardbench.engine.measure import measure_peaks, rank_job
+from shardbench.engine.measure import rank_job
 from shardbench.leaderboard.problems import VERSION, question, workload_and_batches
 from shardbench.leaderboard.problems import load as load_board
 from shardbench.model.machine_file import load_machine

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from memory_peaks import BATCHES, COLUMNS, FITS, WORKLOADS, cases, errors, measured, slack_needed
+from peak_ranks import PeakClock
 from problems import bags, machine
 from random_plans import random_plans
 
@@ -22,7 +23,6 @@ from shardbench.cost.memory.peak import CPU, CUDA, TERMS, Term, worst
 from shardbench.cost.memory.step import peak_memory
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.published.memory import tables_of_ranks
-from shardbench.engine.peaks import PeakClock
 from shardbench.model.constraints import Constraints
 from shardbench.model.plan import (
     BatchSchedule,

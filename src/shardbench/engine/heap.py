@@ -2,11 +2,10 @@
 
 import ctypes
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 """Numbers of glibc's mallopt(3)."""
 _NEVER, _NONE = -1, 0
 _AHEAD_BYTES = 64 << 20
-_BLOCK_BYTES = 64 << 10
 _USUAL = {_TRIM_THRESHOLD: 128 << 10, _TOP_PAD: 128 << 10, _MMAP_MAX: 1 << 16}
 """What glibc begins with."""
 
@@ -19,15 +18,6 @@ def keep_freed_memory() -> None:
     chance.
     """
     _tell({_TRIM_THRESHOLD: _NEVER, _TOP_PAD: _AHEAD_BYTES, _MMAP_MAX: _NONE})
-
-
-def give_freed_blocks_back() -> None:
-    """Give every large block that is freed from now on back to the kernel at once: what a process has, it uses.
-
-    So are peaks of memory measured. glibc would keep more and more of what was freed, up to blocks of 32 MiB, and how
-    much more a rank holds than it uses would hang on the order of its allocations.
-    """
-    _tell({_MMAP_THRESHOLD: _BLOCK_BYTES, _TRIM_THRESHOLD: 0, _TOP_PAD: 0})
 
 
 def give_free_pages_back() -> None:

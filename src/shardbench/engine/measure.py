@@ -70,14 +70,6 @@ def measure(job: RankJob, folder: Path) -> Measurement:
     return gather(folder)
 
 
-def measure_peaks(job: RankJob, folder: Path) -> tuple[dict[str, int], ...]:
-    """Return the bytes that each local rank held at most by phase, ``RankResult.peaks``; raises TrialFailed."""
-    job = job.model_copy(update={"peaks": True, "control": None})
-    write_job(job, folder)
-    run_on_ranks(folder, job.topology.world_size, job.timeout_s)
-    return tuple(read_result(folder / f"rank{rank}.json").peaks for rank in range(job.topology.world_size))
-
-
 def run_on_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     """Run a job folder on ``world_size`` local ranks; raises TrialFailed at the first that fails."""
     run_ranks(_run_rank, folder, world_size, timeout_s)

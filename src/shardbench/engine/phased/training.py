@@ -30,7 +30,7 @@ class GlobalBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class PhasedModel:
-    """What is trained: tables of one width and one feature, summed, whose first ``hot[i]`` rows are hot; dense model."""
+    """What is trained: tables of one width and one feature, summed, and the dense model; ``hot[i]`` rows are hot."""
 
     tables: tuple[Table, ...]
     hot: tuple[int, ...]
