@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -138,23 +137,6 @@ class TrafficTotals(FiniteModel):
     """Hot rows and their state, from the host to all devices that hold them, where a batch schedule changes phase."""
     copied_to_host_bytes: NonNegativeFloat | None = None
     """The same from one device back."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Predictions:
-    """The part of a record that is known before anything runs; its fields are the record's."""
-
-    traffic: TrafficTotals
-    predicted: Timing
-    draws: Draws | None
-    tiers: Tiers
-    bound_ms: float | None = None
-    bound_fixed_ms: float | None = None
-    whole_table_bound_ms: float | None = None
-    mean_step_ms: float | None = None
-    step_bound_ms: float | None = None
-    own_step_bound_ms: float | None = None
-    torchrec_estimate_ms: float | None = None
 
 
 class Record(BaseRecord):

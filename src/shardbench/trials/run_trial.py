@@ -20,7 +20,7 @@ from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.validate import validate
 from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import ROUNDING, Planned, Predictions, Record, Tiers
+from shardbench.records.record import ROUNDING, Planned, Record, Tiers
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials.control import control_plan
 from shardbench.trials.discovery import missing_modules, strategies
@@ -56,10 +56,10 @@ class MaterialisedQuestion(CountedQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedPlan:
-    """A strategy's valid plan and what a record keeps of it; nothing by batch, as many are held."""
+    """A strategy's valid plan and what records keep of it, by their fields; nothing by batch, as many are held."""
 
     plan: Plan
-    predictions: Predictions
+    fields: dict[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class JobContext:
         """Return what the strategy gives for the trial and its other repeats, which run one after the other."""
         key = type(strategy), spec.model_copy(update={"repeat": 0}).key
         outcome = self._plannings.get(key) or _plan(spec, strategy, self)
-        self._plannings[key] = _for_repeats(outcome)
+        self._plannings[key] = _for_repeats(outcome, spec.backend)
         return outcome
 
     def bounds(self, answer: Answer[Simulation]) -> Bounds:
@@ -253,12 +253,12 @@ def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> F
     return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
 
 
-def _for_repeats(outcome: PlanningOutcome) -> PlanningOutcome:
+def _for_repeats(outcome: PlanningOutcome, backend: Backend) -> PlanningOutcome:
     """Return it without draws where it is measured: they are of the plan, and one record of it has them."""
     judged = outcome.judged
-    if isinstance(judged, Failure) or judged.predictions.tiers is Tiers.SIMULATED:
+    if isinstance(judged, Failure) or backend is Backend.SIMULATED:
         return outcome
-    return replace(outcome, judged=replace(judged, predictions=replace(judged.predictions, draws=None)))
+    return replace(outcome, judged=replace(judged, fields={**judged.fields, "draws": None}))
 
 
 def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlanningOutcome:
@@ -286,35 +286,34 @@ def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -
     bound = bounds.of(answer.plan, answer.planned.moves)
     any_moves, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
     second = context.second
-    predictions = Predictions(
-        traffic=judged.totals,
-        predicted=judged.timing(spec.iterations, by_rank=measured),
-        draws=judged.draws(context.question.problem, context.workload.dense),
-        tiers=_tiers(spec.backend, context),
-        torchrec_estimate_ms=second(answer.plan, context.question.problem, spec.timeout_s) if second else None,
-    )
+    fields: dict[str, object] = {
+        "traffic": judged.totals,
+        "predicted": judged.timing(spec.iterations, by_rank=measured),
+        "draws": judged.draws(context.question.problem, context.workload.dense),
+        "tiers": _tiers(spec.backend, context),
+        "torchrec_estimate_ms": second(answer.plan, context.question.problem, spec.timeout_s) if second else None,
+    }
     if bound is not None:
-        predictions = replace(
-            predictions,
-            bound_ms=bound.ms,
-            bound_fixed_ms=bound.fixed_ms,
-            whole_table_bound_ms=bounds.whole_tables_ms,
-            mean_step_ms=judged.step_ms,
-            step_bound_ms=any_moves.ms if any_moves is not None else None,
-            own_step_bound_ms=own.ms if own is not None else None,
-        )
-    return JudgedPlan(plan=answer.plan, predictions=predictions)
+        fields |= {
+            "bound_ms": bound.ms,
+            "bound_fixed_ms": bound.fixed_ms,
+            "whole_table_bound_ms": bounds.whole_tables_ms,
+            "mean_step_ms": judged.step_ms,
+            "step_bound_ms": any_moves.ms if any_moves is not None else None,
+            "own_step_bound_ms": own.ms if own is not None else None,
+        }
+    return JudgedPlan(plan=answer.plan, fields=fields)
 
 
 def _judge_trial(record: Record, judged: JudgedPlan | Failure, context: JobContext) -> Record:
     """Return the record of a trial whose plan is judged; what goes wrong from here on leaves the predictions known."""
     if isinstance(judged, Failure):
         return record.ended(judged)
-    predicted = record.ended(NEVER_RAN, **vars(judged.predictions))
+    predicted = record.ended(NEVER_RAN, **judged.fields)
     try:
         if record.spec.backend is Backend.MEASURED:
-            return _measure(predicted, judged, context)
-        _refuse_impossible(judged.predictions)
+            return _measure(predicted, judged.plan, context)
+        _refuse_impossible(predicted)
     except MachineBusy:
         raise
     except Exception as error:
@@ -324,13 +323,13 @@ def _judge_trial(record: Record, judged: JudgedPlan | Failure, context: JobConte
     return predicted.ended(None)
 
 
-def _refuse_impossible(predictions: Predictions) -> None:
-    """Refuse a time below what is proven: plan, counter or bound is wrong then; raises TrialFailed."""
-    embedding_ms = max(predictions.predicted.embedding_ms)
+def _refuse_impossible(record: Record) -> None:
+    """Refuse a predicted time below what is proven: plan, counter or bound is wrong then; raises TrialFailed."""
+    embedding_ms = max(record.predicted.embedding_ms) if record.predicted is not None else None
     checks = (
-        ("the step", predictions.mean_step_ms, predictions.step_bound_ms, "any device moves"),
-        ("the step", predictions.mean_step_ms, predictions.own_step_bound_ms, "the strategy's moves"),
-        ("the slowest device's embedding time", embedding_ms, predictions.bound_ms, "any device moves"),
+        ("the step", record.mean_step_ms, record.step_bound_ms, "any device moves"),
+        ("the step", record.mean_step_ms, record.own_step_bound_ms, "the strategy's moves"),
+        ("the slowest device's embedding time", embedding_ms, record.bound_ms, "any device moves"),
     )
     for time, ms, least_ms, moves in checks:
         if ms is not None and least_ms is not None and ms < least_ms * (1.0 - ROUNDING):
@@ -340,11 +339,11 @@ def _refuse_impossible(predictions: Predictions) -> None:
             raise failed(Outcome.INVALID, cause, "bound", "bound")
 
 
-def _measure(predicted: Record, judged: JudgedPlan, context: JobContext) -> Record:
+def _measure(predicted: Record, plan: Plan, context: JobContext) -> Record:
     """Return the record of a trial whose plan ranks run here, or are to run elsewhere; raises TrialFailed."""
     spec, batches = predicted.spec, context.question.disk_batches
     job = rank_job(
-        judged.plan,
+        plan,
         context.question.problem,
         context.workload.dense,
         # As seen from the trial's folder.
@@ -356,7 +355,7 @@ def _measure(predicted: Record, judged: JudgedPlan, context: JobContext) -> Reco
         seed=spec.seed,
         timeout_s=spec.timeout_s,
     )
-    least_ms = least_step_ms(judged.predictions.traffic, context.machine)
+    least_ms = least_step_ms(predicted.traffic, context.machine) if predicted.traffic is not None else None
     trial = predicted.ended(NEVER_RAN, calibrated_on=calibrated_on(context.machine), least_step_ms=least_ms)
     why_not_here = lacking_devices(context.machine, spec.backend) or ("" if context.launch else LEFT_TO_OTHERS)
     if why_not_here:
@@ -370,7 +369,7 @@ def _measure(predicted: Record, judged: JudgedPlan, context: JobContext) -> Reco
             run_on_ranks(folder, job.topology.world_size, job.timeout_s)
             return judge(trial, folder)
         except Exception as error:
-            failure = _with_peak(failure_of(error, "harness"), judged.plan, context)
+            failure = _with_peak(failure_of(error, "harness"), plan, context)
             return trial.ended(failure, ranks_hash=left_hash(folder))
 
     record, others_share = context.quiet.take(run, spec.text)

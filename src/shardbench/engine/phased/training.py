@@ -102,9 +102,9 @@ class PhasedTrainer:
         self.switches += 1
         everything = torch.arange(len(self._hot_rows))
         if kind is PhaseKind.HOT:
-            self.replica.copy(everything, self.master.select(self._hot_rows))
+            self.replica.copy(everything, self.master, self._hot_rows)
         else:
-            self.master.copy(self._hot_rows, self.replica.select(everything))
+            self.master.copy(self._hot_rows, self.replica, everything)
 
     def predict(self, batch: GlobalBatch) -> torch.Tensor:
         """Give the logits [batch] without training; raises BadInput as training does for a cold batch."""
