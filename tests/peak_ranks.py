@@ -6,10 +6,8 @@ whose peak the kernel keeps and forgets when it is told to; a GPU rank's is what
 
 import ctypes
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,7 +16,6 @@ from shardbench.cost.phases import MEASURED_PHASES, StepPhase
 from shardbench.engine.clock import Clock
 from shardbench.engine.contenders import build
 from shardbench.engine.heap import give_free_pages_back
-from shardbench.engine.pipelined import PipelinedStamps
 from shardbench.engine.processes.job import RankJob, RankResult
 from shardbench.engine.processes.launch import run_ranks
 from shardbench.engine.processes.trial_folder import read_result, result_text, write_job
@@ -117,7 +114,7 @@ def give_freed_blocks_back() -> None:
 def peaks(stamps: Stamps, clock: PeakClock) -> dict[StepPhase, float]:
     """Return the most bytes that were held in each phase of a step; kernels of the backward pass are told apart."""
     held = dict.fromkeys(MEASURED_PHASES, 0.0)
-    for phase, first, stop in _spans(stamps):
+    for phase, (first, stop) in zip(stamps.laps, pairwise(stamps.marks), strict=True):
         start, inner = first, []
         if phase is StepPhase.OUTPUT_BACKWARD:
             start, inner = (stamps.vectors_ready or [first])[0], sorted(stamps.lookups)
@@ -127,15 +124,3 @@ def peaks(stamps: Stamps, clock: PeakClock) -> dict[StepPhase, float]:
             part = StepPhase.LOOKUP_BACKWARD if number % 2 else phase
             held[part] = max(held[part], clock.ms(low, high))
     return held
-
-
-def _spans(stamps: Stamps) -> Iterator[tuple[StepPhase, Any, Any]]:
-    if isinstance(stamps, PipelinedStamps):
-        laps = stamps.laps
-    else:
-        laps = [
-            StepPhase.INPUT, StepPhase.LOOKUP, StepPhase.OUTPUT, StepPhase.DENSE, StepPhase.OUTPUT_BACKWARD,
-            StepPhase.UPDATE,
-        ]  # fmt: skip
-    for phase, (start, stop) in zip(laps, pairwise(stamps.marks), strict=True):
-        yield phase, start, stop

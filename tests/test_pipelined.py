@@ -23,13 +23,13 @@ from shardbench.cost.traffic import count
 from shardbench.engine.clock import clock_of
 from shardbench.engine.contenders import build
 from shardbench.engine.measure import rank_job
-from shardbench.engine.pipelined import PipelinedStamps
 from shardbench.engine.processes import launch
 from shardbench.engine.processes.job import RankJob
 from shardbench.engine.processes.launch import run_ranks
 from shardbench.engine.processes.trial_folder import write_job
 from shardbench.engine.rank import SETTLING_STEPS, Rank
 from shardbench.engine.sent_bytes import SentBytes
+from shardbench.engine.step import Stamps
 from shardbench.model.plan import (
     BatchSchedule,
     DenseHome,
@@ -207,7 +207,7 @@ def test_a_steps_pieces_add_up_to_its_phases():
         StepPhase.INPUT,
     ]  # fmt: skip
     marks = [0, 1, 3, 4, 5, 9, 10, 12, 20, 21, 40, 43, 48]
-    stamps = PipelinedStamps(marks=marks, laps=laps, vectors_ready=[26, 27], lookups=[(28, 30), (33, 36)])
+    stamps = Stamps(marks=marks, laps=laps, vectors_ready=[26, 27], lookups=[(28, 30), (33, 36)])
     assert stamps.read(SimpleNamespace(ms=between)) == {
         "input": 2 + 1 + 1 + 5,
         "lookup": 4,

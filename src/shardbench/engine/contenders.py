@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from shardbench.base.host import cores
-from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.inputs import Inputs, in_schedule, in_turn, packed
 from shardbench.engine.lower import Lowered, lower
@@ -161,21 +160,10 @@ class HostStep:
         return logits, HostStamps(stamps=stamps, clock=self._step.clock)
 
 
-class IdleStamps:
-    """The stamps of a step in which nothing took time."""
-
-    def read(self, clock: Clock) -> dict[str, float]:
-        """Return zero milliseconds for every phase."""
-        return dict.fromkeys((*MEASURED_PHASES, "step"), 0.0)
-
-    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """Return zero CPU milliseconds for every phase."""
-        return self.read(clock)
-
-
 def idle_step(batch: None) -> tuple[torch.Tensor, Readable]:
-    """Do nothing, as a rank without a part in the step; return no logits."""
-    return torch.empty(0), IdleStamps()
+    """Do nothing, as a rank without a part in the step; return no logits, and stamps between which nothing went on."""
+    clock = clock_of(torch.device("cpu"))
+    return torch.empty(0), HostStamps(stamps=Stamps(marks=[clock.now()], laps=[]), clock=clock)
 
 
 def _on_hosts(job: RankJob, plan: Plan, rank: int) -> PlanOnRank:

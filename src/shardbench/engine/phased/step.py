@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,27 +9,9 @@ import torch.distributed as dist
 from shardbench.cost.phases import StepPhase
 from shardbench.engine.clock import Clock
 from shardbench.engine.phased.copies import Copies
-from shardbench.engine.step import LocalBatch, TrainingStep
+from shardbench.engine.step import LocalBatch, Stamps, TrainingStep
 from shardbench.engine.turns import Readable
 from shardbench.model.plan import PhaseKind
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopyStamps:
-    """Stamps around the copies of one switch."""
-
-    start: Any
-    stop: Any
-
-    def read(self, clock: Clock) -> dict[str, float]:
-        """Return the milliseconds of the copies."""
-        copy_ms = clock.ms(self.start, self.stop)
-        return {StepPhase.SYNCHRONISE: copy_ms, "step": copy_ms}
-
-    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """Return the CPU milliseconds of the copies."""
-        copy_ms = clock.process_ms(self.start, self.stop)
-        return None if copy_ms is None else {StepPhase.SYNCHRONISE: copy_ms, "step": copy_ms}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +99,14 @@ class PhasedStep:
         if self._copies is None or kind is self.kind:
             return []
         self.kind = kind
-        start = self._clock.now()
+        stamps = Stamps(marks=[self._clock.now()], laps=[StepPhase.SYNCHRONISE])
         if kind is PhaseKind.HOT:
             self._copies.to_devices()
         else:
             self._copies.to_hosts()
-        stop = self._clock.now()
+        stamps.marks.append(self._clock.now())
         self._together()
-        return [(self._switches, CopyStamps(start=start, stop=stop))]
+        return [(self._switches, stamps)]
 
     def _together(self) -> None:
         self._clock.settle()
