@@ -11,7 +11,7 @@ from shardbench.cost.costmodel import step_time
 from shardbench.cost.traffic import count
 from shardbench.model.plan import BatchSchedule, Host, OnRank, Phase, PhaseKind, Plan, Replicated, Segment, whole_table
 from shardbench.trials.simulate import simulate, simulate_schedule
-from shardbench.workloads.hotness import HotPrefix, HotReplicas, Packer, hot_samples, hot_under, join, pack, take
+from shardbench.workloads.hotness import HotPrefix, HotReplicas, Packer, hot_samples, join, pack, take
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.trace import Bags, Split
 
@@ -150,6 +150,7 @@ def test_the_step_of_a_schedule_is_the_mean_over_samples():
     found = simulate_schedule(plan, PROBLEM, everything, WORKLOAD.dense)
     hot = np.array([all(v < 200 for v in bag) for bag in lists(everything(0))])
     assert 0 < hot.sum() < 32
+    assert found.share(PhaseKind.HOT) == pytest.approx(hot.mean())
     assert sum(found.weights) == pytest.approx(1.0)
     by_hand = 0.0
     for kind, chosen in ((PhaseKind.COLD, ~hot), (PhaseKind.HOT, hot)):
@@ -173,8 +174,11 @@ def test_simulated_trials_of_a_schedule_give_the_mean_step_every_time(tmp_path):
     assert timing.step_ms == (found.step_ms,) * 5
     assert sum(timing.phases_ms.values()) == pytest.approx(found.step_ms)
     # Without a hot phase every sample is cold, whatever is replicated; with all rows hot none is.
-    for plan, hot in ((scheduled((200, 50), [("cold", 3)]), 0), (scheduled((300, 50), [("hot", 3)]), 32)):
-        assert hot_under(plan, WORKLOAD.tables, everything, 32).sum() == hot
+    cold = simulate_schedule(scheduled((200, 50), [("cold", 3)]), PROBLEM, everything, WORKLOAD.dense)
+    assert cold.share(PhaseKind.HOT) == 0.0
+    assert simulate_schedule(scheduled((300, 50), [("hot", 3)]), PROBLEM, everything, WORKLOAD.dense).share(
+        PhaseKind.HOT
+    ) == pytest.approx(1.0)
 
 
 def test_every_mean_of_a_schedule_weighs_mini_batches_by_their_fresh_samples(tmp_path):

@@ -21,7 +21,7 @@ from shardbench.cost.uncertainty import DRAWS, drawn_machines, form_of, judged_s
 from shardbench.model.caching import is_cached
 from shardbench.model.expected import as_expected
 from shardbench.model.machine import Machine
-from shardbench.model.plan import DenseHome, Host, Plan
+from shardbench.model.plan import DenseHome, Host, PhaseKind, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, StepSchedule
 from shardbench.records.record import Draws, RankTiming, Timing, TrafficTotals
@@ -36,14 +36,19 @@ from shardbench.workloads.workload import Workload
 class Simulation:
     """Traffic and predicted times of some batches: test batches, or the pure mini-batches of a schedule.
 
-    ``weights`` float64 [batches] are each mini-batch's share of all samples and add up to 1, and None where batches
-    count alike.
+    ``kinds`` are empty without a schedule; ``weights`` float64 [batches] are each mini-batch's share
+    of all samples and add up to 1, and None where batches count alike.
     """
 
     traffics: tuple[Traffic, ...]
     times: tuple[StepTime, ...]
     machine: Machine
+    kinds: tuple[PhaseKind, ...] = ()
     weights: Floats | None = None
+
+    def share(self, kind: PhaseKind) -> float:
+        """Return the share of the samples that are in mini-batches of this kind."""
+        return float(sum(w for w, k in zip(self._shares, self.kinds) if k is kind))
 
     @property
     def _shares(self) -> Floats:
@@ -311,6 +316,7 @@ def simulate_schedule(plan: Plan, problem: Problem, bags: Callable[[int], Bags],
         traffics=tuple(traffics),
         times=_times(traffics, problem, dense, problem.machine),
         machine=problem.machine,
+        kinds=tuple(batch.kind for batch in packed),
         weights=np.array([batch.fresh for batch in packed]) / samples,
     )
 
