@@ -230,7 +230,7 @@ def test_the_command_writes_tables_and_json(kept, capsys):
     assert capsys.readouterr().out == ""
 
 
-def attempts(folder: Path) -> list[Path]:
+def attempts(folder):
     return sorted(path for path in folder.parent.glob(f"{folder.name}*") if path.is_dir())
 
 
