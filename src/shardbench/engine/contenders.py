@@ -197,11 +197,12 @@ def build(
         process_groups = groups or Groups(job.topology, plan.groups)
         return PhasedPlan(job, plan, plan.schedule, inputs, clock, groups=process_groups)
     lowered = _lowered(job, plan, device, None)
-    batches = inputs.mixed(lowered)
     if job.schedule is StepSchedule.PIPELINED:
         pipeline = PipelinedStep(lowered, _settings(job), device, clock)
+        batches = inputs.mixed(lowered)
         return PlanOnRank(PipelinedContender(step=pipeline, batches=batches), pipeline, batches)
     step = TrainingStep(lowered, _settings(job), device, clock, groups=groups)
+    batches = inputs.mixed(lowered)
     return PlanOnRank(Contender(step=step, batches=batches), step, batches)
 
 
