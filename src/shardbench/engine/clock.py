@@ -27,6 +27,7 @@ class Clock(Protocol):
 
     def settle(self) -> None:
         """Wait until everything stamped so far is done, where a stamp is taken before that."""
+        return
 
 
 class CpuStamp(NamedTuple):
