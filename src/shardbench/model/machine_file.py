@@ -125,7 +125,8 @@ _UNSTATED = ("sort_launch", "warp", "gradient_gather", "uvm_hits", "uvm_update")
 """What a file may leave out, since it is of GPUs."""
 GPU_FIELDS = tuple(_FIELDS[key][0] for key in _UNSTATED)
 """The fields of these constants."""
-_SHARES = {"gather_efficiency_ratio", "gradient_ratio", "uvm_hit_ratio"}
+SHARES = {"gather_efficiency_ratio", "gradient_ratio", "uvm_hit_ratio"}
+"""Fields that are at most 1."""
 # Only on machines that state them, all of a part or none; by the name of the part.
 _PARTS: dict[str, tuple[type, dict[str, tuple[str, str]]]] = {
     "host": (
@@ -358,7 +359,7 @@ def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
     constants = {
         name: getattr(machine.constants, name) * factor for name, factor in factors.items() if name not in _PART_OF
     }
-    for share in _SHARES & constants.keys():
+    for share in SHARES & constants.keys():
         constants[share] = min(1.0, constants[share])
     parts = _parts_of(machine)
     for name, part in parts.items():
