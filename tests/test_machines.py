@@ -129,11 +129,11 @@ def test_a_file_may_say_how_far_whole_steps_trust_it() -> None:
     assert parse_machine(other + TRUST, "file").trust == machine.trust
 
 
-H100, CPU = text_of("h100-1x8"), text_of("cpu-1x2")
+A100, H100, CPU = map(text_of, ("a100-40gb-2x8", "h100-1x8", "cpu-1x2"))
 BASED = 'name = "x"\nbase = "a100-40gb-2x8"\ndescription = "d"'
 TRUSTED = H100.partition("[trust]")[0] + TRUST
 REFUSED = [
-    (H100, "[constants.launch]", "[constants.lunch]", "constant 'launch' is missing"),
+    (A100, "[constants.launch]", "[constants.lunch]", "constant 'launch' is missing"),
     (
         H100,
         "[trust]",
@@ -145,11 +145,11 @@ REFUSED = [
     (H100, 'value = 3.35\nunit = "TB/s"', 'value = 3.35\nunit = "TB"', "'hbm_bandwidth' has unit 'TB'"),
     (H100, 'value = 3.35\nunit = "TB/s"', 'value = 3.35\nunit = "furlong"', "unit 'furlong'"),
     (H100, 'value = 3.35\nunit = "TB/s"', 'value = 0\nunit = "TB/s"', "hbm_bytes_per_s"),
-    (H100, 'value = 0.857\nunit = "ratio"', 'value = 35.8\nunit = "ratio"', "gather_efficiency_ratio"),
+    (A100, 'value = 0.857\nunit = "ratio"', 'value = 35.8\nunit = "ratio"', "gather_efficiency_ratio"),
     (H100, 'source = "NVIDIA H100 SXM datasheet: 3.35 TB/s"', 'source = "?"', "source"),
     (H100, 'source = "NVIDIA H100 SXM datasheet: 3.35 TB/s"', "", "source"),
     (H100, "nodes = 1", "nodes = 0", "nodes"),
-    (H100, 'device = "cuda"', 'device = "tpu"', "device"),
+    (A100, 'device = "cuda"', 'device = "tpu"', "device"),
     (H100, "nodes = 1", "nodes = ", "not TOML"),
     (H100, "nodes = 1", "nodes = 1\nspeed = 3", "speed"),
     (H100, "error = 1.21\n", "", "'hbm_bandwidth' does not say how well it is known: add error"),
