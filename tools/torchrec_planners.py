@@ -13,7 +13,6 @@ model predicts for each plan on the test batches.
 gloo ranks by both, and steps the two plans in turn in the same ranks, several process groups one after the other.
 """
 
-import csv
 import logging
 import statistics
 import sys
@@ -40,7 +39,9 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
+from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import Infeasible
+from shardbench.base.generated import csv_text
 from shardbench.base.statistics import log_mean
 from shardbench.baselines.torchrec_planner import TorchRecFused
 from shardbench.baselines.torchrec_planner.planner import ask
@@ -395,10 +396,7 @@ def _by_default(problem: Problem) -> Problem:
 
 def write(rows: list[dict[str, object]], columns: Sequence[str], path: Path) -> None:
     """Write the rows as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_atomically(path, csv_text(columns, ([row.get(name) for name in columns] for row in rows)))
 
 
 def main(arguments: list[str]) -> None:
@@ -406,7 +404,6 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     what, out = arguments[0], Path(arguments[1])
-    out.parent.mkdir(parents=True, exist_ok=True)
     if what == "plans":
         write(plans(), COLUMNS, out)
     elif what == "told":

@@ -20,6 +20,7 @@ from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri
 
 from shardbench.base.arrays import Floats
+from shardbench.base.atomic import write_atomically
 from shardbench.datasets.laws.power_law import head_share
 
 HERE = Path(__file__).parents[2] / "datasets" / "data"
@@ -162,9 +163,7 @@ def write(hyper: Mapping[str, float], facts: Mapping[str, Any], target: Path) ->
         "columns": list(COLUMNS),
     }
     text = json.dumps(head, indent=1)[:-2] + ',\n "tables": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
-    temporary = target.with_suffix(".part")
-    temporary.write_text(text)
-    temporary.replace(target)
+    write_atomically(target, text)
     return reached
 
 
