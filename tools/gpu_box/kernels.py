@@ -12,9 +12,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from box import Box, Refused
+from box import Box
 from cached import CachedCase, measure_cached
-from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, fits, predicted_ms, traffic_of
+from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, predicted_ms, traffic_of
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from tbe import fused_tables
 
@@ -124,20 +124,15 @@ class Bench:
         of = (case.kernel, case.optimizer)
         if self._tables is None or self._of != of:
             self.drop()
-            _check_room(self.box, case.weight_bytes if case.tier is Tier.HBM else 0)
+            self.box.check_room(case.weight_bytes if case.tier is Tier.HBM else 0)
             self._tables = fused_tables(
                 self.box, [(case.rows, case.dim)] * case.tables, tier=case.tier.value,
                 optimizer=OPTIMIZERS[case.optimizer], pooled=not case.unpooled,
             )  # fmt: skip
             self._of = of
         # Vectors, their gradients, and what the backward pass sorts.
-        _check_room(self.box, 3 * case.output_bytes + 100 * case.tables * case.batch * case.pooling)
+        self.box.check_room(3 * case.output_bytes + 100 * case.tables * case.batch * case.pooling)
         return self._tables
-
-
-def _check_room(box: Box, needed_bytes: int) -> None:
-    if not fits(box, needed_bytes):
-        raise Refused(f"{needed_bytes} bytes are more than half of what the device has free")
 
 
 def _order(box: Box) -> Iterator[Case | CachedCase]:
