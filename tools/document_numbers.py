@@ -149,8 +149,6 @@ class Block(pydantic.BaseModel):
     backend: Literal["", "counted", "measured", "simulated", "predicted and measured", "simulated and counted"] = ""
     """The backend to print where the rows' own does not say it (seconds spent on a simulated row)."""
     headlines: tuple[Headline, ...] = ()
-    empty: str = ""
-    """The sentence to print where no row is left, which is an error otherwise."""
     summary: tuple[Literal["mean", "min", "max"], ...] = ()
     """Rows that are added below the others and summarise what these print."""
 
@@ -242,8 +240,6 @@ def block_text(block: Block, tables: Path) -> str:
             return _headlines(block, tables)
         frame = pd.concat([pd.read_csv(tables / name) for name in block.tables], ignore_index=True)
         frame = frame.query(block.where) if block.where else frame
-        if frame.empty and block.empty:
-            return f"{block.empty} `{TABLES}/{block.tables[0]}`."
         if frame.empty:
             raise BadInput("no row of the table is left")
         return _FORMS[block.form](block, frame)
