@@ -45,6 +45,7 @@ from shardbench.base.generated import csv_text
 from shardbench.base.statistics import log_mean
 from shardbench.baselines.torchrec_planner import TorchRecFused
 from shardbench.baselines.torchrec_planner.planner import ask
+from shardbench.calibrate.correction import question_of
 from shardbench.engine.described import UVM_DIVISOR, describe
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.torchrec.translated import translate
@@ -56,10 +57,10 @@ from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
 from shardbench.records.trial import Backend
 from shardbench.torchrec import ShardBenchPlanner
-from shardbench.trials.simulate import CountedQuestion, simulate
+from shardbench.trials.simulate import simulate
 from shardbench.trials.suite import load_suite
 from shardbench.workloads.kinds import workload_config
-from shardbench.workloads.materialise import DrawnBatches, materialise
+from shardbench.workloads.materialise import materialise
 
 GIB = 1 << 30
 KERNELS = ["fused", "dense"]
@@ -356,13 +357,8 @@ def told() -> list[dict[str, object]]:
             machine = job.load_machine()
             if job.backend is not Backend.SIMULATED or machine.topology.world_size > MOST_DEVICES:
                 continue
-            workload = suite.workload(job).build(Path())
-            problem = Problem.of(
-                workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
-                **job.training, inputs=workload.input_sample,
-            )  # fmt: skip
-            batches = DrawnBatches(workload, min(job.iterations, workload.test_batches))
-            question = CountedQuestion(problem, batches, workload.dense, len(batches.numbers))
+            question = question_of(suite.workload(job).build(Path()), job)
+            problem = question.problem
             for what, asked in zip(TOLD, (_by_default(problem), _by_default(problem), problem)):
                 row: dict[str, object] = {
                     "suite": suite.name, "workload": problem.name, "machine": machine.name,
