@@ -45,7 +45,7 @@ def measure(tables: int = 856, devices: tuple[int, ...] = DEVICES) -> list[tuple
             start = time.process_time()
             accounts[k].add(table, segments[k][table.name], CountedLookups(bags, table.rows, problem.world_size))
             seconds[k] += time.process_time() - start
-    rows = []
+    rows: list[tuple[float, ...]] = []
     for k, account in enumerate(accounts):
         start = time.process_time()
         account.collectives(0)
