@@ -15,7 +15,7 @@ from shardbench.records.store import cell_store, trial_store
 from shardbench.studies.reproduction import find_reproduction
 from shardbench.studies.session import run_cell
 from shardbench.trials.discovery import get_strategy, strategies
-from shardbench.trials.runner import RunOptions, SuiteWork, run_suite
+from shardbench.trials.runner import RunOptions, run_suite
 from shardbench.trials.suite import load_suite
 
 RAISE = (
@@ -31,8 +31,6 @@ CELLS = {
 }
 LONG = ("rows of models in small",)
 """A slow test: drawing the model's features takes most of it, and tiers are those of the test of caches too."""
-HALF_FITS = {"hbm_capacity": "1.753 GiB"}
-"""Of the bytes of a workload of the suite `recshard`, one half fits into HBM."""
 
 
 def same(ours: object, theirs: object) -> bool:
@@ -65,17 +63,21 @@ def test_cells_are_what_the_versions_give(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.usefixtures("few_draws")
 def test_plans_with_tiers_and_caches_are_what_the_versions_give(tmp_path: Path) -> None:
-    suite, known = load_suite("recshard"), trial_store(RESULTS, "recshard").latest()
-    (job,) = [job for job in suite.jobs if (job.workload, job.override) == ("synthetic-100", HALF_FITS)]
-    options = RunOptions(results=tmp_path, data=Path("data"), strategies=("recshard", "torchrec-table-wise"))
-    for trial in SuiteWork(suite.model_copy(update={"jobs": (job,)}), options).pieces:
-        skip_older(known[trial.key])
-    made = run_suite(suite.model_copy(update={"jobs": (job,)}), options, Silent())
-    assert {move for record in made for move in record.planned.moves} == {"cache", "rows", "table", "uvm"}
-    for record in made:
-        committed = known[record.key]
-        assert record.planned.plan_hash == committed.planned.plan_hash, RAISE
-        assert record.timing.step_ms == pytest.approx(committed.timing.step_ms, rel=1e-6), RAISE
+    suite, on = load_suite("recshard"), ("synthetic-100", "a100-40gb-2x8+hbm_capacity-1.753GiB")
+    (job,) = [job for job in suite.jobs if (job.workload, job.load_machine().name) == on]
+    moves = {"recshard": {"rows", "table", "uvm"}, "torchrec-table-wise": {"cache", "table", "uvm"}}
+    known = [
+        one for one in trial_store(RESULTS, "recshard").latest().values() if (one.spec.workload, one.spec.machine) == on
+    ]
+    committed = {one.spec.strategy: one for one in known if one.spec.strategy in moves}
+    for one in committed.values():
+        skip_older(one)
+    options = RunOptions(results=tmp_path, data=Path("data"), strategies=tuple(moves))
+    again = {one.spec.strategy: one for one in run_suite(suite.model_copy(update={"jobs": (job,)}), options, Silent())}
+    assert {strategy: set(made.planned.moves) for strategy, made in again.items()} == moves
+    for strategy, made in again.items():
+        assert made.planned.plan_hash == committed[strategy].planned.plan_hash, RAISE
+        assert made.timing.step_ms == pytest.approx(committed[strategy].timing.step_ms, rel=1e-6), RAISE
 
 
 def test_every_strategy_states_a_version() -> None:
