@@ -1,7 +1,6 @@
 """The training that all learned strategies share: repeatable, kept, taken up again, stopped in time."""
 
 from dataclasses import asdict, replace
-from functools import cache
 
 import pytest
 import torch
@@ -35,12 +34,6 @@ def training(kind, seed=1, tasks=TASKS, oracle=None, **changed):
     return made(tasks, oracle or SimulatedOracle(), seed, replace(settings, **changed))
 
 
-@cache
-def trained(kind):
-    """A whole training, which tests that need no more than its result share."""
-    return training(kind).train()
-
-
 def same(a, b):
     pairs = zip(a.networks.parameters(), b.networks.parameters(), strict=True)
     return all(torch.equal(x, y) for x, y in pairs)
@@ -49,7 +42,7 @@ def same(a, b):
 @every
 def test_training_repeats_and_counts_what_it_asked(kind):
     oracle = SimulatedOracle()
-    one, again = training(kind, oracle=oracle).train(), trained(kind)
+    one, again = training(kind, oracle=oracle).train(), training(kind).train()
     assert same(one, again)
     assert one.history == again.history
     assert not same(one, training(kind, seed=2).train())
@@ -75,7 +68,7 @@ def test_a_killed_training_goes_on_where_it_was(kind, after, tmp_path):
     with pytest.raises(Killed):
         training(kind).train(folder=tmp_path, progress=kill)
     run = training(kind, oracle=oracle)
-    resumed, whole = run.train(folder=tmp_path, progress=stages.append), trained(kind)
+    resumed, whole = run.train(folder=tmp_path, progress=stages.append), training(kind).train()
     assert same(resumed, whole)
     assert tuple(stages) == resumed.history == whole.history
     assert resumed.oracle_calls == whole.oracle_calls > oracle.calls
