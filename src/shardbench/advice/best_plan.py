@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
 from shardbench.advice.asking import YOURS, Asking, Attempt, Clock
 from shardbench.advice.peak import BatchLeft, DeviceMemory
 from shardbench.base.errors import BadInput
@@ -44,8 +46,8 @@ LOOKUP_S, TABLE_S = 2.5e-8, 1.5e-4
 """Nominal seconds of a profile, by lookup and by table."""
 LEAST_SAMPLES = 64
 """Samples of the quickest profiles."""
-SURVEYED = 16
-"""Tables, spread over all, that tell how many lookups a sample has."""
+SURVEYED = 64
+"""Tables, picked at random, that tell how many lookups a sample has."""
 COUNTED_SHARE, COUNTED_S = 0.15, 1.5
 """Most of the budget that counting plans and their bound on a test batch may nominally take, and what it may of any."""
 COUNT_S = 3e-7
@@ -336,8 +338,10 @@ def _profiled(workload: Workload, budget_s: float) -> Workload:
     tables = len(workload.tables)
     lookups = float(sum(table.features for table in workload.tables))
     if workload.drawn:
-        few, some = workload.quicker(LEAST_SAMPLES), range(0, tables, max(tables // SURVEYED, 1))
-        lookups = tables * sum(few.profile(table).mean_pooling for table in some) / len(some)
+        # Tables at even distances would mislead where the lookups of a list go up and down as regularly.
+        few, count = workload.quicker(LEAST_SAMPLES), min(SURVEYED, tables)
+        some = np.random.default_rng(0).choice(tables, count, replace=False).tolist()
+        lookups = tables * sum(few.profile(table).mean_pooling for table in some) / count
     left_s = max(PROFILES_SHARE * budget_s, PROFILES_S) - TABLE_S * tables
     samples = max(int(left_s / (LOOKUP_S * max(lookups, 1.0))), LEAST_SAMPLES)
     return workload if samples >= workload.profile_samples else workload.quicker(samples)

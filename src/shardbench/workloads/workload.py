@@ -104,7 +104,7 @@ class Workload(ABC):
     @cached_property
     def profiles(self) -> tuple[AccessProfile, ...]:
         """Return the training profile of every table."""
-        return tuple(self._surveys.profile(i) for i in range(len(self.tables)))
+        return tuple(self.profile(i) for i in range(len(self.tables)))
 
     def profile(self, table: int) -> AccessProfile:
         """Return the training profile of one table."""
