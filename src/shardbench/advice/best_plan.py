@@ -27,7 +27,7 @@ from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
-from shardbench.model.strategy import Improvement, Move, Role, Strategy
+from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import Optimizer, Precision, StepSchedule, Table
 from shardbench.model.validate import has_room, memory_text
 from shardbench.records.trial import Outcome
@@ -181,7 +181,7 @@ def best_plan(
     optimizer: Optimizer = Optimizer.SGD,
     exchange: Precision = Precision.FP32,
     schedule: StepSchedule = StepSchedule.SEQUENTIAL,
-    on_step: Callable[[str, Improvement], None] = lambda name, improvement: None,
+    on_step: Callable[[str, float], None] = lambda name, step_ms: None,
     against: Plan | None = None,
 ) -> PlanSearch:
     """Ask all strategies within ``budget_s`` seconds of planning and judge their plans on a test batch.
@@ -189,7 +189,7 @@ def best_plan(
     The budget holds for all of it. Where there are so many tables that the rest takes long too, profiles are of fewer
     samples, plans are judged by what these let expect, and the bound is left out where no time is left for it. What is
     done so follows from numbers of tables and lookups, never from how fast they go. ``on_step`` hears of every plan
-    that is better than the one before; an interruption from then on ends it with the best plan so far.
+    that is better than the one before, with its step in ms; an interruption from then on ends it with the best so far.
 
     ``against`` is the user's own plan, judged alike. Raises BadInput for constraints that name no table
     of these or leave no memory, for strategies that cannot be imported here or are not there, and for

@@ -236,7 +236,7 @@ def access_runs(ids: NDArray[np.integer], rows: int) -> tuple[Ints, Ints]:
         tally = np.zeros(rows, dtype=np.int32)
         np.add.at(tally, ids, np.int32(1))
         # A row that was looked up c times is met c times among the lookups.
-        row_counts = np.bincount(tally[ids])
+        row_counts = np.bincount(tally.take(ids))
         row_counts[1:] //= np.arange(1, len(row_counts))
     else:
         row_counts = np.bincount(_count_ids(ids, None)[1])
