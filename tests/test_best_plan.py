@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardbench.advice.best_plan import PlanSearch, _complexity, _is_near, best_plan, default_strategies
+from shardbench.advice.best_plan import (
+    LOOKUP_S,
+    TABLE_S,
+    PlanSearch,
+    _complexity,
+    _is_near,
+    _profiled,
+    best_plan,
+    default_strategies,
+)
 from shardbench.advice.machines import on_machines
 from shardbench.base.errors import BadInput
 from shardbench.cli.plan import _binding_line, _sharder_lines, lines
@@ -319,6 +328,13 @@ def test_rows_that_no_profile_saw_are_expected_to_be_asked_for() -> None:
     judged = ExpectedQuestion(problem, DrawnBatches(workload), workload.dense)
     plan = Plan(world_size=16, segments=row_ranges(table, *ends))
     assert judged.judge(plan).off_hbm_share == pytest.approx(profile.unseen_share, rel=0.05)
+
+
+def test_lookups_that_go_up_and_down_regularly_along_a_list_are_not_misjudged() -> None:
+    """Every 125th of 2,000 tables has a bag of one lookup, all others one of six."""
+    tables = [{"name": f"t{n}", "rows": 1000, "pooling": 1.0 if n % 125 == 0 else 6.0} for n in range(2000)]
+    samples = _profiled(described(tables=tables), 30.0).profile_samples
+    assert samples == pytest.approx((0.15 * 30.0 - 2000 * TABLE_S) / (LOOKUP_S * 2000 * 6.0), rel=0.15)
 
 
 def test_more_than_all_memory_is_said_before_anything_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
