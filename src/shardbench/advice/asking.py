@@ -139,7 +139,6 @@ class Asking:
     seed: int
     clock: Clock = field(default_factory=Clock)
     """The moment until which they are asked, once there is a plan."""
-    on_tried: Callable[[Attempt], None] = lambda attempt: None
     on_step: Callable[[str, float], None] = lambda name, step_ms: None
     """Hears of every plan that is better than the strategy's last one: its step, the dense model included, or nan."""
     start: float = field(default_factory=time.perf_counter)
@@ -159,7 +158,7 @@ class Asking:
             limits.when_applied.check(plan, problem)
         except InvalidPlan as error:
             raise BadInput(f"your plan cannot be compared: {error}") from error
-        self._note(Attempt(strategy=YOURS, plan_s=0.0, step_ms=answer.judged.step_ms))
+        self.tried.append(Attempt(strategy=YOURS, plan_s=0.0, step_ms=answer.judged.step_ms))
         return answer
 
     def ask(self, strategies: Sequence[Strategy]) -> None:
@@ -170,7 +169,7 @@ class Asking:
         if local and self.budget_s < STARTS_S:
             cause = f"{Outcome.TIMEOUT.value}: not asked with less than {STARTS_S:g} s"
             for strategy in separate:
-                self._note(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause))
+                self.tried.append(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause))
             separate = []
         with Apart(self._under_constraints(separate), self.question.problem, self.budget_s, self.seed) as processes:
             self._ask_here(local)
@@ -219,13 +218,11 @@ class Asking:
         if isinstance(answer, Failure):
             took_s = time.perf_counter() - start
             answer = over if self.answers and self.clock.left_s <= 0.0 else answer
-            self._note(Attempt(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}"))
+            self.tried.append(
+                Attempt(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}")
+            )
             return
         took_s = answer.spent.plan_s + answer.spent.fit_s
         late = took_s > SLACK * share_s
         self.answers[strategy.name] = answer
-        self._note(Attempt(strategy=strategy.name, plan_s=took_s, step_ms=answer.judged.step_ms, late=late))
-
-    def _note(self, attempt: Attempt) -> None:
-        self.tried.append(attempt)
-        self.on_tried(attempt)
+        self.tried.append(Attempt(strategy=strategy.name, plan_s=took_s, step_ms=answer.judged.step_ms, late=late))
