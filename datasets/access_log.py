@@ -1,7 +1,7 @@
 """Access logs that users bring, from the folder that ``shardbench profile`` writes."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from shardbench.workloads.drawn import DrawnWorkload, bag_lengths
 from shardbench.workloads.ranking_cache import Survey
 from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
 from shardbench.workloads.trace import Bags, Ranking, Split, bag_offsets
-from shardbench.workloads.workload import Workload
 
 _HOW = "write it with: shardbench profile (logs of your own), or prepare (public ones)"
 
@@ -101,7 +100,7 @@ class CountedLog(DrawnWorkload):
         values = profile.inverse_cdf(1 - generator.random(int(offsets[-1]))) - 1
         return Bags(values=values, offsets=offsets, features=features)
 
-    def quicker(self, samples: int) -> Workload:
+    def quicker(self, samples: int) -> Self:
         """Return the workload itself, as its profiles are there already."""
         return self
 

@@ -129,10 +129,10 @@ def plan_command(
         else:
             search = ask(on, budget_s)
     if has_lines:
-        rows = []
+        rows = list[dict[str, Any]]()
         for one in answers:
-            tried = {"machine": one.machine.name, "best": None} if one.search is None else _data(one.search, None)
-            rows.append({**tried, **machine_data(one)})
+            cells: dict[str, Any] = {"best": None} if one.search is None else _data(one.search, None)
+            rows.append({**cells, "machine": one.machine.name, **machine_data(one)})
         shared.tell({"machines": rows}, machine_lines(answers), as_json=as_json)
         return shared.EXIT_OK if any(one.good for one in answers) else shared.EXIT_FAILED
     if search.best is not None and out is not None:

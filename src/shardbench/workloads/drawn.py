@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class DrawnWorkload(Workload):
         """Return the configuration; parameters that are no part of it show in the fingerprint's first lookups."""
         return self._config.model_dump(mode="json")
 
-    def quicker(self, samples: int) -> Workload:
+    def quicker(self, samples: int) -> Self:
         """Return the same tables with other draws of so many train samples, in even batches: none is drawn in vain."""
         quick = super().quicker(samples)
         quick.batch_size = -(-samples // -(-samples // self.batch_size))
