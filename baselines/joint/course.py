@@ -35,6 +35,8 @@ class Found:
 
     forms: Sequence[FirstPlan | SeenPlan]
     """Plans, the best one first."""
+    is_counted: bool = True
+    """Whether the search has begun to count."""
     first_ms: float = math.nan
     """Milliseconds of the first packing's step, without the dense model."""
     ended_by: str = "stopped"
@@ -71,7 +73,7 @@ class Course:
             raise Infeasible(f"all memory together is too small: {memory_text(self._problem)}")
         first = first_plan(self._problem, self._moves)
         if first is not None:
-            yield Found(forms=[first])
+            yield Found(forms=[first], is_counted=False)
         problem, nominal = self._nominal.problem, self._nominal
         searches = self._searches(problem, has_plan=first is not None)
         # Limits that are kept come before time, and the first plan knows none.
@@ -97,9 +99,11 @@ class Course:
         yield Found(forms=forms, first_ms=search.first_ms, ended_by=search.ended_by)
 
     def step_ms(self, found: Found, dense: DenseShape) -> float:
-        """Return the whole step of the best plan with a dense model; nan where it was made before any was counted."""
-        form = found.forms[0]
-        return self._nominal.beside(dense).with_sums(form.state).whole_ms if isinstance(form, SeenPlan) else math.nan
+        """Return the whole step of the best plan with a dense model; nan before anything is counted."""
+        if not found.is_counted:
+            return math.nan
+        form, state = found.forms[0], self._nominal.beside(dense)
+        return state.with_sums(form.state).whole_ms if isinstance(form, SeenPlan) else form.whole_ms(state)
 
     def _broken(self, form: SeenPlan) -> int:
         return 0 if self._limits == ANY_FORM else form.broken(self._limits, self._problem)
