@@ -101,7 +101,7 @@ def test_splits_and_batches_differ_and_a_copy_draws_the_same(drawn: YambdaLike) 
     np.testing.assert_array_equal(copy._draw(Split.TEST, 0, 0).values, first)
     assert not np.array_equal(drawn._draw(Split.TRAIN, 0, 0).values[:50], first[:50])
     assert not np.array_equal(drawn._draw(Split.TEST, 1, 0).values[:50], first[:50])
-    assert drawn.quicker(20)._draw(Split.TEST, 0, 0).batch_size == 20  # type: ignore[attr-defined]
+    assert drawn.quicker(20)._draw(Split.TEST, 0, 0).batch_size == 20
 
 
 def test_train_samples_are_the_same_whatever_the_batch() -> None:

@@ -12,7 +12,7 @@ from shardbench.model.expected import as_expected
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
-from shardbench.model.table import StepSchedule
+from shardbench.model.table import DenseShape, StepSchedule
 from shardbench.model.validate import has_room, memory_text
 
 from .first import FirstPlan, first_plan
@@ -35,8 +35,8 @@ class Found:
 
     forms: Sequence[FirstPlan | SeenPlan]
     """Plans, the best one first."""
-    step_ms: float = math.nan
-    """The whole step of the best one; nan where nobody asked."""
+    is_counted: bool = True
+    """Whether the search has begun to count."""
     first_ms: float = math.nan
     """Milliseconds of the first packing's step, without the dense model."""
     ended_by: str = "stopped"
@@ -73,7 +73,7 @@ class Course:
             raise Infeasible(f"all memory together is too small: {memory_text(self._problem)}")
         first = first_plan(self._problem, self._moves)
         if first is not None:
-            yield Found(forms=[first])
+            yield Found(forms=[first], is_counted=False)
         problem, nominal = self._nominal.problem, self._nominal
         searches = self._searches(problem, has_plan=first is not None)
         # Limits that are kept come before time, and the first plan knows none.
@@ -86,7 +86,7 @@ class Course:
                     key = (self._broken(form), nominal.with_sums(form.state).whole_ms)
                     if key < best_key:
                         best_key = key
-                        yield Found(forms=[form], step_ms=key[1], first_ms=searches[0][0].first_ms)
+                        yield Found(forms=[form], first_ms=searches[0][0].first_ms)
         except Infeasible:
             if first is None:
                 raise
@@ -95,10 +95,15 @@ class Course:
         forms: list[FirstPlan | SeenPlan] = [*ranked(problem, pool, self._rating, self._plan_s, self._deadline)]
         if first is not None and best_key == first_key:
             forms.insert(0, first)
-        search, best = searches[0][0], forms[0]
-        # The best one under draws may have a longer step than the shortest.
-        step_ms = nominal.with_sums(best.state).whole_ms if isinstance(best, SeenPlan) else best_key[1]
-        yield Found(forms=forms, step_ms=step_ms, first_ms=search.first_ms, ended_by=search.ended_by)
+        search = searches[0][0]
+        yield Found(forms=forms, first_ms=search.first_ms, ended_by=search.ended_by)
+
+    def step_ms(self, found: Found, dense: DenseShape) -> float:
+        """Return the whole step of the best plan with a dense model; nan before anything is counted."""
+        if not found.is_counted:
+            return math.nan
+        form, state = found.forms[0], self._nominal.beside(dense)
+        return state.with_sums(form.state).whole_ms if isinstance(form, SeenPlan) else form.whole_ms(state)
 
     def _broken(self, form: SeenPlan) -> int:
         return 0 if self._limits == ANY_FORM else form.broken(self._limits, self._problem)

@@ -59,7 +59,7 @@ class Joint(Strategy):
         """
         course = self._course(problem, budget)
         for found in course.run():
-            yield Improvement(step_ms=found.step_ms, make_plan=partial(course.finished, found))
+            yield Improvement(step_ms=partial(course.step_ms, found), make_plan=partial(course.finished, found))
 
     def _course(self, problem: Problem, budget: Budget) -> Course:
         limits = Limits.of(self.limits, problem)

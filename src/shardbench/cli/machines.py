@@ -29,7 +29,7 @@ def refuse_for_lines(options: Mapping[str, object], most_ms: float | None) -> No
 
 def machine_data(one: "OnMachine") -> dict[str, Any]:
     """Give a machine's line as data; ``fits`` is null where the memory of a step is not known, but tables fit."""
-    topology, rate = one.search.problem.topology, one.samples_per_s
+    topology, rate = one.machine.topology, one.samples_per_s
     return {
         "nodes": topology.nodes,
         "devices": topology.world_size,
@@ -45,14 +45,14 @@ def machine_data(one: "OnMachine") -> dict[str, Any]:
 
 def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
     """Give the table: a line a machine, and under it what stands in no column."""
-    first = answers[0].search.problem
+    first = next(one.search.problem for one in answers if one.search is not None)
     rows, notes = list[tuple[str, ...]]([HEADS]), list[str]()
     for one in answers:
-        problem, best, data = one.search.problem, one.search.best, machine_data(one)
-        head = problem.machine.name, str(problem.world_size), FITS[one.fits]
+        name, best, data = one.machine.name, one.best, machine_data(one)
+        head = name, str(data["devices"]), FITS[one.fits] if one.search is not None else "-"
         if best is None:
             rows.append((*head, *("-" for _ in HEADS[len(head) :])))
-            notes.append(f"{problem.machine.name}: {one.cause}")
+            notes.append(f"{name}: {one.cause}")
         else:
             rates = (f"{data['samples_per_s']:,.0f}", f"{data['samples_per_s_per_device']:,.0f}")
             numbers = f"{best.step_ms:.4g}", best.bound_by, gib(data["spare_bytes"])
@@ -63,8 +63,8 @@ def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
                 for devices, step_ms in one.steps_ms.items()
             )
             over = "" if one.good else f"no size is within {one.most_ms:g} ms; "
-            notes.append(f"{problem.machine.name}: {over}devices tried: {tried}")
-    if any(one.search.interrupted for one in answers):
+            notes.append(f"{name}: {over}devices tried: {tried}")
+    if any(one.search is not None and one.search.interrupted for one in answers):
         notes.append("stopped before the time was up: this is the best so far")
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
     lines = [" ".join(map(_padded, HEADS, row, widths)).rstrip() for row in rows]

@@ -119,7 +119,7 @@ def plan_command(
         def ask(on: "Machine", share_s: float) -> PlanSearch:
             return best_plan(
                 built_workload, on, strategies, constraints=limits, budget_s=share_s, seed=seed,
-                on_step=lambda name, step: on_step(f"{name} on {on.name}" if has_lines else name, step),
+                on_step=lambda name, step_ms: on_step(f"{name} on {on.name}" if has_lines else name, step_ms),
                 against=yours, **vars(training),
             )  # fmt: skip
 
@@ -129,8 +129,11 @@ def plan_command(
         else:
             search = ask(on, budget_s)
     if has_lines:
-        by_machine = {"machines": [{**_data(one.search, None), **machine_data(one)} for one in answers]}
-        shared.tell(by_machine, machine_lines(answers), as_json=as_json)
+        rows = list[dict[str, Any]]()
+        for one in answers:
+            cells: dict[str, Any] = {"best": None} if one.search is None else _data(one.search, None)
+            rows.append({**cells, "machine": one.machine.name, **machine_data(one)})
+        shared.tell({"machines": rows}, machine_lines(answers), as_json=as_json)
         return shared.EXIT_OK if any(one.good for one in answers) else shared.EXIT_FAILED
     if search.best is not None and out is not None:
         write_atomically(out, search.best.plan.to_json() + "\n")

@@ -24,7 +24,6 @@ from rich.table import Column
 
 from shardbench.base.generated import ascii_text, say
 from shardbench.base.serialise import to_data
-from shardbench.model.strategy import Improvement
 from shardbench.records.base_record import BaseRecord
 
 EVERY_S = 30.0
@@ -230,9 +229,9 @@ class BestSoFar:
         if self._status is not None:
             self._status.stop()
 
-    def __call__(self, strategy: str, improvement: Improvement) -> None:
+    def __call__(self, strategy: str, step_ms: float) -> None:
         """Say that a strategy has a better plan than its last one."""
-        now_s, step_ms = self._clock(), improvement.step_ms
+        now_s = self._clock()
         step = "a first plan" if math.isnan(step_ms) else f"{step_ms:.4g} ms a step"
         line = ascii_text(f"{now_s - self._begun_s:.0f} of {self._budget_s:g} s: {strategy} has {step}")
         if self._status is not None:
