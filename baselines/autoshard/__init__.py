@@ -26,7 +26,7 @@ class AutoShard(Learner):
 
     def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
         """Give the environment steps too: a short budget has fewer."""
-        return {"environment_steps": trained.updates * trained.settings.update_steps, **super().notes(trained)}
+        return {"environment_steps": len(trained.history) * trained.settings.update_steps, **super().notes(trained)}
 
 
 class AutoShardUntrained(AutoShard):

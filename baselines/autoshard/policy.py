@@ -9,12 +9,11 @@ import torch
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 from shardbench.base.memory import GIB
-from shardbench.learned.clocks import one_thread
 from shardbench.learned.episodes import Placing
 from shardbench.learned.placement import place_or_by_size
 from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.task import TableSet
-from shardbench.learned.training import Trained
+from shardbench.learned.training import Trained, one_thread
 
 from .networks import ACTION_SCALARS, LATENT, AutoShardNetworks
 
@@ -130,7 +129,7 @@ def _steps(
 
 
 @one_thread()
-def place(trained: Trained[AutoShardNetworks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
+def place(trained: Trained[AutoShardNetworks, Any], tasks: Sequence[TableSet]) -> list[Ints]:
     """Place every table of every task, int64 [tables] a task; all tasks at once.
 
     Raises Infeasible, naming the task, where a table has no device with room: in the order of

@@ -20,7 +20,7 @@ class DreamShard(Learner):
     name = "dreamshard"
     version = 2
     # Its updates are as many as the budget has room for, whatever the clock says: a seed gives one plan.
-    limit_share = None
+    limit_share = float("inf")
 
     def training_type(self) -> "type[DreamShardTraining]":
         """Import the class of its trainings."""
@@ -30,7 +30,7 @@ class DreamShard(Learner):
 
     def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
         """Give the oracle calls and the iterations."""
-        return {"oracle_calls": trained.oracle_calls, "iterations": trained.updates}
+        return {"oracle_calls": trained.oracle_calls, "iterations": len(trained.history)}
 
 
 class DreamShardUntrained(DreamShard):

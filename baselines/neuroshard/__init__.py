@@ -23,7 +23,7 @@ class NeuroShard(Learner):
     version = 2
     moves = frozenset({Move.TABLE, Move.COLUMNS})
     # Its samples are as many as the budget has room for, whatever the clock says: a seed gives one plan.
-    limit_share = None
+    limit_share = float("inf")
     limits = SearchLimits()
 
     def training_type(self) -> "type[NeuroShardTraining]":
@@ -52,7 +52,7 @@ class NeuroShard(Learner):
 
     def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
         """Give the table sets that the oracle was asked about, and the epochs."""
-        return {"oracle_calls": trained.oracle_calls, "epochs": trained.updates}
+        return {"oracle_calls": trained.oracle_calls, "epochs": len(trained.history)}
 
 
 class NeuroShardUntrained(NeuroShard):

@@ -28,7 +28,7 @@ def plan_shards(
     """
     shards = ColumnShards.of(tables)
     simulator = Simulator(trained, tables.devices)
-    placer = Placer.of(simulator, shards, tables.devices, tables.capacity_bytes, limits.caps)
+    placer = Placer(simulator, shards, tables.devices, tables.capacity_bytes, limits.caps)
     column_plan = search(placer, limits, EVALUATIONS_A_SECOND * plan_s)
     if column_plan.ms == float("inf"):
         raise Infeasible(

@@ -32,11 +32,6 @@ class NeuroShardSettings(TrainingSettings):
         return self.epochs
 
     @property
-    def stages(self) -> int:
-        """Keep the state ten times, or after every epoch."""
-        return min(10, self.epochs)
-
-    @property
     def learned_from(self) -> int:
         """Count the samples of each network that its weights are fitted to."""
         return self.samples - 2 * max(1, round(0.5 * self.held_out * self.samples))

@@ -1,9 +1,8 @@
 """NeuroShard's pre-training: all cost data is collected first, then the three networks are fitted to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from shardbench.learned.tasks.column_shards import augmented
 from shardbench.learned.tasks.features import FEATURES, Scaling
 from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import Task
-from shardbench.learned.training import Training
+from shardbench.learned.training import Training, UpdateNumbers
 
 from .cost_data import SET_TABLES, WIDTHS, Exchanges, TableSets, draw_exchanges, draw_sets, measure_sets
 from .networks import INPUTS, NeuroShardNetworks
@@ -26,25 +25,12 @@ from .shards import WIDTH, vectors
 NETWORKS = ("compute", "forward_exchange", "backward_exchange")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NeuroShardStage:
-    """What pre-training has reached so far."""
-
-    epochs: int
-    """Epochs that are done so far."""
-    compute_ms2: float
-    forward_exchange_ms2: float
-    backward_exchange_ms2: float
-    """Smallest mean squared error on the validation samples so far, of each network."""
-
-
-class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroShardStage]):
+class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings]):
     """An epoch is an update; of each network the weights with the smallest validation error are kept."""
 
     kind = "neuroshard"
     version = 2
     settings_type = NeuroShardSettings
-    stage_type = NeuroShardStage
     place = staticmethod(place_tables)
 
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: NeuroShardSettings) -> None:
@@ -76,17 +62,17 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
 
     @cached_property
     def data(self) -> "CostData":
-        """Draw all samples, from the seed alone, so that a training that is taken up again has the same."""
+        """Draw all samples, from the seed alone."""
         rng = np.random.default_rng([self.seed, 3])
         most = max(SET_TABLES, *(-(-task.tables // task.devices) for task in self.tasks))
         return collect(self.tables, self.scaling, self.oracle, most=most, count=self.settings.samples, rng=rng)
 
-    def update(self) -> None:
-        """Make one epoch of each network."""
+    def update(self) -> UpdateNumbers:
+        """Make one epoch of each network; tells the smallest mean squared error on the validation samples so far."""
         if not self.updates:
             self.calls += self.settings.samples
             self._scale()
-        learned, validation, _ = self.split()
+        learned, validation = self.split()
         order = self.rng.permutation(learned)
         for first in range(0, len(order), self.settings.batch):
             losses = self.data.losses(self.learning, order[first : first + self.settings.batch])
@@ -98,26 +84,12 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
             if loss < self.best[name]:
                 self.best[name] = loss
                 _network(self.networks, name).load_state_dict(_network(self.learning, name).state_dict())
+        return {f"{name}_ms2": loss for name, loss in self.best.items()}
 
-    def split(self) -> tuple[Ints, Ints, Ints]:
-        """Give the numbers of the samples to learn from, to choose the epoch by, and to test on."""
+    def split(self) -> tuple[Ints, Ints]:
+        """Give the numbers of the samples to learn from, and to choose the epoch by; the others are for tests."""
         learned = self.settings.learned_from
-        middle = (learned + self.settings.samples) // 2
-        numbers = np.arange(self.settings.samples)
-        return numbers[:learned], numbers[learned:middle], numbers[middle:]
-
-    def stage(self) -> NeuroShardStage:
-        """Tell of the best networks so far."""
-        return NeuroShardStage(epochs=self.updates, **{f"{name}_ms2": loss for name, loss in self.best.items()})
-
-    def state(self) -> dict[str, Any]:
-        """Give the networks as they are, and the errors of the best ones; samples are drawn again."""
-        return {"best": self.best, "learning": self.learning.state_dict()}
-
-    def put_state(self, state: Mapping[str, Any]) -> None:
-        """Set what ``state`` gave."""
-        self.best = state["best"]
-        self.learning.load_state_dict(state["learning"])
+        return np.arange(learned), np.arange(learned, (learned + self.settings.samples) // 2)
 
     def _scale(self) -> None:
         """Set the scales of the exchanges' inputs to their means over the samples."""

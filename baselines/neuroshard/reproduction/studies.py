@@ -108,7 +108,7 @@ def _pre_train(folder: Path, samples: int, epochs: int) -> SeriesRow:
     tasks = published_tasks(folder)
     trained, fit_cpu_s = trained_with(NeuroShard(), tasks.train, 0, folder, samples=samples, epochs=epochs)
     row = place(trained, SearchLimits(), tasks.test[:SOME_TASKS], folder)
-    best = {f"validation_{name}": loss for name, loss in vars(trained.history[-1]).items() if name != "epochs"}
+    best = {f"validation_{name}": loss for name, loss in trained.history[-1].items()}
     return {**row, **best, **unseen_errors(trained, tasks.test), "fit_cpu_s": fit_cpu_s}
 
 
