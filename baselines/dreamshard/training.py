@@ -16,7 +16,7 @@ from .estimated_mdp import DreamShardPolicy, play
 from .estimated_mdp import place as place_tables
 from .measured_placements import MeasuredPlacements
 from .networks import DreamShardNetworks
-from .regression import CostLearner
+from .regression import learn_costs
 from .reinforce import policy_loss
 from .settings import DreamShardSettings
 
@@ -84,8 +84,8 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings]):
 
     def _fit(self) -> list[float]:
         """Fit the cost network to everything that was measured; gives each update's loss."""
-        learner = CostLearner(self.networks.cost, self.adam, self.measured, self.scaled)
-        return learner.learn(self.settings.cost_updates, self.settings.cost_batch, self.rng)
+        shape = (self.settings.cost_updates, self.settings.cost_batch)
+        return learn_costs(self.networks.cost, self.adam, self.measured, self.scaled, shape=shape, rng=self.rng)
 
     def _improve(self) -> None:
         """Update the policy on the estimated costs of one random task."""
