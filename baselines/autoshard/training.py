@@ -36,9 +36,9 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings]):
         self.shards = MeasuredShards(settings.shards, len(self.catalogue))
         self.streams = Streams(settings.environments)
 
-    def draw(self, seed: int) -> AutoShardNetworks:
+    def draw(self) -> AutoShardNetworks:
         """Draw encoder, cost network, policy and value function."""
-        return AutoShardNetworks(seed)
+        return AutoShardNetworks(self.seed)
 
     def update(self) -> UpdateNumbers:
         """Act until there is a batch, then learn from it.

@@ -44,9 +44,9 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings]):
             return scaling
         return replace(scaling, spread=(float(features[:, 0].mean()) / mean_width, *scaling.spread[1:]))
 
-    def draw(self, seed: int) -> DreamShardNetworks:
+    def draw(self) -> DreamShardNetworks:
         """Draw the cost network and the policy."""
-        return DreamShardNetworks(seed)
+        return DreamShardNetworks(self.seed)
 
     def update(self) -> UpdateNumbers:
         """Make one iteration: measure, fit the cost network, improve the policy.

@@ -36,7 +36,7 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings]):
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: NeuroShardSettings) -> None:
         super().__init__(tasks, oracle, seed, settings)
         check_alike(tasks)
-        self.learning = self.draw(seed)
+        self.learning = self.draw()
         self.best = dict.fromkeys(NETWORKS, float("inf"))
 
     @cached_property
@@ -56,9 +56,9 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings]):
         widened[:, WIDTH] = np.tile(self.widths, len(features))
         return Scaling.fit(widened, FEATURES)
 
-    def draw(self, seed: int) -> NeuroShardNetworks:
+    def draw(self) -> NeuroShardNetworks:
         """Draw all three, for the tasks' number of devices."""
-        return NeuroShardNetworks(seed, self.tasks[0].devices)
+        return NeuroShardNetworks(self.seed, self.tasks[0].devices)
 
     @cached_property
     def data(self) -> "CostData":

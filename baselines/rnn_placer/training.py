@@ -51,9 +51,9 @@ class RnnTraining(Training[RnnNetworks, RnnSettings]):
         self.average: Floats = np.full(len(tasks), np.nan)
         """Moving average of each task's returns; NaN before the first."""
 
-    def draw(self, seed: int) -> RnnNetworks:
+    def draw(self) -> RnnNetworks:
         """Draw encoder and decoder, with output layers for the tasks' numbers of devices."""
-        return RnnNetworks((task.devices for task in self.tasks), seed)
+        return RnnNetworks((task.devices for task in self.tasks), self.seed)
 
     def update(self) -> UpdateNumbers:
         """Sample placements of a random task, have them measured, and learn from that; tells their mean cost."""

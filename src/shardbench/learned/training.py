@@ -89,7 +89,7 @@ class Training(ABC, Generic[N, S]):
         self.key = training_key(self)
         self.catalogue = Catalogue(tasks)
         self.scaling = self.scaling_of(self.catalogue.features)
-        self.networks = self.draw(seed)
+        self.networks = self.draw()
         self.learning = self.networks
         """The networks that updates change, where these are not yet the ones to be used."""
         self.rng = np.random.default_rng([seed, 1])
@@ -109,8 +109,8 @@ class Training(ABC, Generic[N, S]):
         """Place the tables of tasks with trained networks; ``Learner.place`` says how."""
 
     @abstractmethod
-    def draw(self, seed: int) -> N:
-        """Draw the networks as they are before any training."""
+    def draw(self) -> N:
+        """Draw the networks as they are before any training, by the seed."""
 
     @abstractmethod
     def update(self) -> UpdateNumbers:
@@ -150,7 +150,7 @@ class Training(ABC, Generic[N, S]):
 
     def untrained(self) -> Trained[N, S]:
         """Give the networks that training starts from, as a control."""
-        return Trained(networks=self.draw(self.seed), scaling=self.scaling, settings=self.settings)
+        return Trained(networks=self.draw(), scaling=self.scaling, settings=self.settings)
 
     def train(self, *, folder: Path | None = None, limit_cpu_s: float = math.inf) -> Trained[N, S]:
         """Make all updates, or read what they gave from ``folder``, where it is kept at the end, by content key.
