@@ -28,9 +28,9 @@ class DreamShard(Learner):
 
         return DreamShardTraining
 
-    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
+    def notes(self) -> dict[str, float | int | str]:
         """Give the oracle calls and the iterations."""
-        return {"oracle_calls": trained.oracle_calls, "iterations": len(trained.history)}
+        return {"oracle_calls": self.fitted.oracle_calls, "iterations": len(self.fitted.history)}
 
 
 class DreamShardUntrained(DreamShard):
@@ -58,9 +58,9 @@ class DreamShardSearch(DreamShard):
         placements, self._rated = place_and_search(trained, tasks)
         return placements
 
-    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
+    def notes(self) -> dict[str, float | int | str]:
         """Give the placements that the cost network rated for the last plan, too."""
-        return {**super().notes(trained), "network_rated": self._rated}
+        return {**super().notes(), "network_rated": self._rated}
 
 
 def strategies() -> Iterable[DreamShard]:

@@ -10,8 +10,8 @@ from shardbench.model.plan import OnRank, Segment
 from shardbench.model.problem import Problem
 
 from .beam_search import ColumnPlan, search
-from .limits import EVALUATIONS_A_SECOND, SearchLimits
 from .placement import Placer
+from .settings import EVALUATIONS_A_SECOND, SearchLimits
 from .shards import ColumnShards
 from .simulator import Simulator
 

@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from shardbench.base.arrays import Floats, Floats32, Ints
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.learned.tasks.column_shards import augmented
 from shardbench.learned.tasks.features import FEATURES, Scaling
@@ -83,7 +83,7 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings]):
         for name, loss in errors.items():
             if loss < self.best[name]:
                 self.best[name] = loss
-                _network(self.networks, name).load_state_dict(_network(self.learning, name).state_dict())
+                self.networks.get_submodule(name).load_state_dict(self.learning.get_submodule(name).state_dict())
         return {f"{name}_ms2": loss for name, loss in self.best.items()}
 
     def split(self) -> tuple[Ints, Ints]:
@@ -119,12 +119,12 @@ class CostData:
             self.tables[torch.from_numpy(tables)], torch.from_numpy(members.reshape(-1)), torch.from_numpy(sets.starts)
         )
         exchanges = self.exchanges
-        widths, late = _tensor(exchanges.widths[chosen]), _tensor(exchanges.late_ms[chosen])
+        widths, late = torch.from_numpy(exchanges.widths[chosen]), torch.from_numpy(exchanges.late_ms[chosen])
         forward = networks.forward_exchange(torch.cat([widths, late], dim=1))
         return {
-            "compute": (compute, _tensor(sets.ms)),
-            "forward_exchange": (forward, _tensor(exchanges.forward_ms[chosen])),
-            "backward_exchange": (networks.backward_exchange(widths), _tensor(exchanges.backward_ms[chosen])),
+            "compute": (compute, torch.from_numpy(sets.ms)),
+            "forward_exchange": (forward, torch.from_numpy(exchanges.forward_ms[chosen])),
+            "backward_exchange": (networks.backward_exchange(widths), torch.from_numpy(exchanges.backward_ms[chosen])),
         }
 
     def losses(self, networks: NeuroShardNetworks, chosen: Ints) -> dict[str, Tensor]:
@@ -156,12 +156,3 @@ def check_alike(tasks: Sequence[Task]) -> None:
     }
     if len(facts) > 1 or any(t.problem.machine.constants != tasks[0].problem.machine.constants for t in tasks):
         raise BadInput("neuroshard learns the costs of one machine and batch: fit it on problems that share them")
-
-
-def _network(networks: NeuroShardNetworks, name: str) -> nn.Module:
-    network: nn.Module = getattr(networks, name)
-    return network
-
-
-def _tensor(array: Floats32) -> Tensor:
-    return torch.from_numpy(array)

@@ -17,7 +17,7 @@ from shardbench.studies.contests.split_contest import judged_rows
 from shardbench.studies.study import Cell, Plot, Study, Tables, grid
 
 from .. import NeuroShard
-from ..limits import SearchLimits
+from ..settings import SearchLimits
 from .comparison import compare
 from .names import CONTROLS, MORE_MOVES, OTHERS, OURS, SEEDED
 from .tasks import PRODUCTION, TaskSet, production, published_tasks, test_bags

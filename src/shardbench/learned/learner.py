@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from shardbench.learned.tasks.task import TableSet, Task
     from shardbench.learned.training import AnyTrained, AnyTraining
 
-SUBSETS = 49
-"""Training tasks drawn from a single problem's tables, besides the problem itself: 50 in all, as in the papers."""
-
 
 class Learner(Strategy):
     """A strategy whose ``fit`` is a training; a subclass names the class of its trainings."""
@@ -67,12 +64,11 @@ class Learner(Strategy):
         """
         return self.training_type().place(trained, tasks)
 
-    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
+    def notes(self) -> dict[str, float | int | str]:
         """Give what the plan's notes tell of the training."""
-        return {
-            "oracle_calls": trained.oracle_calls,
-            "training": "ran out of time" if trained.out_of_time else "complete",
-        }
+        trained = self.fitted
+        outcome = "ran out of time" if trained.out_of_time else "complete"
+        return {"oracle_calls": trained.oracle_calls, "training": outcome}
 
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
         """Train on the problems, or on one and random subsets of its tables, with the simulated oracle.
@@ -83,7 +79,7 @@ class Learner(Strategy):
         from shardbench.learned.tasks.subsets import training_tasks  # noqa: PLC0415
 
         start = time.process_time()
-        training = self.training(training_tasks(problems, seed, SUBSETS), SimulatedOracle(), seed, budget)
+        training = self.training(training_tasks(problems, seed), SimulatedOracle(), seed, budget)
         if self.trains:
             self.trained = training.train(folder=self.folder, limit_cpu_s=self.limit_share * budget.fit_s)
         else:
@@ -99,4 +95,4 @@ class Learner(Strategy):
 
         (ranks,) = self.place(self.fitted, [table_set(problem)])
         segments = whole_tables(problem.tables, ranks.tolist())
-        return Plan(world_size=problem.world_size, segments=segments, notes=self.notes(self.fitted))
+        return Plan(world_size=problem.world_size, segments=segments, notes=self.notes())
