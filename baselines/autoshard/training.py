@@ -10,6 +10,7 @@ from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import Task
 from shardbench.learned.training import Training, UpdateNumbers
 
+from . import AutoShard
 from .actor_critic import actor_critic_loss, batch_of, evaluate
 from .networks import AutoShardNetworks
 from .policy import AutoShardPolicy, play
@@ -23,8 +24,7 @@ from .unrolls import Episode, Streams
 class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings]):
     """Unrolls of all environments make an update of the policy, the shards that they measured several of the costs."""
 
-    kind = "autoshard"
-    version = 4
+    strategy = AutoShard
     settings_type = AutoShardSettings
     place = staticmethod(place_tables)
 

@@ -12,6 +12,7 @@ from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import Task
 from shardbench.learned.training import Training, UpdateNumbers
 
+from . import DreamShard
 from .estimated_mdp import DreamShardPolicy, play
 from .estimated_mdp import place as place_tables
 from .measured_placements import MeasuredPlacements
@@ -26,8 +27,7 @@ SCORED = ("rows", "pooling", "size_gib")
 class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings]):
     """An iteration is one update; where no sampled placement ever fits, the networks stay untrained."""
 
-    kind = "dreamshard"
-    version = 5
+    strategy = DreamShard
     settings_type = DreamShardSettings
     place = staticmethod(place_tables)
 

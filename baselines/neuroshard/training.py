@@ -16,6 +16,7 @@ from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import Task
 from shardbench.learned.training import Training, UpdateNumbers
 
+from . import NeuroShard
 from .cost_data import SET_TABLES, WIDTHS, Exchanges, TableSets, draw_exchanges, draw_sets, measure_sets
 from .networks import INPUTS, NeuroShardNetworks
 from .planning import place as place_tables
@@ -28,8 +29,7 @@ NETWORKS = ("compute", "forward_exchange", "backward_exchange")
 class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings]):
     """An epoch is an update; of each network the weights with the smallest validation error are kept."""
 
-    kind = "neuroshard"
-    version = 2
+    strategy = NeuroShard
     settings_type = NeuroShardSettings
     place = staticmethod(place_tables)
 

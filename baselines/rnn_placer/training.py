@@ -12,6 +12,7 @@ from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import Task
 from shardbench.learned.training import Training, UpdateNumbers
 
+from . import RnnPlacer
 from .decoder import place as place_tables
 from .decoder import play
 from .networks import RnnNetworks
@@ -41,8 +42,7 @@ def reinforce_loss(
 class RnnTraining(Training[RnnNetworks, RnnSettings]):
     """Every update samples placements of one task and has them all measured."""
 
-    kind = "rnn-rl"
-    version = 4
+    strategy = RnnPlacer
     settings_type = RnnSettings
     place = staticmethod(place_tables)
 

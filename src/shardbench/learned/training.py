@@ -22,6 +22,7 @@ from shardbench.learned.settings import TrainingSettings
 from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import TableSet, Task
+from shardbench.model.strategy import Strategy
 
 N = TypeVar("N", bound=torch.nn.Module)
 S = TypeVar("S", bound=TrainingSettings)
@@ -73,10 +74,8 @@ class Training(ABC, Generic[N, S]):
     A subclass has the networks (N) and settings (S), and makes one update. Raises BadInput where there is no task.
     """
 
-    kind: ClassVar[str]
-    """The strategy's name, by which its checkpoints are told apart."""
-    version: ClassVar[int]
-    """The version of its checkpoints: raise it where weights, features or an update change their meaning."""
+    strategy: ClassVar[type[Strategy]]
+    """The strategy that it trains: what is kept is for its name and version."""
     settings_type: type[S]
 
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: S) -> None:
@@ -188,7 +187,7 @@ class Training(ABC, Generic[N, S]):
 
     def path(self, folder: Path) -> Path:
         """Name the file of the networks of a whole training."""
-        return folder / f"{self.kind}-{self.key}.pt"
+        return folder / f"{self.strategy.name}-{self.key}.pt"
 
     def _read(self, path: Path) -> None:
         with opened(path) as contents:
@@ -205,4 +204,4 @@ def training_key(training: AnyTraining) -> str:
     """Hash all that a training depends on, versions of code included: what is kept under it is for it alone."""
     inputs = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
     theirs = others_code(*(kind.__module__ for kind in type(training).__mro__ if issubclass(kind, Training)))
-    return content_hash(training.kind, training.version, JUDGE_VERSION, theirs, *inputs)
+    return content_hash(training.strategy.name, training.strategy.version, JUDGE_VERSION, theirs, *inputs)
