@@ -57,7 +57,7 @@ def test_a_table_without_room_gets_a_second_order_and_then_none():
         task = make_task(9, 2, seed, hbm=int(needed / 2 * (1.06 if seed % 2 else 1.003)))
         trained = AutoShardTraining([task], SimulatedOracle(), seed, SMALL).untrained()
         policy = AutoShardPolicy(trained.networks, trained.scaling)
-        first = play(policy, [task], [policy.encode(task.features)], None, masked=True).placing
+        first = play(policy, [task], [policy.encode(task.features)], None, masked=True)[0]
         try:
             (placement,) = place(trained, [task])
         except Infeasible as error:

@@ -74,18 +74,18 @@ class AutoShardTraining(Training[AutoShardNetworks, AutoShardSettings]):
         policy = AutoShardPolicy(self.networks, self.scaling)
         catalogue = policy.encode(self.catalogue.features)
         encodings = [catalogue[self.catalogue.rows[i]] for i in numbers]
-        episodes = play(policy, tasks, encodings, self.rng, masked=False)
-        judgement = rewards(episodes.placing, tasks, self.oracle)
+        placing, log_p = play(policy, tasks, encodings, self.rng, masked=False)
+        judgement = rewards(placing, tasks, self.oracle)
         episode_rewards: list[float] = judgement.reward.tolist()
-        chosen = [row[: task.tables] for row, task in zip(episodes.placing.chosen, tasks)]
-        for environment, number, order, devices, log_p, reward in zip(
-            environments, numbers, episodes.orders, chosen, episodes.log_p, episode_rewards
+        chosen = [row[: task.tables] for row, task in zip(placing.chosen, tasks)]
+        for environment, number, order, devices, own_log_p, reward in zip(
+            environments, numbers, placing.orders, chosen, log_p, episode_rewards
         ):
-            episode = Episode(task=number, order=order, chosen=devices, log_p=log_p[: len(order)], reward=reward)
+            episode = Episode(task=number, order=order, chosen=devices, log_p=own_log_p[: len(order)], reward=reward)
             self.streams.add(environment, episode)
         fitting = np.flatnonzero(judgement.fits).tolist()
         self.shards.add(
-            [self.catalogue.rows[numbers[i]][episodes.orders[i]] for i in fitting],
+            [self.catalogue.rows[numbers[i]][placing.orders[i]] for i in fitting],
             [chosen[i] for i in fitting],
             # Empty devices too: deviation 6.
             [judgement.device_ms[i, : tasks[i].devices] for i in fitting],
