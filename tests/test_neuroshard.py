@@ -139,21 +139,6 @@ def test_pre_training_learns_and_keeps_the_best(trained):
     assert trained.oracle_calls == SMALL.samples
 
 
-def test_a_seed_gives_one_training_and_a_whole_one_is_found_again(trained, tmp_path):
-    begun().train(folder=tmp_path)
-    read, other = begun(), begun(seed=1).train()
-    again = read.train(folder=tmp_path)
-    assert "data" not in vars(read), "no sample is drawn again"
-    same, different = (
-        [torch.equal(a, b) for a, b in zip(trained.networks.state_dict().values(), run.networks.state_dict().values())]
-        for run in (again, other)
-    )
-    assert all(same)
-    assert not all(different)
-    assert again.history == trained.history
-    assert again.oracle_calls == trained.oracle_calls
-
-
 def test_the_simulator_says_of_sums_what_the_networks_say_of_sets(trained):
     task, found = TASKS[0], simulator.Simulator(trained, 4)
     encoded = found.encode(task.features)

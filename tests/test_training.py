@@ -10,6 +10,8 @@ from shardbench.base.errors import BadInput
 from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.baselines.dreamshard.settings import DreamShardSettings
 from shardbench.baselines.dreamshard.training import DreamShardTraining
+from shardbench.baselines.neuroshard.settings import NeuroShardSettings
+from shardbench.baselines.neuroshard.training import NeuroShardTraining
 from shardbench.baselines.rnn_placer.settings import RnnSettings
 from shardbench.baselines.rnn_placer.training import RnnTraining
 from shardbench.learned.checkpoint import opened
@@ -19,20 +21,23 @@ from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
 from shardbench.trials.discovery import get_strategy
 
+ALIKE = (make_task(7, 2, 1), make_task(12, 2, 2), make_task(5, 2, 3))
 KINDS = {
-    "autoshard": (AutoShardTraining, SMALL),
+    "autoshard": (AutoShardTraining, SMALL, TASKS),
     "dreamshard": (
         DreamShardTraining,
         DreamShardSettings(iterations=4, measured=4, cost_updates=5, policy_updates=2, episodes=4),
+        TASKS,
     ),
-    "rnn-rl": (RnnTraining, RnnSettings(updates=12, episodes=6)),
+    "rnn-rl": (RnnTraining, RnnSettings(updates=12, episodes=6), TASKS),
+    "neuroshard": (NeuroShardTraining, NeuroShardSettings(samples=300, epochs=4, batch=64), ALIKE),
 }
 every = pytest.mark.parametrize("kind", list(KINDS))
 
 
-def training(kind, seed=1, tasks=TASKS, oracle=None, **changed):
-    made, settings = KINDS[kind]
-    return made(tasks, oracle or SimulatedOracle(), seed, replace(settings, **changed))
+def training(kind, seed=1, tasks=None, oracle=None, **changed):
+    made, settings, own = KINDS[kind]
+    return made(own if tasks is None else tasks, oracle or SimulatedOracle(), seed, replace(settings, **changed))
 
 
 def same(a, b):
@@ -98,7 +103,7 @@ def test_training_stops_at_its_deadline_and_needs_a_task(kind, tmp_path):
 def test_other_tasks_seeds_settings_and_oracles_are_other_trainings(kind):
     runs = [
         training(kind),
-        training(kind, tasks=TASKS[:2]),
+        training(kind, tasks=KINDS[kind][2][:2]),
         training(kind, seed=2),
         training(kind, oracle=SimulatedOracle(counted=True)),
         *(
