@@ -2,7 +2,9 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -15,11 +17,12 @@ from shardbench.model.strategy import Move
 from shardbench.model.table import StepSchedule
 from shardbench.model.validate import has_room, memory_text
 
+from .copies import CopiedPlan, groupings
 from .first import FirstPlan, first_plan
 from .limits import ANY_FORM, Limits
 from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, WIDE_MENU, Extent
 from .planner import WorkLeft
-from .robust import Rating, SeenPlan, pooled, ranked
+from .robust import TIED, Rating, SeenPlan, pooled, ranked
 from .search import Search
 from .state import PlanState
 
@@ -27,13 +30,17 @@ LEAN_TABLE_S = 2e-3
 """Seconds a table below which a budget is too short for the lean menu."""
 SPENT_SHARE, LATEST_SHARE = 0.5, 0.85
 """Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
+GROUP_MENUS = [LEAN_MENU, FULL_MENU]
+"""The menus for a sharding group."""
+GROUPED_SHARE = 0.1
+"""Share of the budget that counted work for sharding groups may take, beside what is left of the other work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What the way has come to."""
 
-    forms: Sequence[FirstPlan | SeenPlan]
+    forms: Sequence[FirstPlan | SeenPlan | CopiedPlan]
     """Plans, the best one first."""
     step_ms: float = math.nan
     """The whole step of the best one; nan where nobody asked."""
@@ -92,13 +99,44 @@ class Course:
                 raise
         seen = [form for search, _ in searches for form in search.seen if self._broken(form) <= best_key[0]]
         pool = pooled(problem, seen) if seen else []
-        forms: list[FirstPlan | SeenPlan] = [*ranked(problem, pool, self._rating, self._plan_s, self._deadline)]
+        forms: list[FirstPlan | SeenPlan | CopiedPlan] = [
+            *ranked(problem, pool, self._rating, self._plan_s, self._deadline)
+        ]
         if first is not None and best_key == first_key:
             forms.insert(0, first)
         search, best = searches[0][0], forms[0]
         # The best one under draws may have a longer step than the shortest.
         step_ms = nominal.with_sums(best.state).whole_ms if isinstance(best, SeenPlan) else best_key[1]
-        yield Found(forms=forms, step_ms=step_ms, first_ms=search.first_ms, ended_by=search.ended_by)
+        found = Found(forms=forms, step_ms=step_ms, first_ms=search.first_ms, ended_by=search.ended_by)
+        yield found
+        yield from self._copied(found, GROUPED_SHARE * self._plan_s + sum(search.left_s for search, _ in searches))
+
+    def _copied(self, found: Found, nominal_s: float) -> Iterator[Found]:
+        """Yield what was found behind plans that sharding groups copy, each of a shorter step than all before it."""
+        limits, moves, best_ms = self._limits, self._moves, found.step_ms
+        if Move.REPLICATE not in moves or not limits.may_copy(self._problem.tables):
+            return
+        within = Limits(tiers=limits.tiers, columns=limits.columns)
+        seen_rows = [profile.seen_rows for profile in self._problem.profiles]
+        several = [one for one in groupings(self._nominal.problem) if has_room(one.one, moves)]
+        for number, grouping in enumerate(several):
+            if time.monotonic() > self._deadline:
+                return
+            if grouping.averaging_ms >= best_ms:
+                continue
+            share_s = nominal_s / (len(several) - number)
+            work = WorkLeft(nominal_s=share_s, deadline=self._deadline, may_stop=True)
+            search = Search(grouping.one, moves, within, seen_rows, work, exchanges=self._exchanges)
+            with suppress(Infeasible):
+                deque(search.run(GROUP_MENUS), maxlen=0)
+            nominal_s -= share_s - search.left_s
+            for form in pooled(grouping.one, [form for form in search.seen if not form.broken(within, self._problem)])[
+                :1
+            ]:
+                copied = CopiedPlan(grouping, form)
+                if TIED * copied.whole_ms < best_ms and limits.allow_types(copied.segments, self._problem):
+                    best_ms = copied.whole_ms
+                    yield replace(found, forms=[copied, *found.forms], step_ms=best_ms)
 
     def _broken(self, form: SeenPlan) -> int:
         return 0 if self._limits == ANY_FORM else form.broken(self._limits, self._problem)
@@ -134,5 +172,10 @@ class Course:
         if isinstance(form, SeenPlan):
             predicted_ms = form.under(self._nominal).times().step_ms
             notes |= {"first_ms": found.first_ms, "predicted_ms": predicted_ms}
+        elif isinstance(form, CopiedPlan):
+            overlap = self._nominal.overlap
+            predicted_ms = form.whole_ms - overlap.dense_ms - overlap.reduced_ms
+            notes |= {"first_ms": found.first_ms, "predicted_ms": predicted_ms}
         notes["ended_by"] = found.ended_by
-        return Plan(world_size=self._problem.world_size, segments=form.segments, notes=notes)
+        groups = form.grouping.groups if isinstance(form, CopiedPlan) else None
+        return Plan(world_size=self._problem.world_size, segments=form.segments, notes=notes, groups=groups)

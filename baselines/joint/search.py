@@ -60,6 +60,11 @@ class Search:
         self.ended_by = FINISHED
         """The reason that it ended: nothing helped any more, its work or the clock."""
 
+    @property
+    def left_s(self) -> float:
+        """Nominal seconds of work that are left."""
+        return max(self._work.nominal_s, 0.0)
+
     def run(self, extents: Sequence[Extent]) -> Iterator[SeenPlan]:
         """Search with menus of these extents, the smallest first, while there is work for them; yield plans on the way.
 

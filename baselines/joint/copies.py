@@ -1,0 +1,101 @@
+"""Sharding groups: the problem that one of them has, and its plan copied to all of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from shardbench.cost.collectives import bytes_s, group_reduction
+from shardbench.cost.costmodel import estimate
+from shardbench.model.plan import (
+    GroupSharded,
+    OnLocalRank,
+    OnRank,
+    Plan,
+    Replicated,
+    RowWise,
+    Segment,
+    ShardingGroups,
+    sharding_groups,
+)
+from shardbench.model.problem import Problem
+
+from .robust import SeenPlan
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Sharding groups of a problem's devices."""
+
+    whole: Problem
+    groups: ShardingGroups
+
+    @cached_property
+    def one(self) -> Problem:
+        """The problem of one group: its devices, and its ranks' share of the batch.
+
+        In a node they are as they are. Those of an interleaved group are taken to have a node each, although some may
+        share one: inside a group no table is dealt over a node.
+        """
+        whole, size = self.whole, self.groups.size
+        nodes, devices = (size, 1) if self.groups.interleaved else (1, size)
+        topology = replace(whole.topology, nodes=nodes, devices_per_node=devices)
+        machine = replace(whole.machine, topology=topology)
+        batch_size = whole.batch_size // whole.world_size * size
+        return replace(whole, machine=machine, topology=topology, batch_size=batch_size)
+
+    @property
+    def averaging_ms(self) -> float:
+        """Milliseconds in which groups average copies of all weights, spread evenly over a group's devices."""
+        problem, size = self.whole, self.groups.size
+        weights = sum(table.rows * table.dim for table in problem.tables) / size
+        payload = np.full(problem.world_size, weights * problem.precision.bytes)
+        copies = sharding_groups(self.groups, problem.topology).T
+        averaged = group_reduction(payload, 2.0, copies, problem.topology)
+        moving_s = bytes_s(averaged.sent_intra, averaged.sent_inter, problem.machine.constants)
+        return 1e3 * float(moving_s.max())
+
+
+@dataclass(frozen=True)
+class CopiedPlan:
+    """A plan for one sharding group, copied to all."""
+
+    grouping: Grouping
+    one: SeenPlan
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments of all tables."""
+        world = tuple(range(self.grouping.whole.world_size))
+        return tuple(_copied(segment, world) for segment in self.one.segments)
+
+    @cached_property
+    def whole_ms(self) -> float:
+        """Milliseconds of the whole step as the cost model estimates it, the averaging of copies included."""
+        problem = self.grouping.whole
+        plan = Plan(world_size=problem.world_size, segments=self.segments, groups=self.grouping.groups)
+        return estimate(plan, problem).step_ms
+
+
+def _copied(segment: Segment, world: Sequence[int]) -> Segment:
+    place = segment.placement
+    if isinstance(place, OnRank):
+        return replace(segment, placement=OnLocalRank(local_rank=place.rank, tier=place.tier))
+    if isinstance(place, RowWise):  # over all ranks of the group
+        return replace(segment, placement=GroupSharded(tier=place.tier))
+    return replace(segment, placement=Replicated(ranks=tuple(world)))
+
+
+def groupings(problem: Problem) -> Iterator[Grouping]:
+    """Yield the ways to group devices, small groups first: several in a node, or devices as far apart as can be.
+
+    The copies of a row in far groups lie side by side, so that averaging them stays in a node, or goes over few.
+    """
+    world, local = problem.world_size, problem.topology.devices_per_node
+    for size in (size for size in range(2, world) if world % size == 0):
+        copies = world // size
+        if local % size == 0:
+            yield Grouping(problem, ShardingGroups(size=size, interleaved=False))
+        if problem.topology.nodes > 1 and (local % copies == 0 or copies % local == 0):
+            yield Grouping(problem, ShardingGroups(size=size, interleaved=True))
