@@ -45,16 +45,18 @@ class Grouping:
         batch_size = whole.batch_size // whole.world_size * size
         return replace(whole, machine=machine, topology=topology, batch_size=batch_size)
 
+    @cached_property
+    def averaging_s(self) -> float:
+        """Seconds in which a device averages its copy of a weight with other groups', without the call's latency."""
+        topology = self.whole.topology
+        payload = np.full(topology.world_size, float(self.whole.precision.bytes))
+        averaged = group_reduction(payload, 2.0, sharding_groups(self.groups, topology).T, topology)
+        return float(bytes_s(averaged.sent_intra, averaged.sent_inter, self.whole.machine.constants).max())
+
     @property
     def averaging_ms(self) -> float:
-        """Milliseconds in which groups average copies of all weights, spread evenly over a group's devices."""
-        problem, size = self.whole, self.groups.size
-        weights = sum(table.rows * table.dim for table in problem.tables) / size
-        payload = np.full(problem.world_size, weights * problem.precision.bytes)
-        copies = sharding_groups(self.groups, problem.topology).T
-        averaged = group_reduction(payload, 2.0, copies, problem.topology)
-        moving_s = bytes_s(averaged.sent_intra, averaged.sent_inter, problem.machine.constants)
-        return 1e3 * float(moving_s.max())
+        """Milliseconds in which devices average copies of all weights, if these are spread evenly over a group's."""
+        return 1e3 * self.averaging_s * sum(table.rows * table.dim for table in self.whole.tables) / self.groups.size
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,13 @@ def _copied(segment: Segment, world: Sequence[int]) -> Segment:
 
 
 def groupings(problem: Problem) -> Iterator[Grouping]:
-    """Yield the ways to group devices, small groups first: several in a node, or devices as far apart as can be.
+    """Yield the ways to group devices, small groups first.
 
-    The copies of a row in far groups lie side by side, so that averaging them stays in a node, or goes over few.
+    Those of several nodes are as far apart as can be: the copies of a row lie side by side, so that averaging them
+    stays in a node, or goes over few.
     """
-    world, local = problem.world_size, problem.topology.devices_per_node
+    world, topology = problem.world_size, problem.topology
     for size in (size for size in range(2, world) if world % size == 0):
-        copies = world // size
-        if local % size == 0:
-            yield Grouping(problem, ShardingGroups(size=size, interleaved=False))
-        if problem.topology.nodes > 1 and (local % copies == 0 or copies % local == 0):
-            yield Grouping(problem, ShardingGroups(size=size, interleaved=True))
+        copies, local = world // size, topology.devices_per_node
+        if local % copies == 0 or copies % local == 0:
+            yield Grouping(problem, ShardingGroups(size=size, interleaved=topology.nodes > 1))

@@ -17,11 +17,11 @@ from shardbench.model.strategy import Move
 from shardbench.model.table import StepSchedule
 from shardbench.model.validate import has_room, memory_text
 
-from .copies import CopiedPlan, groupings
+from .copies import CopiedPlan, Grouping, groupings
 from .first import FirstPlan, first_plan
 from .limits import ANY_FORM, Limits
 from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, WIDE_MENU, Extent
-from .planner import WorkLeft
+from .planner import CLOCK, WorkLeft
 from .robust import TIED, Rating, SeenPlan, pooled, ranked
 from .search import Search
 from .state import PlanState
@@ -30,8 +30,8 @@ LEAN_TABLE_S = 2e-3
 """Seconds a table below which a budget is too short for the lean menu."""
 SPENT_SHARE, LATEST_SHARE = 0.5, 0.85
 """Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
-GROUP_MENUS = [LEAN_MENU, FULL_MENU]
-"""The menus for a sharding group."""
+HOPE = 1.2
+"""Times the best step beyond which a brief search's plan for sharding groups is not searched on."""
 GROUPED_SHARE = 0.1
 """Share of the budget that counted work for sharding groups may take, beside what is left of the other work."""
 
@@ -66,6 +66,7 @@ class Course:
         self._deadline = time.monotonic() + LATEST_SHARE * plan_s
         self._problem, self._moves, self._limits, self._plan_s = problem, moves, limits, plan_s
         self._exchanges, self._rating = exchanges, rating
+        self._seen_rows = [profile.seen_rows for profile in problem.profiles]
 
     @cached_property
     def _nominal(self) -> PlanState:
@@ -112,31 +113,50 @@ class Course:
         yield from self._copied(found, GROUPED_SHARE * self._plan_s + sum(search.left_s for search, _ in searches))
 
     def _copied(self, found: Found, nominal_s: float) -> Iterator[Found]:
-        """Yield what was found behind plans that sharding groups copy, each of a shorter step than all before it."""
-        limits, moves, best_ms = self._limits, self._moves, found.step_ms
-        if Move.REPLICATE not in moves or not limits.may_copy(self._problem.tables):
+        """Yield what was found behind plans that sharding groups copy, each of a shorter step than all before it.
+
+        A brief search tells which groups are best; for these the rest of the work is.
+        """
+        limits, best_ms = self._limits, found.step_ms
+        if Move.REPLICATE not in self._moves or not limits.may_copy(self._problem.tables):
             return
+        # Nothing hides the averaging, nor the dense model.
+        most_ms = best_ms - self._nominal.overlap.dense_ms
+        several = [one for one in groupings(self._nominal.problem) if one.averaging_ms < most_ms]
+        best: CopiedPlan | None = None
+        for menus, shares in (([BRIEF_MENU], len(several) + 1), ([LEAN_MENU, FULL_MENU], 1)):
+            share_s = nominal_s / shares
+            for grouping in several:
+                copied, spent_s = self._of_groups(grouping, menus, share_s)
+                nominal_s -= spent_s
+                if copied is not None and (best is None or copied.whole_ms < best.whole_ms):
+                    best = copied
+                    if TIED * best.whole_ms < best_ms:
+                        yield replace(found, forms=[best, *found.forms], step_ms=best.whole_ms)
+            several = [best.grouping] if best is not None and best.whole_ms < HOPE * best_ms else []
+
+    def _of_groups(
+        self, grouping: Grouping, menus: Sequence[Extent], nominal_s: float
+    ) -> tuple[CopiedPlan | None, float]:
+        """Return the best plan for sharding groups that limits allow, if any, and the nominal seconds spent."""
+        limits, moves, one = self._limits, self._moves, grouping.one
         within = Limits(tiers=limits.tiers, columns=limits.columns)
-        seen_rows = [profile.seen_rows for profile in self._problem.profiles]
-        several = [one for one in groupings(self._nominal.problem) if has_room(one.one, moves)]
-        for number, grouping in enumerate(several):
-            if time.monotonic() > self._deadline:
-                return
-            if grouping.averaging_ms >= best_ms:
-                continue
-            share_s = nominal_s / (len(several) - number)
-            work = WorkLeft(nominal_s=share_s, deadline=self._deadline, may_stop=True)
-            search = Search(grouping.one, moves, within, seen_rows, work, exchanges=self._exchanges)
+        work = WorkLeft(nominal_s=nominal_s, deadline=self._deadline, may_stop=True)
+        search = Search(
+            one, moves, within, self._seen_rows, work, exchanges=self._exchanges, averaging_s=grouping.averaging_s
+        )
+        if has_room(one, moves):
             with suppress(Infeasible):
-                deque(search.run(GROUP_MENUS), maxlen=0)
-            nominal_s -= share_s - search.left_s
-            for form in pooled(grouping.one, [form for form in search.seen if not form.broken(within, self._problem)])[
-                :1
-            ]:
-                copied = CopiedPlan(grouping, form)
-                if TIED * copied.whole_ms < best_ms and limits.allow_types(copied.segments, self._problem):
-                    best_ms = copied.whole_ms
-                    yield replace(found, forms=[copied, *found.forms], step_ms=best_ms)
+                deque(search.run(menus), maxlen=0)
+        copied = (
+            CopiedPlan(grouping, form)
+            for form in sorted(search.seen, key=lambda form: form.step_ms)
+            if not form.broken(within, one)
+        )
+        allowed = (plan for plan in copied if limits.allow_types(plan.segments, self._problem))
+        # After the deadline an estimate would come late.
+        best = None if search.ended_by == CLOCK else next(allowed, None)
+        return best, nominal_s - search.left_s
 
     def _broken(self, form: SeenPlan) -> int:
         return 0 if self._limits == ANY_FORM else form.broken(self._limits, self._problem)
@@ -154,12 +174,11 @@ class Course:
         plan_s = self._plan_s / (len(problems) * len(limits))
         is_brief = plan_s < LEAN_TABLE_S * len(problem.tables)
         extents = [BRIEF_MENU] if is_brief else [LEAN_MENU, FULL_MENU, WIDE_MENU]
-        seen_rows = [profile.seen_rows for profile in self._problem.profiles]
         searches = list[tuple[Search, list[Extent]]]()
         for one, each in product(problems, limits):
             may_stop = has_plan or bool(searches)
             work = WorkLeft(nominal_s=SPENT_SHARE * plan_s, deadline=self._deadline, may_stop=may_stop)
-            search = Search(one, self._moves, each, seen_rows, work, exchanges=self._exchanges)
+            search = Search(one, self._moves, each, self._seen_rows, work, exchanges=self._exchanges)
             searches.append((search, extents))
         return searches
 

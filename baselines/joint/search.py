@@ -47,10 +47,14 @@ class Search:
         work: WorkLeft,
         *,
         exchanges: bool,
+        averaging_s: float = 0.0,
     ) -> None:
-        """``seen_rows`` are the rows of each table that the profiles know; packings are improved by ``exchanges``."""
+        """``seen_rows`` are the rows of each table that the profiles know; packings are improved by ``exchanges``.
+
+        ``averaging_s`` are seconds a weight that a device averages with those of other sharding groups.
+        """
         self._problem, self._moves, self._limits, self._seen_rows = problem, moves, limits, seen_rows
-        self._work, self._exchanges = work, exchanges
+        self._work, self._exchanges, self._averaging_s = work, exchanges, averaging_s
         self._hot: list[int | None] = []
         self._menu_s = 0.0
         self.seen: list[SeenPlan] = []
@@ -103,7 +107,8 @@ class Search:
         work, room = self._work, FULL * self._problem.world_size * self._problem.topology.hbm_bytes
         check = work.check_clock
         menu = Menu(
-            self._problem, self._hot, self._moves, extent, self._seen_rows, limits=self._limits, on_table=check
+            self._problem, self._hot, self._moves, extent, self._seen_rows,
+            limits=self._limits, averaging_s=self._averaging_s, on_table=check,
         )  # fmt: skip
         relaxations = [OptionRelaxation(menu, room, on_choice=check)]
         if relaxations[0].hides:
