@@ -1,5 +1,6 @@
 """Sharding groups as a move of the joint planner: never worse, where they pay by hand, within memory and time."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,12 @@ from problems import RandomWorkload, machine, without_placing
 
 from shardbench.advice.constrained import Constrained
 from shardbench.baselines.joint import course
-from shardbench.baselines.joint.copies import CopiedPlan, Grouping, groupings
+from shardbench.baselines.joint.copies import CopiedPlan, groupings
 from shardbench.baselines.joint.course import Found
 from shardbench.baselines.joint.strategy import Joint
-from shardbench.cost.collectives import CollectiveName, waits_s
+from shardbench.cost.collectives import CollectiveName, collective_s
 from shardbench.cost.costmodel import estimate
+from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import expect
 from shardbench.model.constraints import Constraints, sharding_type
 from shardbench.model.expected import as_expected
@@ -31,9 +33,9 @@ def step_ms(plan: Plan, problem: Problem) -> float:
 
 
 def far_peers(nodes: int = 1, devices: int = 8, **changes: float) -> Problem:
-    """Two sequence tables, each as large as a device, where a call takes a millisecond for each peer."""
+    """Two sequence tables, of which a device has room for one, where a call takes a millisecond for each peer."""
     problem = RandomWorkload([(2000, 8)] * 2, 64, unpooled=frozenset({0, 1})).problem(
-        without_placing(machine(nodes, devices, hbm=2000 * 8 * 4, uvm=0))
+        without_placing(machine(nodes, devices, hbm=3000 * 8 * 4, uvm=0))
     )
     waits = {"peer_latency_s": 1e-3, "intra_latency_s": 0.0, "inter_latency_s": 0.0} | changes
     constants = replace(problem.machine.constants, **waits)
@@ -47,12 +49,19 @@ def free_plan(problem: Problem, budget: Budget, monkeypatch: pytest.MonkeyPatch)
         return get_strategy("joint").plan(problem, budget, 0)
 
 
+def variant(moves: frozenset[Move]) -> Joint:
+    strategy = Joint()
+    strategy.moves = moves
+    return strategy
+
+
 def test_groups_win_where_a_call_waits_for_each_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, budget = far_peers(), Budget(plan_s=2.0)
     plan = Joint().plan(problem, budget, 0)
     validate(plan, problem, Joint.moves)
-    # No two tables fit a device, so that lookups are exchanged. In pairs five calls (splits, lengths, ids, vectors,
-    # their gradients) wait for a peer each, the averaging of four copies and the dense all-reduce for three and seven.
+    # A device has no room for both tables, so that lookups are exchanged. In pairs five calls (splits, lengths, ids,
+    # vectors, their gradients) wait for a peer each, the averaging of four copies and the dense all-reduce for three
+    # and seven.
     assert plan.groups == ShardingGroups(size=2, interleaved=False)
     assert 15.0 < step_ms(plan, problem) < 15.5
     assert plan.notes["predicted_ms"] == pytest.approx(step_ms(plan, problem) - 7.0, abs=0.5)
@@ -76,49 +85,31 @@ def test_no_plan_is_worse_or_larger_than_without_groups(seed: int, monkeypatch: 
     assert plan == free or (plan.groups is not None and 1.005 * step_ms(plan, problem) < step_ms(free, problem))
 
 
-@pytest.mark.parametrize(
-    ("nodes", "devices", "size", "interleaved"), [(1, 8, 4, False), (2, 4, 2, False), (4, 2, 4, True)]
-)
-def test_a_groups_problem_has_the_step_of_its_copies_but_for_what_all_devices_share(
-    nodes: int, devices: int, size: int, interleaved: bool
-) -> None:
+@pytest.mark.parametrize(("nodes", "devices", "size"), [(1, 8, 4), (2, 4, 2), (4, 2, 4)])
+def test_a_groups_problem_has_the_step_of_its_copies_but_for_all_reduces(nodes: int, devices: int, size: int) -> None:
     problem = replace(far_peers(nodes, devices, intra_bytes_per_s=1e9), batch_size=320)
-    grouping = Grouping(problem, ShardingGroups(size=size, interleaved=interleaved))
-    assert grouping in list(groupings(problem))
-    # Whole tables and dealt ones; a copy on every device is shared with other groups.
-    moves = frozenset({Move.TABLE, Move.ROWS})
-    (*_, found) = Joint._course(variant(moves), grouping.one, Budget(plan_s=0.3)).run()
+    (grouping,) = (one for one in groupings(problem) if one.groups.size == size)
+    assert grouping.groups.interleaved == (nodes > 1)
+    # Whole tables and dealt ones: a copy on every device is shared with other groups.
+    (*_, found) = variant(frozenset({Move.TABLE, Move.ROWS}))._course(grouping.one, Budget(plan_s=0.3)).run()
     copied = CopiedPlan(grouping, found.forms[0])
     plan = Plan(world_size=problem.world_size, segments=copied.segments, groups=grouping.groups)
     validate(plan, problem, Joint.moves)
-    reduced = CollectiveName.ROWS_ALL_REDUCE, CollectiveName.DENSE_ALL_REDUCE
-
-    def others_ms(plan: Plan, problem: Problem) -> float:
-        collectives = expect(plan, problem).collectives
-        waits = (waits_s(name, collectives[name], problem.machine).max() for name in reduced)
-        return estimate(plan, problem).step_ms - 1e3 * float(sum(waits))
-
-    one = Plan(world_size=size, segments=found.forms[0].segments)
-    assert others_ms(plan, problem) == pytest.approx(others_ms(one, grouping.one), rel=1e-9)
-    averaged = expect(plan, problem).collectives[CollectiveName.ROWS_ALL_REDUCE]
-    assert copied.whole_ms > grouping.averaging_ms > 0.0 and averaged.sent.any()
-
-
-def variant(moves: frozenset[Move]) -> Joint:
-    strategy = Joint()
-    strategy.moves = moves
-    return strategy
+    phases_ms = estimate(plan, problem).phases_ms
+    for phase, ms in estimate(Plan(world_size=size, segments=found.forms[0].segments), grouping.one).phases_ms.items():
+        assert phase is StepPhase.ALL_REDUCE or phases_ms[phase] == pytest.approx(ms, rel=1e-9)
+    # A call of the averaging waits for as many peers as there are other copies.
+    averaged_ms = 1e3 * collective_s(expect(plan, problem).collectives[CollectiveName.ROWS_ALL_REDUCE], problem.machine)
+    assert averaged_ms == pytest.approx(grouping.averaging_ms + problem.world_size // size - 1, rel=1e-9)
 
 
 def test_after_the_deadline_no_groups_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, seen = far_peers(), list[Found]()
-    clock = iter([0.0])
-    way = Joint()._course(problem, Budget(plan_s=2.0))
+    way, seen = Joint()._course(far_peers(), Budget(plan_s=2.0)), list[Found]()
     for found in way.run():
         seen.append(found)
         if found.ended_by == "finished":
-            monkeypatch.setattr(course.time, "monotonic", lambda: 10.0)
-    assert next(clock) == 0.0 and way.finished(seen[-1]).groups is None
+            monkeypatch.setattr(time, "monotonic", lambda: 10.0)
+    assert len(seen) > 1 and way.finished(seen[-1]).groups is None
 
 
 def test_constraints_that_allow_copies_have_them_and_others_have_none() -> None:
