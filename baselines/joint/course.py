@@ -30,6 +30,8 @@ LEAN_TABLE_S = 2e-3
 """Seconds a table below which a budget is too short for the lean menu."""
 SPENT_SHARE, LATEST_SHARE = 0.5, 0.85
 """Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
+ESTIMATE_S = 2e-8
+"""Nominal seconds of the cost model's estimate of copies, by segment, device and device of its sharding group."""
 HOPE = 1.2
 """Times the best step beyond which a brief search's plan for sharding groups is not searched on."""
 GROUPED_SHARE = 0.1
@@ -153,10 +155,13 @@ class Course:
             for form in sorted(search.seen, key=lambda form: form.step_ms)
             if not form.broken(within, one)
         )
-        allowed = (plan for plan in copied if limits.allow_types(plan.segments, self._problem))
-        # After the deadline an estimate would come late.
-        best = None if search.ended_by == CLOCK else next(allowed, None)
-        return best, nominal_s - search.left_s
+        best = next((plan for plan in copied if limits.allow_types(plan.segments, self._problem)), None)
+        left_s = search.left_s
+        if best is not None:
+            left_s -= ESTIMATE_S * len(best.segments) * self._problem.world_size * one.world_size
+        # What the estimate of its step has no time for is left.
+        in_time = left_s >= 0.0 and search.ended_by != CLOCK
+        return best if in_time else None, nominal_s - max(left_s, 0.0)
 
     def _broken(self, form: SeenPlan) -> int:
         return 0 if self._limits == ANY_FORM else form.broken(self._limits, self._problem)
