@@ -72,7 +72,7 @@ def test_groups_win_where_a_call_waits_for_each_peer(monkeypatch: pytest.MonkeyP
     assert Joint().plan(dear, budget, 0).groups is None
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(9))
 def test_no_plan_is_worse_or_larger_than_without_groups(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, budget = ((1, 4), (2, 2), (3, 4), (4, 1))[seed % 4], Budget(plan_s=0.3)
     problem = random_problem(np.random.default_rng(seed), *shape)
@@ -82,6 +82,8 @@ def test_no_plan_is_worse_or_larger_than_without_groups(seed: int, monkeypatch: 
         problem = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
     plan, free = Joint().plan(problem, budget, 0), free_plan(problem, budget, monkeypatch)
     validate(plan, problem, Joint.moves)
+    if seed == 8:
+        assert plan.groups is not None
     assert plan == free or (plan.groups is not None and 1.005 * step_ms(plan, problem) < step_ms(free, problem))
 
 
@@ -110,6 +112,11 @@ def test_after_the_deadline_no_groups_are_looked_at(monkeypatch: pytest.MonkeyPa
         if found.ended_by == "finished":
             monkeypatch.setattr(time, "monotonic", lambda: 10.0)
     assert len(seen) > 1 and way.finished(seen[-1]).groups is None
+
+
+def test_groups_whose_step_is_not_estimated_in_time_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(course, "ESTIMATE_S", 1.0)
+    assert Joint().plan(far_peers(), Budget(plan_s=2.0), 0).groups is None
 
 
 def test_constraints_that_allow_copies_have_them_and_others_have_none() -> None:
