@@ -110,21 +110,15 @@ class Search:
             self._problem, self._hot, self._moves, extent, self._seen_rows,
             limits=self._limits, averaging_s=self._averaging_s, on_table=check,
         )  # fmt: skip
-        relaxations = [OptionRelaxation(menu, room, on_choice=check)]
-        if relaxations[0].hides:
-            # What hides depends on all tables at once, and so a choice without it may pack better.
-            relaxations.append(OptionRelaxation(menu, room, plain=True, on_choice=check))
-        choices = [choice for each in relaxations for choice in each.choices()[:STARTS]]
-        self._menu_s = len(menu.options) * (MAKE_S + RELAX_S * len(relaxations))
+        choices = OptionRelaxation(menu, room, on_choice=check).choices()[:STARTS]
+        self._menu_s = len(menu.options) * (MAKE_S + RELAX_S)
         work.nominal_s -= self._menu_s
         next_s = NEXT_SHARE * work.nominal_s
         work.reserve_s = next_s if several and next_s > LARGER * self._menu_s else 0.0
         kept_s = work.reserve_s + IMPROVED_SHARE * (work.nominal_s - work.reserve_s)
         starts, packings = list[Planner](), list[SeenPlan]()
-        # Where nothing that hides decides, both choose alike.
-        different = [choice for at, choice in enumerate(choices) if not any(map(choice.same, choices[:at]))]
         try:
-            for choice in different:
+            for choice in choices:
                 if starts and work.nominal_s < kept_s:
                     break
                 planner = Planner(self._problem, menu, work)
