@@ -16,7 +16,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_data, to_data
 from shardbench.cli.names import completing, machines
 from shardbench.cli.options import JsonOption, line_width, tell
-from shardbench.cli.progress import reading
+from shardbench.cli.progress import console_of_stdout, reading
 from shardbench.model.table import MAX_ROWS, MAX_SEED, MAX_WIDTH
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def profile_command(
         targets = _tables(log, tables, _names(columns), time, sizes)
         with (
             nullcontext() if scheduler is None else dask_workers(scheduler) as workers,
-            reading(log.bytes, len(targets), as_json) as show,
+            reading(log.bytes, len(targets), None if as_json else console_of_stdout()) as show,
         ):
             profile_log(
                 log, out if scheduler is None else out.absolute(), targets, cells=cells, cut=split, count_values=True,

@@ -294,8 +294,8 @@ def _policy(style: str, script: str) -> str:
 
 
 def _style() -> str:
-    style = _file("page.css")
-    return style.replace("/* light */", variables(LIGHT)).replace("/* dark */", variables(DARK))
+    both = {name: f"light-dark({colour}, {DARK[name]})" for name, colour in LIGHT.items()}
+    return _file("page.css").replace("/* colours */", variables(both))
 
 
 def _prediction(records: Sequence[Record]) -> tuple[list[Extra], list[dict[str, Any]]]:
