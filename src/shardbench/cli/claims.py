@@ -57,7 +57,7 @@ def claims_command(
 
 def print_claims(frame: "pd.DataFrame") -> None:
     """Print the ledger's rows as ASCII lines, paper by paper."""
-    from shardbench.report.tables.claim_text import below_statements, claim_text  # noqa: PLC0415
+    from shardbench.studies.claim_text import below_statements, claim_text  # noqa: PLC0415
 
     if not len(frame):
         return
