@@ -2,12 +2,10 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from inspect import Parameter, Signature, signature
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -124,52 +122,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, 
 
 DEFAULT_RESULTS = Path("runs")
 DEFAULT_DATA = Path("data")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How the tables are trained: fields of the problem."""
-
-    precision: PrecisionOption = Precision.FP32
-    optimizer: OptimizerOption = Optimizer.SGD
-    exchange: ExchangeOption = Precision.FP32
-    schedule: ScheduleOption = StepSchedule.SEQUENTIAL
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asking:
-    """Who is asked for a plan, and what is asked."""
-
-    strategy: StrategiesOption = None
-    budget: BudgetOption = 30.0
-    constraints: ConstraintsOption = None
-    seed: SeedOption = 0
-
-
-def grouped(command: Callable[..., int]) -> Callable[..., int]:
-    """Give Typer a command whose parameters that are dataclasses of options are single options there."""
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    single = list[Parameter]()
-    for parameter in signature(command).parameters.values():
-        kind = groups.get(parameter.name)
-        if kind is None:
-            single.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
-            continue
-        of_fields = get_type_hints(kind, include_extras=True)
-        single += [
-            Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=of_fields[field.name])
-            for field in fields(kind)
-        ]
-
-    def run(**given: Any) -> int:
-        for name, kind in groups.items():
-            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-        return command(**given)
-
-    run.__doc__, run.__name__ = command.__doc__, command.__name__
-    run.__signature__ = Signature(single)  # type: ignore[attr-defined]
-    return run
 
 
 def print_json(value: Any) -> None:

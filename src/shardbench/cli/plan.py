@@ -16,7 +16,7 @@ from shardbench.cli.against import read_plan, yours_line
 from shardbench.cli.machines import machine_data, machine_lines, refuse_for_lines
 from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
 from shardbench.cli.race import write_race
-from shardbench.model.table import MAX_BATCH, Precision
+from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, Outcome, unusual
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ COLUMNS = 79
 """Width of lines where stdout is no terminal."""
 
 
-@shared.grouped
 def plan_command(
     tables: Annotated[
         str,
@@ -60,7 +59,10 @@ def plan_command(
             "--batch-size", min=1, max=MAX_BATCH, help="Samples of a step on all devices; the list's own if left out."
         ),
     ] = None,
-    asking: shared.Asking,
+    strategy: shared.StrategiesOption = None,
+    budget_s: shared.BudgetOption = 30.0,
+    constraints: shared.ConstraintsOption = None,
+    seed: shared.SeedOption = 0,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -76,7 +78,10 @@ def plan_command(
             "inf: any step.",
         ),
     ] = None,
-    training: shared.Training,
+    precision: shared.PrecisionOption = Precision.FP32,
+    optimizer: shared.OptimizerOption = Optimizer.SGD,
+    exchange: shared.ExchangeOption = Precision.FP32,
+    schedule: shared.ScheduleOption = StepSchedule.SEQUENTIAL,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here, for shardbench export.")] = None,
     race: Annotated[
         Path | None,
@@ -104,23 +109,22 @@ def plan_command(
     on, has_lines = every_machine[0], len(every_machine) > 1 or fewest is not None
     if has_lines:
         refuse_for_lines({"--against": against, "--out": out, "--race": race}, fewest)
-    named = [get_strategy(name) for name in asking.strategy or ()]
+    named = [get_strategy(name) for name in strategy or ()]
     strategies = named or (entrants() if race else default_strategies())
     if not named:
         say_left_out()
-    limits = read_constraints(asking.constraints) if asking.constraints is not None else None
+    limits = read_constraints(constraints) if constraints is not None else None
     plan_for = read_plan(against) if against is not None else None
     config = _workload(tables, workload, batch_size)
     built_workload = workload_config(config, tables).build(data)
     yours = plan_for(built_workload.tables, on.topology.world_size) if plan_for is not None else None
-    seed, budget_s = asking.seed, asking.budget
     with BestSoFar(budget_s) as on_step:
 
         def ask(on: "Machine", share_s: float) -> PlanSearch:
             return best_plan(
                 built_workload, on, strategies, constraints=limits, budget_s=share_s, seed=seed,
                 on_step=lambda name, step: on_step(f"{name} on {on.name}" if has_lines else name, step),
-                against=yours, **vars(training),
+                against=yours, precision=precision, optimizer=optimizer, exchange=exchange, schedule=schedule,
             )  # fmt: skip
 
         if has_lines:

@@ -43,6 +43,7 @@ from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
     NOTES,
     TITLES,
+    Columns,
     Section,
     column_words,
     readable_cell,
@@ -57,16 +58,12 @@ PLANS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extra:
+class Extra(Columns):
     """A table with charts that is shown before the groups."""
 
     id: str
     title: str
     note: str
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: tuple[bool, ...]
-    """True of each column that is aligned to the right."""
     figures: tuple[Figure, ...] = ()
     csv: str = ""
     """The table's file in the results folder; empty where there is none."""

@@ -4,14 +4,14 @@ A problem is a workload on a machine by one backend; a strategy may stand in it 
 problems and take geometric means of ratios: milliseconds of unlike problems are never added.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from shardbench.base.arrays import Floats
+from shardbench.base.arrays import Bools, Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.costmodel import HOST
 from shardbench.cost.uncertainty import band, p_larger, sure
@@ -330,9 +330,13 @@ def _resampled_places(competing: pd.DataFrame) -> dict[str, str]:
     ]
     expected = np.mean(means, axis=0)
     ahead = np.array([(expected > expected[:, [i]] * (1.0 + SAME)).mean(axis=0) for i in range(len(shares.columns))])
-    behind = ahead >= SURE_OF_RESAMPLES
-    first, last = 1 + behind.sum(axis=1), len(behind) - behind.sum(axis=0)
-    return {name: f"{low} to {high}" for name, low, high in zip(shares.columns, first, last)}
+    return _open_places(list(shares.columns), ahead >= SURE_OF_RESAMPLES)
+
+
+def _open_places(names: Sequence[str], behind: Bools) -> dict[str, str]:
+    """Write the places that are left open where ``behind`` [names, names] tells who is surely behind whom."""
+    first, last = 1 + behind.sum(axis=1), len(names) - behind.sum(axis=0)
+    return {name: f"{low} to {high}" for name, low, high in zip(names, first, last)}
 
 
 def _with_places(rows: list[dict[str, Any]], part: pd.DataFrame) -> list[dict[str, object]]:
@@ -361,11 +365,7 @@ def _places(part: pd.DataFrame) -> dict[str, str]:
         return bool(difference.sum() > np.sqrt(squares[difference.index].sum()))
 
     names = list(logs.columns)
-    return {
-        name: f"{1 + sum(behind(name, other) for other in names)} to "
-        f"{len(names) - sum(behind(other, name) for other in names)}"
-        for name in names
-    }
+    return _open_places(names, np.array([[behind(one, other) for other in names] for one in names]))
 
 
 def _problems(rows: pd.DataFrame) -> list[tuple[str, str]]:
