@@ -1,6 +1,5 @@
 """The command ``drift``: how much slower a plan is on newer lookups, and when a new one pays."""
 
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.memory import gib
 from shardbench.cli import options as shared
 from shardbench.cli.names import completing, machines, say_left_out
-from shardbench.cli.plan import COLUMNS, read_constraints
+from shardbench.cli.plan import read_constraints
 from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, unusual
 
@@ -135,8 +134,7 @@ def _lines(answer: "PlanDrift", plan: Path, older: Path, newer: Path, out: Path 
     ]
     if out is not None and answer.change is not None:
         lines += ["", f"new plan: {out}"]
-    width = shared.line_width(COLUMNS)
-    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ") or [""]]
+    return [part for line in lines for part in shared.wrapped(line)]
 
 
 def _peak_lines(answer: "PlanDrift") -> list[str]:

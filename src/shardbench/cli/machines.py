@@ -1,20 +1,17 @@
 """The part of ``plan`` that answers for several machines, or for several sizes of one: a table with a line each."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardbench.base.errors import BadInput
 from shardbench.base.memory import gib
-from shardbench.cli.options import line_width
+from shardbench.cli.options import line_width, wrapped
 
 if TYPE_CHECKING:
     from shardbench.advice.machines import OnMachine
 
 HEADS = ("machine", "devices", "fits", "ms", "bound by", "spare GiB", "samples/s", "a device", "plan")
 TEXTS = {"machine", "fits", "bound by", "plan"}
-COLUMNS = 79
-"""Width of lines where stdout is no terminal."""
 FITS = {True: "yes", False: "no", None: "tables"}
 
 
@@ -70,8 +67,7 @@ def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
     if any(one.search.interrupted for one in answers):
         notes.append("stopped before the time was up: this is the best so far")
     numeric = tuple(head not in TEXTS for head in HEADS)
-    width = line_width(COLUMNS)
-    table = lay_out(Columns(headers=HEADS, rows=tuple(rows), numeric=numeric), width)
+    table = lay_out(Columns(headers=HEADS, rows=tuple(rows), numeric=numeric), line_width())
     size = gib(sum(first.weight_bytes(table) for table in first.tables))
     return [
         f"{first.name}: {len(first.tables)} tables, {size} GiB, batch {first.batch_size} (predicted, not measured)",
@@ -79,5 +75,5 @@ def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
         *table.heads,
         *table.rows,
         *([""] if notes else []),
-        *(part for note in notes for part in textwrap.wrap(note, width, subsequent_indent="    ")),
+        *(part for note in notes for part in wrapped(note)),
     ]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 MOST_S = 604_800.0
 """The longest that anything is given, a week."""
 MAX_WORKERS = 1024
+COLUMNS = 79
+"""Width of lines where stdout is no terminal."""
 
 
 def seconds(duration_s: float | None) -> float | None:
@@ -138,9 +141,14 @@ def tell(data: Mapping[str, Any], lines: Iterable[str], *, as_json: bool) -> Non
         say(line)
 
 
-def line_width(elsewhere: int) -> int:
+def line_width(elsewhere: int = COLUMNS) -> int:
     """Return how wide lines on stdout may be: a column less than its terminal has, ``elsewhere`` where it is none."""
     return max(20, get_terminal_size().columns - 1) if sys.stdout.isatty() else elsewhere
+
+
+def wrapped(line: str) -> list[str]:
+    """Return a line as lines that stdout has room for; an empty one stays."""
+    return textwrap.wrap(line, line_width(), subsequent_indent="    ") or [""]
 
 
 def tell_differences(name: str, differences: Sequence[str], *, as_json: bool, **data: str) -> int:

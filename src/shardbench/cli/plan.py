@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 SHORT_S = 2.0
 """Seconds of a search that says no more of them."""
-COLUMNS = 79
-"""Width of lines where stdout is no terminal."""
 
 
 def plan_command(
@@ -211,17 +209,17 @@ def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, o
     else:
         answer += ["no strategy has a plan", ""]
     if search.interrupted:
-        answer += [*_wrapped("stopped before the time was up: this is the best so far"), ""]
+        answer += [*shared.wrapped("stopped before the time was up: this is the best so far"), ""]
     if search.hurried:
-        answer += [*_wrapped(search.hurried), ""]
+        answer += [*shared.wrapped(search.hurried), ""]
     answer.append(f"asked for {search.asked_s:.1f} s, with {budget_s:g} s to plan:")
     width = max(len(attempt.strategy) for attempt in search.tried)
     answer += [part for attempt in search.tried for part in _row(attempt, width)]
     if search.took_s > SHORT_S:
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in search.phases_s.items())
-        answer += ["", *_wrapped(f"all took {search.took_s:.1f} s: {parts}")]
+        answer += ["", *shared.wrapped(f"all took {search.took_s:.1f} s: {parts}")]
     if search.best is None or any(attempt.cause.startswith(Outcome.INFEASIBLE.value) for attempt in search.tried):
-        answer += ["", *_wrapped(search.memory)]
+        answer += ["", *shared.wrapped(search.memory)]
     topology = problem.topology
     per_node = f" --devices-per-node {topology.devices_per_node}" if topology.nodes > 1 else ""
     if out is not None and search.best is not None:
@@ -243,7 +241,7 @@ def _sharder_lines(problem: "Problem") -> list[str]:
         ]
     distinct = ", ".join(table.name for table in problem.tables if table.distinct)
     if distinct:
-        needs += _wrapped(f"ids of {distinct} are made distinct: give your trainer")
+        needs += shared.wrapped(f"ids of {distinct} are made distinct: give your trainer")
         needs.append("  EmbeddingCollectionSharder(use_index_dedup=True)")
     return needs
 
@@ -274,7 +272,7 @@ def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") 
         sentences.append(f"  {best.placed_anew} tables were placed anew to keep the constraints")
     if best.simpler_than:
         sentences.append(f"  taken as the simplest: {best.simpler_than}")
-    return [part for line in sentences for part in _wrapped(line)]
+    return [part for line in sentences for part in shared.wrapped(line)]
 
 
 def _peak_lines(best: "Best") -> list[str]:
@@ -300,17 +298,13 @@ def _binding_line(best: "Best") -> str:
     )
 
 
-def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, shared.line_width(COLUMNS), subsequent_indent="    ")
-
-
 def _row(attempt: "Attempt", width: int) -> list[str]:
     """Give what asking a strategy came to, in lines; what went wrong may take two."""
     from shardbench.advice.asking import YOURS  # noqa: PLC0415
 
     name = f"  {attempt.strategy.ljust(width)} "
     if attempt.step_ms is None:
-        columns = max(shared.line_width(COLUMNS), 2 * len(name))
+        columns = max(shared.line_width(), 2 * len(name))
         room = textwrap.shorten(attempt.cause, 2 * (columns - len(name) - 2), placeholder=" ...")
         return textwrap.wrap(f"{name}  {room}", columns, subsequent_indent=" " * (len(name) + 2), drop_whitespace=True)
     words = [

@@ -33,7 +33,6 @@ class Score:
 
     strategy: str
     role: str
-    competes: bool
     problems: int
     """So many were asked of anybody with that budget."""
     ratios: tuple[float, ...]
@@ -110,7 +109,6 @@ def _score(name: str, own: Sequence[Standing], families: Mapping[str, int]) -> S
     return Score(
         strategy=name,
         role=own[0].role,
-        competes=own[0].competes,
         problems=sum(families.values()),
         ratios=tuple(sorted(1.0 + one.over_best_pct / 100.0 for one in ok if one.over_best_pct is not None)),
         near=sum(shares) / len(shares),

@@ -113,8 +113,6 @@ class Section(Columns):
     backend: str
     heading: str
     note: str
-    strategies: tuple[str, ...]
-    """The strategy of each row."""
     causes: tuple[str, ...]
     """Why the rows that are not ok are not, one line each."""
 
@@ -148,7 +146,6 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False) -> list[S
                 rows=tuple(tuple(column.text(row) for column in shown_columns) for row in cells),
                 numeric=tuple(column.numeric for column in shown_columns),
                 keep=tuple(column.keep for column in shown_columns),
-                strategies=tuple(str(row["strategy"]) for row in cells),
                 causes=tuple(f"{row['strategy']}: {row['outcome']}: {row['cause']}" for row in cells if row["cause"]),
             )
         )
