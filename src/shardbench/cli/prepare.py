@@ -1,11 +1,9 @@
 """The command ``prepare``: makes of a downloaded public data set the folder that its workload reads."""
 
-import sys
 from collections.abc import Callable
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +11,7 @@ import typer
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import to_data
 from shardbench.cli.options import JsonOption, tell
+from shardbench.cli.progress import counting_rows
 
 
 class Preparable(StrEnum):
@@ -37,20 +36,6 @@ class RowMode(StrEnum):
     VOCABULARY = "vocabulary"
 
 
-def rows_line(as_json: bool) -> Callable[[int, int], None]:
-    """Make what takes more bytes and rows as read, and shows the rows so far on one line of a terminal, if any."""
-    start, rows = monotonic(), 0
-
-    def show(_: int, more_rows: int) -> None:
-        nonlocal rows
-        rows += more_rows
-        if not as_json and sys.stdout.isatty():
-            rate = rows / max(monotonic() - start, 1e-9)
-            print(f"\r{rows} rows, {rate:.0f} rows/s", end="\r", flush=True)
-
-    return show
-
-
 def prepare_command(
     dataset: Annotated[Preparable, typer.Argument(help="The data set that the files are of.")],
     files: Annotated[list[Path], typer.Argument(help="The files that you downloaded, and last the folder to write.")],
@@ -72,12 +57,13 @@ def prepare_command(
     if len(files) < 2:
         raise BadInput("give the files that you downloaded, and then the folder to write")
     *sources, target = files
-    options: dict[str, Any] = {"rows": rows, "seed": seed, "progress": rows_line(as_json)}
+    options: dict[str, Any] = {"rows": rows, "seed": seed}
     if train_share is not None:
         if dataset in SPLIT_WHEN_READ:
             raise BadInput(f"{dataset.value} is split when it is read: state {SPLIT_WHEN_READ[dataset]} in the suite")
         options["train_share"] = train_share
-    note = _preparation(dataset, sources)(target, mode, options)
+    with counting_rows(as_json) as show:
+        note = _preparation(dataset, sources)(target, mode, {**options, "progress": show})
     data = {"dataset": dataset.value, "target": str(target), "prepared": to_data(note)}
     tell(data, [f"{dataset.value}: {note.samples} samples in {target}"], as_json=as_json)
 

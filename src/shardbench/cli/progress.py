@@ -279,6 +279,16 @@ def reading(
     yield LogReading(total, tables, show)
 
 
+@contextmanager
+def counting_rows(as_json: bool) -> Iterator[Callable[[int, int], None]]:
+    """Give what takes more bytes and rows as read, and shows the rows so far and the time on a terminal."""
+    console = console_of_stdout(bar=not as_json)
+    columns = (TextColumn("{task.completed:,.0f} rows"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task("", total=None)
+        yield lambda _, more_rows: shown.advance(task, more_rows)
+
+
 def finished_line(number: int, of: int, record: BaseRecord) -> str:
     """Make one ASCII line about a finished piece of work."""
     return ascii_text(f"[{number:>{len(str(of))}}/{of}] {record.summary}".replace("\n", " "))
