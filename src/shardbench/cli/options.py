@@ -109,7 +109,7 @@ ParallelOption = Annotated[
         "--parallel",
         min=0,
         max=MAX_WORKERS,
-        help="Simulated trials to run at once; 0: one a core. Measured ones run alone.",
+        help="Simulated trials and cells to run at once; 0: one a core. What is timed runs alone.",
     ),
 ]
 ClusterOption = Annotated[
