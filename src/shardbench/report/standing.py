@@ -140,6 +140,11 @@ def trained_model(strategy: str, role: str) -> str:
     return f"another model: {strategy}" if role == Role.OTHER_MODEL else UNSHARDED
 
 
+def trains_text(model: str) -> str:
+    """Say in a title which model is trained; empty of the unsharded one, which most plans train."""
+    return "" if model == UNSHARDED else f", trains {model}"
+
+
 def is_measured(backend: str) -> bool:
     """Return True for the backend whose steps are timed."""
     return backend == Backend.MEASURED.value

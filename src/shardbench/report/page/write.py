@@ -37,7 +37,7 @@ from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import shown_tables
 from shardbench.report.ranking import Score, scores
 from shardbench.report.rows import current
-from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem, is_measured
+from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem, is_measured, trains_text
 from shardbench.report.tables.layout import csv_columns
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
@@ -347,15 +347,7 @@ def _commit(commit: str | None, *, dirty: bool | None) -> str:
 
 def _title(group: Group) -> str:
     """Return the problem's name, with what is apart of a group that trains another model than all others."""
-    return f"{group.condition.title} on {group.condition.machine}{_trains(group)}"
-
-
-def _trains(group: Group) -> str:
-    if group.condition.trains == UNSHARDED:
-        return ""
-    every = {r.planned.groups.sync_every for row in group.rows for r in row.records if r.planned and r.planned.groups}
-    synced = ", ".join(f"sync every {steps} steps" for steps in sorted(every))
-    return f", trains {group.condition.trains}" + (f" ({synced})" if synced else "")
+    return f"{group.condition.title} on {group.condition.machine}{trains_text(group.condition.trains)}"
 
 
 def _facts(environment: Environment | None) -> list[tuple[str, str]]:

@@ -17,7 +17,6 @@ from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.groups import ComparedBy
 from shardbench.report.standing import (
     RANKS,
-    UNSHARDED,
     Cells,
     TieMark,
     certainty,
@@ -27,6 +26,7 @@ from shardbench.report.standing import (
     share_of_sign,
     throughput_standing,
     trained_model,
+    trains_text,
 )
 
 GROUP = ("workload", "machine", "backend", "batch_size", *TRAINING)
@@ -137,10 +137,11 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False) -> list[S
         columns = [c for c in _columns(name, frame) if c.keep or not compact]
         shown_columns = [column for column in columns if any(column.text(row) for row in cells)]
         first = cells[0]
+        problem = f"{first['workload']} on {first['machine']}"
         all_sections.append(
             Section(
                 backend=first["backend"],
-                heading=f"{first['workload']} on {first['machine']}: {_BACKENDS[first['backend']]}{_trains(key)}",
+                heading=f"{problem}: {_BACKENDS[first['backend']]}{trains_text(key[-1])}",
                 note=_note(name, cells),
                 headers=tuple(column.header for column in shown_columns),
                 rows=tuple(tuple(column.text(row) for column in shown_columns) for row in cells),
@@ -158,10 +159,6 @@ def split_by_group(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.Da
     model = pd.Series(models, index=frame.index, dtype=object)
     for key, part in frame.groupby([*(frame[name] for name in GROUP), model], sort=False):
         yield tuple(key), part
-
-
-def _trains(condition: tuple[Any, ...]) -> str:
-    return "" if condition[-1] == UNSHARDED else f", trains {condition[-1]}"
 
 
 def significant(value: float, digits: int = 3) -> str:
