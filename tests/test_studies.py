@@ -31,7 +31,6 @@ GROWING = region_study(
     title="A gain that one knob decides.",
     knobs=(Knob(name="size", low=1.0, high=9.0, reason="as seen"), Knob(name="age", reason="as seen")),
     outcomes=("gain_x",),
-    backend="counted",
     measure=lambda folder, point, size, age: {"gain_x": size},
 )
 

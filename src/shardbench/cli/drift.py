@@ -9,7 +9,7 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.memory import gib
 from shardbench.cli import options as shared
-from shardbench.cli.names import completing, machines, say_left_out
+from shardbench.cli.names import machines, say_left_out
 from shardbench.cli.plan import read_constraints
 from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, unusual
@@ -28,9 +28,7 @@ def drift_command(
     ],
     machine: Annotated[
         str,
-        typer.Option(
-            "--machine", help="Name of a machine, or path of a .toml file.", autocompletion=completing(machines)
-        ),
+        typer.Option("--machine", help="Name of a machine, or path of a .toml file.", autocompletion=machines),
     ],
     batch_size: Annotated[
         int, typer.Option("--batch-size", min=1, max=MAX_BATCH, help="Samples of a step on all devices.")

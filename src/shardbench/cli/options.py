@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardbench.base.generated import say
-from shardbench.cli.names import completing, papers, retry_words, strategy_names, suites, suites_and_papers
+from shardbench.cli.names import papers, retry_words, strategy_names, suites, suites_and_papers
 from shardbench.model.table import MAX_SEED, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import Backend
 from shardbench.trials.cluster import Engine
@@ -53,24 +53,22 @@ BudgetOption = Annotated[
 ConstraintsOption = Annotated[
     Path | None, typer.Option("--constraints", help="A .toml file that says what the plan must keep.")
 ]
-SuiteArgument = Annotated[
-    str, typer.Argument(help="Name of a suite, or path of a .toml file.", autocompletion=completing(suites))
-]
+SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite, or path of a .toml file.", autocompletion=suites)]
 NameArgument = Annotated[
     str,
     typer.Argument(
         help="Name of a suite or of a paper's baseline, or path of a suite's .toml file.",
-        autocompletion=completing(suites_and_papers),
+        autocompletion=suites_and_papers,
     ),
 ]
 PaperArgument = Annotated[
     str,
-    typer.Argument(help="Name of a paper's baseline (see: shardbench list papers).", autocompletion=completing(papers)),
+    typer.Argument(help="Name of a paper's baseline (see: shardbench list papers).", autocompletion=papers),
 ]
 BackendOption = Annotated[Backend | None, typer.Option("--backend", help="Take only trials of this backend.")]
 StrategiesOption = Annotated[
     list[str] | None,
-    typer.Option("--strategy", help="Take only this strategy; repeatable.", autocompletion=completing(strategy_names)),
+    typer.Option("--strategy", help="Take only this strategy; repeatable.", autocompletion=strategy_names),
 ]
 SeedsOption = Annotated[
     list[int] | None,
@@ -88,7 +86,7 @@ RetryOption = Annotated[
     typer.Option(
         "--retry",
         help="Run again what ended so, such as oom,timeout; failed: all but ok.",
-        autocompletion=completing(retry_words),
+        autocompletion=retry_words,
     ),
 ]
 BusyOption = Annotated[

@@ -14,7 +14,7 @@ from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
 from shardbench.cli.against import read_plan, yours_line
 from shardbench.cli.machines import machine_data, machine_lines, refuse_for_lines
-from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
+from shardbench.cli.names import machines, say_left_out, suites, workloads
 from shardbench.cli.race import write_race
 from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, Outcome, unusual
@@ -36,20 +36,20 @@ def plan_command(
         typer.Argument(
             help="A list of tables (.toml, .csv, .tsv, .parquet), a folder that shardbench profile wrote, "
             "or a suite (name or .toml).",
-            autocompletion=completing(suites),
+            autocompletion=suites,
         ),
     ],
     machine: Annotated[
         str,
         typer.Argument(
             help="Name of a machine, or path of a .toml file; several with commas between them: a line each.",
-            autocompletion=completing(machines),
+            autocompletion=machines,
         ),
     ],
     *,
     workload: Annotated[
         str | None,
-        typer.Option("--workload", help="Which of the suite's workloads.", autocompletion=completing(workloads)),
+        typer.Option("--workload", help="Which of the suite's workloads.", autocompletion=workloads),
     ] = None,
     batch_size: Annotated[
         int | None,

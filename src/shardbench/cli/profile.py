@@ -13,7 +13,7 @@ import typer
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_data, to_data
-from shardbench.cli.names import completing, machines
+from shardbench.cli.names import machines
 from shardbench.cli.options import JsonOption, line_width, tell
 from shardbench.cli.progress import console_of_stdout, reading
 from shardbench.model.table import MAX_ROWS, MAX_SEED, MAX_WIDTH
@@ -111,7 +111,7 @@ def profile_command(
         typer.Option(
             "--machine",
             help="With --torchrec: machine (name or .toml) to write arguments of TorchRec's Topology of, beside it.",
-            autocompletion=completing(machines),
+            autocompletion=machines,
         ),
     ] = None,
     as_json: JsonOption = False,

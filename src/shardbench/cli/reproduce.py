@@ -13,7 +13,7 @@ from shardbench.base.generated import say
 from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
 from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
-from shardbench.cli.names import completing, outcomes, papers, refuse_no_paper, strategy_names, suites
+from shardbench.cli.names import outcomes, papers, refuse_no_paper, strategy_names, suites
 from shardbench.cli.run import cluster_of, second_judge
 from shardbench.records.trial import Outcome
 
@@ -40,7 +40,7 @@ def reproduce_command(
         typer.Option(
             "--strategy",
             help="Run the studies' cells of this strategy, also one that the paper does not know, and no suite.",
-            autocompletion=completing(strategy_names),
+            autocompletion=strategy_names,
         ),
     ] = None,
     force: shared.ForceOption = False,
