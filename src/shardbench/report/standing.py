@@ -195,11 +195,6 @@ def by_problem(standings: Iterable[Standing]) -> dict[tuple[str, str, str], list
     return standings_by(lambda one: one.problem, standings)
 
 
-def by_strategy(standings: Iterable[Standing]) -> dict[str, list[Standing]]:
-    """Return the standings of each strategy, strategies in the order in which they first come."""
-    return standings_by(lambda one: one.strategy, standings)
-
-
 def ranks_by_judge(steps: Sequence[tuple[float | None, float | None]]) -> list[tuple[int, int] | None]:
     """Return the places of rows, given the step of each by either judge: 1 is the shortest, equal steps share theirs.
 

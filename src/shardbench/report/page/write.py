@@ -20,6 +20,7 @@ from shardbench.cost.costmodel import HOST
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.report.charts.look import DARK, LIGHT, compiled, scripts, variables
+from shardbench.report.charts.strategies import problem_rows
 from shardbench.report.compare.versions import other_versions
 from shardbench.report.groups import Group, groups, suite_standings
 from shardbench.report.page.answers import LOOKUPS, MEMORY, answer
@@ -31,7 +32,6 @@ from shardbench.report.page.figures import (
     prediction_figure,
     problem_figures,
     ranking_figures,
-    standing_rows,
 )
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import shown_tables
@@ -162,7 +162,7 @@ def page(
     overview, choices = ranking_figures(scored)
     shown, rows = problem_figures(frames if study is None else {}, problems)
     prediction, rows["prediction"] = _prediction(records)
-    rows["standings"] = standing_rows(problems)
+    rows["standings"] = problem_rows([(one.standings, one.ranked) for one in problems])
     return visible(_engine(exists).get_template("page.html.j2").render(
         suite=suite,
         style=style,

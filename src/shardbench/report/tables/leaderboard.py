@@ -6,6 +6,7 @@ problems and take geometric means of ratios: milliseconds of unlike problems are
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, groups
-from shardbench.report.ranking import geometric_mean
 from shardbench.report.rows import Row
 from shardbench.report.standing import RANKS, UNSHARDED, is_measured, over_pct, ranks_by_judge, table_standings
 
@@ -240,7 +240,7 @@ def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
     keys = ["backend", "budget", "group"]
     for key, part in steps_table.assign(group=_group(steps_table)).groupby(keys, sort=True):
         known, backend = dict(zip(keys, key)), key[0]
-        scored = [_score(own, part) | known for own in _by_strategy(part)]
+        scored = [_score(own, part) | known for _, own in part.groupby(["strategy", "role"], sort=True)]
         rows += _with_places(scored, part) if is_measured(str(backend)) else _with_ranks(scored, part)
     return pd.DataFrame(rows, columns=list(SCORES))
 
@@ -251,10 +251,6 @@ def _group(table: pd.DataFrame) -> "pd.Series[str]":
     keys = ["backend", "workload", "machine"]
     is_bound = (best & (table["bound_by"] == HOST)).groupby([table[key] for key in keys]).transform("any")
     return is_bound.map({True: BOUND_BY_HOST, False: PLANS_MATTER})
-
-
-def _by_strategy(part: pd.DataFrame) -> list[pd.DataFrame]:
-    return [own for _, own in part.groupby(["strategy", "role"], sort=True)]
 
 
 def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
