@@ -25,16 +25,11 @@ from shardbench.report.charts.look import picture
 from shardbench.report.charts.strategies import ranking, rows_of
 from shardbench.report.standing import table_standings
 from shardbench.report.tables.answer import answers_of_table, lines
-from shardbench.report.tables.claim_text import (
-    NOT_STATED,
-    VERDICTS,
-    below_statements,
-    ledger_cells,
-    summary,
-)
 from shardbench.report.tables.text import significant
+from shardbench.studies.claim_text import VERDICTS, below_statements, ledger_cells, summary
 from shardbench.studies.regions.region_picture import region_chart
 from shardbench.studies.reproduction import find_reproduction
+from shardbench.studies.verdict import Finding
 from shardbench.trials.discovery import reproduction_names
 
 FOLDERS = ("baselines", "benchmarks", "docs")
@@ -335,7 +330,7 @@ def _ledger(block: Block, frame: pd.DataFrame) -> str:
 def _verdicts(block: Block, frame: pd.DataFrame) -> str:
     """Write a line for each paper: its statements, and how many came to which direction / which magnitude."""
     used_verdicts = set(frame["direction"]) | set(frame["magnitude"])
-    strange = used_verdicts - {*VERDICTS, NOT_STATED}
+    strange = used_verdicts - set(Finding)
     if strange:
         raise BadInput(f"the ledger has verdicts that none knows: {', '.join(sorted(strange))}")
     verdicts = [verdict for verdict in VERDICTS if verdict in used_verdicts]

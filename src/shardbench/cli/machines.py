@@ -1,20 +1,17 @@
 """The part of ``plan`` that answers for several machines, or for several sizes of one: a table with a line each."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardbench.base.errors import BadInput
 from shardbench.base.memory import gib
-from shardbench.cli.options import line_width
+from shardbench.cli.options import line_width, wrapped
 
 if TYPE_CHECKING:
     from shardbench.advice.machines import OnMachine
 
 HEADS = ("machine", "devices", "fits", "ms", "bound by", "spare GiB", "samples/s", "a device", "plan")
 TEXTS = {"machine", "fits", "bound by", "plan"}
-COLUMNS = 79
-"""Width of what stands under the table where stdout is no terminal."""
 FITS = {True: "yes", False: "no", None: "tables"}
 
 
@@ -45,8 +42,11 @@ def machine_data(one: "OnMachine") -> dict[str, Any]:
 
 def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
     """Give the table: a line a machine, and under it what stands in no column."""
+    from shardbench.report.tables.layout import lay_out  # noqa: PLC0415
+    from shardbench.report.tables.text import Columns  # noqa: PLC0415
+
     first = next(one.search.problem for one in answers if one.search is not None)
-    rows, notes = list[tuple[str, ...]]([HEADS]), list[str]()
+    rows, notes = list[tuple[str, ...]](), list[str]()
     for one in answers:
         name, best, data = one.machine.name, one.best, machine_data(one)
         head = name, str(data["devices"]), FITS[one.fits] if one.search is not None else "-"
@@ -66,17 +66,14 @@ def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
             notes.append(f"{name}: {over}devices tried: {tried}")
     if any(one.search is not None and one.search.interrupted for one in answers):
         notes.append("stopped before the time was up: this is the best so far")
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
-    lines = [" ".join(map(_padded, HEADS, row, widths)).rstrip() for row in rows]
+    numeric = tuple(head not in TEXTS for head in HEADS)
+    table = lay_out(Columns(headers=HEADS, rows=tuple(rows), numeric=numeric), line_width())
     size = gib(sum(first.weight_bytes(table) for table in first.tables))
     return [
         f"{first.name}: {len(first.tables)} tables, {size} GiB, batch {first.batch_size} (predicted, not measured)",
         "",
-        *lines,
+        *table.heads,
+        *table.rows,
         *([""] if notes else []),
-        *(part for note in notes for part in textwrap.wrap(note, line_width(COLUMNS), subsequent_indent="    ")),
+        *(part for note in notes for part in wrapped(note)),
     ]
-
-
-def _padded(head: str, cell: str, width: int) -> str:
-    return cell.ljust(width) if head in TEXTS else cell.rjust(width)

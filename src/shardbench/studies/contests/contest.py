@@ -61,14 +61,12 @@ class Answers(Generic[J]):
 
 
 @lru_cache(maxsize=32)
-def tasks_of(
-    row: TaskRow, split: str, folder: Path, count: int = TASKS, unseen: float | None = None
-) -> tuple[Task, ...]:
+def tasks_of(row: TaskRow, split: str, folder: Path, unseen: float | None = None) -> tuple[Task, ...]:
     """Draw the row's tasks of a split; with ``unseen`` that share (0..1) of each's tables is from the test pool."""
     pools: dict[str, Pool] = {side: pool_of(side, folder, row.widths) for side in SIDES}
     if unseen is not None:
-        return draw_tasks(row, pools["train"], count, seed=TASK_SEED + 1, other=pools["test"], share=unseen)
-    return draw_tasks(row, pools[split], count, seed=TASK_SEED)
+        return draw_tasks(row, pools["train"], TASKS, seed=TASK_SEED + 1, other=pools["test"], share=unseen)
+    return draw_tasks(row, pools[split], TASKS, seed=TASK_SEED)
 
 
 @lru_cache(maxsize=8)
