@@ -282,7 +282,7 @@ def test_expected_misses_are_those_of_a_long_run(
     steps = []
     for _ in range(60):
         asked, counts = np.unique(drawn(draw, weights, lookups).values, return_counts=True)
-        step = cold.step(asked, counts)
+        step = cold.step(asked)
         steps.append((step.inserted.sum(), step.conflict.sum(), counts[step.conflict].sum(), len(step.evicted)))
     settled = np.mean(steps[40:], axis=0)
     expected = np.array([number[0] for number in expected_caches(cached, problem)[segment]])

@@ -2,8 +2,7 @@
 
 FBGEMM's own counts stand beside those of the project's simulation of the same cache, batch by batch. They come from
 two places: its counters, and its table of which row each slot holds, read before and after the batch. The counters
-(``UVMCacheStatsIndex``) count distinct rows but for requested indices and conflict misses, which are lookups; under
-LFU only the last of them counts, so that there the table of slots alone tells the rest.
+(``UVMCacheStatsIndex``) count distinct rows but for requested indices and conflict misses, which are lookups.
 """
 
 from collections.abc import Iterator
@@ -14,28 +13,25 @@ import numpy as np
 import torch
 from box import Box
 from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, predicted_ms, traffic_of
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import CacheAlgorithm as FbgemmAlgorithm
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import CacheAlgorithm
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import UVMCacheStatsIndex
 from tbe import fused_tables
 
 from shardbench.base.arrays import Ids, Ints
-from shardbench.cost.cache import EMPTY, Cache, CacheAlgorithm, CacheStep, set_of
+from shardbench.cost.cache import EMPTY, Cache, CacheStep, set_of
 from shardbench.cost.caching import CacheCounts
 from shardbench.model.caching import WAYS, slots_of
-
-ALGORITHMS = {CacheAlgorithm.LRU: FbgemmAlgorithm.LRU, CacheAlgorithm.LFU: FbgemmAlgorithm.LFU}
 
 
 @dataclass(frozen=True)
 class CachedCase:
-    """Tables behind a cache, and the rule by which it evicts."""
+    """Tables behind a cache that evicts the row which was used longest ago."""
 
     case: Case
-    algorithm: CacheAlgorithm
 
     def what(self) -> dict[str, Any]:
         """Return what the case is of, as a row of numbers states it."""
-        return self.case.what() | {"algorithm": self.algorithm.value}
+        return self.case.what() | {"algorithm": "lru"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Stream:
 
     def empty(self) -> None:
         """Begin with an empty cache."""
-        self.simulated = Cache(self.sets, self.cached.algorithm)
+        self.simulated = Cache(self.sets)
 
     def next(self) -> Batch:
         """Draw the next batch and let it go through the simulated cache."""
@@ -70,7 +66,7 @@ class Stream:
         lookups = draw(self.box, case, number)
         linear = np.concatenate([bags.values + table * case.rows for table, bags in enumerate(lookups.bags)])
         rows, counts = np.unique(linear, return_counts=True)
-        return Batch(number, lookups, rows, counts, self.simulated.step(rows, counts))
+        return Batch(number, lookups, rows, counts, self.simulated.step(rows))
 
     def met(self, batch: Batch) -> list[CacheCounts]:
         """Return what a batch meets in the simulated cache, by table."""
@@ -113,13 +109,13 @@ def _tables(box: Box, cached: CachedCase) -> Any:
     case = cached.case
     return fused_tables(
         box, [(case.rows, case.dim)] * case.tables, tier="cached", optimizer=OPTIMIZERS[case.optimizer],
-        pooled=not case.unpooled, cache_algorithm=ALGORITHMS[cached.algorithm],
+        pooled=not case.unpooled, cache_algorithm=CacheAlgorithm.LRU,
         cache_load_factor=case.cache_ratio, gather_uvm_cache_stats=True,
     )  # fmt: skip
 
 
 def _name(cached: CachedCase) -> str:
-    return f"{cached.algorithm.value} of {cached.case.cache_ratio:g} of the rows"
+    return f"LRU of {cached.case.cache_ratio:g} of the rows"
 
 
 def _compare(box: Box, cached: CachedCase, stream: Stream, tables: Any) -> None:

@@ -18,7 +18,6 @@ from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, d
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from tbe import fused_tables
 
-from shardbench.cost.cache import CacheAlgorithm
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer
 
@@ -175,11 +174,7 @@ def _axes(box: Box, tiers: Sequence[Tier]) -> list[Case]:
 
 def _cached_cases(box: Box) -> Iterator[CachedCase]:
     for change in CACHED_CHANGES[: 1 if box.small else None]:
-        case = _fit(box, replace(CACHED, **change))
-        yield CachedCase(case, CacheAlgorithm.LRU)
-        # The simulation of LFU takes seconds: shares of the rows are enough.
-        if not change or "cache_ratio" in change:
-            yield CachedCase(case, CacheAlgorithm.LFU)
+        yield CachedCase(_fit(box, replace(CACHED, **change)))
 
 
 def _sample(box: Box, tiers: Sequence[Tier]) -> Iterator[Case]:

@@ -309,7 +309,7 @@ def _run(cache: Shared, requests: Sequence[Sequence[tuple[Ids, Ints]]]) -> list[
     counts_by_batch = []
     for rows, batch in zip(batches, requests):
         counts = np.concatenate([counts for _, counts in batch])
-        step = simulated.step(rows, counts)
+        step = simulated.step(rows)
         of = np.searchsorted(starts, rows, side="right") - 1
 
         def per_part(values: Ints, weights: Ints | None = None) -> Floats:
