@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ids, Ints, Ints32, zeros
+from shardbench.base.arrays import Floats, Ids, Ints, Ints32
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Bags, bag_offsets, check_rows
@@ -38,16 +38,6 @@ def distinct_ids(values: Ids, rows: int) -> Ids:
     order = np.arange(len(values), dtype=np.int32)
     stamps[values] = order
     return np.asarray(values[stamps[values] == order])
-
-
-def distinct_per_chunk(values: Ids, ends: Ints, rows: int, start: int, stop: int) -> Floats:
-    """Count the distinct ids in [start, stop) of each chunk values[ends[i]:ends[i + 1]], [chunks]."""
-    counts = zeros(len(ends) - 1)
-    for i, (low, high) in enumerate(zip(ends[:-1], ends[1:])):
-        ids = distinct_ids(values[low:high], rows)
-        whole = start <= 0 and stop >= rows
-        counts[i] = len(ids) if whole else np.count_nonzero((ids >= start) & (ids < stop))
-    return counts
 
 
 class TableLookups(Protocol):
@@ -158,7 +148,7 @@ class CountedLookups:
 
     def distinct_by_source(self, start: int, stop: int) -> Floats:
         """Count the distinct rows of each rank's own samples."""
-        return distinct_per_chunk(self.values, self.ends, self.rows, start, stop)
+        return self.distinct_by_group(start, stop, np.arange(self.world)[:, None], 1)[:, 0]
 
     def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
         """Count the distinct rows of each group's samples by owner."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.collectives import bytes_s, moved, pairwise
+from shardbench.cost.costmodel import copy_bytes_per_s
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.plan import (
     GroupSharded,
@@ -77,8 +78,7 @@ class Resharding:
             moved(exchange.sent_inter, exchange.received_inter, duplex=duplex),
             machine.constants,
         )
-        rate = machine.host.link_bytes_per_s if machine.host is not None else machine.constants.uvm_bytes_per_s
-        return float(np.maximum(links_s, self._over_host_link() / rate).max())
+        return float(np.maximum(links_s, self._over_host_link() / copy_bytes_per_s(machine)).max())
 
     def _between_devices(self) -> Ints:
         """Return the bytes that the ranks' links carry, int64 [world, world]; in a node only from HBM to HBM."""
@@ -320,7 +320,7 @@ def _byte_s(machine: Machine) -> Floats:
     topology, constants = machine.topology, machine.constants
     ranks, in_hbm = _rank_of_places(topology), _in_hbm(topology)
     inside = _same_node(topology)[np.ix_(ranks, ranks)]
-    host_rate = machine.host.link_bytes_per_s if machine.host is not None else constants.uvm_bytes_per_s
+    host_rate = copy_bytes_per_s(machine)
     by_device = in_hbm[:, None] & in_hbm[None, :]
     rate = np.where(by_device, constants.intra_bytes_per_s, host_rate)
     return 1.0 / np.where(inside, rate, np.minimum(constants.inter_bytes_per_s, np.where(by_device, np.inf, host_rate)))

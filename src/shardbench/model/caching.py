@@ -12,6 +12,7 @@ from shardbench.base.arrays import Ints
 from shardbench.model.machine import Topology
 from shardbench.model.plan import (
     GroupSharded,
+    Host,
     InTier,
     OnLocalRank,
     OnRank,
@@ -36,11 +37,18 @@ ROWWISE_STATE_BYTES = 4
 
 
 class Kernel(NamedTuple):
-    """The tables of a device that one kernel looks up."""
+    """The tables of a device that one kernel looks up, and whose vectors are exchanged together."""
 
     kind: str
+    """The sharding type; a host's rows are exchanged as those of a rank are."""
     columns: int
     """0 for pooled tables of any width; unpooled ones of one width share a module."""
+
+
+_KINDS: dict[type, str] = {
+    OnRank: "table_wise", Host: "table_wise", GroupSharded: "node_sharded", OnLocalRank: "node_table_wise",
+    Replicated: "data_parallel",
+}  # fmt: skip
 
 
 class CachedPart(NamedTuple):
@@ -73,12 +81,10 @@ def is_cached(segment: Segment) -> bool:
 def kernel_of(segment: Segment, table: Table, topology: Topology) -> Kernel:
     """Return the kernel that looks a segment up, on each device that holds a part of it."""
     place = segment.placement
-    kinds = {OnRank: "table_wise", GroupSharded: "node_sharded", OnLocalRank: "node_table_wise"}
-    kind = kinds.get(type(place), "host")
     if isinstance(place, RowWise):
         kind = "row_wise" if len(place.ranks) == topology.world_size else "table_row_wise"
-    elif isinstance(place, Replicated):
-        kind = "data_parallel"
+    else:
+        kind = _KINDS[type(place)]
     return Kernel(kind, segment.columns if table.pooling is Pooling.NONE else 0)
 
 

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.serialise import STRICT, from_json, to_json
-from shardbench.model.machine import Topology
+from shardbench.model.machine import MAX_DEVICES, Devices, Topology
 from shardbench.model.table import MAX_ROWS, Table
 
 
@@ -27,15 +27,13 @@ class Tier(StrEnum):
     """Host memory with a cache in HBM, which the rows of every batch enter (FBGEMM's MANAGED_CACHING)."""
 
 
-MAX_RANKS = 1 << 16
-"""No world has more devices."""
 MAX_SEGMENTS = 100_000
 """Most segments of a plan: 856 tables of 128 columns in pieces of four numbers are 27,392."""
 MAX_PHASES = 100_000
 MAX_SYNC_EVERY = 1_000_000
 MAX_JSON_BYTES = 1 << 25
 """Most bytes of a plan: 856 tables, each dealt over 1,024 devices, take four million."""
-Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS)]
+Rank = Annotated[int, Field(ge=0, lt=MAX_DEVICES)]
 
 
 def _check_group(ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -44,7 +42,7 @@ def _check_group(ranks: tuple[int, ...]) -> tuple[int, ...]:
     return ranks
 
 
-Ranks = Annotated[tuple[Rank, ...], Field(min_length=1, max_length=MAX_RANKS), AfterValidator(_check_group)]
+Ranks = Annotated[tuple[Rank, ...], Field(min_length=1, max_length=MAX_DEVICES), AfterValidator(_check_group)]
 First = Annotated[int, Field(ge=0, le=MAX_ROWS)]
 Stop = Annotated[int, Field(ge=1, le=MAX_ROWS)]
 MAX_NOTES, MAX_NOTE = 100, 1_000
@@ -241,7 +239,7 @@ class ShardingGroups:
     as there are groups, 0 2 4 6 and 1 3 5 7, so that the copies of a row lie side by side (TorchRec's default).
     """
 
-    size: Annotated[int, Field(ge=1, le=MAX_RANKS)]
+    size: Devices
     interleaved: bool
     sync_every: Annotated[int, Field(ge=1, le=MAX_SYNC_EVERY)] = 1
     """Steps from one averaging of the copies to the next; with more than one they drift apart between."""
@@ -266,7 +264,7 @@ class DenseHome(StrEnum):
 class Plan:
     """All segments placed on a world of ``world_size`` devices; ``notes`` are the strategy's own words."""
 
-    world_size: Annotated[int, Field(ge=1, le=MAX_RANKS)]
+    world_size: Devices
     segments: Annotated[tuple[Segment, ...], Field(min_length=1, max_length=MAX_SEGMENTS)]
     schedule: BatchSchedule | None = None
     notes: Notes = Field(default_factory=dict)

@@ -1,6 +1,5 @@
 """What ranks hold from moment to moment of a step, by term; the peak is the fullest moment, no sum of all terms."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -129,13 +128,6 @@ class PeakMemory:
 
     def _fullest_moment(self, rank: int) -> int:
         return int(self.bytes[:, :, rank].sum(axis=1).argmax())
-
-
-def worst(peaks: Sequence[PeakMemory]) -> PeakMemory:
-    """Return what ranks hold in the batch, of several, in which each one's peak is highest."""
-    fullest = np.argmax([one.peak for one in peaks], axis=0)
-    held = np.stack([peaks[number].bytes[:, :, rank] for rank, number in enumerate(fullest)], axis=2)
-    return replace(peaks[0], bytes=held)
 
 
 class Timeline:

@@ -5,6 +5,7 @@ by. A time is the cost model's for the tables alone, forward and backward; or a 
 longer than in HBM.
 """
 
+from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import resources
 from typing import Literal, NamedTuple
@@ -116,13 +117,8 @@ def run_ms(run: CachedRun, family: CachedFamily) -> float:
     if not isinstance(step, PublishedStep):
         raise TypeError(f"{run.within} is no step")
     whole = step_parts(step, committed(step.machine), shared()).total
-    return 1e3 * max(whole - kernels(replaced(run), machine).step + own.step, own.beside)
-
-
-def replaced(run: CachedRun) -> CachedRun:
-    """Return the same run with the tables in HBM."""
-    values = {name: getattr(run, name) for name in run.__dataclass_fields__}
-    return CachedRun(**(values | {"in_hbm": True, "cache_ratio": None, "prefetched": False}))
+    in_hbm = kernels(replace(run, in_hbm=True, cache_ratio=None, prefetched=False), machine)
+    return 1e3 * max(whole - in_hbm.step + own.step, own.beside)
 
 
 def kernels(run: CachedRun, machine: Machine) -> Kernels:
