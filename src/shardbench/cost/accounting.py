@@ -38,6 +38,7 @@ from shardbench.model.plan import (
     ShardingGroups,
     Tier,
     deal_start,
+    homes,
     sharding_groups,
 )
 from shardbench.model.problem import Problem
@@ -152,12 +153,10 @@ class Account:
                 ranges_by_scope.setdefault(("rank", rank), []).append(columns)
             elif isinstance(place, RowWise):
                 ranges_by_scope.setdefault(self._row_wise(table, segment, lookups, place), []).append(columns)
-            elif isinstance(place, GroupSharded):
-                self._node_sharded(table, segment, lookups, place.tier)
-                ranges_by_scope.setdefault(("copies", 0), []).append(columns)
-            elif isinstance(place, OnLocalRank):
-                self._on_local_rank(table, segment, lookups, place)
-                ranges_by_scope.setdefault(("local", place.local_rank), []).append(columns)
+            elif isinstance(place, GroupSharded | OnLocalRank):
+                self._in_groups(table, segment, lookups, place)
+                scope = ("local", place.local_rank) if isinstance(place, OnLocalRank) else ("copies", 0)
+                ranges_by_scope.setdefault(scope, []).append(columns)
             else:
                 self._replicated(table, segment, lookups, place)
             if not isinstance(place, Replicated):
@@ -278,40 +277,30 @@ class Account:
         self._send(table, owned.sum(axis=1), len(ranks), dealt=True)
         return ("world", 0) if whole else ("node", nodes.pop())
 
-    def _node_sharded(self, table: Table, segment: Segment, lookups: TableLookups, tier: Tier) -> None:
-        ways = self.groups.shape[1]
+    def _in_groups(
+        self, table: Table, segment: Segment, lookups: TableLookups, place: GroupSharded | OnLocalRank
+    ) -> None:
+        """Count rows of which each sharding group has a copy, dealt over its ranks or whole on one of them."""
+        owners, size = homes(place, self.groups), self.groups.shape[1]
+        ways = owners.shape[1]
         start = deal_start(table.name, ways)
-        dealt = np.roll(lookups.dealt(segment.row_start, segment.row_stop, ways), start, axis=1)
-        by_group = dealt[self.groups]
+        owned = np.roll(lookups.dealt(segment.row_start, segment.row_stop, ways), start, axis=1)
+        by_group = owned[self.groups]
         distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, self.groups, ways)
         self._put(
-            self.load, self.groups.ravel(), table, segment, tier=tier, ways=ways, samples=self.local_batch * ways,
+            self.load, owners.ravel(), table, segment, tier=place.tier, ways=ways, samples=self.local_batch * size,
             lookups=by_group.sum(axis=1).ravel(), distinct=np.roll(distinct, start, axis=1).ravel(),
             longest_bag=self._longest_by_group(table, segment, lookups, ways).ravel(),
         )  # fmt: skip
-        for ranks, counts in zip(self.groups, by_group):
-            at = np.ix_(ranks, ranks)
-            self._to[at] += counts * INDEX_BYTES + self._length_bytes(table)
-            if table.pooling is Pooling.NONE and ways > 1:
-                self._back[at] += counts.T * segment.columns * self._number_bytes
-        self._send(table, dealt.sum(axis=1), ways, dealt=True)
+        # No rank is in two groups.
+        asks, owns = self.groups[:, :, None], owners[:, None, :]
+        self._to[asks, owns] += by_group * INDEX_BYTES + self._length_bytes(table)
+        if table.pooling is Pooling.NONE and size > 1:
+            self._back[owns, asks] += by_group * segment.columns * self._number_bytes
+        self._send(table, owned.sum(axis=1), ways, dealt=isinstance(place, GroupSharded))
         # Blocks are padded to equal length, and copies are averaged block by block.
-        self._copied_weights += -(-segment.rows // ways) * segment.columns
-
-    def _on_local_rank(self, table: Table, segment: Segment, lookups: TableLookups, place: OnLocalRank) -> None:
-        sources = lookups.by_source(segment.row_start, segment.row_stop)
-        counts, homes = sources[self.groups], self.groups[:, place.local_rank]
-        distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, self.groups, 1)[:, 0]
-        self._put(
-            self.load, homes, table, segment, tier=place.tier, samples=self.local_batch * self.groups.shape[1],
-            lookups=counts.sum(axis=1), distinct=distinct,
-            longest_bag=self._longest_by_group(table, segment, lookups, 1)[:, 0],
-        )  # fmt: skip
-        self._to[self.groups, homes[:, None]] += counts * INDEX_BYTES + self._length_bytes(table)
-        if table.pooling is Pooling.NONE and self.groups.shape[1] > 1:
-            self._back[homes[:, None], self.groups] += counts * segment.columns * self._number_bytes
-        self._send(table, sources, 1)
-        self._copied_weights[place.local_rank] += segment.rows * segment.columns
+        at = place.local_rank if isinstance(place, OnLocalRank) else slice(None)
+        self._copied_weights[at] += -(-segment.rows // ways) * segment.columns
 
     def _replicated(self, table: Table, segment: Segment, lookups: TableLookups, place: Replicated) -> None:
         ranks = list(place.ranks)

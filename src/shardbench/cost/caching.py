@@ -32,7 +32,6 @@ from shardbench.model.caching import (
     kernel_of,
     ratio_of,
     slots_of,
-    ways_of,
 )
 from shardbench.model.plan import Plan, Segment, sharding_groups
 from shardbench.model.problem import Problem
@@ -93,7 +92,6 @@ class Part(NamedTuple):
     cached: CachedPart
     profile: AccessProfile
     table: int
-    ways: int
     batch: float
     """The samples that ask for it."""
 
@@ -101,12 +99,13 @@ class Part(NamedTuple):
     def lookups(self) -> float:
         """Return the lookups of one batch."""
         share = self.profile.share(self.segment.row_start, self.segment.row_stop)
-        return self.profile.mean_pooling * self.batch * share / self.ways
+        return self.profile.mean_pooling * self.batch * share / self.cached.ways
 
     def distinct(self, batches: float) -> float:
         """Return the distinct rows that so many batches are expected to ask for."""
         lookups = self.profile.mean_pooling * self.batch * batches
-        return self.profile.expected_distinct(lookups, self.segment.row_start, self.segment.row_stop) / self.ways
+        rows = self.profile.expected_distinct(lookups, self.segment.row_start, self.segment.row_stop)
+        return rows / self.cached.ways
 
 
 @dataclass(frozen=True)
@@ -211,10 +210,7 @@ def shared_caches(plan: Plan, problem: Problem) -> list[list[Part]]:
             kernel = kernel_of(segment, problem.tables[i], problem.topology)
             for at, cached_part in enumerate(cached_parts(segment, groups)):
                 copies = 1 if cached_part.group is None else len(groups)
-                part = Part(
-                    segment, at, cached_part, problem.profiles[i], i, ways_of(segment, groups),
-                    problem.batch_size / copies,
-                )  # fmt: skip
+                part = Part(segment, at, cached_part, problem.profiles[i], i, problem.batch_size / copies)
                 parts_by_cache.setdefault((cached_part.rank, kernel), []).append(part)
     if parts_by_cache and problem.machine.device == "cpu":
         raise Unsupported("a CPU has no HBM to cache rows in; use the tier 'uvm' or devices with HBM")
@@ -274,8 +270,8 @@ class _PartRows:
         rows, counts = self._rows[key]
         low, high = np.searchsorted(rows, [part.segment.row_start, part.segment.row_stop])
         local, counts = rows[low:high] - part.segment.row_start, counts[low:high]
-        own = local % part.ways == part.cached.way
-        return local[own] // part.ways, counts[own]
+        own = local % part.cached.ways == part.cached.way
+        return local[own] // part.cached.ways, counts[own]
 
     def _distinct(self, batch: int, table: int, group: int | None) -> tuple[Ids, Ints]:
         bags = self.bags(batch, table)
@@ -354,7 +350,7 @@ def _draw_ages(part: Part, rows: Ids, first: int) -> Floats:
     never seen, and now is asked for, with 1 - exp(-rate x n) in n more.
     """
     draw = set_of(rows ^ SALT, 1 << 40) / float(1 << 40)
-    frequency_rank = (rows - first) * part.ways + part.cached.way + part.segment.row_start
+    frequency_rank = (rows - first) * part.cached.ways + part.cached.way + part.segment.row_start
     counts = part.profile.counts_of(frequency_rank)
     lookups = part.profile.mean_pooling * part.batch
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -16,18 +16,16 @@ from shardbench.cost.collectives import bytes_s, moved, pairwise
 from shardbench.cost.costmodel import copy_bytes_per_s
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.plan import (
-    GroupSharded,
     Host,
-    OnLocalRank,
-    OnRank,
     Plan,
     Replicated,
-    RowWise,
     Segment,
     Tier,
     deal_start,
+    homes,
     master_node,
     sharding_groups,
+    tier_of,
 )
 from shardbench.model.problem import Problem
 from shardbench.workloads.trace import Ranking
@@ -219,21 +217,10 @@ def _band(segments: Sequence[Segment], groups: Ints, master: int | None) -> _Ban
 def _places(segment: Segment, groups: Ints) -> Ints:
     """Return the places of a segment's rows by their position in the deal, int64 [deal, copies]."""
     place, world = segment.placement, groups.size
-    match place:
-        case Host():
-            return np.array([[2 * world + place.node]])
-        case Replicated():
-            return np.array([place.ranks])
-        case OnRank():
-            ranks = np.array([[place.rank]])
-        case RowWise():
-            ranks = np.array(place.ranks)[:, None]
-        case GroupSharded():
-            ranks = groups.T
-        case OnLocalRank():
-            ranks = groups.T[[place.local_rank]]
+    if isinstance(place, Host):
+        return np.array([[2 * world + place.node]])
     # Rows behind a cache are in host memory; what of them the cache holds is fetched again.
-    return np.asarray(ranks + (0 if place.tier is Tier.HBM else world))
+    return homes(place, groups).T + (0 if tier_of(place) is Tier.HBM else world)
 
 
 def _shared_rows(runs: Runs, old: _Side, new: _Side) -> Iterator[tuple[Ints, Ints, Ints]]:

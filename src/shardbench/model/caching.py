@@ -5,7 +5,6 @@ one cache: as many slots as its tables' ratios ask for together (TorchRec averag
 wide as the widest of them. So a table may take slots that another one's ratio paid for.
 """
 
-from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from shardbench.base.arrays import Ints
@@ -21,6 +20,7 @@ from shardbench.model.plan import (
     Segment,
     Tier,
     deal_start,
+    homes,
 )
 from shardbench.model.table import Pooling, Table
 
@@ -57,6 +57,7 @@ class CachedPart(NamedTuple):
     rank: int
     way: int
     """Rows (i - row_start) % ways == way are its own."""
+    ways: int
     rows: int
     group: int | None
     """The sharding group whose samples ask for them; None where all do."""
@@ -94,28 +95,18 @@ def cached_parts(segment: Segment, groups: Ints) -> list[CachedPart]:
     ``groups`` are the plan's sharding groups, the ranks of each, int64 [groups, ranks].
     """
     place = segment.placement
-    if isinstance(place, OnRank):
-        return [CachedPart(place.rank, 0, segment.rows, None)]
-    if isinstance(place, OnLocalRank):
-        return [CachedPart(int(ranks[place.local_rank]), 0, segment.rows, n) for n, ranks in enumerate(groups)]
-    ways = ways_of(segment, groups)
+    if isinstance(place, Host):
+        raise TypeError(f"rows of '{segment.table}' have no cache")
+    by_group, copies = isinstance(place, GroupSharded | OnLocalRank), homes(place, groups)
+    ways = copies.shape[1]
     start = deal_start(segment.table, ways)
-    dealt: Iterable[tuple[int | None, Sequence[int]]] = enumerate(groups.tolist())
-    if isinstance(place, RowWise):
-        dealt = [(None, place.ranks)]
     parts = []
-    for group, ranks in dealt:
+    for number, ranks in enumerate(copies.tolist()):
         for at, rank in enumerate(ranks):
             way = (at - start) % ways
-            parts.append(CachedPart(rank, way, (segment.rows - way + ways - 1) // ways, group))
+            rows = (segment.rows - way + ways - 1) // ways
+            parts.append(CachedPart(rank, way, ways, rows, number if by_group else None))
     return parts
-
-
-def ways_of(segment: Segment, groups: Ints) -> int:
-    """Return over how many devices the rows of a cached segment are dealt; ``groups`` as in ``cached_parts``."""
-    if isinstance(segment.placement, RowWise):
-        return len(segment.placement.ranks)
-    return groups.shape[1] if isinstance(segment.placement, GroupSharded) else 1
 
 
 def ratio_of(segment: Segment) -> float:

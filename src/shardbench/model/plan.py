@@ -153,7 +153,8 @@ def tier_of(placement: "Placement") -> Tier:
     return placement.tier if isinstance(placement, InTier) else Tier.HBM
 
 
-Placement = Annotated[OnRank | RowWise | Replicated | GroupSharded | OnLocalRank | Host, Field(discriminator="kind")]
+OnDevices = OnRank | RowWise | Replicated | GroupSharded | OnLocalRank
+Placement = Annotated[OnDevices | Host, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -305,6 +306,24 @@ def sharding_groups(groups: ShardingGroups | None, topology: Topology) -> Ints:
     """Return the ranks of each sharding group, int64 [groups, size]: the nodes' where a plan states no others."""
     nodes = ShardingGroups(size=topology.devices_per_node, interleaved=False)
     return (groups or nodes).ranks(topology.world_size)
+
+
+def homes(placement: OnDevices, groups: Ints) -> Ints:
+    """Return the ranks that hold a segment, int64 [copies, ways]: the rows of a copy are dealt over its ranks.
+
+    ``groups`` are the plan's sharding groups, as ``sharding_groups`` gives them.
+    """
+    match placement:
+        case OnRank():
+            return np.array([[placement.rank]])
+        case RowWise():
+            return np.array([placement.ranks])
+        case Replicated():
+            return np.array(placement.ranks)[:, None]
+        case GroupSharded():
+            return groups
+        case OnLocalRank():
+            return groups[:, [placement.local_rank]]
 
 
 def master_node(segments: Iterable[Segment]) -> int:

@@ -31,6 +31,7 @@ from shardbench.model.plan import (
     Segment,
     Tier,
     deal_start,
+    homes,
     master_node,
     sharding_groups,
     tier_of,
@@ -229,18 +230,12 @@ def memory_bytes(plan: Plan, problem: Problem, *, padded: bool = False) -> Memor
             host[place.node] += segment.rows * row_bytes
         elif isinstance(place, OnRank):
             tiers[place.tier][place.rank] += segment.rows * row_bytes
-        elif isinstance(place, Replicated):
-            tiers[Tier.HBM][list(place.ranks)] += segment.rows * row_bytes
-            if segment.table in masters and place.ranks[0] == 0:
-                host[masters[segment.table]] += segment.rows * row_bytes
-        elif isinstance(place, RowWise):
-            shares = dealt(segment.table, segment.rows, len(place.ranks))
-            tiers[place.tier][list(place.ranks)] += (shares.max() if padded else shares) * row_bytes
-        elif isinstance(place, OnLocalRank):
-            tiers[place.tier][groups[:, place.local_rank]] += segment.rows * row_bytes
         else:
-            shares = dealt(segment.table, segment.rows, groups.shape[1])
-            tiers[place.tier][groups] += (shares.max() if padded else shares) * row_bytes
+            ranks = homes(place, groups)
+            shares = dealt(segment.table, segment.rows, ranks.shape[1])
+            tiers[tier_of(place)][ranks] += (shares.max() if padded else shares) * row_bytes
+            if isinstance(place, Replicated) and segment.table in masters and place.ranks[0] == 0:
+                host[masters[segment.table]] += segment.rows * row_bytes
     _add_cached(plan, problem, tiers)
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
 

@@ -20,7 +20,7 @@ from shardbench.cost.caching import CacheWork, SteadyCache
 from shardbench.cost.costmodel import backward_s, caching_s, forward_s
 from shardbench.cost.load import Load, segment_load
 from shardbench.cost.published.gpus import committed, shared
-from shardbench.cost.published.points import PublishedStep, published
+from shardbench.cost.published.points import PublishedStep, Source, published
 from shardbench.cost.published.steps import distinct_rows, step_parts
 from shardbench.model.caching import slots_of
 from shardbench.model.machine import Machine
@@ -71,15 +71,9 @@ class CachedRun:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class CachedFamily:
+class CachedFamily(Source):
     """The runs of one source."""
 
-    title: str
-    source: str
-    device: str
-    machine: str
-    """The machine file whose constants predict them."""
-    assumptions: tuple[str, ...]
     points: tuple[CachedRun, ...]
 
 

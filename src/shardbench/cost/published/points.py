@@ -190,19 +190,25 @@ class FamilyConstant:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Family:
-    """The published points of one source."""
+class Source:
+    """Where points were published, and what they were measured on."""
 
     title: str
     source: str
     device: str
     machine: str
     """Machine file whose constants predict these points."""
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Family(Source):
+    """The published points of one source."""
+
     fitted: bool = True
     """False where no constant is fitted to any point: all are held out."""
     compared: bool = False
     """Whether all points are compared with each other, for which they were restated, whatever they differ in."""
-    assumptions: tuple[str, ...]
     constants: dict[str, FamilyConstant] = Field(default_factory=dict)
     notice: str | None = None
     """What has to be said wherever these points are printed."""
