@@ -119,7 +119,7 @@ def resharding(old: Plan, new: Plan, problem: Problem, old_ranking: RankingOf, n
         runs = _runs(old_ranking(number), new_ranking(number), (_ends(was, "row"), _ends(becomes, "row")))
         columns = np.union1d(_ends(was, "column"), _ends(becomes, "column"))
         for start, stop in zip(columns[:-1].tolist(), columns[1:].tolist()):
-            each = (stop - start) * problem.precision.bytes + problem.optimizer.state_bytes(stop - start)
+            each = problem.row_bytes(stop - start)
             sides = (
                 _Side.of(was, start, sharding_groups(old.groups, topology), _master(old, was)),
                 _Side.of(becomes, start, sharding_groups(new.groups, topology), _master(new, becomes)),

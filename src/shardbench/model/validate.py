@@ -185,14 +185,13 @@ def _check_schedule(plan: Plan) -> None:
 
 def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
     """Return the moves that a plan makes."""
-    dims = {table.name: table.dim for table in problem.tables}
-    rows = {table.name: table.rows for table in problem.tables}
+    tables = {table.name: table for table in problem.tables}
     moves: set[Move] = set()
     for segment in plan.segments:
-        place = segment.placement
-        if segment.columns < dims[segment.table]:
+        place, table = segment.placement, tables[segment.table]
+        if segment.columns < table.dim:
             moves.add(Move.COLUMNS)
-        if segment.rows < rows[segment.table] or isinstance(place, RowWise | GroupSharded):
+        if segment.rows < table.rows or isinstance(place, RowWise | GroupSharded):
             moves.add(Move.ROWS)
         if isinstance(place, Replicated | GroupSharded | OnLocalRank):
             moves.add(Move.REPLICATE)
@@ -202,7 +201,7 @@ def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
             moves.add(Move.UVM)
         if tier_of(place) is Tier.CACHED:
             moves.add(Move.CACHE)
-        if isinstance(place, OnRank) and segment.rows == rows[segment.table]:
+        if isinstance(place, OnRank) and segment.rows == table.rows:
             moves.add(Move.TABLE)
     if plan.schedule is not None:
         moves.add(Move.SCHEDULE)
@@ -222,7 +221,7 @@ def memory_bytes(plan: Plan, problem: Problem, *, padded: bool = False) -> Memor
     tiers = {tier: np.zeros(topology.world_size, dtype=np.int64) for tier in (Tier.HBM, Tier.UVM)}
     host = np.zeros(topology.nodes, dtype=np.int64)
     for segment in plan.segments:
-        row_bytes = segment.columns * problem.precision.bytes + problem.optimizer.state_bytes(segment.columns)
+        row_bytes = problem.row_bytes(segment.columns)
         place = segment.placement
         if is_cached(segment):
             continue
