@@ -305,7 +305,8 @@ class Account:
     def _replicated(self, table: Table, segment: Segment, lookups: TableLookups, place: Replicated) -> None:
         ranks = list(place.ranks)
         total = lookups.by_source(segment.row_start, segment.row_stop)[ranks]
-        distinct = lookups.distinct_by_source(segment.row_start, segment.row_stop)[ranks]
+        alone = homes(place, self.groups)
+        distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, alone, 1)[:, 0]
         self._put(
             self.load, ranks, table, segment, tier=Tier.HBM, samples=self.local_batch, lookups=total, distinct=distinct,
             longest_bag=lookups.longest_bag(segment.row_start, segment.row_stop, self.world, 1)[ranks, 0],

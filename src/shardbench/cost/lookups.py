@@ -59,9 +59,6 @@ class TableLookups(Protocol):
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
         """Return the distinct rows of the global batch by owner, [ways]."""
 
-    def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """Return the distinct rows of each rank's own samples, [world]."""
-
     def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
         """Return the distinct rows of each group's samples by owner (row - start) % ways, [groups, ways].
 
@@ -146,13 +143,9 @@ class CountedLookups:
             return np.array([len(inside)], dtype=np.float64)
         return np.bincount((inside - start) % ways, minlength=ways).astype(np.float64)
 
-    def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """Count the distinct rows of each rank's own samples."""
-        return self.distinct_by_group(start, stop, np.arange(self.world)[:, None], 1)[:, 0]
-
     def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
         """Count the distinct rows of each group's samples by owner."""
-        chunks = [distinct_ids(self._lookups_of(ranks), self.rows) for ranks in groups]
+        chunks = (distinct_ids(self._lookups_of(ranks), self.rows) for ranks in groups)
         return np.stack([self._by_owner(ids, start, stop, ways) for ids in chunks])
 
     def _lookups_of(self, ranks: Ints) -> Ids:
@@ -190,7 +183,7 @@ class ExpectedLookups:
     def by_source(self, start: int, stop: int) -> Floats:
         """Expect equal lookups from every rank."""
         if self.distinct_only:
-            return self.distinct_by_source(start, stop)
+            return np.full(self.world, self.profile.expected_distinct(self.total / self.world, start, stop))
         return np.full(self.world, self.total / self.world * self.profile.share(start, stop))
 
     def dealt(self, start: int, stop: int, ways: int) -> Floats:
@@ -200,10 +193,6 @@ class ExpectedLookups:
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
         """Expect equal shares of the distinct rows for the owners."""
         return np.full(ways, self.profile.expected_distinct(self.total, start, stop) / ways)
-
-    def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """Expect as many distinct rows of every rank's own samples."""
-        return np.full(self.world, self.profile.expected_distinct(self.total / self.world, start, stop))
 
     def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
         """Expect as many distinct rows of every group's samples, in equal shares for the owners."""
