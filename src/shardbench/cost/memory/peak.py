@@ -82,11 +82,6 @@ CUDA = MemoryConstants(
 )  # fmt: skip
 
 
-def memory_constants(device: str) -> MemoryConstants:
-    """Return the constants of a kind of device, ``cpu`` or ``cuda``."""
-    return CPU if device == "cpu" else CUDA
-
-
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
     """What ranks hold in a step, moment by moment."""

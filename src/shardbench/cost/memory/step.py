@@ -10,7 +10,7 @@ from shardbench.base.errors import Unsupported
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.cost.lookups import TableLookups
 from shardbench.cost.memory.held import Activations, Module, activations, input_bytes, modules, table_bytes
-from shardbench.cost.memory.peak import TERMS, MemoryConstants, PeakMemory, Term, memory_constants
+from shardbench.cost.memory.peak import CPU, CUDA, TERMS, MemoryConstants, PeakMemory, Term
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import expected_lookups
 from shardbench.model.plan import DenseHome, Plan
@@ -47,7 +47,7 @@ def peak_memory(
     """
     if plan.schedule is not None or plan.dense is DenseHome.HOSTS:
         raise Unsupported("peaks are predicted of steps of one kind on devices: of no batch schedule, nor on hosts")
-    constants = constants or memory_constants(problem.machine.device)
+    constants = constants or (CPU if problem.machine.device == "cpu" else CUDA)
     known = [(lookups or partial(expected_lookups, problem))(i) for i in range(len(problem.tables))]
     pipelined = problem.schedule is StepSchedule.PIPELINED
     step = _Step(modules(plan, problem, known, constants), problem, constants)
