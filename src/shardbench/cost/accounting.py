@@ -283,13 +283,15 @@ class Account:
         """Count rows of which each sharding group has a copy, dealt over its ranks or whole on one of them."""
         owners, size = homes(place, self.groups), self.groups.shape[1]
         ways = owners.shape[1]
-        start = deal_start(table.name, ways)
-        owned = np.roll(lookups.dealt(segment.row_start, segment.row_stop, ways), start, axis=1)
-        by_group = owned[self.groups]
+        owned = lookups.dealt(segment.row_start, segment.row_stop, ways)
         distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, self.groups, ways)
+        start = deal_start(table.name, ways)
+        if start:
+            owned, distinct = np.roll(owned, start, axis=1), np.roll(distinct, start, axis=1)
+        by_group = owned[self.groups]
         self._put(
             self.load, owners.ravel(), table, segment, tier=place.tier, ways=ways, samples=self.local_batch * size,
-            lookups=by_group.sum(axis=1).ravel(), distinct=np.roll(distinct, start, axis=1).ravel(),
+            lookups=by_group.sum(axis=1).ravel(), distinct=distinct.ravel(),
             longest_bag=self._longest_by_group(table, segment, lookups, ways).ravel(),
         )  # fmt: skip
         # No rank is in two groups.

@@ -289,6 +289,8 @@ def _master_nodes(plan: Plan) -> dict[str, int]:
 
 def dealt(table: str, rows: int, ways: int) -> Ints:
     """Return the rows that each of ``ways`` ranks gets when rows of a table are dealt round-robin, int64 [ways]."""
+    if ways == 1:
+        return np.array([rows])
     shares = (rows + ways - 1 - np.arange(ways, dtype=np.int64)) // ways
     return np.roll(shares, deal_start(table, ways))
 
