@@ -117,13 +117,13 @@ def test_repeats_are_of_earlier_ones_of_the_same_run() -> None:
     counts, generator = np.array([1, 4, 7, 3]), np.random.default_rng(0)
     run = np.repeat(np.arange(4), counts)
     everything, nothing = _repeats(counts, 1.0, generator), _repeats(counts, 0.0, generator)
-    assert (everything.origin.tolist(), everything.counts.tolist()) == (list(range(15)), counts.tolist())
-    assert (nothing.origin.tolist(), nothing.counts.tolist()) == (run.tolist(), [1, 1, 1, 1])
-    some = _repeats(counts, 0.5, generator)
-    first = [int(np.argmax(some.origin == number)) for number in range(int(some.counts.sum()))]
+    assert [part.tolist() for part in everything] == [list(range(15)), counts.tolist()]
+    assert [part.tolist() for part in nothing] == [run.tolist(), [1, 1, 1, 1]]
+    origin, new = _repeats(counts, 0.5, generator)
+    first = [int(np.argmax(origin == number)) for number in range(int(new.sum()))]
     assert first == sorted(first), "new ones are numbered as they come"
-    assert [run[at] for at in first] == np.repeat(np.arange(4), some.counts).tolist()
-    assert (run[np.array(first)[some.origin]] == run).all()
+    assert [run[at] for at in first] == np.repeat(np.arange(4), new).tolist()
+    assert (run[np.array(first)[origin]] == run).all()
 
 
 def test_the_published_plans_are_predicted_with_and_without_distinct_ids() -> None:

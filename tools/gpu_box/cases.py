@@ -56,7 +56,7 @@ class Case(KernelCase):
 
     def what(self) -> dict[str, Any]:
         """Return what the case is of, as a row of numbers states it."""
-        cached = {} if self.cache_ratio is None else {"cache_ratio": self.cache_ratio}
+        cached = {} if self.cache_ratio is None else {"cache_ratio": self.cache_ratio, "algorithm": "lru"}
         return {
             "tables": self.tables, "rows": self.rows, "dim": self.dim, "batch": self.batch, "pooling": self.pooling,
             "skew": self.skew, "tier": self.tier.value, "pooled": "none" if self.unpooled else "sum",

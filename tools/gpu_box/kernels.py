@@ -13,12 +13,11 @@ from itertools import islice
 from typing import Any
 
 from box import Box
-from cached import CachedCase, measure_cached
+from cached import measure_cached
 from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, predicted_ms, traffic_of
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from tbe import fused_tables
 
-from shardbench.cost.cache import CacheAlgorithm
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer
 
@@ -62,11 +61,11 @@ def measure(box: Box) -> None:
     bench = Bench(box)
     for case in _order(box):
         if box.over(bench.needed_s(case)):
-            if isinstance(case, CachedCase):
+            if case.tier is Tier.CACHED:
                 continue  # there may be time for a shorter one
             return
         with box.attempt(str(case.what())):
-            if isinstance(case, CachedCase):
+            if case.tier is Tier.CACHED:
                 bench.drop()
                 measure_cached(box, bench.stopwatch, case)
             else:
@@ -81,12 +80,12 @@ class Bench:
         self._tables: SplitTableBatchedEmbeddingBagsCodegen | None = None
         self._of: object = None
 
-    def needed_s(self, case: Case | CachedCase) -> float:
+    def needed_s(self, case: Case) -> float:
         """Return about how long a case takes at most."""
         if self.box.small:
             return 0.0
-        if isinstance(case, CachedCase):
-            return 8.0 if case.case.rows > CACHED.rows else 5.0
+        if case.tier is Tier.CACHED:
+            return 8.0 if case.rows > CACHED.rows else 5.0
         return 2.0 + (2e-9 * case.weight_bytes if case.tier is Tier.UVM else 0.0)
 
     def drop(self) -> None:
@@ -135,7 +134,7 @@ class Bench:
         return self._tables
 
 
-def _order(box: Box) -> Iterator[Case | CachedCase]:
+def _order(box: Box) -> Iterator[Case]:
     tiers = (Tier.HBM,) if box.cpu else (Tier.HBM, Tier.UVM)
     if box.cpu:
         box.skip("tables in host memory", "a CPU has one memory")
@@ -168,13 +167,9 @@ def _axes(box: Box, tiers: Sequence[Tier]) -> list[Case]:
     return [case for key in keys for case in groups[key]]
 
 
-def _cached_cases(box: Box) -> Iterator[CachedCase]:
+def _cached_cases(box: Box) -> Iterator[Case]:
     for change in CACHED_CHANGES[: 1 if box.small else None]:
-        case = _fit(box, replace(CACHED, **change))
-        yield CachedCase(case, CacheAlgorithm.LRU)
-        # The simulation of LFU takes seconds: shares of the rows are enough.
-        if not change or "cache_ratio" in change:
-            yield CachedCase(case, CacheAlgorithm.LFU)
+        yield _fit(box, replace(CACHED, **change))
 
 
 def _sample(box: Box, tiers: Sequence[Tier]) -> Iterator[Case]:

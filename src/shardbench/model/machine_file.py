@@ -354,6 +354,16 @@ def uncertain(machine: Machine) -> tuple[str, ...]:
     return tuple(_source_name(key) for key in known_fields(machine) if key not in _CAPACITIES)
 
 
+def with_values(machine: Machine, values: Mapping[str, float]) -> Machine:
+    """Return the machine with other constants, by their keys in its file, in bytes, seconds, operations and shares."""
+    parts = _parts_of(machine)
+    for name, part in parts.items():
+        own = {field: values[key] for key, (field, _) in _PARTS[name][1].items() if key in values}
+        parts[name] = replace(part, **own)
+    constants = {_FIELDS[key][0]: value for key, value in values.items() if key in _FIELDS}
+    return replace(machine, constants=replace(machine.constants, **constants), **parts)
+
+
 def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
     """Return the machine with constants multiplied, by name as in ``Machine.errors``; a share stays at most 1."""
     constants = {
