@@ -185,14 +185,16 @@ class CriteoLike(DrawnWorkload):
             self._where_present[score] = self._dependence.places_where_present(score, missing)
         return self._where_present[score]
 
-    def _common(self, key: tuple[Split, int]) -> tuple[Floats32, Ints]:
+    def _common(self, key: tuple[Split, int, int]) -> tuple[Floats32, Ints]:
         """Draw what the columns of an input share: factors float32 [batch, factors] and kinds int64 [batch]."""
-        shape = (self.batch_size, self._dependence.factors)
-        factors = self._generator(*key, _FACTORS_STREAM).standard_normal(shape, dtype=np.float32)
-        return factors, self._dependence.kinds(self._generator(*key, _KINDS_STREAM).random(self.batch_size))
+        # A quicker workload shares what is kept, and has smaller batches.
+        split, batch, size = key
+        generator = self._generator(split, batch, _FACTORS_STREAM)
+        factors = generator.standard_normal((size, self._dependence.factors), dtype=np.float32)
+        return factors, self._dependence.kinds(self._generator(split, batch, _KINDS_STREAM).random(size))
 
     def _places(self, split: Split, batch: int, score: int) -> Floats:
-        factors, kinds = self._inputs[split, batch]
+        factors, kinds = self._inputs[split, batch, self.batch_size]
         noise = self._generator(split, batch, _SCORES_STREAM + score).standard_normal(self.batch_size)
         return self._dependence.places(score, factors, kinds, noise)
 

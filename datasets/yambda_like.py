@@ -253,16 +253,16 @@ class YambdaLike(DrawnWorkload):
         An event repeats an earlier one of its run, evenly drawn, or has a new item; a new item likewise is on the album
         of an earlier one or on a new album, and that by an earlier artist or by a new one.
         """
-        items = _repeats(counts, NEW_ITEM, generator)
-        albums = _repeats(items.counts, NEW_ALBUM, generator)
-        artists = _repeats(albums.counts, NEW_ARTIST, generator)
+        new_item, items = _repeats(counts, NEW_ITEM, generator)
+        new_album, albums = _repeats(items, NEW_ALBUM, generator)
+        new_artist, artists = _repeats(albums, NEW_ARTIST, generator)
         # Row 0 is nobody's.
         owners = {name: self._rows[name] - 1 for name in HISTORIES}
         law = PowerLaw(rows=owners["artist_id"], exponent=EXPONENT, shift=SHIFT)
-        artist = law.sample(generator, int(artists.counts.sum()))[artists.origin]
-        album = _within(artist, owners["artist_id"], owners["album_id"], ALBUMS, generator)[albums.origin]
-        item = _within(album, owners["album_id"], owners["item_id"], ITEMS, generator)[items.origin]
-        artist, album = artist[albums.origin][items.origin], album[items.origin]
+        artist = law.sample(generator, int(artists.sum()))[new_artist]
+        album = _within(artist, owners["artist_id"], owners["album_id"], ALBUMS, generator)[new_album]
+        item = _within(album, owners["album_id"], owners["item_id"], ITEMS, generator)[new_item]
+        artist, album = artist[new_album][new_item], album[new_item]
         return {
             "item_id": item + 1,
             "artist_id": np.where(_is_chosen(item, NO_ARTIST, 0), 0, artist + 1),
@@ -270,16 +270,11 @@ class YambdaLike(DrawnWorkload):
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repeats:
-    """``origin`` int64 [n]: the number of the new thing that each is or repeats; ``counts`` of these by run."""
+def _repeats(counts: Ints, new: float, generator: np.random.Generator) -> tuple[Ints, Ints]:
+    """Let each of a run's things be new by this chance, as its first one is, or else repeat any earlier one.
 
-    origin: Ints
-    counts: Ints
-
-
-def _repeats(counts: Ints, new: float, generator: np.random.Generator) -> Repeats:
-    """Let each of a run's things be new by this chance, as its first one is, or else repeat any earlier one."""
+    Returns the number of the new thing that each is or repeats, int64 [n], and how many of these each run has.
+    """
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     earlier = (generator.random(len(within)) * within).astype(np.int64)
     is_new = (generator.random(len(within)) < new) | (within == 0)
@@ -288,7 +283,7 @@ def _repeats(counts: Ints, new: float, generator: np.random.Generator) -> Repeat
         source = source[source]
     numbers = np.cumsum(is_new) - 1
     runs = np.repeat(np.arange(len(counts)), counts)
-    return Repeats(origin=numbers[source], counts=np.bincount(runs[is_new], minlength=len(counts)))
+    return numbers[source], np.bincount(runs[is_new], minlength=len(counts))
 
 
 def _within(owners: Ints, all_owners: int, rows: int, popular: float, generator: np.random.Generator) -> Ints:

@@ -6,7 +6,7 @@ from problems import RandomWorkload, machine
 from shardbench.baselines.autoshard.settings import AutoShardSettings
 from shardbench.learned.tasks.task import Task
 
-SMALL = AutoShardSettings(total_steps=960, unroll=20, environments=4, cost_batch=32, cost_updates=3, stages=4)
+SMALL = AutoShardSettings(total_steps=960, unroll=20, environments=4, cost_batch=32, cost_updates=3)
 
 
 def make_task(tables, devices, seed=0, hbm=10**9, rows=1000):

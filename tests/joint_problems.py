@@ -8,7 +8,9 @@ from problems import RandomWorkload, machine
 from shardbench.baselines.joint.menu import Menu
 from shardbench.baselines.joint.planner import Planner, WorkLeft
 from shardbench.baselines.joint.relaxation import OptionRelaxation
+from shardbench.baselines.joint.robust import SeenPlan
 from shardbench.model.machine import NcclConstants
+from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import Precision, StepSchedule
 from shardbench.trials.discovery import get_strategy
@@ -47,3 +49,7 @@ def planner_of(seed: int, shape: tuple[int, int] = (2, 2)) -> tuple[Problem, Men
 
 def relaxation_of(problem: Problem, menu: Menu) -> OptionRelaxation:
     return OptionRelaxation(menu, float(problem.world_size * problem.topology.hbm_bytes))
+
+
+def plan_of(seen: SeenPlan) -> Plan:
+    return Plan(world_size=seen.state.world, segments=seen.segments)

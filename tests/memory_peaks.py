@@ -12,13 +12,14 @@ their peaks.
 import math
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from peak_ranks import measure_peaks
 
 from shardbench.advice.best_plan import default_strategies
 from shardbench.base.arrays import Floats
@@ -26,10 +27,10 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import csv_text
 from shardbench.base.memory import GIB
 from shardbench.cost.memory.fullest import device_bytes, predicted_peak
-from shardbench.cost.memory.peak import CPU, TERMS, PeakMemory, Term, worst
+from shardbench.cost.memory.peak import CPU, TERMS, PeakMemory, Term
 from shardbench.cost.memory.step import peak_memory
 from shardbench.cost.traffic import counted_lookups
-from shardbench.engine.measure import measure_peaks, rank_job
+from shardbench.engine.measure import rank_job
 from shardbench.leaderboard.problems import VERSION, question, workload_and_batches
 from shardbench.leaderboard.problems import load as load_board
 from shardbench.model.machine_file import load_machine
@@ -195,6 +196,13 @@ COLUMNS = (
     "workload", "plan", "rank", "constants", "measured_mib", "predicted_mib", "error_pct", "error_beside_tables_pct",
     "measured_in", "predicted_in", *(f"{term}_mib" for term in TERMS),
 )  # fmt: skip
+
+
+def worst(peaks: Sequence[PeakMemory]) -> PeakMemory:
+    """Return what ranks hold in the batch, of several, in which each one's peak is highest."""
+    fullest = np.argmax([one.peak for one in peaks], axis=0)
+    held = np.stack([peaks[number].bytes[:, :, rank] for rank, number in enumerate(fullest)], axis=2)
+    return replace(peaks[0], bytes=held)
 
 
 def measured(workload: Workload, case: Case, folder: Path, *, fitted: bool) -> Measured:

@@ -32,6 +32,7 @@ from shardbench.datasets.preparation.log_profile import PROFILES, Profiled, Tabl
 from shardbench.datasets.preparation.log_reader import LogFiles, find_logs
 from shardbench.datasets.preparation.log_words import SampleSplit
 from shardbench.engine.described import topology_fields
+from shardbench.engine.processes.server import FORK_SERVER
 from shardbench.model.machine_file import load_machine
 from shardbench.workloads.kinds import workload_kinds
 from shardbench.workloads.table_list import ListedTable
@@ -474,6 +475,8 @@ def test_two_processes_do_what_one_does(tmp_path: Path, monkeypatch: pytest.Monk
     first = profiled(tmp_path / "one", files, tables(*names, rows=None), cut=cut)
     monkeypatch.setattr(side_by_side, "WORTH_BYTES", 1)
     monkeypatch.setattr(side_by_side, "cores", lambda: 2)
+    # Spawned ones import for longer than they read.
+    monkeypatch.setattr(side_by_side, "get_context", lambda spawn: FORK_SERVER.context())
     assert profiled(tmp_path / "two", files, tables(*names, rows=None), cut=cut) == first
     files[1].write_bytes(b"no parquet")
     with pytest.raises(BadInput, match=r"1\.parquet cannot be read"):

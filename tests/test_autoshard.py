@@ -27,8 +27,9 @@ def test_training_evens_out_the_devices():
     tasks = [Task.of(replace(problem, machine=replace(problem.machine, constants=slow)))]
     settings = AutoShardSettings(total_steps=9600, unroll=24, environments=8, cost_batch=64)
     trained = AutoShardTraining(tasks, SimulatedOracle(), 0, settings).train()
-    assert trained.history[-1].reward > trained.history[0].reward + 0.1
-    assert trained.history[-1].cost_loss < trained.history[0].cost_loss
+    first, last = (pd.DataFrame(part).mean() for part in (trained.history[:5], trained.history[-5:]))
+    assert last["reward"] > first["reward"] + 0.1
+    assert last["cost_loss"] < first["cost_loss"]
 
 
 def test_without_cost_updates_the_cost_network_stays():
@@ -36,7 +37,7 @@ def test_without_cost_updates_the_cost_network_stays():
     trained, fresh = run.train(), run.untrained()
     for learned, drawn in zip(trained.networks.cost.parameters(), fresh.networks.cost.parameters()):
         assert torch.equal(learned, drawn)
-    assert trained.history[-1].cost_loss is None
+    assert trained.history[-1]["cost_loss"] is None
 
 
 def test_placements_fit_and_many_tasks_are_as_one_by_one():
@@ -56,7 +57,7 @@ def test_a_table_without_room_gets_a_second_order_and_then_none():
         task = make_task(9, 2, seed, hbm=int(needed / 2 * (1.06 if seed % 2 else 1.003)))
         trained = AutoShardTraining([task], SimulatedOracle(), seed, SMALL).untrained()
         policy = AutoShardPolicy(trained.networks, trained.scaling)
-        first = play(policy, [task], [policy.encode(task.features)], None, masked=True).placing
+        first = play(policy, [task], [policy.encode(task.features)], None, masked=True)[0]
         try:
             (placement,) = place(trained, [task])
         except Infeasible as error:

@@ -137,14 +137,12 @@ def test_states_of_whole_episodes_are_those_of_an_lstm_reset_where_episodes_end(
             memory = None
 
 
-def episodes_of(played, numbers, tasks):
+def episodes_of(placing, log_p, numbers, tasks):
     return [
         Episode(
-            task=number, order=order, chosen=chosen[: task.tables], log_p=log_p[: task.tables], reward=float(number + 1)
+            task=number, order=order, chosen=chosen[: task.tables], log_p=own[: task.tables], reward=float(number + 1)
         )
-        for number, task, order, chosen, log_p in zip(
-            numbers, tasks, played.orders, played.placing.chosen, played.log_p
-        )
+        for number, task, order, chosen, own in zip(numbers, tasks, placing.orders, placing.chosen, log_p)
     ]
 
 
@@ -159,7 +157,7 @@ def test_the_learner_sees_what_the_actors_saw(hbm):
     encodings = [policy.encode(task.features) for task in played_tasks]
     played = play(policy, played_tasks, encodings, np.random.default_rng(5), masked=False)
     streams = Streams(2)
-    for i, episode in enumerate(episodes_of(played, numbers, played_tasks)):
+    for i, episode in enumerate(episodes_of(*played, numbers, played_tasks)):
         streams.add(i % 2, episode)
     tables = torch.from_numpy(np.concatenate([scaling(catalogue.features), np.zeros((1, 21), dtype=np.float32)]))
     for _ in range(2):
@@ -185,9 +183,9 @@ def test_samples_follow_the_policys_probabilities():
         networks.policy[-1].weight *= 1000.0
     policy = AutoShardPolicy(networks, scaling)
     encodings = [policy.encode(task.features)] * many
-    played = play(policy, [task] * many, encodings, np.random.default_rng(0), masked=False)
-    expected = np.exp(played.log_p.sum(1))
-    pairs, first, counts = np.unique(played.placing.chosen, axis=0, return_index=True, return_counts=True)
+    placing, log_p = play(policy, [task] * many, encodings, np.random.default_rng(0), masked=False)
+    expected = np.exp(log_p.sum(1))
+    pairs, first, counts = np.unique(placing.chosen, axis=0, return_index=True, return_counts=True)
     assert len(pairs) == 9
     assert np.ptp(expected[first]) > 0.05
     assert expected[first].sum() == pytest.approx(1.0, abs=1e-4)
@@ -200,7 +198,7 @@ def test_the_bootstrap_is_the_value_of_the_state_that_follows():
     policy = AutoShardPolicy(networks, scaling)
     played = play(policy, [task], [policy.encode(task.features)], np.random.default_rng(0), masked=False)
     streams = Streams(1)
-    streams.add(0, episodes_of(played, [0], [task])[0])
+    streams.add(0, episodes_of(*played, [0], [task])[0])
     catalogue = Catalogue([task])
     tables = torch.from_numpy(np.concatenate([scaling(catalogue.features), np.zeros((1, 21), dtype=np.float32)]))
     found = [

@@ -8,7 +8,7 @@ from problems import CONSTANTS, RandomWorkload, bags, machine
 
 from shardbench.base.errors import BadInput, InvalidPlan, Unsupported
 from shardbench.cost.cache import Cache
-from shardbench.cost.caching import Caches, counted_caches, expected_caches, shared_caches
+from shardbench.cost.caching import Caches, counted_caches, expected_caches, shared_caches, steady_cache
 from shardbench.cost.costmodel import caching_s, estimate, forward_s, step_time
 from shardbench.cost.published.gpus import shared
 from shardbench.cost.traffic import Traffic, count, expect, mean
@@ -134,7 +134,7 @@ def test_tables_of_a_kernel_share_a_cache_as_wide_as_the_widest() -> None:
     first = 64 * (16 * 4 + SLOT_BYTES) + MAP_BYTES * 160
     other = 32 * (16 * 4 + SLOT_BYTES) + MAP_BYTES * 50
     assert memory_bytes(both, problem).hbm.tolist() == [first + other, other]
-    assert sorted(cache.steady.slots for cache in shared_caches(both, problem)) == [32, 32, 64]
+    assert sorted(steady_cache(parts).slots for parts in shared_caches(both, problem)) == [32, 32, 64]
 
 
 def test_a_cache_that_does_not_fit_is_refused() -> None:
@@ -282,7 +282,7 @@ def test_expected_misses_are_those_of_a_long_run(
     steps = []
     for _ in range(60):
         asked, counts = np.unique(drawn(draw, weights, lookups).values, return_counts=True)
-        step = cold.step(asked, counts)
+        step = cold.step(asked)
         steps.append((step.inserted.sum(), step.conflict.sum(), counts[step.conflict].sum(), len(step.evicted)))
     settled = np.mean(steps[40:], axis=0)
     expected = np.array([number[0] for number in expected_caches(cached, problem)[segment]])

@@ -71,7 +71,7 @@ def test_prefetching_into_a_small_cache_is_what_the_simulation_meets(ratio: floa
     cache, found = Cache(sets_of(ratio * rows), locked=2), []
     for _ in range(40):
         asked, counts = np.unique(draw.integers(0, rows, lookups), return_counts=True)
-        step = cache.step(asked, counts)
+        step = cache.step(asked)
         found.append((step.inserted.sum(), step.conflict.sum(), counts[step.conflict].sum(), len(step.evicted)))
     steady = SteadyCache(
         distinct=(lambda batches: distinct_rows(rows, batches * lookups, None),), lookups=(float(lookups),),

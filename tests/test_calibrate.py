@@ -1,6 +1,7 @@
 """Calibration: the fit finds known constants, the writer keeps what was not measured, two real ranks measure."""
 
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,6 @@ from shardbench.calibrate.points import (
     bags,
     kernel_plan,
     kernel_points,
-    lookups_of,
     on_one_device,
     problem_of,
 )
@@ -58,7 +58,7 @@ def imagined(truth: Machine, start: Machine) -> Measurements:
     for point in kernel_points(tiers=(Tier.HBM,), quick=True):
         small = replace(point, batch=min(point.batch, 256))
         problem = problem_of(small, on_one_device(truth))
-        load = count(kernel_plan(small, problem), problem, lookups_of(small, 0), DenseShape()).load
+        load = count(kernel_plan(small, problem), problem, partial(bags, small, 0), DenseShape()).load
         forward, backward = (1e3 * float(f(load, truth.constants)[0]) for f in (forward_s, backward_s))
         forward += 1e3 * truth.constants.module_s
         kernels.append(KernelTime(point=small, load=load, forward_ms=forward, backward_ms=backward))

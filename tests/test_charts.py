@@ -196,7 +196,7 @@ def test_a_picture_reads_in_the_dark_and_names_are_text():
     rows = strategies.rows_of([one("<img src=x onerror=y>", 0.0), one("b", 1.0)])
     svg = look.picture(strategies.steps(inline(rows)), "<b> & c")
     assert "@media (prefers-color-scheme: dark)" in svg
-    assert "<title>&lt;b> &amp; c</title>" in svg
+    assert "<title>&lt;b&gt; &amp; c</title>" in svg
     assert "<img" not in svg
     assert "&lt;img src=x onerror=y&gt;" in svg
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shardbench.base.errors import BadInput
-from shardbench.report.tables.claim_text import claim_text, ledger_cells, summary
 from shardbench.studies.claim import Claim, NumberKind, parse_claims
+from shardbench.studies.claim_text import claim_text, ledger_cells, summary
 from shardbench.studies.rules import rule_row
 from shardbench.studies.verdict import Finding, judge
 

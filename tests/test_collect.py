@@ -13,7 +13,7 @@ from kept_folders import Silent, content, leave, only, results_of
 from shardbench.base.errors import BadInput
 from shardbench.cli.main import run_command
 from shardbench.engine.processes.job import Ran, RankError
-from shardbench.engine.processes.trial_folder import attempts, next_attempt, result_text, write_job
+from shardbench.engine.processes.trial_folder import next_attempt, result_text, write_job
 from shardbench.engine.rank import run_rank
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
@@ -228,6 +228,10 @@ def test_the_command_writes_tables_and_json(kept, capsys):
     assert f"records: {results / 'records' / 'kept.jsonl'}" in said
     assert run_command(["collect", str(folder.parents[1]), "--open"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def attempts(folder):
+    return sorted(path for path in folder.parent.glob(f"{folder.name}*") if path.is_dir())
 
 
 def test_a_retry_takes_a_new_folder_and_the_old_one_stays(prepared, tmp_path):

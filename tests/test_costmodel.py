@@ -159,9 +159,9 @@ def test_what_only_a_gpu_pays_by_hand() -> None:
 def test_host_lookups_and_copies_by_hand() -> None:
     rates = replace(PLAIN, host_bytes_per_s=200)
     load = one_table(10, 4, 5, 5, optimizer=Optimizer.ADAM)
-    assert host_forward_s(load, rates)[0] == pytest.approx((200 + 10 * 10 + 80 + 100) / 200 + 100 / 100)
+    assert host_forward_s(load, rates, 100.0)[0] == pytest.approx((200 + 10 * 10 + 80 + 100) / 200 + 100 / 100)
     update = 2 * (80 + 4 * 10 + 4 * 40)
-    assert host_backward_s(load, rates)[0] == pytest.approx((200 + 20 * 10 + update) / 200 + 100 / 100)
+    assert host_backward_s(load, rates, 100.0)[0] == pytest.approx((200 + 20 * 10 + update) / 200 + 100 / 100)
     toy = replace(machine(devices=4), constants=rates)
     copies = Synchronisation(to_device_bytes=80, to_host_bytes=30)
     assert synchronisation_s(copies, toy) == pytest.approx((80 / 4 + 30) / 100)

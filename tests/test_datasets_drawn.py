@@ -12,8 +12,9 @@ import pytest
 from shardbench.datasets import criteo_like, described, rm, synthetic
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.drawn import DrawnWorkload
+from shardbench.workloads.hotness import join
 from shardbench.workloads.ranking_cache import CompactRanking, RankingMemory, RecentRankings
-from shardbench.workloads.trace import Bags, Ranking, Split
+from shardbench.workloads.trace import Bags, Ranking, Split, access_runs
 from shardbench.workloads.workload import WorkloadConfig
 
 NOWHERE = Path("nowhere")
@@ -93,6 +94,35 @@ def test_ranking_of_few_and_many_rows_agree() -> None:
     np.testing.assert_array_equal(dense(everyone), sparse(everyone))
     np.testing.assert_array_equal(dense.counts, sparse.counts)
     assert sparse(np.array([(1 << 30) - 1])).tolist() == [(1 << 30) - 1]
+
+
+@pytest.mark.parametrize("samples", [1, 63, 64, 150])
+def test_a_profile_is_that_of_the_first_train_samples(samples: int) -> None:
+    """The lookups of a table of so many rows, and of one of so few, are counted one by one."""
+    wide = {"name": "wide", "rows": 1 << 33, "pooling": 4.0, "alpha": 1.1, "coverage": 0.6}
+    fields = {"tables": [wide, {"name": "narrow", "rows": 40, "pooling": 2.5}], "profile_samples": samples}
+    workload = described.CONFIG.model_validate({"batch_size": 64, **fields}).build(Path())
+    for table, shape in enumerate(workload.tables):
+        train = join([workload.bags(Split.TRAIN, batch, table) for batch in range(3)]).samples(0, samples)
+        counts, present = np.unique(train.values, return_counts=True)[1], int(np.count_nonzero(train.lengths))
+        profile = AccessProfile.from_counts(counts, rows=shape.rows, samples=samples, present=present)
+        assert workload.profiles[table] == profile
+
+
+@pytest.mark.parametrize(("rows", "lookups"), [(7, 0), (1, 5), (1000, 31), (1000, 32), (50, 9000), (1 << 31, 400)])
+def test_runs_are_counted_without_a_ranking_as_with_one(rows: int, lookups: int) -> None:
+    ids = (rows * np.random.default_rng(0).random(lookups) ** 3).astype(np.int32)
+    for runs, ranked in zip(access_runs(ids, rows), Ranking(ids, rows).runs):
+        np.testing.assert_array_equal(runs, ranked)
+
+
+@pytest.mark.parametrize("samples", [64, 700])
+@pytest.mark.parametrize("kind", [criteo_like, described, rm, synthetic])
+def test_quicker_profiles_are_those_of_a_ranking(kind, samples: int) -> None:
+    tables = {"tables": [{"name": "a", "rows": 5000, "pooling": 3.0, "coverage": 0.5}]} if kind is described else {}
+    quick = kind.CONFIG.model_validate({"name": "w", "batch_size": 512, **tables}).build(Path()).quicker(samples)
+    assert quick.profile(0) == quick._survey(0)[1]
+    assert (quick.profile(0).samples, quick.batch_size) == (samples, samples if samples < 512 else samples // 2)
 
 
 def test_compact_ranking_is_the_same_bijection_in_less_memory() -> None:

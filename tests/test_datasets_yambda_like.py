@@ -101,7 +101,7 @@ def test_splits_and_batches_differ_and_a_copy_draws_the_same(drawn: YambdaLike) 
     np.testing.assert_array_equal(copy._draw(Split.TEST, 0, 0).values, first)
     assert not np.array_equal(drawn._draw(Split.TRAIN, 0, 0).values[:50], first[:50])
     assert not np.array_equal(drawn._draw(Split.TEST, 1, 0).values[:50], first[:50])
-    assert drawn.quicker(20)._draw(Split.TEST, 0, 0).batch_size == 20  # type: ignore[attr-defined]
+    assert drawn.quicker(20)._draw(Split.TEST, 0, 0).batch_size == 20
 
 
 def test_train_samples_are_the_same_whatever_the_batch() -> None:
@@ -117,13 +117,13 @@ def test_repeats_are_of_earlier_ones_of_the_same_run() -> None:
     counts, generator = np.array([1, 4, 7, 3]), np.random.default_rng(0)
     run = np.repeat(np.arange(4), counts)
     everything, nothing = _repeats(counts, 1.0, generator), _repeats(counts, 0.0, generator)
-    assert (everything.origin.tolist(), everything.counts.tolist()) == (list(range(15)), counts.tolist())
-    assert (nothing.origin.tolist(), nothing.counts.tolist()) == (run.tolist(), [1, 1, 1, 1])
-    some = _repeats(counts, 0.5, generator)
-    first = [int(np.argmax(some.origin == number)) for number in range(int(some.counts.sum()))]
+    assert [part.tolist() for part in everything] == [list(range(15)), counts.tolist()]
+    assert [part.tolist() for part in nothing] == [run.tolist(), [1, 1, 1, 1]]
+    origin, new = _repeats(counts, 0.5, generator)
+    first = [int(np.argmax(origin == number)) for number in range(int(new.sum()))]
     assert first == sorted(first), "new ones are numbered as they come"
-    assert [run[at] for at in first] == np.repeat(np.arange(4), some.counts).tolist()
-    assert (run[np.array(first)[some.origin]] == run).all()
+    assert [run[at] for at in first] == np.repeat(np.arange(4), new).tolist()
+    assert (run[np.array(first)[origin]] == run).all()
 
 
 def test_the_published_plans_are_predicted_with_and_without_distinct_ids() -> None:

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -138,5 +139,5 @@ def test_days_out_of_order_and_one_argument_are_refused(tmp_path: Path, command)
 
 
 def test_every_data_set_that_can_be_prepared_is_a_kind_with_a_card() -> None:
-    for dataset in Preparable:
-        assert load_card(dataset.value).kind == dataset.value
+    for dataset in get_args(Preparable):
+        assert load_card(dataset).kind == dataset

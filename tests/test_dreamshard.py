@@ -244,7 +244,7 @@ def test_training_beats_its_start_and_random_placement():
     assert mean_ms(estimates.place(trained, some)) < 0.95 * random_ms
     starts = [mean_ms(estimates.place(untrained(some, seed), some)) for seed in range(3)]
     assert mean_ms(estimates.place(trained, some)) < np.mean(starts)
-    assert trained.history[-1].cost_loss < trained.history[0].cost_loss
+    assert trained.history[-1]["cost_loss"] < trained.history[0]["cost_loss"]
 
 
 def test_a_second_try_places_the_largest_first():

@@ -29,6 +29,7 @@ from shardbench.baselines.fae.reproduction.studies import (
     results_frame,
     seeds_frame,
 )
+from shardbench.baselines.fae.scheduler import RateRule
 from shardbench.datasets.preparation.criteo_prepare import prepare
 from shardbench.engine.phased.training import PhasedTrainer
 from shardbench.model.plan import PhaseKind
@@ -101,7 +102,7 @@ def test_every_order_trains_every_sample_once_an_epoch(order, data, monkeypatch)
     mixed = order.startswith("shuffled")
     assert (PhaseKind.HOT in kinds) is not mixed
     assert run.curve[-1].batches == len(kinds)
-    assert (len(run.turns) > 0) is not mixed
+    assert (len(run.rates_pct) > 0) is not mixed
     if order != "fae":  # whose loss checks bring the rows back to the host
         assert run.curve[-1].switches == sum(a is not b for a, b in zip(kinds, kinds[1:]))
 
@@ -127,16 +128,17 @@ def halved_and_doubled(losses, rate=50.0):
     return rates
 
 
-def test_the_rate_follows_the_test_loss_while_training(data):
-    run = train(data, "fae", seed=2, epochs=3, checks=1)
-    rates, losses = [turn.rate_pct for turn in run.turns], [turn.loss for turn in run.turns]
+def test_the_rate_follows_the_test_loss_while_training(data, monkeypatch):
+    losses, after = [], RateRule.after
+    monkeypatch.setattr(RateRule, "after", lambda rule, loss: losses.append(loss) or after(rule, loss))
+    rates = list(train(data, "fae", seed=2, epochs=3, checks=1).rates_pct)
     # The rate after check i is that of turn i + 1; the first check has nothing to compare with.
     assert rates == [50.0, *halved_and_doubled(losses)[:-1]]
     assert len(set(rates)) > 1  # it is no constant: a rule that never acts fails here
     columns = rate_columns(rates)
     assert (columns["rate_pct_first"], columns["rate_pct_last"]) == (50.0, rates[-1])
     assert columns["rate_changes"] == sum(a != b for a, b in zip(rates, rates[1:])) > 0
-    assert {turn.rate_pct for turn in train(data, "fae-r1", seed=2, epochs=1).turns} == {1.0}
+    assert set(train(data, "fae-r1", seed=2, epochs=1).rates_pct) == {1.0}
     assert set(rate_columns([]).values()) == {None}
 
 

@@ -13,7 +13,7 @@ from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.phased.rowstore import RowStore, coalesce
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel, PhasedTrainer
 from shardbench.model.plan import PhaseKind
-from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
+from shardbench.model.table import DenseShape, Optimizer, Table
 from shardbench.workloads.trace import Bags
 
 TABLES = tuple(Table(name=f"t{i}", rows=rows, dim=8) for i, rows in enumerate((40, 7, 300)))
@@ -144,14 +144,6 @@ def test_wrong_batches_and_plans_are_refused():
         trainer(replace(BATCHES[0], tables=(*BATCHES[0].tables[:2], short)))
     with pytest.raises(BadInput, match="bags of 2 tables, the model has 3"):
         trainer(replace(BATCHES[0], tables=BATCHES[0].tables[:2]))
-    with pytest.raises(BadInput, match="3 tables need as many numbers of hot rows, got 1"):
-        replace(MODEL, hot=(1,))
-    with pytest.raises(BadInput, match="cannot have 8 hot ones"):
-        replace(MODEL, hot=(10, 8, 60))
-    with pytest.raises(Unsupported, match="one width"):
-        replace(MODEL, tables=(*TABLES[:2], Table(name="t2", rows=300, dim=4)))
-    with pytest.raises(Unsupported, match="summed bags"):
-        replace(MODEL, tables=(*TABLES[:2], Table(name="t2", rows=300, dim=8, pooling=Pooling.NONE)))
     with pytest.raises(Unsupported, match="not adam"):
         alone(Optimizer.ADAM)
     with pytest.raises(BadInput, match="needs weights of 347 rows"):

@@ -20,7 +20,7 @@ from shardbench.model.validate import memory_bytes, validate
 COUNTS = st.lists(st.lists(st.integers(0, 200), min_size=5, max_size=40), min_size=1, max_size=4)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(COUNTS, st.floats(0.8, 6.0), st.booleans())
 def test_memory_stays_within_the_limit_and_tiers_are_ranges(counts: list[list[int]], ratio: float, warm: bool) -> None:
     problem = problem_of(counts, batch=256)
@@ -37,7 +37,7 @@ def test_memory_stays_within_the_limit_and_tiers_are_ranges(counts: list[list[in
         assert not found.tiers.warm.any()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.integers(0, 300), min_size=12, max_size=24), st.sampled_from([1.0, 1.3, 2.0, 4.0]))
 def test_no_plan_of_the_rule_is_below_the_best(counts: list[int], ratio: float) -> None:
     problem = problem_of([sorted(counts, reverse=True)], batch=256)
@@ -51,7 +51,7 @@ LATENCY = st.sampled_from([0.0, 1e-3, 1e-2, 0.1, 1.0])
 """Of the toy machine's: from none over about the time of the bytes to most of it."""
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.lists(st.integers(0, 300), min_size=4, max_size=8),
     st.lists(st.integers(0, 20), min_size=4, max_size=6),
@@ -93,7 +93,7 @@ def test_the_latency_of_every_call_counts() -> None:
     assert (chosen.hot.tolist(), chosen.warm.tolist()) == ([12, 12], [0, 0])
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(COUNTS, st.floats(1.0, 6.0), LATENCY)
 def test_a_warm_tier_never_makes_the_plan_worse(counts: list[list[int]], ratio: float, latency: float) -> None:
     problem = problem_of(counts, on=quick_machine(latency=latency), batch=256)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from joint_problems import MOVES, SHAPES, random_problem, scheduled, some_menu
+from joint_problems import MOVES, SHAPES, plan_of, random_problem, scheduled, some_menu
 from problems import RandomWorkload, machine, without_placing
 
 from shardbench.baselines.joint.menu import Menu
@@ -28,7 +28,6 @@ from shardbench.cost.uncertainty import deviations
 from shardbench.cost.uncertainty import drawn_machines as judging_machines
 from shardbench.model.machine import Trust
 from shardbench.model.machine_file import uncertain
-from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget
 from shardbench.model.table import StepSchedule
@@ -42,10 +41,6 @@ def unsure(problem: Problem, error: float = 1.5, **known: float) -> Problem:
     """The problem on a machine whose constants have an error, some another one."""
     errors = dict.fromkeys(uncertain(problem.machine), error) | known
     return replace(problem, machine=replace(problem.machine, errors=errors))
-
-
-def plan_of(seen: SeenPlan) -> Plan:
-    return Plan(world_size=seen.state.world, segments=seen.segments)
 
 
 @settings(max_examples=15)

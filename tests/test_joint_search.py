@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from joint_problems import MOVES, SHAPES, planner_of, random_problem, relaxation_of, scheduled, some_menu
+from joint_problems import MOVES, SHAPES, plan_of, planner_of, random_problem, relaxation_of, scheduled, some_menu
 from problems import RandomWorkload, machine
 
 from shardbench.baselines.joint import relaxation
@@ -17,9 +17,7 @@ from shardbench.baselines.joint.menu import BRIEF_MENU, EXCHANGES, LEAN_MENU, Me
 from shardbench.baselines.joint.pieces import Holders
 from shardbench.baselines.joint.planner import Planner, TablePlaces, WorkLeft
 from shardbench.baselines.joint.priced import by_table, cheapest, filled
-from shardbench.baselines.joint.robust import (
-    SeenPlan,
-)
+from shardbench.baselines.joint.robust import SeenPlan
 from shardbench.baselines.joint.ruler import Ruler
 from shardbench.baselines.joint.state import PlanState
 from shardbench.baselines.joint.strategy import Joint
@@ -262,7 +260,7 @@ def test_improving_never_lengthens_the_step_and_keeps_every_table(shape: tuple[i
         steps = [first, *(planner.step_ms for _ in planner.improve()), planner.step_ms]
         assert steps[:-1] == sorted(steps[:-1], reverse=True)
         assert steps[-1] == pytest.approx(steps[-2], rel=1e-12)
-        validate(Plan(world_size=problem.world_size, segments=SeenPlan(planner).segments), problem, MOVES)
+        validate(plan_of(SeenPlan(planner)), problem, MOVES)
 
 
 def test_lean_menus_are_parts_of_the_full_one_and_moves_are_obeyed() -> None:

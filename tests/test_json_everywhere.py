@@ -42,7 +42,7 @@ CALLS: dict[str, list[str]] = {
         "report prediction --results known",
         "report prediction --results known --check",
     ],
-    "reproduce": ["reproduce recshard --study solve --quick --workers 1"],
+    "reproduce": ["reproduce recshard --study solve --quick --parallel 1"],
     "claims": ["claims recshard --define", "claims --check"],
     "explain": ["explain quick/dlrm20/cpu-1x2/measured/greedy-size quick/dlrm20/cpu-1x2/measured/row --results known"],
     "doctor": ["doctor"],

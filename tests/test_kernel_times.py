@@ -5,7 +5,7 @@ from functools import partial
 import pandas as pd
 
 from shardbench.baselines.dreamshard.reproduction import kernel_times
-from shardbench.baselines.dreamshard.reproduction.paired_differences import PARTS, paired_table
+from shardbench.baselines.dreamshard.reproduction.studies import PARTS, paired_table
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.pools import load_pool
 
@@ -14,7 +14,7 @@ def test_rows_are_judged_by_the_oracle_that_is_given(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_times, "load_pool", partial(load_pool, tables=24))
     monkeypatch.setattr(kernel_times, "TEST_TASKS", 2)
     judged = SimulatedOracle(counted=True)
-    names = ("greedy-size", kernel_times.UNTRAINED)
+    names = ("greedy-size", "dreamshard-untrained")
     rows = kernel_times.timed_rows(0, tmp_path / "cache" / "dreamshard", SimulatedOracle(), judged, names)
     assert [(row["strategy"], row["test_task"]) for row in rows] == [(name, i) for name in names for i in range(2)]
     assert judged.calls == 4
@@ -24,9 +24,10 @@ def test_rows_are_judged_by_the_oracle_that_is_given(tmp_path, monkeypatch):
 
 
 def test_differences_are_task_by_task():
+    of_all = {"task": "DLRM-20 (4)", "batch_size": 1024, "seed": 0, "training_placements": 0}
     times = {"dreamshard": (10.0, 20.0, 60.0), "greedy-size": (11.0, 21.0, 61.0)}
     rows = [
-        {"strategy": name, "test_task": task, "training_placements": 0, **dict.fromkeys(PARTS, ms)}
+        {**of_all, "strategy": name, "test_task": task, **dict.fromkeys(PARTS, ms)}
         for name, of_task in times.items()
         for task, ms in enumerate(of_task)
     ]

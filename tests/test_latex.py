@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardbench.base.generated import ascii_text
-from shardbench.report.paper.latex import LatexTable, document_tex, escape, figure_tex, slug, table_tex
+from shardbench.report.paper.latex import document_tex, escape, figure_tex, slug, table_tex
 
 PRINTED = {
     "textbackslash": "\\", "textasciitilde": "~", "textasciicircum": "^", "textless": "<", "textgreater": ">",
@@ -81,12 +81,8 @@ rows = st.integers(1, 5).flatmap(
 @given(rows, texts)
 def test_a_table_of_any_text_is_balanced_and_has_all_its_cells(given_rows, caption):
     headers, body = given_rows
-    tex = table_tex(
-        LatexTable(
-            caption=caption, label="one", headers=tuple(headers), rows=tuple(map(tuple, body)),
-            numeric=(True,) * len(headers), notes=(caption,),
-        )
-    )  # fmt: skip
+    numeric = (True,) * len(headers)
+    tex = table_tex(caption=caption, label="one", headers=headers, rows=body, numeric=numeric, notes=(caption,))
     assert environments(tex) in (["table", "tabular"], ["table*", "tabular"])
     assert braces(tex) == 0
     inside = tex.split("\\toprule\n")[1].split("\\bottomrule")[0].replace("\\midrule\n", "")
@@ -98,11 +94,11 @@ def test_a_table_of_any_text_is_balanced_and_has_all_its_cells(given_rows, capti
 
 
 def test_a_table_as_it_is_written():
-    table = LatexTable(
+    table = table_tex(
         caption="Step, 95 %", label="a-b", headers=("strategy", "ms"), rows=(("row_wise", "1.5"), ("[x]", "-")),
         numeric=(False, True), notes=("n & m",),
     )  # fmt: skip
-    assert table_tex(table).splitlines() == [
+    assert table.splitlines() == [
         r"\begin{table}", r"\centering", r"\caption{Step, 95 \%}", r"\label{tab:a-b}", r"\scriptsize",
         r"\setlength{\tabcolsep}{3pt}", r"\begin{tabular}{@{}lr@{}}", r"\toprule", r"strategy & ms \\", r"\midrule",
         r"row\_wise & 1.5 \\", r"{[x]} & - \\", r"\bottomrule", r"\end{tabular}",
@@ -112,10 +108,10 @@ def test_a_table_as_it_is_written():
 
 def test_a_table_that_a_column_cannot_hold_takes_both():
     headers = tuple(f"a heading, number {n}" for n in range(6))
-    table = LatexTable(caption="", label="x", headers=headers, rows=(), numeric=(True,) * 6)
-    assert environments(table_tex(table)) == ["table*", "tabular"]
-    broken = LatexTable(caption="", label="x", headers=("a", "b"), rows=(), numeric=(False, True), wide=(0.4, 0.0))
-    assert r"\begin{tabular}{@{}p{0.4\textwidth}r@{}}" in table_tex(broken)
+    table = table_tex(caption="", label="x", headers=headers, rows=(), numeric=(True,) * 6)
+    assert environments(table) == ["table*", "tabular"]
+    broken = table_tex(caption="", label="x", headers=("a", "b"), rows=(), numeric=(False, True), wide=(0.4, 0.0))
+    assert r"\begin{tabular}{@{}p{0.4\textwidth}r@{}}" in broken
 
 
 def test_figures_and_documents_are_balanced():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardbench.cli.main import run_command
-from shardbench.report.paper.latex import LatexTable, document_tex, table_tex
+from shardbench.report.paper.latex import document_tex, table_tex
 
 pytestmark = pytest.mark.latex
 
@@ -56,11 +56,11 @@ def test_what_the_committed_results_give_compiles(tmp_path, capsys, name):
 
 
 def test_text_of_others_is_printed_as_it_is(tmp_path):
-    table = LatexTable(
+    table = table_tex(
         caption="Texts of others", label="hostile", headers=("text", "n"), numeric=(False, True),
         rows=tuple((text, "1") for text in HOSTILE), notes=HOSTILE,
     )  # fmt: skip
-    (tmp_path / "hostile.tex").write_text(table_tex(table))
+    (tmp_path / "hostile.tex").write_text(table)
     (tmp_path / "all.tex").write_text(document_tex(HOSTILE[0], ["hostile"]))
     compiled(tmp_path, "all.tex")
     assert not (tmp_path / "caught").exists()

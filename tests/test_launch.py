@@ -210,14 +210,12 @@ def test_what_takes_for_ever_to_pickle_is_a_timeout(tmp_path, monkeypatch, aside
 @pytest.fixture
 def small_server(monkeypatch):
     """A fork server that imports little, since the test has it started again and again."""
-    FORK_SERVER.context()
     with monkeypatch.context() as patch:
         patch.setattr(server, "ENGINE", "tabnanny")
         patch.setattr(server, "PRELOAD", ())
+        # Whoever needs one next ends the one that runs.
         patch.setattr(FORK_SERVER, "loaded", None)
-        server.end_server()
         yield
-        server.end_server()
     FORK_SERVER.loaded = None
 
 

@@ -26,7 +26,6 @@ def section(headers: list[str], rows: list[list[str]], keep: list[int]) -> Secti
         rows=tuple(map(tuple, rows)),
         numeric=(False, *(True for _ in headers[1:])),
         keep=tuple(keep),
-        strategies=tuple(row[0] for row in rows),
         causes=(),
     )
 

@@ -2,6 +2,7 @@
 
 import subprocess
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -139,6 +140,13 @@ def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
 
 
+@cache
+def digests(owner: str, commit: str) -> dict[str, str]:
+    """The claims of a commit, by name."""
+    text = asked("show", f"{commit}:baselines/{owner}/reproduction/claims.toml").stdout
+    return {each.name: each.digest for each in parse_claims(text, f"{owner} at {commit}")}
+
+
 def test_definitions_stand_in_ancestors_of_the_commits_that_judged_them() -> None:
     """Clocks may be wrong; the history is not: for every row of the ledger git is asked."""
     shallow = asked("rev-parse", "--is-shallow-repository").stdout.strip()
@@ -156,8 +164,7 @@ def test_definitions_stand_in_ancestors_of_the_commits_that_judged_them() -> Non
         cells = recorded_cells(found, ROOT / "results")
         for judged in (each for each in found.claims if each.name in claims):
             stamped = found.defined[judged.name]
-            text = asked("show", f"{stamped.commit}:baselines/{found.owner}/reproduction/claims.toml").stdout
-            there = {each.name: each.digest for each in parse_claims(text, f"{found.owner} at {stamped.commit}")}
+            there = digests(found.owner, stamped.commit)
             assert there.get(judged.name) == judged.digest, f"{name} {judged.name}: {stamped.commit} has it otherwise"
             behind = [record for study, record in cells if study.name in judged.judged_by]
             behind += trials if SUITE in judged.judged_by else []

@@ -1,11 +1,14 @@
 """The measured oracle: every different table set is timed once, and goes on after a kill."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from learned_tasks import random_problem, random_task
 from problems import machine
 
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import Unsupported
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.task import Task
 from shardbench.model.table import Precision
@@ -19,10 +22,10 @@ class Counting(MeasuredOracle):
     """Answers with the number of tables in place of times, and remembers what was asked."""
 
     def __init__(self, path=None, lookups="l"):
-        super().__init__(lambda table: None, lookups, 240, Precision.FP16, path)
+        super().__init__(lambda table: None, lookups, path)
         self.asked = []
 
-    def _time(self, tables):
+    def _time(self, tables, problem):
         numbers = [int(table.name[1:]) for table in tables]
         self.asked.append(tuple(numbers))
         return float(len(numbers)), 10.0 * sum(numbers)
@@ -57,13 +60,20 @@ def test_kept_times_are_answers_under_their_own_conditions_alone(tmp_path):
     assert sorted(other.asked) == [(0,), (1,)]
 
 
-def test_another_batch_or_precision_is_refused():
-    task = random_task(2, batch_size=480)
-    with pytest.raises(BadInput, match="batches of 480 in fp16, the times are for 240 in fp16"):
-        Counting().measure(task, np.array([[0, 1]]))
+def test_another_batch_or_precision_is_another_time():
+    oracle, placement = Counting(), np.array([[0, 0]])
+    for task in (random_task(2, on=machine(devices=2)), random_task(2, batch_size=480, on=machine(devices=2))):
+        for precision in (Precision.FP16, Precision.FP32):
+            oracle.measure(Task.of(replace(task.problem, precision=precision)), placement)
+    assert oracle.asked == [(0, 1)] * 4
+    if not torch.cuda.is_available():
+        with pytest.raises(Unsupported):
+            oracle.measure(Task.of(replace(task.problem, precision=Precision.BF16)), placement)
 
 
-def test_real_kernels_are_timed():
+def test_real_kernels_are_timed(monkeypatch):
+    monkeypatch.setattr("shardbench.learned.tasks.measured_oracle.WARMUPS", 0)
+    monkeypatch.setattr("shardbench.learned.tasks.measured_oracle.RUNS", 2)
     problem = random_problem(3, on=machine(devices=2))
     rng = np.random.default_rng(0)
     offsets = np.arange(0, 240 * 3 + 1, 3)
@@ -71,7 +81,7 @@ def test_real_kernels_are_timed():
     def bags(table):
         return Bags(values=rng.integers(0, table.rows, 720), offsets=offsets)
 
-    oracle = MeasuredOracle(bags, "made up", 240, problem.precision, warmups=0, runs=2)
+    oracle = MeasuredOracle(bags, "made up")
     costs = oracle.measure(Task.of(problem), np.array([[0, 1, 0], [1, 1, 1]]))
     assert (costs.forward_ms > 0).tolist() == [[True, True], [False, True]]
     assert (costs.backward_ms > 0).tolist() == [[True, True], [False, True]]

@@ -4,25 +4,27 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import memory_peaks
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
-from memory_peaks import BATCHES, COLUMNS, FITS, WORKLOADS, cases, errors, measured, slack_needed
+from memory_peaks import BATCHES, COLUMNS, FITS, WORKLOADS, cases, errors, measured, slack_needed, worst
+from peak_ranks import PeakClock
 from problems import bags, machine
 from random_plans import random_plans
 
 from shardbench.advice.peak import MOST_TIMES, DeviceMemory
 from shardbench.base.errors import Unsupported
+from shardbench.base.memory import GIB
 from shardbench.cli.plan import _peak_lines
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.memory.fullest import STATED, Peak, device_bytes, predicted_peak
-from shardbench.cost.memory.peak import CPU, CUDA, TERMS, Term, worst
+from shardbench.cost.memory.peak import CPU, CUDA, TERMS, Term
 from shardbench.cost.memory.step import peak_memory
 from shardbench.cost.phases import StepPhase
-from shardbench.cost.published.memory import tables_of_ranks
-from shardbench.engine.peaks import PeakClock
+from shardbench.cost.published.memory import published_memory, published_plans
 from shardbench.model.constraints import Constraints
 from shardbench.model.plan import (
     BatchSchedule,
@@ -39,6 +41,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape, Optimizer, Pooling, Precision, StepSchedule, Table
+from shardbench.model.validate import memory_bytes
 from shardbench.workloads.kinds import workload_config
 
 PEAKS = Path(__file__).parent.parent / "results" / "tables" / "memory"
@@ -306,10 +309,20 @@ def test_a_dense_model_that_nobody_stated_is_not_in_the_peak():
 
 
 def test_tables_of_published_plans_take_what_is_published_of_each_rank():
-    plans = list(tables_of_ranks())
-    assert [plan.point for plan in plans] == ["dlrm4.mi350x.8", "dlrm4.b200.8"]
-    for plan in plans:
-        assert plan.counted == pytest.approx(plan.published, rel=0.02), plan.point
+    data = published_memory()
+    problem = Problem.of(
+        "published",
+        tuple(Table(name=name, rows=n, dim=data["dim"], pooling=Pooling.NONE) for name, n in data["rows"].items()),
+        tuple(AccessProfile(rows=n, samples=1, present=0, counts=(), row_counts=()) for n in data["rows"].values()),
+        machine(devices=8),
+        batch_size=8,
+        optimizer=Optimizer.ROWWISE_ADAGRAD,
+    )
+    plans = published_plans(problem.tables)
+    assert list(plans) == ["dlrm4.mi350x.8", "dlrm4.b200.8"]
+    for one in data["plans"]:
+        counted = memory_bytes(plans[one["point"]], problem).hbm / GIB
+        assert counted == pytest.approx(np.array(one["hbm_gib"]), rel=0.02), one["point"]
 
 
 def test_an_answer_says_what_the_peak_consists_of_and_where_it_does_not_fit():
@@ -333,7 +346,9 @@ def test_an_answer_says_what_the_peak_consists_of_and_where_it_does_not_fit():
         (3, 1024, "whole, row-wise and halves"),
     ],
 )  # fmt: skip
-def test_real_ranks_hold_what_is_predicted(tmp_path, number, batch_size, name):
+def test_real_ranks_hold_what_is_predicted(tmp_path, monkeypatch, number, batch_size, name):
+    # Twice on each of the batches: what ranks hold most is there by then.
+    monkeypatch.setattr(memory_peaks, "STEPS", 2 * BATCHES)
     description = WORKLOADS[number] | {"batch_size": batch_size, "test_batches": BATCHES}
     workload = workload_config(description, "test").build(Path())
     case = next(one for one in cases(workload.tables) if one.name == name)

@@ -249,3 +249,9 @@ def test_content_hash_tells_order_and_kind_apart():
 def test_bytes_by_hand():
     assert [p.bytes for p in (Precision.FP32, Precision.FP16)] == [4, 2]
     assert [o.state_bytes(16) for o in Optimizer] == [0, 4, 128]
+
+
+def test_a_profile_of_lookups_in_no_sample_is_refused() -> None:
+    with pytest.raises(BadInput, match="500 lookups but no sample that has one: present must be at least 1"):
+        AccessProfile.from_counts(np.array([500]), rows=500, samples=100, present=0)
+    assert AccessProfile.from_counts(np.array([0]), rows=500, samples=100, present=0).coverage == 0.0

@@ -190,12 +190,12 @@ def test_a_part_is_the_task_of_its_tables():
 
 def test_a_single_problem_becomes_many_training_tasks():
     problem = random_problem(9)
-    tasks = training_tasks((problem,), 0, 20)
-    assert len(tasks) == 21
+    tasks = training_tasks((problem,), 0)
+    assert len(tasks) == 50
     assert tasks[0].problem is problem
     assert {task.tables for task in tasks} <= set(range(5, 10))
-    assert [t.key for t in tasks] == [t.key for t in training_tasks((problem,), 0, 20)]
-    assert [t.key for t in tasks[1:]] != [t.key for t in training_tasks((problem,), 1, 20)[1:]]
-    assert len(training_tasks((problem, random_problem(4, 1)), 0, 20)) == 2
+    assert [t.key for t in tasks] == [t.key for t in training_tasks((problem,), 0)]
+    assert [t.key for t in tasks[1:]] != [t.key for t in training_tasks((problem,), 1)[1:]]
+    assert len(training_tasks((problem, random_problem(4, 1)), 0)) == 2
     with pytest.raises(BadInput, match="at least one problem"):
-        training_tasks((), 0, 20)
+        training_tasks((), 0)

@@ -22,17 +22,14 @@ from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import count
 from shardbench.engine.clock import clock_of
 from shardbench.engine.contenders import build
-from shardbench.engine.lower import lower
-from shardbench.engine.measure import measure, rank_job
-from shardbench.engine.pipelined import PipelinedStamps, PipelinedStep
+from shardbench.engine.measure import rank_job
 from shardbench.engine.processes import launch
-from shardbench.engine.processes.failures import TrialFailed
 from shardbench.engine.processes.job import RankJob
 from shardbench.engine.processes.launch import run_ranks
 from shardbench.engine.processes.trial_folder import write_job
 from shardbench.engine.rank import SETTLING_STEPS, Rank
 from shardbench.engine.sent_bytes import SentBytes
-from shardbench.engine.step import StepSettings
+from shardbench.engine.step import Stamps
 from shardbench.model.plan import (
     BatchSchedule,
     DenseHome,
@@ -48,8 +45,7 @@ from shardbench.model.plan import (
     row_ranges,
     whole_table,
 )
-from shardbench.model.table import Optimizer, Precision, StepSchedule
-from shardbench.records.trial import Outcome
+from shardbench.model.table import Optimizer, StepSchedule
 from shardbench.trials.simulate import simulate
 from shardbench.trials.suite import TrialSettings
 from shardbench.workloads.materialise import materialise
@@ -190,30 +186,6 @@ def test_the_next_batchs_lookups_are_sent_within_the_step(tmp_path, monkeypatch)
             assert seen["sent"][0] == lookups[following][rank]
 
 
-def test_a_plan_that_is_no_pipelines_is_skipped_with_the_reason(tmp_path):
-    workload, plan = two_tables(Replicated(ranks=(0, 1)))
-    materialise(workload, tmp_path / "batches", range(1))
-    hot = BatchSchedule(phases=(Phase(kind=PhaseKind.HOT, batches=1),))
-    scheduled = Plan(world_size=2, segments=plan.segments, schedule=hot)
-    with pytest.raises(TrialFailed) as caught:
-        measure(job_of(workload, workload.problem(machine(1, 2)), scheduled, tmp_path), tmp_path / "job")
-    assert caught.value.failure.outcome is Outcome.SKIPPED
-    assert "a plan with a batch schedule has two: train it with schedule" in caught.value.failure.cause
-    on_hosts = Plan(world_size=2, segments=plan.segments, dense=DenseHome.HOSTS)
-    job = job_of(workload, workload.problem(machine(1, 2)), on_hosts, tmp_path)
-    with pytest.raises(Unsupported, match=r'trains on hosts .*: train it with schedule = "sequential"$'):
-        build(job, on_hosts, (0, 2, torch.device("cpu")), clock_of(torch.device("cpu")))
-
-
-def test_beside_gpus_what_hosts_look_up_is_no_pipelines():
-    workload, plan = two_tables(Host(node=0))
-    lowered = lower(plan, workload.tables, machine(1, 2).topology, Precision.FP32, device="cuda")
-    given = StepSettings(dense=workload.dense, optimizer=Optimizer.SGD, learning_rate=0.1, dense_seed=0)
-    cuda = torch.device("cuda", 0)
-    with pytest.raises(Unsupported, match="tables that hosts look up beside GPUs: train it with schedule"):
-        PipelinedStep(lowered, given, cuda, clock_of(cuda))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_gpus_train_in_a_pipeline_as_the_unsharded_model_does(tmp_path, gpus):
@@ -235,7 +207,7 @@ def test_a_steps_pieces_add_up_to_its_phases():
         StepPhase.INPUT,
     ]  # fmt: skip
     marks = [0, 1, 3, 4, 5, 9, 10, 12, 20, 21, 40, 43, 48]
-    stamps = PipelinedStamps(marks=marks, laps=laps, vectors_ready=[26, 27], lookups=[(28, 30), (33, 36)])
+    stamps = Stamps(marks=marks, laps=laps, vectors_ready=[26, 27], lookups=[(28, 30), (33, 36)])
     assert stamps.read(SimpleNamespace(ms=between)) == {
         "input": 2 + 1 + 1 + 5,
         "lookup": 4,
@@ -253,9 +225,15 @@ def test_an_unknown_schedule_is_one_clear_line():
         from_data(TrialSettings, {"schedule": "piped"}, "here")
 
 
-def test_what_no_pipeline_runs_is_not_simulated_as_if_it_did(tmp_path):
-    workload, plan = two_tables(OnRank(rank=1))
-    problem = replace(workload.problem(machine(1, 2)), schedule=StepSchedule.PIPELINED)
+@pytest.mark.parametrize("why", ["a schedule", "a dense model on hosts", "a table on hosts beside GPUs"])
+def test_what_no_pipeline_runs_is_refused_before_ranks_run(tmp_path, why):
+    workload, plan = two_tables(Host(node=0) if "beside GPUs" in why else Replicated(ranks=(0, 1)))
+    on = replace(machine(1, 2), device="cuda" if "beside GPUs" in why else "cpu")
+    problem = replace(workload.problem(on), schedule=StepSchedule.PIPELINED)
+    if why == "a schedule":
+        plan = replace(plan, schedule=BatchSchedule(phases=(Phase(kind=PhaseKind.HOT, batches=1),)))
+    elif "dense" in why:
+        plan = replace(plan, dense=DenseHome.HOSTS)
     batches = materialise(workload, tmp_path / "batches", range(1))
-    with pytest.raises(Unsupported, match="runs neither batch schedules nor dense models on hosts"):
-        simulate(replace(plan, dense=DenseHome.HOSTS), problem, batches, workload.dense, 1)
+    with pytest.raises(Unsupported, match=r'runs neither batch schedules nor .*: train them with schedule = "seq'):
+        simulate(plan, problem, batches, workload.dense, 1)

@@ -107,7 +107,7 @@ def test_nothing_fits_and_the_answer_says_what_is_needed(tmp_path: Path, command
     assert f"the largest is 'large' with {needed - 16_000}, which alone fits no device" in whole
 
 
-LISTING = "name,rows,dim,pooling\n" + "".join(f"t{n},{1000 * (1 + n)},64,{1 + n % 30}\n" for n in range(300))
+LISTING = "name,rows,dim,pooling\n" + "".join(f"t{n},{1000 * (1 + n)},64,{1 + n % 30}\n" for n in range(120))
 
 
 def test_ctrl_c_answers_with_the_best_so_far(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_ctrl_c_answers_with_the_best_so_far(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert told["interrupted"]
     assert told["best"]["strategy"] == "joint"
-    assert len(Plan.from_json((tmp_path / "p.json").read_text()).by_table()) == 300
+    assert len(Plan.from_json((tmp_path / "p.json").read_text()).by_table()) == 120
 
 
 def test_lists_of_tables_and_suites(tmp_path: Path, command) -> None:
@@ -186,6 +186,23 @@ def test_wrong_questions_about_machines_are_one_line(tables: Path, tmp_path: Pat
         assert f"--fewest {wrong} is no longest step" in command(*fewest, wrong, code=2)
     assert "unknown machine 'h101-1x8'" in command("plan", tables, "a100-40gb-2x8,h101-1x8", code=2)
     assert "unknown machine ''" in command("plan", tables, "a100-40gb-2x8,", code=2)
+    uneven = command("plan", tables, two, "--batch-size", 12, code=2)
+    assert "batch size 12 is not a multiple of any machine's devices, 16, 8: set --batch-size" in uneven
+
+
+def test_a_machine_that_cannot_share_the_batch_out_evenly_has_a_line_that_says_so(tables: Path, command) -> None:
+    arguments = ("plan", tables, "a100-40gb-2x8,h100-1x8", "--batch-size", 24, "--strategy", "greedy-size")
+    without, with_plan = json.loads(command(*arguments, "--json"))["machines"]
+    assert (without["machine"], without["devices"], without["best"], without["good"]) == (
+        "a100-40gb-2x8",
+        16,
+        None,
+        False,
+    )
+    assert without["cause"] == "the batch is not a multiple of its 16 devices"
+    assert with_plan["best"] is not None
+    said = command(*arguments)
+    assert "a100-40gb-2x8: the batch is not a multiple of its 16 devices" in said
 
 
 def test_the_fewest_devices_that_hold_the_tables(tmp_path: Path, command) -> None:

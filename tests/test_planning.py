@@ -20,7 +20,7 @@ from shardbench.model.strategy import Budget
 problem = RandomWorkload([(500, 8), (300, 8), (50, 8)], 64).problem(machine(2, 2))
 planned = []
 for name in sys.argv[2:]:
-    plan = get_strategy(name).plan(problem, Budget(plan_s=2.0), 0)
+    plan = get_strategy(name).plan(problem, Budget(plan_s=0.2), 0)
     planned.append(len(plan.segments))
 json.dump({"planned": planned, "torch": [m for m in ("torch", "torchrec") if m in sys.modules]}, sys.stdout)
 """

@@ -13,12 +13,10 @@ from rich.console import Console
 from shardbench.cli.progress import (
     EVERY_S,
     LEAST,
-    BarProgress,
-    BarReading,
     JsonProgress,
     PlainProgress,
-    PlainReading,
     TimeLeft,
+    console_of_stdout,
     reading,
 )
 
@@ -95,7 +93,7 @@ def run(listener: PlainProgress, clock: Clock, seconds: float, pieces: int, sett
 
 def test_plain_lines_say_it_every_half_minute_and_not_after_the_last() -> None:
     out, clock = io.StringIO(), Clock()
-    run(PlainProgress(out, clock), clock, 20.0, 6, settled=2)
+    run(PlainProgress(Console(file=out), clock), clock, 20.0, 6, settled=2)
     lines = out.getvalue().splitlines()
     assert lines[0] == "suite quick: 8 trials, 2 settled, 6 to run"
     told = [line for line in lines if "left" in line]
@@ -105,24 +103,25 @@ def test_plain_lines_say_it_every_half_minute_and_not_after_the_last() -> None:
 
 def test_quick_work_is_not_told_of() -> None:
     out, clock = io.StringIO(), Clock()
-    run(PlainProgress(out, clock), clock, 0.1, 50)
+    run(PlainProgress(Console(file=out), clock), clock, 0.1, 50)
     assert "left" not in out.getvalue()
 
 
 def test_events_have_the_seconds_left() -> None:
     out, clock = io.StringIO(), Clock()
-    run(JsonProgress(out, clock), clock, 10.0, 4)
+    run(JsonProgress(Console(file=out), clock), clock, 10.0, 4)
     events = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [event.get("left_s") for event in events] == [None, None, None, [10.0, 10.0], None]
 
 
-def test_the_bar_says_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_says_it() -> None:
     out = io.StringIO()
-    bar = BarProgress(Console(file=out, force_terminal=True, width=80, color_system=None))
+    bar = PlainProgress(Console(file=out, force_terminal=True, width=80, color_system=None))
     bar.planned("suite quick", "trial", 1000, 0)
     bar.started("simulated a-workload-with-a-long-name a100-40gb-2x8 a-strategy-with-a-long-name r0")
     bar.finished(1, make.ok())
-    bar._progress.refresh()
+    assert bar._bar is not None
+    bar._bar.refresh()
     bar.stop()
     text = out.getvalue()
     assert "1/1000" in text
@@ -132,7 +131,7 @@ def test_the_bar_says_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_how_far_a_log_is_read_is_said_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    with PlainReading(2000, 4, clock) as show:
+    with reading(2000, 4, console_of_stdout(), clock) as show:
         for _ in range(3):
             show.read_more(500, 10)
             clock.now += 0.6 * EVERY_S
@@ -143,20 +142,19 @@ def test_how_far_a_log_is_read_is_said_every_half_minute(capsys: pytest.CaptureF
         "read 75 % of the log, 30 rows",
         "counted 2 of 4 tables, 30 rows",
     ]
-    with reading(10, 1, as_json=True) as silent:
+    with reading(10, 1, None, clock) as silent:
+        clock.now += EVERY_S
         silent.read_more(10, 1)
         silent.count_tables(1)
     assert capsys.readouterr().out == ""
 
 
-def test_the_bar_of_a_log_has_an_end_and_goes_away() -> None:
+@pytest.mark.parametrize(("counted", "says"), [((), ("50 %", "1,234 rows")), ((2,), ("100 %", "counted 2 of 2"))])
+def test_the_bar_of_a_log_has_an_end_and_goes_away(counted: tuple[int, ...], says: tuple[str, ...]) -> None:
     out = io.StringIO()
-    with BarReading(2000, 2, Console(file=out, force_terminal=True, width=80, color_system=None)) as bar:
+    with reading(2000, 2, Console(file=out, force_terminal=True, width=80, color_system=None)) as bar:
         bar.read_more(2000, 1234)
-        bar._progress.refresh()
-        assert "50 %" in out.getvalue()
-        assert "1,234 rows" in out.getvalue()
-        bar.count_tables(2)
-        bar._progress.refresh()
-        assert "100 %" in out.getvalue()
+        for tables in counted:
+            bar.count_tables(tables)
+    assert all(text in out.getvalue() for text in says)
     assert out.getvalue().endswith("\x1b[2K")

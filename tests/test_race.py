@@ -43,6 +43,7 @@ tables = [
 """
 Command = Callable[..., str]
 NAMES = ("row-wise", "greedy-size")
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,6 @@ def test_steps_of_a_table():
     asked = problem([profile([60, 30, 10], rows=5)], devices=1)
     steps = steps_of.make_steps(asked, steps_of.Statistics.ALL)
     assert steps.rows.tolist() == [0, 1, 2, 3, 5]
-    assert steps.share.tolist() == pytest.approx([0.0, 0.6, 0.9, 1.0, 1.0])
     assert steps.hbm_bytes.tolist() == [0, ROW, 2 * ROW, 3 * ROW, 5 * ROW]
     assert steps.uvm_bytes.tolist() == [5 * ROW, 4 * ROW, 3 * ROW, 2 * ROW, 0]
     assert steps.cost_ms.tolist() == pytest.approx([cost_ms(1.0, s) for s in (0.0, 0.6, 0.9, 1.0, 1.0)])
@@ -153,7 +152,7 @@ def test_a_device_is_filled_by_hand(case):
     assert steps.rows[filled.choice].tolist() == rows
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), tables=st.integers(1, 12), devices=st.integers(1, 3))
 def test_no_device_leaves_hbm_empty_while_rows_are_off_it(seed, tables, devices):
     asked = random_problem(seed, tables, devices, 60)
@@ -262,7 +261,7 @@ def test_a_solver_that_fails_later_ends_with_the_plan_found_before(monkeypatch, 
 
 def test_no_plan_in_time_is_a_timeout(monkeypatch):
     nothing = milp.Solution(assignment=None, bound_ms=0.0, infeasible=False)
-    monkeypatch.setattr(search, "solve", lambda *_: nothing)
+    monkeypatch.setattr(search, "solve", lambda *_, **__: nothing)
     monkeypatch.setattr(search, "pack", lambda *_: None)
     with pytest.raises(TimeoutError, match="found no plan within its budget"):
         recshard.plan(problem([profile([1], rows=4)] * 3), Budget(), 0)
@@ -317,8 +316,11 @@ def test_unseen_rows_count_where_they_are_expected():
     known = steps_of.make_steps(asked, steps_of.Statistics.ALL, expects_unseen=True)
     assert plain.rows.tolist() == [0, 1, 2, 3, 4, 10]
     assert known.rows.tolist() == list(range(11))
-    assert known.share.tolist() == pytest.approx([0, 0.36, 0.63, 0.81, *(0.9 + k / 60 for k in range(7))])
-    assert plain.share.tolist() == pytest.approx([0, 0.4, 0.7, 0.9, 1, 1])
+    for steps, shares in (
+        (known, [0, 0.36, 0.63, 0.81, *(0.9 + k / 60 for k in range(7))]),
+        (plain, [0, 0.4, 0.7, 0.9, 1, 1]),
+    ):
+        assert steps.cost_ms.tolist() == pytest.approx([cost_ms(0.1, share) for share in shares])
 
 
 def test_notes_say_whether_unseen_rows_are_left_out_and_what_the_remapping_takes():

@@ -25,7 +25,6 @@ search = importlib.import_module("shardbench.baselines.recshard.search")
 steps_of = importlib.import_module("shardbench.baselines.recshard.steps")
 
 recshard = get_strategy("recshard")
-VARIANTS = ("recshard-cdf", "recshard-cdf-coverage", "recshard-cdf-pooling", "recshard-unseen")
 
 
 def enumerated_ms(asked: Problem, steps) -> float | None:

@@ -34,9 +34,7 @@ def gain(folder: Path, point: int, skew: float, device: str, **others: Scalar) -
     return {"gain_x": None if point == 7 else np.exp(3.0 * (skew - 1.0)) * (2.0 if device == "new" else 1.0)}
 
 
-GAINS = region_study(
-    title="A gain that skew and device decide.", knobs=KNOBS, outcomes=("gain_x",), measure=gain, backend="counted"
-)
+GAINS = region_study(title="A gain that skew and device decide.", knobs=KNOBS, outcomes=("gain_x",), measure=gain)
 
 
 def rows() -> pd.DataFrame:

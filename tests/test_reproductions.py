@@ -194,8 +194,8 @@ def test_dreamshard_trained_elsewhere_is_held_against_itself_trained_there() -> 
 
 def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> None:
     rows = [
-        {"task": task, "split": split, "number": 0, **{name: ms for name, (ms, _) in cells.items()}}
-        for (task, split), cells in paper_table.published_rows().items()
+        {"number": 0, **{name: cell[0] if isinstance(cell, list) else cell for name, cell in row.items()}}
+        for row in paper_table.paper_rows()
     ]
     table = pd.DataFrame(rows)
     mixed = table["task"].str.startswith("Mixed")
@@ -314,7 +314,7 @@ def test_the_rnn_is_held_against_random_row_by_row() -> None:
 
 
 def test_dreamshard_knows_the_papers_table() -> None:
-    assert len(paper_table.published_rows()) == 26
+    assert len(paper_table.paper_rows()) == 26
     assert paper_table.published_ms("DLRM-20 (4)", "train", "dreamshard") == 18.6
     assert paper_table.published_ms("Mixed-80 (8)", "test", "greedy-dim") == 41.9
     assert paper_table.published_ms("DLRM-20 (4)", "train", "autoshard") is None

@@ -19,7 +19,7 @@ from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
 
-SMALL = RnnSettings(updates=8, episodes=6, stages=4)
+SMALL = RnnSettings(updates=8, episodes=6)
 
 
 def make_task(tables, devices, seed=0, share=None, slow=False):
@@ -43,10 +43,10 @@ def networks_of(task, seed=0):
 
 def log_probabilities(networks, scaled, played):
     """Of every choice, by the learner's forward pass over whole sequences, [E, T]."""
-    chosen = torch.from_numpy(played.placing.chosen)
+    chosen = torch.from_numpy(played.chosen)
     encoded = networks.encode(torch.from_numpy(scaled)[None])
-    logits = networks.logits(encoded, chosen, played.placing.legal_at.shape[2])
-    logits = logits.masked_fill(torch.from_numpy(~played.placing.legal_at), -torch.inf)
+    logits = networks.logits(encoded, chosen, played.legal_at.shape[2])
+    logits = logits.masked_fill(torch.from_numpy(~played.legal_at), -torch.inf)
     return logits.log_softmax(2).gather(2, chosen[..., None])[..., 0].detach().numpy()
 
 
@@ -60,11 +60,11 @@ def test_the_learner_scores_devices_as_the_decoder_did(share, seed):
         for weights in networks.parameters():
             weights.mul_(10.0)
     best = play(networks, task, scaled, np.arange(12), episodes=2, rng=None)
-    assert not best.placing.failed[0]
-    assert len(set(best.placing.chosen[0].tolist())) > 1
+    assert not best.failed[0]
+    assert len(set(best.chosen[0].tolist())) > 1
     encoded = networks.encode(torch.from_numpy(scaled)[None])
-    logits = networks.logits(encoded, torch.from_numpy(best.placing.chosen), 3).detach().numpy()
-    assert np.where(best.placing.legal_at, logits, -np.inf).argmax(2).tolist() == best.placing.chosen.tolist()
+    logits = networks.logits(encoded, torch.from_numpy(best.chosen), 3).detach().numpy()
+    assert np.where(best.legal_at, logits, -np.inf).argmax(2).tolist() == best.chosen.tolist()
 
 
 def test_samples_follow_the_learners_probabilities():
@@ -72,7 +72,7 @@ def test_samples_follow_the_learners_probabilities():
     networks, scaled = networks_of(task, 1)
     played = play(networks, task, scaled, np.arange(2), episodes=6000, rng=np.random.default_rng(0))
     expected = np.exp(log_probabilities(networks, scaled, played).sum(1))
-    pairs, first, counts = np.unique(played.placing.chosen, axis=0, return_index=True, return_counts=True)
+    pairs, first, counts = np.unique(played.chosen, axis=0, return_index=True, return_counts=True)
     assert len(pairs) == 9
     assert counts / 6000 == pytest.approx(expected[first], abs=0.02)
     assert expected[first].sum() == pytest.approx(1.0, abs=1e-4)
@@ -82,7 +82,7 @@ def test_the_loss_by_hand():
     task = make_task(4, 2, 0)
     networks, scaled = networks_of(task)
     played = play(networks, task, scaled, np.arange(4), episodes=3, rng=np.random.default_rng(0))
-    played.placing.failed[2] = True
+    played.failed[2] = True
     log_p = log_probabilities(networks, scaled, played).sum(1)
     found = reinforce_loss(networks, torch.from_numpy(scaled), played, np.array([2.0, -1.0, 9.0]), 0.0)
     assert found.item() == pytest.approx(-(2.0 * log_p[0] - log_p[1]) / 3, rel=1e-4)
@@ -95,9 +95,9 @@ def test_illegal_devices_have_no_probability_at_the_update():
     task = make_task(9, 2, 4, share=0.52)
     networks, scaled = networks_of(task)
     played = play(networks, task, scaled, np.arange(9), episodes=4, rng=np.random.default_rng(0))
-    assert not played.placing.legal_at.all()
+    assert not played.legal_at.all()
     log_p = log_probabilities(networks, scaled, played).sum(1)
-    used = ~played.placing.failed
+    used = ~played.failed
     found = reinforce_loss(networks, torch.from_numpy(scaled), played, np.ones(4), 0.0)
     assert found.item() == pytest.approx(-log_p[used].sum() / 4, rel=1e-4)
 
@@ -105,11 +105,13 @@ def test_illegal_devices_have_no_probability_at_the_update():
 def test_the_baseline_is_a_moving_average_of_each_tasks_returns():
     run = RnnTraining(TASKS, SimulatedOracle(), 0, SMALL)
     placing = play(run.networks, TASKS[0], run.scaling(TASKS[0].features), np.arange(7), episodes=2, rng=run.rng)
-    costs = SimulatedOracle().measure(TASKS[0], np.stack(placing.placing.placements())).overall_ms
+    costs = SimulatedOracle().measure(TASKS[0], np.stack(placing.placements())).overall_ms
     returns = -np.sqrt(costs)
-    assert run.measure(0, placing) == pytest.approx(returns - returns.mean())
+    advantages, measured_ms = run.measure(0, placing)
+    assert advantages == pytest.approx(returns - returns.mean())
+    assert measured_ms == pytest.approx(costs.mean())
     run.average[0] = -1.0
-    assert run.measure(0, placing) == pytest.approx(returns + 1.0)
+    assert run.measure(0, placing)[0] == pytest.approx(returns + 1.0)
     assert run.average[0] == pytest.approx(0.9 * -1.0 + 0.1 * returns.mean())
     assert np.isnan(run.average[1:]).all()
 
@@ -117,7 +119,8 @@ def test_the_baseline_is_a_moving_average_of_each_tasks_returns():
 def test_training_lowers_the_measured_cost():
     task = make_task(8, 2, 5, slow=True)
     trained = RnnTraining([task], SimulatedOracle(), 0, RnnSettings(updates=150, learning_rate=3e-3)).train()
-    assert trained.history[-1].measured_ms < 0.97 * trained.history[0].measured_ms
+    measured_ms = [numbers["measured_ms"] for numbers in trained.history]
+    assert np.mean(measured_ms[-15:]) < 0.97 * np.mean(measured_ms[:15])
 
 
 def test_placements_fit_or_are_declined():

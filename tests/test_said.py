@@ -16,7 +16,7 @@ from shardbench.trials import runner
 OBEYED = "\x1b[2J\x9b31m\u202e\x07"
 """What clears a screen, colours it, turns text around and rings."""
 SHOWN = r"\x1b[2J\x9b31m\u202e\x07"
-PRINTS = {"base/generated.py": 1, "cli/options.py": 1, "cli/prepare.py": 1}
+PRINTS = {"base/generated.py": 1, "cli/options.py": 1}
 """What prints without ``say``: itself, JSON, which is ASCII, and a count of rows, which has nobody's text in it."""
 
 

@@ -21,7 +21,6 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, Pooling, Table
 from shardbench.workloads.hotness import HotPrefix, hot_samples, join, take
 from shardbench.workloads.materialise import materialise
-from shardbench.workloads.profiling import count_samples
 from shardbench.workloads.trace import Bags, Split
 
 ROWS = 6
@@ -124,9 +123,12 @@ def test_drawn_workloads_share_tables() -> None:
     workload = config.build(Path("nowhere"))
     drawn = workload.bags(Split.TEST, 0, 0)
     assert (drawn.features, len(drawn.lengths)) == (3, 3 * 256)
-    # Lookups of a sample, over all features; what a strategy profiles by itself is the same.
+    # Lookups of a sample, over all features.
     assert workload.profiles[0].mean_pooling == pytest.approx(12, rel=0.1)
-    assert count_samples(workload, 0, samples=512).profile == workload.profiles[0]
+    train = join([workload.bags(Split.TRAIN, batch, 0) for batch in range(512 // 256)])
+    present = int(np.count_nonzero(train.sample_lengths))
+    counts = np.bincount(train.values)
+    assert AccessProfile.from_counts(counts, rows=500, samples=512, present=present) == workload.profiles[0]
     before = described.CONFIG(tables=(alone,)).model_dump(mode="json")
     assert "features" not in before["tables"][0]
     drawn = synthetic.CONFIG(tables=2, features=2, batch_size=64, profile_samples=64).build(Path("nowhere"))

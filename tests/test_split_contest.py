@@ -88,7 +88,6 @@ def test_uncut_lookups_know_no_rows():
     for ask in (
         lambda: known.dealt(0, 9, 3),
         lambda: known.distinct(0, 9, 3),
-        lambda: known.distinct_by_source(0, 9),
         lambda: known.distinct_by_group(0, 9, np.array([[0]]), 1),
         lambda: known.longest_bag(0, 9, 2, 1),
     ):

@@ -31,7 +31,6 @@ GROWING = region_study(
     title="A gain that one knob decides.",
     knobs=(Knob(name="size", low=1.0, high=9.0, reason="as seen"), Knob(name="age", reason="as seen")),
     outcomes=("gain_x",),
-    backend="counted",
     measure=lambda folder, point, size, age: {"gain_x": size},
 )
 
@@ -246,9 +245,10 @@ def test_a_cell_that_hangs_or_dies_is_a_record_and_the_next_one_runs(made: Repro
         log = tmp_path / "logs" / f"{record.key}.log"
         assert log.is_file() is (kind != "well")
         assert kind == "well" or f"this is {kind}\n" in log.read_text()
-    again = SessionOptions(results=tmp_path, workers=1, retry=frozenset({Outcome.TIMEOUT}), cell_s=1.0)
+    hurried = replace(faults, studies=tuple(replace(study, timeout_s=1.0) for study in faults.studies))
+    again = SessionOptions(results=tmp_path, workers=1, retry=frozenset({Outcome.TIMEOUT}))
     heard = Heard()
-    hung = {record.cell["kind"]: record for record in run_studies(faults, again, heard)}["hangs"]
+    hung = {record.cell["kind"]: record for record in run_studies(hurried, again, heard)}["hangs"]
     assert (heard.studies, hung.failure) == ([("doubling", 6, 5)], "no result from run after 1 s")
 
 
@@ -270,7 +270,7 @@ def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     monkeypatch.setattr(found, "find_reproduction", lambda name: made)
-    arguments = ("reproduce", "mine", "--results", tmp_path, "--workers", 1)
+    arguments = ("reproduce", "mine", "--results", tmp_path, "--parallel", 1)
     out = command(*arguments, "--quick", "--page")
     assert "study doubling: 2 cells, 0 settled, 2 to run" in out
     assert "`doubles`: direction consistent, magnitude consistent" in out

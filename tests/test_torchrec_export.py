@@ -370,8 +370,25 @@ def losses(*arguments: str, **environment: str) -> list[float]:
     return json.loads(printed.getvalue())["losses"] if printed.getvalue() else []
 
 
-def rank_losses(arguments: list[str], environment: dict[str, str]) -> list[float]:
+def rank_losses(folder: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> list[float]:
+    os.chdir(folder)
     return losses(*arguments, **environment)
+
+
+def losses_of_two_ranks(folder: Path, *arguments: str) -> list[float]:
+    """What the example prints in a folder as two ranks of torchrun, which have their imports done."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+    def on_rank(rank: int) -> list[float]:
+        given = folder, arguments, {**group, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        return call_in_child(rank_losses, given, timeout_s=120, phase="time", log=folder / f"{rank}.log")
+
+    with ThreadPoolExecutor(2) as pool:
+        found, _ = pool.map(on_rank, range(2))
+    return found
 
 
 def test_the_example_trains_as_the_unsharded_model(tmp_path: Path, command) -> None:
@@ -380,17 +397,7 @@ def test_the_example_trains_as_the_unsharded_model(tmp_path: Path, command) -> N
     (tmp_path / "prepared.json").write_text(json.dumps({"tables": [{"name": name} for name in names]}))
     for number, name in enumerate(names):
         np.save(tmp_path / f"t{number}_order.npy", shuffled_ranks()[name].argsort().numpy())
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-
-    def on_rank(rank: int) -> list[float]:
-        given = [str(made), "--profile", str(tmp_path)], {**group, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        return call_in_child(rank_losses, given, timeout_s=120, phase="time", log=tmp_path / f"{rank}.log")
-
-    with ThreadPoolExecutor(2) as pool:
-        found, _ = pool.map(on_rank, range(2))
+    found = losses_of_two_ranks(tmp_path, str(made), "--profile", str(tmp_path))
     assert found == pytest.approx(losses(str(made), "--unsharded"), rel=1e-5)
     assert abs(found[0] - found[-1]) > 1e-3
 

@@ -43,6 +43,7 @@ from shardbench.trials.discovery import get_strategy
 pytest.importorskip("torchrec")
 planner = importlib.import_module("shardbench.baselines.torchrec_planner.planner")
 groups = importlib.import_module("shardbench.baselines.torchrec_planner")
+types = importlib.import_module("torchrec.distributed.types")
 translate = importlib.import_module("shardbench.engine.torchrec.translated").translate
 
 EVERYONE = (0, 1, 2, 3)
@@ -60,10 +61,13 @@ def problem(
 
 
 def sharding(kind: str, ranks: list[int], shards: list[tuple[int, int, int, int]], kernel: str = "fused") -> Any:
-    """A ParameterSharding look-alike; a shard is (row, column, rows, columns)."""
-    metadata = [SimpleNamespace(shard_offsets=[r, c], shard_sizes=[rows, columns]) for r, c, rows, columns in shards]
-    spec = SimpleNamespace(shards=metadata) if kind != "data_parallel" else None
-    return SimpleNamespace(sharding_type=kind, compute_kernel=kernel, ranks=ranks, sharding_spec=spec)
+    """A ParameterSharding; a shard is (row, column, rows, columns)."""
+    metadata = [
+        types.ShardMetadata(shard_offsets=[r, c], shard_sizes=[rows, columns], placement=f"rank:{rank}/cpu")
+        for rank, (r, c, rows, columns) in zip(ranks, shards)
+    ]
+    spec = types.EnumerableShardingSpec(metadata) if kind != "data_parallel" else None
+    return types.ParameterSharding(sharding_type=kind, compute_kernel=kernel, ranks=ranks, sharding_spec=spec)
 
 
 def segment(column: int, stop: int, placement: OnRank | RowWise | Replicated) -> Segment:
@@ -86,7 +90,7 @@ def segment(column: int, stop: int, placement: OnRank | RowWise | Replicated) ->
             [segment(0, 128, RowWise(ranks=(2, 3))), segment(128, 256, RowWise(ranks=(0, 1)))],
         ),
     ],
-    ids=lambda v: v.sharding_type if isinstance(v, SimpleNamespace) else None,
+    ids=lambda v: v.sharding_type if isinstance(v, types.ParameterSharding) else None,
 )
 def test_translation_of_what_no_plan_of_ours_becomes(given: Any, expected: list[Segment]) -> None:
     """What ours becomes is translated back in test_torchrec_drop_in."""
@@ -98,13 +102,13 @@ def test_translation_of_what_no_plan_of_ours_becomes(given: Any, expected: list[
 
 def test_an_unknown_sharding_type_is_refused() -> None:
     with pytest.raises(Unsupported, match=r"'t0'.*'hexagonal'"):
-        translate({"t0": sharding("hexagonal", [0], [])}, problem([(100, 256)]))
+        translate({"t0": sharding("hexagonal", [0], [(0, 0, 100, 256)])}, problem([(100, 256)]))
 
 
 def test_blocks_of_unlike_sizes_are_refused_by_name() -> None:
     starts = (0, 53_333_333, 80_000_000, 100_000_000, 100_000_000)
     shards = [(start, 0, stop - start, 256) for start, stop in zip(starts, starts[1:])]
-    says = "table 't0' has 53333333 of its 100000000 rows on rank 0, where an even share is 25000000"
+    says = "table 't0' has 53333333 of its 100000000 rows on rank 0, where an even share is 33333334"
     with pytest.raises(Unsupported, match=says):
         translate({"t0": sharding("row_wise", [0, 1, 2, 3], shards)}, problem([(100_000_000, 256)]))
 

@@ -55,7 +55,6 @@ def test_counted_lookups_equal_a_plain_loop(case):
     assert lookups.distinct(start, stop, ways).tolist() == [
         len({v for v in touched if (v - start) % ways == w}) for w in range(ways)
     ]
-    assert lookups.distinct_by_source(start, stop).tolist() == [len(set(half)) for half in inside]
     by_node = [[len({v for v in half if (v - start) % ways == w}) for w in range(ways)] for half in inside]
     assert lookups.distinct_by_group(start, stop, np.array([[0], [1]]), ways).tolist() == by_node
 

@@ -1,4 +1,4 @@
-"""The training that all learned strategies share: repeatable, kept, taken up again, stopped in time."""
+"""The training that all learned strategies share: repeatable, kept, found again, stopped in time."""
 
 from dataclasses import asdict, replace
 
@@ -10,28 +10,34 @@ from shardbench.base.errors import BadInput
 from shardbench.baselines.autoshard.training import AutoShardTraining
 from shardbench.baselines.dreamshard.settings import DreamShardSettings
 from shardbench.baselines.dreamshard.training import DreamShardTraining
+from shardbench.baselines.neuroshard.settings import NeuroShardSettings
+from shardbench.baselines.neuroshard.training import NeuroShardTraining
 from shardbench.baselines.rnn_placer.settings import RnnSettings
 from shardbench.baselines.rnn_placer.training import RnnTraining
+from shardbench.learned.checkpoint import opened
 from shardbench.learned.settings import affordable_updates
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
 from shardbench.trials.discovery import get_strategy
 
+ALIKE = (make_task(7, 2, 1), make_task(12, 2, 2), make_task(5, 2, 3))
 KINDS = {
-    "autoshard": (AutoShardTraining, SMALL),
+    "autoshard": (AutoShardTraining, SMALL, TASKS),
     "dreamshard": (
         DreamShardTraining,
         DreamShardSettings(iterations=4, measured=4, cost_updates=5, policy_updates=2, episodes=4),
+        TASKS,
     ),
-    "rnn-rl": (RnnTraining, RnnSettings(updates=12, episodes=6, stages=4)),
+    "rnn-rl": (RnnTraining, RnnSettings(updates=12, episodes=6), TASKS),
+    "neuroshard": (NeuroShardTraining, NeuroShardSettings(samples=300, epochs=4, batch=64), ALIKE),
 }
 every = pytest.mark.parametrize("kind", list(KINDS))
 
 
-def training(kind, seed=1, tasks=TASKS, oracle=None, **changed):
-    made, settings = KINDS[kind]
-    return made(tasks, oracle or SimulatedOracle(), seed, replace(settings, **changed))
+def training(kind, seed=1, tasks=None, oracle=None, **changed):
+    made, settings, own = KINDS[kind]
+    return made(own if tasks is None else tasks, oracle or SimulatedOracle(), seed, replace(settings, **changed))
 
 
 def same(a, b):
@@ -48,53 +54,24 @@ def test_training_repeats_and_counts_what_it_asked(kind):
     assert not same(one, training(kind, seed=2).train())
     assert not same(one, training(kind).untrained())
     assert one.oracle_calls == oracle.calls > 0
-    assert (one.updates, len(one.history), one.out_of_time) == (KINDS[kind][1].updates, 4, False)
-
-
-class Killed(Exception):
-    pass
+    assert (len(one.history), one.out_of_time) == (KINDS[kind][1].updates, False)
 
 
 @every
-@pytest.mark.parametrize("after", [1, 3])
-def test_a_killed_training_goes_on_where_it_was(kind, after, tmp_path):
-    stages, oracle = [], SimulatedOracle()
-
-    def kill(stage):
-        stages.append(stage)
-        if len(stages) == after:
-            raise Killed
-
-    with pytest.raises(Killed):
-        training(kind).train(folder=tmp_path, progress=kill)
-    run = training(kind, oracle=oracle)
-    resumed, whole = run.train(folder=tmp_path, progress=stages.append), training(kind).train()
-    assert same(resumed, whole)
-    assert tuple(stages) == resumed.history == whole.history
-    assert resumed.oracle_calls == whole.oracle_calls > oracle.calls
-    assert list(tmp_path.iterdir()) == [run.path(tmp_path)]
-    # A finished training is read back and asks nothing.
-    asked = oracle.calls
-    assert same(training(kind, oracle=oracle).train(folder=tmp_path), whole)
-    assert oracle.calls == asked
-
-
-@every
-def test_seconds_survive_a_kill(kind, tmp_path, monkeypatch):
+def test_a_whole_training_is_read_back_with_its_seconds_and_asks_nothing(kind, tmp_path, monkeypatch):
     seconds = [100.0]
-    monkeypatch.setattr("shardbench.learned.clocks.time.process_time", lambda: seconds[0])
-
-    def kill(stage):
-        raise Killed
-
-    first = training(kind)
+    monkeypatch.setattr("shardbench.learned.training.time.process_time", lambda: seconds[0])
+    first, oracle = training(kind), SimulatedOracle()
     seconds[0] += 7.0
-    with pytest.raises(Killed):
-        first.train(folder=tmp_path, progress=kill)
-    second = training(kind)
+    whole = first.train(folder=tmp_path)
+    assert list(tmp_path.iterdir()) == [first.path(tmp_path)]
+    second = training(kind, oracle=oracle)
+    again = second.train(folder=tmp_path)
+    assert same(again, whole)
+    assert (again.history, again.oracle_calls, again.out_of_time) == (whole.history, whole.oracle_calls, False)
+    assert oracle.calls == 0
     seconds[0] += 5.0
-    assert second.train(folder=tmp_path).earlier_cpu_s == 7.0
-    assert training(kind).train(folder=tmp_path).earlier_cpu_s == 12.0
+    assert (first.cpu_s, second.earlier_cpu_s, second.cpu_s) == (12.0, 7.0, 12.0)
 
 
 @every
@@ -112,10 +89,11 @@ def test_other_files_are_refused_in_one_line(kind, tmp_path):
 
 
 @every
-def test_training_stops_at_its_deadline_and_needs_a_task(kind):
+def test_training_stops_at_its_deadline_and_needs_a_task(kind, tmp_path):
     # One update is always made: its seconds are those of imports on a slow machine.
-    stopped = training(kind).train(limit_cpu_s=0.0)
-    assert (stopped.updates, stopped.out_of_time) == (1, True)
+    stopped = training(kind).train(folder=tmp_path, limit_cpu_s=0.0)
+    assert (len(stopped.history), stopped.out_of_time) == (1, True)
+    assert not list(tmp_path.iterdir()), "only a whole training is kept"
     assert not same(stopped, training(kind).untrained())
     with pytest.raises(BadInput, match="at least one task"):
         training(kind, tasks=[])
@@ -125,7 +103,7 @@ def test_training_stops_at_its_deadline_and_needs_a_task(kind):
 def test_other_tasks_seeds_settings_and_oracles_are_other_trainings(kind):
     runs = [
         training(kind),
-        training(kind, tasks=TASKS[:2]),
+        training(kind, tasks=KINDS[kind][2][:2]),
         training(kind, seed=2),
         training(kind, oracle=SimulatedOracle(counted=True)),
         *(
@@ -182,29 +160,28 @@ def test_the_strategy_plans_what_it_was_fitted_on(name):
 
 
 @every
-def test_fit_goes_on_from_its_folder_and_tells_each_stage(kind, tmp_path):
-    problem, budget, lines = make_task(12, 3, 2).problem, Budget(fit_s=1.0), []
+def test_fit_finds_a_whole_training_again(kind, tmp_path):
+    problem, budget = make_task(12, 3, 2).problem, Budget(fit_s=1.0)
     first, again = get_strategy(kind), get_strategy(kind)
     first.folder = again.folder = tmp_path
-    first.progress = again.progress = lines.append
     first.fit((problem,), budget, 0)
-    stages = [f"{kind}: {stage}" for stage in first.trained.history]
-    assert lines == stages
-    assert stages
+    (path,) = tmp_path.iterdir()
+    made_at = path.stat().st_mtime_ns
     again.fit((problem,), budget, 0)
-    assert lines == stages, "nothing is trained twice"
+    assert path.stat().st_mtime_ns == made_at, "nothing is trained twice"
     assert same(first.trained, again.trained)
     assert first.plan(problem, budget, 0).segments == again.plan(problem, budget, 0).segments
-    # What the first one spent on updates, without what it spent on the tasks.
-    assert 0.0 < again.trained.earlier_cpu_s < first.fit_cpu_s
-    assert again.fit_cpu_s > again.trained.earlier_cpu_s
+    with opened(path) as contents:
+        # What the first one spent on updates, without what it spent on the tasks.
+        assert 0.0 < contents["cpu_s"] < first.fit_cpu_s
+        assert again.fit_cpu_s > contents["cpu_s"]
 
 
 @pytest.mark.parametrize(
     ("kind", "field", "value"),
     [
         *(("autoshard", field, 0) for field in ("total_steps", "unroll", "environments", "cost_batch", "shards")),
-        ("autoshard", "stages", 0), ("autoshard", "total_steps", -5), ("autoshard", "unroll", 2.5),
+        ("autoshard", "total_steps", -5), ("autoshard", "unroll", 2.5),
         ("autoshard", "learning_rate", 0.0),
         ("autoshard", "discount", 1.5), ("autoshard", "baseline_weight", -1.0), ("autoshard", "grad_norm", 0.0),
         ("autoshard", "entropy_weight", float("inf")), ("autoshard", "cost_updates", -1),

@@ -27,8 +27,10 @@ CELLS = {
     "hot and cold batches": ("fae", "region", {"point": 40}),
     "every plan": ("flexshard", "gap", {"case": "one-table", "seed": 8, "budget": 1.1}),
     "histories": ("flexshard", "communication", {"workload": "taobao", "nodes": 2, "draw": 0, "local_batch": 1024}),
-    "tiers": ("recshard", "ablation", {"workload": "rm3", "hbm": "quarter", "features_seed": 1}),
+    "rows of models in small": ("recshard", "ablation", {"workload": "rm3", "hbm": "quarter", "features_seed": 1}),
 }
+LONG = ("rows of models in small",)
+"""A slow test: drawing the model's features takes most of it, and tiers are those of the test of caches too."""
 
 
 def same(ours: object, theirs: object) -> bool:
@@ -43,7 +45,9 @@ def skip_older(record) -> None:
         pytest.skip(f"the committed row is of judge version {version}: nox -s publish makes it again")
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in LONG else []) for kind in CELLS]
+)
 def test_cells_are_what_the_versions_give(tmp_path: Path, kind: str) -> None:
     owner, name, wanted = CELLS[kind]
     study, known = find_reproduction(owner).study(name), cell_store(RESULTS, owner, name).latest()
@@ -57,21 +61,23 @@ def test_cells_are_what_the_versions_give(tmp_path: Path, kind: str) -> None:
         assert not moved, RAISE
 
 
-def test_a_plan_with_caches_is_what_the_versions_give(tmp_path: Path) -> None:
-    suite, strategy = load_suite("recshard"), "torchrec-table-wise"
-    (job,) = [job for job in suite.jobs if job.workload == "rm2" and job.override]
-    short = suite.model_copy(update={"jobs": (job.model_copy(update={"iterations": 2}),)})
-    (committed,) = [
-        one
-        for one in trial_store(RESULTS, "recshard").latest().values()
-        if (one.spec.workload, one.spec.strategy) == ("rm2", strategy) and "+" in one.spec.machine
+@pytest.mark.usefixtures("few_draws")
+def test_plans_with_tiers_and_caches_are_what_the_versions_give(tmp_path: Path) -> None:
+    suite, on = load_suite("recshard"), ("synthetic-100", "a100-40gb-2x8+hbm_capacity-1.753GiB")
+    (job,) = [job for job in suite.jobs if (job.workload, job.load_machine().name) == on]
+    moves = {"recshard": {"rows", "table", "uvm"}, "torchrec-table-wise": {"cache", "table", "uvm"}}
+    known = [
+        one for one in trial_store(RESULTS, "recshard").latest().values() if (one.spec.workload, one.spec.machine) == on
     ]
-    skip_older(committed)
-    (made,) = run_suite(short, RunOptions(results=tmp_path, data=Path("data"), strategies=(strategy,)), Silent())
-    assert made.spec.machine == committed.spec.machine
-    assert "cache" in made.planned.moves
-    assert made.planned.plan_hash == committed.planned.plan_hash, RAISE
-    assert made.timing.step_ms == pytest.approx(committed.timing.step_ms[:2], rel=1e-6), RAISE
+    committed = {one.spec.strategy: one for one in known if one.spec.strategy in moves}
+    for one in committed.values():
+        skip_older(one)
+    options = RunOptions(results=tmp_path, data=Path("data"), strategies=tuple(moves))
+    again = {one.spec.strategy: one for one in run_suite(suite.model_copy(update={"jobs": (job,)}), options, Silent())}
+    assert {strategy: set(made.planned.moves) for strategy, made in again.items()} == moves
+    for strategy, made in again.items():
+        assert made.planned.plan_hash == committed[strategy].planned.plan_hash, RAISE
+        assert made.timing.step_ms == pytest.approx(committed[strategy].timing.step_ms, rel=1e-6), RAISE
 
 
 def test_every_strategy_states_a_version() -> None:

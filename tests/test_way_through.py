@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torchrec")
 import torch
+from test_torchrec_export import losses_of_two_ranks
 
 from shardbench.cli import main as cli
 from shardbench.model.plan import OnRank, Plan, Segment
@@ -40,9 +41,15 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.parametrize("starts", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_page_runs_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], example: ModuleType
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    example: ModuleType,
+    starts: bool,
 ) -> None:
+    """By default the ranks are forks that have their imports done, as torchrun starts them in the slow test."""
     monkeypatch.chdir(tmp_path)
     Path("examples").symlink_to(EXAMPLE.parent)
     generator = np.random.default_rng(0)
@@ -71,18 +78,19 @@ def test_the_page_runs_as_it_stands(
         assert made["ranks"][name][hottest] == 0
     assert made["ids"].tolist() == np.load("data/mine/t0_f0_values.npy")[:2].tolist()
     torchrun, python = (command for command in commands() if command[0] != "shardbench")
-    ranks = subprocess.Popen(
-        [str(Path(sys.executable).with_name(torchrun[0])), *torchrun[1:]],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
     monkeypatch.setattr(sys, "argv", python[1:])
     example.main()
     expected = json.loads(capsys.readouterr().out)["losses"]
-    out, err = ranks.communicate(timeout=120)
-    assert ranks.returncode == 0, err
-    assert json.loads(out)["losses"] == pytest.approx(expected, rel=1e-5)
+    assert torchrun[1:5] == ["--standalone", "--nproc-per-node", "2", python[1]]
+    found = torchrun_losses(torchrun) if starts else losses_of_two_ranks(tmp_path, *torchrun[5:])
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def torchrun_losses(command: list[str]) -> list[float]:
+    program = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["losses"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from cases.made_up import cluster, mixed_plan
 
+from shardbench.base.generated import csv_text
 from shardbench.cost.accounting import Account
 from shardbench.cost.lookups import CountedLookups
 from shardbench.datasets.synthetic import CONFIG
@@ -27,8 +28,8 @@ SMALL, LARGE = 10_000, 4_000_000
 """Tables of fewer rows are replicated; those of as many or more are dealt over all devices."""
 
 
-def measure(tables: int = 856, devices: tuple[int, ...] = DEVICES) -> list[dict[str, float]]:
-    """Return a row for each number of devices; the batch is drawn once for all of them."""
+def measure(tables: int = 856, devices: tuple[int, ...] = DEVICES) -> list[tuple[float, ...]]:
+    """Return a row of COLUMNS for each number of devices; the batch is drawn once for all of them."""
     workload = CONFIG(tables=tables, name="scale").build(Path())
     blank = tuple(AccessProfile(rows=t.rows, samples=1, present=0, counts=(), row_counts=()) for t in workload.tables)
     problems = [
@@ -44,25 +45,19 @@ def measure(tables: int = 856, devices: tuple[int, ...] = DEVICES) -> list[dict[
             start = time.process_time()
             accounts[k].add(table, segments[k][table.name], CountedLookups(bags, table.rows, problem.world_size))
             seconds[k] += time.process_time() - start
-    rows = []
+    rows: list[tuple[float, ...]] = []
     for k, account in enumerate(accounts):
         start = time.process_time()
         account.collectives(0)
         seconds[k] += time.process_time() - start
         assert account.load.lookups.sum() == lookups
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        values = (devices[k], tables, lookups, round(seconds[k], 3), round(lookups / seconds[k]), peak)
-        rows.append(dict(zip(COLUMNS, values)))
+        rows.append((devices[k], tables, lookups, round(seconds[k], 3), round(lookups / seconds[k]), peak))
     return rows
 
 
-def as_csv(rows: list[dict[str, float]]) -> str:
-    """Return the rows as CSV."""
-    return "\n".join([",".join(COLUMNS), *(",".join(str(row[name]) for name in COLUMNS) for row in rows)]) + "\n"
-
-
 if __name__ == "__main__":
-    text = as_csv(measure(int(sys.argv[2]) if len(sys.argv) > 2 else 856))
+    text = csv_text(COLUMNS, measure(int(sys.argv[2]) if len(sys.argv) > 2 else 856))
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text(text)
     print(text, end="")

@@ -4,8 +4,6 @@
 of the two runs whose plans are published, in a minute.
 """
 
-import csv
-import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import pandas as pd
 
 from shardbench.base.arrays import Ints
 from shardbench.base.atomic import write_atomically
+from shardbench.base.generated import csv_text
 from shardbench.cost.published.memory import published_plans
 from shardbench.datasets.yambda_like import CONFIG, HISTORIES, POOLS, YambdaLike, kind_shares, user_events
 from shardbench.model.machine_file import load_machine
@@ -112,7 +111,6 @@ def steps(workload: YambdaLike) -> Iterator[dict[str, object]]:
 
 def rows(made: dict[str, float]) -> Iterator[tuple[str, ...]]:
     """Yield the table's lines: each statistic as published and as drawn, and how far off it is."""
-    yield "statistic", "published", "drawn", "error_pct"
     for name, value in PUBLISHED.items():
         yield name, f"{value:g}", f"{made[name]:.4g}", f"{100.0 * (made[name] / value - 1.0):.1f}"
 
@@ -120,9 +118,8 @@ def rows(made: dict[str, float]) -> Iterator[tuple[str, ...]]:
 def main() -> None:
     """Write both tables into the folder that is named."""
     workload, folder = CONFIG(dense=DENSE).build(Path()), Path(sys.argv[1])
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows(statistics(workload, 4)))
-    write_atomically(folder / "statistics.csv", out.getvalue())
+    text = csv_text(("statistic", "published", "drawn", "error_pct"), rows(statistics(workload, 4)))
+    write_atomically(folder / "statistics.csv", text)
     both = (CONFIG(dense=DENSE, distinct=distinct).build(Path()) for distinct in (True, False))
     table = pd.DataFrame(row for each in both for row in steps(each))
     write_atomically(folder / "steps.csv", table.to_csv(index=False, lineterminator="\n"))

@@ -25,16 +25,11 @@ from shardbench.report.charts.look import picture
 from shardbench.report.charts.strategies import ranking, rows_of
 from shardbench.report.standing import table_standings
 from shardbench.report.tables.answer import answers_of_table, lines
-from shardbench.report.tables.claim_text import (
-    NOT_STATED,
-    VERDICTS,
-    below_statements,
-    ledger_cells,
-    summary,
-)
 from shardbench.report.tables.text import significant
+from shardbench.studies.claim_text import VERDICTS, below_statements, ledger_cells, summary
 from shardbench.studies.regions.region_picture import region_chart
 from shardbench.studies.reproduction import find_reproduction
+from shardbench.studies.verdict import Finding
 from shardbench.trials.discovery import reproduction_names
 
 FOLDERS = ("baselines", "benchmarks", "docs")
@@ -149,8 +144,6 @@ class Block(pydantic.BaseModel):
     backend: Literal["", "counted", "measured", "simulated", "predicted and measured", "simulated and counted"] = ""
     """The backend to print where the rows' own does not say it (seconds spent on a simulated row)."""
     headlines: tuple[Headline, ...] = ()
-    empty: str = ""
-    """The sentence to print where no row is left, which is an error otherwise."""
     summary: tuple[Literal["mean", "min", "max"], ...] = ()
     """Rows that are added below the others and summarise what these print."""
 
@@ -242,8 +235,6 @@ def block_text(block: Block, tables: Path) -> str:
             return _headlines(block, tables)
         frame = pd.concat([pd.read_csv(tables / name) for name in block.tables], ignore_index=True)
         frame = frame.query(block.where) if block.where else frame
-        if frame.empty and block.empty:
-            return f"{block.empty} `{TABLES}/{block.tables[0]}`."
         if frame.empty:
             raise BadInput("no row of the table is left")
         return _FORMS[block.form](block, frame)
@@ -339,7 +330,7 @@ def _ledger(block: Block, frame: pd.DataFrame) -> str:
 def _verdicts(block: Block, frame: pd.DataFrame) -> str:
     """Write a line for each paper: its statements, and how many came to which direction / which magnitude."""
     used_verdicts = set(frame["direction"]) | set(frame["magnitude"])
-    strange = used_verdicts - {*VERDICTS, NOT_STATED}
+    strange = used_verdicts - set(Finding)
     if strange:
         raise BadInput(f"the ledger has verdicts that none knows: {', '.join(sorted(strange))}")
     verdicts = [verdict for verdict in VERDICTS if verdict in used_verdicts]

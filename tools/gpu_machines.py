@@ -71,7 +71,7 @@ def source(key: str, sheet: DataSheet) -> str:
     return f"{sheet.source}: {getattr(sheet, peak):g} {words}; times {rate_share.value:g}{passes}: {origin}"
 
 
-def block(key: str, value: float, origin: str, errors: Mapping[str, str] = ERROR_OF) -> str:
+def block(key: str, value: float, origin: str, errors: Mapping[str, str]) -> str:
     """Return the lines of one constant; ``errors`` are the words of what judges it, by key."""
     unit, judged = _UNIT[key], errors.get(key, UNJUDGED)
     number = float(f"{value / UNITS[unit][1]:.4g}")
@@ -124,19 +124,17 @@ def file_text(name: str) -> str:
     if of not in known_gpus().gpus:
         return with_trust(text) if "\n[trust]" in text else text
     sheet = known_gpus().gpus[of]
-    own = rates(sheet, shared())
-    base = tomllib.loads(text).get("base")
-    inherited = rates(known_gpus().gpus[base], shared()) if base else {}
-    for key, value in own.items():
-        origin = source(key, sheet)
-        if part > 1:
-            fast, slow = any(word in key for word in _SLICED), key in _SLOWED
-            origin = f"a {part}th of {of}" if fast else f"{part} times {of}" if slow else origin
-            text = with_block(text, key, block(key, value / part if fast else value * part if slow else value, origin))
-        elif not sheet.judged:
-            text = with_block(text, key, block(key, value, origin, {}))
-        else:
-            text = with_block(text, key, None if inherited.get(key) == value else block(key, value, origin))
+    base = known_gpus().gpus.get(tomllib.loads(text).get("base", ""))
+    # What nothing judges differs from what it is based on by its error alone.
+    inherited = rates(base, shared()) if base is not None and base.judged == sheet.judged else {}
+    for key, whole in rates(sheet, shared()).items():
+        value, origin = whole, source(key, sheet)
+        if part > 1 and any(word in key for word in _SLICED):
+            value, origin = whole / part, f"a {part}th of {of}"
+        elif part > 1 and key in _SLOWED:
+            value, origin = whole * part, f"{part} times {of}"
+        lines = block(key, value, origin, ERROR_OF if sheet.judged else {})
+        text = with_block(text, key, None if inherited.get(key) == value else lines)
     return with_trust(with_errors(text)) if sheet.judged else text
 
 

@@ -48,6 +48,7 @@ from shardbench.model.strategy import Budget
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
 from shardbench.trials.discovery import get_strategy
+from shardbench.trials.quiet import Quiet
 from shardbench.workloads.kinds import workload_config
 
 DIST = Path(__file__).parents[1] / "dist"
@@ -242,7 +243,7 @@ def _grid_row(
     tables = table_list(int(count), folder, FILLS[memory] * on.topology.world_size * on.topology.hbm_bytes)
     options = ["--batch-size", str(BATCH), "--budget", budget, "--out", str(plan)]
     options += [] if strategies == "default" else ["--strategy", strategies]
-    others = _busy_share()
+    _, others = Quiet().take(partial(time.sleep, 1.0), "a second")
     with load(int(busy)):
         asked = ask(tables, machine, *options)
     answer = asked.answer or {}
@@ -253,19 +254,6 @@ def _grid_row(
         "strategy": answer["best"]["strategy"] if answer else "",
         "step_ms": _judged_ms(plan, _grid_problem(tables, machine)) if answer else "",
     }  # fmt: skip
-
-
-def _busy_share() -> float:
-    """Return the share of the cores' time that other processes compute, over a second."""
-
-    def times() -> tuple[int, ...]:
-        return tuple(map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:]))
-
-    before = times()
-    time.sleep(1.0)
-    passed = [after - one for one, after in zip(before, times())]
-    idle = passed[3] + passed[4]
-    return 1.0 - idle / sum(passed)
 
 
 @cache

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from shardbench.base.generated import csv_text
 from shardbench.datasets import criteo_terabyte
 from shardbench.datasets.criteo_like import CONFIG
 from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, HEADER, INTEGERS, prepare
@@ -198,11 +199,6 @@ def _row(data_set: str, kind: str, size: int, times: list[tuple[float, int]]) ->
     return dict(zip(COLUMNS, (data_set, kind, size, len(times), *middle, max(peak for _, peak in times))))
 
 
-def as_csv(rows: list[dict[str, object]]) -> str:
-    """Return the rows as CSV."""
-    return "\n".join([",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)]) + "\n"
-
-
 def main(arguments: list[str]) -> None:
     """Run the command line; with ``--one`` and ``--count`` this is one of the processes that are measured."""
     if arguments[:1] == ["--one"]:
@@ -215,9 +211,10 @@ def main(arguments: list[str]) -> None:
     is_profile = arguments[:1] == ["--profile"]
     out, *sizes = arguments[is_profile:] or [""]
     if is_profile:
-        text = as_csv(measure_profile(int(sizes[0]) if sizes else 10 * MILLION))
+        rows = measure_profile(int(sizes[0]) if sizes else 10 * MILLION)
     else:
-        text = as_csv(measure(tuple(int(size) for size in sizes) or (MILLION, 10 * MILLION)))
+        rows = measure(tuple(int(size) for size in sizes) or (MILLION, 10 * MILLION))
+    text = csv_text(rows[0], (row.values() for row in rows))
     if out:
         Path(out).write_text(text)
     print(text, end="")

@@ -33,6 +33,7 @@ from shardbench.cost.published.points import (
     published,
 )
 from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, judged_steps, sure
+from shardbench.model.machine_file import _FIELDS, _PART_OF, _source_name
 from shardbench.report.prediction.model_error import JUDGES
 from shardbench.report.prediction.trust import COLUMNS, TrustCounts
 
@@ -89,21 +90,16 @@ JUDGED = {
 }  # fmt: skip
 """The judged constants, as ``Machine.errors`` names them, by the word that machine files use after BEGINS."""
 BEGINS = "held out: "
-_KEYS = {
-    "kernels": (
-        "hbm_bandwidth", "cache_bandwidth", "cache_reach", "uvm_bandwidth", "gather_efficiency", "access_overhead",
-        "sort_traffic", "dispatch", "launch", "bag_step", "sort_launch", "warp", "gradient_gather", "uvm_hits",
-        "uvm_update",
-    ),
-    "exchanges": (
-        "intra_bandwidth", "inter_bandwidth", "intra_latency", "inter_latency", "peer_latency", "switch_reduction",
-    ),
-    "steps": (
-        "dense_rate", "dense_tf32_rate", "dense_half_rate", "dense_layer", "vector_copy", "reduce", "activation_copy",
-        "lookup_copy", "length_copy",
-    ),
-}  # fmt: skip
-ERROR_OF = {key: f"{BEGINS}{name} (docs/costmodel.md, section 7)" for name, keys in _KEYS.items() for key in keys}
+_AS_JUDGED = {
+    **{name: of for of, judged in JUDGED.items() for name in judged.constants},
+    **dict.fromkeys(("activation_bytes_per_s", "lookup_copy_s", "length_copy_s"), "steps"),
+}
+"""What tells how far a constant errs; other copies err as those of vectors do."""
+ERROR_OF = {
+    key: f"{BEGINS}{_AS_JUDGED[name]} (docs/costmodel.md, section 7)"
+    for key in (*_FIELDS, *_PART_OF)
+    if (name := _source_name(key)) in _AS_JUDGED
+}
 """The words that say where the error of a GPU's constant comes from, by its key in a machine file."""
 
 

@@ -13,7 +13,6 @@ model predicts for each plan on the test batches.
 gloo ranks by both, and steps the two plans in turn in the same ranks, several process groups one after the other.
 """
 
-import csv
 import logging
 import statistics
 import sys
@@ -40,10 +39,13 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
+from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import Infeasible
+from shardbench.base.generated import csv_text
 from shardbench.base.statistics import log_mean
 from shardbench.baselines.torchrec_planner import TorchRecFused
 from shardbench.baselines.torchrec_planner.planner import ask
+from shardbench.calibrate.correction import question_of
 from shardbench.engine.described import UVM_DIVISOR, describe
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.torchrec.translated import translate
@@ -55,10 +57,10 @@ from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
 from shardbench.records.trial import Backend
 from shardbench.torchrec import ShardBenchPlanner
-from shardbench.trials.simulate import CountedQuestion, simulate
+from shardbench.trials.simulate import simulate
 from shardbench.trials.suite import load_suite
 from shardbench.workloads.kinds import workload_config
-from shardbench.workloads.materialise import DrawnBatches, materialise
+from shardbench.workloads.materialise import materialise
 
 GIB = 1 << 30
 KERNELS = ["fused", "dense"]
@@ -86,18 +88,14 @@ class Case:
     tables: int
     nodes: int
     ranks: int
-    memory: str
     filled: float
 
 
 CASES = [
-    Case(tables, nodes, ranks, memory, filled)
+    Case(tables, nodes, ranks, filled)
     for tables, nodes, ranks in ((20, 1, 8), (100, 1, 8), (100, 2, 16))
-    for memory, filled in (
-        ("30 % full", 0.3), ("60 % full", 0.6), ("75 % full", 0.75), ("85 % full", 0.85), ("90 % full", 0.9),
-        ("95 % full", 0.95),
-    )
-]  # fmt: skip
+    for filled in (0.3, 0.6, 0.75, 0.85, 0.9, 0.95)
+]
 COLUMNS = (
     "tables", "nodes", "ranks", "memory", "planner", "outcome", "n", "plan_cpu_s", "least_cpu_s", "most_cpu_s",
     "own_cpu_s", "step_ms", "fullest_pct", "constraints_broken", "taken", "cause",
@@ -212,7 +210,7 @@ def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[dict[st
 
 
 def _warm_up() -> None:
-    inputs = random_module(Case(10, 1, 2, "30 % full", 0.3))
+    inputs = random_module(Case(10, 1, 2, 0.3))
     for planner in (inputs.torchrecs(), ShardBenchPlanner(**inputs.arguments())):
         planner.plan(inputs.module, [EmbeddingBagCollectionSharder()])
 
@@ -226,7 +224,8 @@ def _row(
     ours: ShardBenchPlanner,
 ) -> dict[str, object]:
     row: dict[str, object] = {
-        "tables": case.tables, "nodes": case.nodes, "ranks": case.ranks, "memory": case.memory, "planner": name,
+        "tables": case.tables, "nodes": case.nodes, "ranks": case.ranks,
+        "memory": f"{100 * case.filled:.0f} % full", "planner": name,
         "outcome": "infeasible" if isinstance(sharding, str) else "ok", "n": len(seconds),
         "plan_cpu_s": round(statistics.median(seconds), 3),
         "least_cpu_s": round(min(seconds), 3), "most_cpu_s": round(max(seconds), 3),
@@ -358,13 +357,8 @@ def told() -> list[dict[str, object]]:
             machine = job.load_machine()
             if job.backend is not Backend.SIMULATED or machine.topology.world_size > MOST_DEVICES:
                 continue
-            workload = suite.workload(job).build(Path())
-            problem = Problem.of(
-                workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
-                **job.training, inputs=workload.input_sample,
-            )  # fmt: skip
-            batches = DrawnBatches(workload, min(job.iterations, workload.test_batches))
-            question = CountedQuestion(problem, batches, workload.dense, len(batches.numbers))
+            question = question_of(suite.workload(job).build(Path()), job)
+            problem = question.problem
             for what, asked in zip(TOLD, (_by_default(problem), _by_default(problem), problem)):
                 row: dict[str, object] = {
                     "suite": suite.name, "workload": problem.name, "machine": machine.name,
@@ -395,10 +389,7 @@ def _by_default(problem: Problem) -> Problem:
 
 def write(rows: list[dict[str, object]], columns: Sequence[str], path: Path) -> None:
     """Write the rows as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_atomically(path, csv_text(columns, ([row.get(name) for name in columns] for row in rows)))
 
 
 def main(arguments: list[str]) -> None:
@@ -406,7 +397,6 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     what, out = arguments[0], Path(arguments[1])
-    out.parent.mkdir(parents=True, exist_ok=True)
     if what == "plans":
         write(plans(), COLUMNS, out)
     elif what == "told":

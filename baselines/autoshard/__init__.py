@@ -7,8 +7,6 @@ from shardbench.learned.learner import Learner
 from shardbench.model.strategy import Role, Strategy
 
 if TYPE_CHECKING:
-    from shardbench.learned.training import AnyTrained
-
     from .training import AutoShardTraining
 
 
@@ -24,9 +22,10 @@ class AutoShard(Learner):
 
         return AutoShardTraining
 
-    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
+    def notes(self) -> dict[str, float | int | str]:
         """Give the environment steps too: a short budget has fewer."""
-        return {"environment_steps": trained.updates * trained.settings.update_steps, **super().notes(trained)}
+        trained = self.fitted
+        return {"environment_steps": len(trained.history) * trained.settings.update_steps, **super().notes()}
 
 
 class AutoShardUntrained(AutoShard):

@@ -1,7 +1,6 @@
 """Whole episodes of placing with trained networks, many at once; nothing loops but over the tables to place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,12 +8,11 @@ import torch
 
 from shardbench.base.arrays import Floats, Floats32, Ints
 from shardbench.base.memory import GIB
-from shardbench.learned.clocks import one_thread
 from shardbench.learned.episodes import Placing
 from shardbench.learned.placement import place_or_by_size
 from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.task import TableSet
-from shardbench.learned.training import Trained
+from shardbench.learned.training import Trained, one_thread
 
 from .networks import ACTION_SCALARS, LATENT, AutoShardNetworks
 
@@ -65,15 +63,6 @@ class AutoShardPolicy:
         return self.networks.logits(*map(torch.from_numpy, (states, sums, scalars))).numpy()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AutoShardEpisodes:
-    """Finished episodes: the placing, each one's order, and the log-probabilities of what was chosen, [E, T]."""
-
-    placing: Placing
-    orders: Sequence[Ints]
-    log_p: Floats32
-
-
 def play(
     policy: AutoShardPolicy,
     tasks: Sequence[TableSet],
@@ -82,8 +71,10 @@ def play(
     *,
     masked: bool,
     orders: Sequence[Ints] | None = None,
-) -> AutoShardEpisodes:
+) -> tuple[Placing, Floats32]:
     """Place all tables of one episode a task; samples with ``rng``, else takes the best device.
+
+    Gives the finished episodes and the log-probabilities of what was chosen, [E, T].
 
     ``encodings`` [tables, 32] belong to ``tasks``, which may differ in size. Where ``masked`` only
     devices with room may be taken, else any: memory may then be exceeded. ``orders`` [tables] each
@@ -95,8 +86,8 @@ def play(
         row[: len(order)] = encoded[order]
     placing = Placing(tasks, orders, vectors, policy.dummy)
     capacity: Ints = np.array([task.capacity_bytes for task in tasks], dtype=np.int64)
-    log_p = _steps(policy, placing, policy.states(vectors, placing.tables), capacity, rng=rng, masked=masked)
-    return AutoShardEpisodes(placing=placing, orders=orders, log_p=log_p)
+    states = policy.states(vectors, placing.tables)
+    return placing, _steps(policy, placing, states, capacity, rng=rng, masked=masked)
 
 
 def _steps(
@@ -130,7 +121,7 @@ def _steps(
 
 
 @one_thread()
-def place(trained: Trained[AutoShardNetworks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
+def place(trained: Trained[AutoShardNetworks, Any], tasks: Sequence[TableSet]) -> list[Ints]:
     """Place every table of every task, int64 [tables] a task; all tasks at once.
 
     Raises Infeasible, naming the task, where a table has no device with room: in the order of
@@ -141,6 +132,6 @@ def place(trained: Trained[AutoShardNetworks, Any, Any], tasks: Sequence[TableSe
 
     def best(numbers: Sequence[int], orders: Sequence[Ints] | None) -> Placing:
         chosen, encoded = [tasks[i] for i in numbers], [encodings[i] for i in numbers]
-        return play(policy, chosen, encoded, None, masked=True, orders=orders).placing
+        return play(policy, chosen, encoded, None, masked=True, orders=orders)[0]
 
     return place_or_by_size(tasks, best)

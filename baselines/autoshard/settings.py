@@ -43,7 +43,6 @@ class AutoShardSettings(TrainingSettings):
     cost_batch: Count = 512
     shards: Count = 5_000
     """Size of the ring buffer."""
-    stages: Count = 10
 
     @property
     def update_steps(self) -> int:

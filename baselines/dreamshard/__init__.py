@@ -20,7 +20,7 @@ class DreamShard(Learner):
     name = "dreamshard"
     version = 2
     # Its updates are as many as the budget has room for, whatever the clock says: a seed gives one plan.
-    limit_share = None
+    limit_share = float("inf")
 
     def training_type(self) -> "type[DreamShardTraining]":
         """Import the class of its trainings."""
@@ -28,9 +28,9 @@ class DreamShard(Learner):
 
         return DreamShardTraining
 
-    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
+    def notes(self) -> dict[str, float | int | str]:
         """Give the oracle calls and the iterations."""
-        return {"oracle_calls": trained.oracle_calls, "iterations": trained.updates}
+        return {"oracle_calls": self.fitted.oracle_calls, "iterations": len(self.fitted.history)}
 
 
 class DreamShardUntrained(DreamShard):
@@ -58,9 +58,9 @@ class DreamShardSearch(DreamShard):
         placements, self._rated = place_and_search(trained, tasks)
         return placements
 
-    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
+    def notes(self) -> dict[str, float | int | str]:
         """Give the placements that the cost network rated for the last plan, too."""
-        return {**super().notes(trained), "network_rated": self._rated}
+        return {**super().notes(), "network_rated": self._rated}
 
 
 def strategies() -> Iterable[DreamShard]:

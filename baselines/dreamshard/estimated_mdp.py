@@ -11,12 +11,11 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Bools, Floats, Floats32, Ints
-from shardbench.learned.clocks import one_thread
 from shardbench.learned.episodes import Placing
 from shardbench.learned.placement import place_or_by_size
 from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.task import TableSet
-from shardbench.learned.training import Trained
+from shardbench.learned.training import Trained, one_thread
 
 from .networks import COSTS, LATENT, DreamShardNetworks
 
@@ -109,7 +108,7 @@ def play(
 
 
 @one_thread()
-def place(trained: Trained[DreamShardNetworks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
+def place(trained: Trained[DreamShardNetworks, Any], tasks: Sequence[TableSet]) -> list[Ints]:
     """Place every table of every task, int64 [tables] a task; all tasks at once.
 
     Raises Infeasible, naming the task and the table, where a table has no device with room: in the

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shardbench.base.arrays import Bools, Floats, Floats32, Ints
+from shardbench.base.arrays import Bools, Floats32, Ints
 from shardbench.learned.tasks.oracle import Costs
 from shardbench.learned.training import Catalogue
 
@@ -19,8 +19,6 @@ class MeasuredPlacements:
     def __init__(self, catalogue: Catalogue, devices: int) -> None:
         self._columns = len(catalogue) + 1
         self._rows = catalogue.rows
-        self.tasks: Ints = np.zeros(0, dtype=np.int64)
-        self.placements: list[Ints] = []
         self.holds: Floats32 = np.zeros((0, devices, self._columns), dtype=np.float32)
         self.device_ms: Floats32 = np.zeros((0, devices, 3), dtype=np.float32)
         self.overall_ms: Floats32 = np.zeros(0, dtype=np.float32)
@@ -31,21 +29,15 @@ class MeasuredPlacements:
 
     def add(self, task: int, placement: Ints, costs: Costs) -> None:
         """Append one placement int [tables] of a task number and its costs [1, devices]."""
-        # Of the two exchanges only the backward one has a head; the forward one is in the overall cost.
-        columns = (costs.forward_ms[0], costs.backward_comm_ms[0], costs.backward_ms[0])
-        self.append(task, placement, np.stack(columns, axis=-1), float(costs.overall_ms[0]))
-
-    def append(self, task: int, placement: Ints, device_ms: Floats, overall_ms: float) -> None:
-        """Append one placement by its targets, [devices, 3] and a number."""
-        wide, devices = self.holds.shape[1], len(device_ms)
+        wide, devices = self.holds.shape[1], costs.device_ms.shape[1]
         holds = np.zeros((wide, self._columns), dtype=np.float32)
         np.add.at(holds, (placement, self._rows[task]), 1.0)
         holds[holds.sum(axis=1) == 0, -1] = 1.0
         targets = np.zeros((wide, 3), dtype=np.float32)
-        targets[:devices] = device_ms
-        self.tasks = np.append(self.tasks, task)
-        self.placements.append(placement)
+        # Of the two exchanges only the backward one has a head; the forward one is in the overall cost.
+        columns = (costs.forward_ms[0], costs.backward_comm_ms[0], costs.backward_ms[0])
+        targets[:devices] = np.stack(columns, axis=-1)
         self.holds = np.concatenate([self.holds, holds[None]])
         self.device_ms = np.concatenate([self.device_ms, targets[None]])
-        self.overall_ms = np.append(self.overall_ms, np.float32(overall_ms))
+        self.overall_ms = np.append(self.overall_ms, np.float32(costs.overall_ms[0]))
         self.real = np.concatenate([self.real, (np.arange(wide) < devices)[None]])

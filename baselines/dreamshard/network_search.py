@@ -8,9 +8,8 @@ import torch
 
 from shardbench.base.arrays import Bools, Floats32, Ints
 from shardbench.base.errors import Infeasible
-from shardbench.learned.clocks import one_thread
 from shardbench.learned.tasks.task import TableSet
-from shardbench.learned.training import Trained
+from shardbench.learned.training import Trained, one_thread
 
 from .estimated_mdp import DreamShardPolicy, place
 from .networks import LATENT, DreamShardNetworks
@@ -30,7 +29,7 @@ class NetworkSearch:
     needs their new sums, and the largest of the others.
     """
 
-    def __init__(self, trained: Trained[DreamShardNetworks, Any, Any], task: TableSet, limit: int = RATED) -> None:
+    def __init__(self, trained: Trained[DreamShardNetworks, Any], task: TableSet, limit: int = RATED) -> None:
         self.task, self.limit, self.rated = task, limit, 0
         self._policy = policy = DreamShardPolicy(trained.networks, trained.scaling)
         self._encoded: Floats32 = np.ascontiguousarray(policy.encode(task.features)[:, LATENT:])
@@ -160,9 +159,7 @@ def _largest_of_others(occupied: Floats32, among: Floats32) -> Floats32:
 
 
 @one_thread()
-def place_and_search(
-    trained: Trained[DreamShardNetworks, Any, Any], tasks: Sequence[TableSet]
-) -> tuple[list[Ints], int]:
+def place_and_search(trained: Trained[DreamShardNetworks, Any], tasks: Sequence[TableSet]) -> tuple[list[Ints], int]:
     """Improve the policy's placements int64 [tables] a task under the cost network; gives what that rated in all too.
 
     Raises Infeasible as ``place`` does.

@@ -167,42 +167,46 @@ def stop_gradient(gradient: Floats32, values: Floats32) -> None:
     gradient *= values > RECTIFIED
 
 
-class CostLearner:
-    """Regression on a buffer; every table that was ever measured is encoded once an update."""
+def learn_costs(
+    network: CostNetwork,
+    adam: torch.optim.Adam,
+    measured: MeasuredPlacements,
+    catalogue: Floats32,
+    *,
+    shape: tuple[int, int],
+    rng: np.random.Generator,
+) -> list[float]:
+    """Fit the cost network to all that was measured, ``shape`` = (updates, batch); gives each update's loss, ms^2.
 
-    def __init__(
-        self, network: CostNetwork, adam: torch.optim.Adam, measured: MeasuredPlacements, catalogue: Floats32
-    ) -> None:
-        self._adam = adam
-        # Whatever else it steps has no gradient then, and is left as it is.
-        adam.zero_grad()
-        zero = np.zeros((1, catalogue.shape[1]), dtype=np.float32)
-        tables = np.flatnonzero(measured.holds.any(axis=(0, 1)))
-        self._regression = Regression(
-            network,
-            np.concatenate([catalogue, zero])[tables],
-            holds=measured.holds[:, :, tables],
-            overall_ms=measured.overall_ms,
-            device_ms=measured.device_ms,
-            real=measured.real,
+    An update learns from ``batch`` placements and as many devices, drawn uniformly; every table that was ever measured
+    is encoded once in it. ``catalogue`` float32 [tables, 21] are the normalised features.
+    """
+    # Whatever else it steps has no gradient then, and is left as it is.
+    adam.zero_grad()
+    zero = np.zeros((1, catalogue.shape[1]), dtype=np.float32)
+    tables = np.flatnonzero(measured.holds.any(axis=(0, 1)))
+    regression = Regression(
+        network,
+        np.concatenate([catalogue, zero])[tables],
+        holds=measured.holds[:, :, tables],
+        overall_ms=measured.overall_ms,
+        device_ms=measured.device_ms,
+        real=measured.real,
+    )
+    real_devices = np.flatnonzero(measured.real)
+    placements = rng.integers(0, len(measured), shape)
+    devices = real_devices[rng.integers(0, len(real_devices), shape)]
+    of_placements = shares(placements, len(measured))
+    of_devices = shares(devices, int(real_devices[-1]) + 1)
+    losses = []
+    for of_placement, of_device in zip(of_placements, of_devices):
+        some, single = np.flatnonzero(of_placement), np.flatnonzero(of_device)
+        drawn = Drawn(
+            placements=some, placement_shares=of_placement[some], devices=single, device_shares=of_device[single]
         )
-        self._placements, self._devices = len(measured), np.flatnonzero(measured.real)
-
-    def learn(self, updates: int, batch: int, rng: np.random.Generator) -> list[float]:
-        """Learn from ``batch`` placements and devices each, drawn uniformly; gives each update's loss."""
-        placements = rng.integers(0, self._placements, (updates, batch))
-        devices = self._devices[rng.integers(0, len(self._devices), (updates, batch))]
-        of_placements = shares(placements, self._placements)
-        of_devices = shares(devices, int(self._devices[-1]) + 1)
-        losses = []
-        for of_placement, of_device in zip(of_placements, of_devices):
-            some, single = np.flatnonzero(of_placement), np.flatnonzero(of_device)
-            drawn = Drawn(
-                placements=some, placement_shares=of_placement[some], devices=single, device_shares=of_device[single]
-            )
-            losses.append(self._regression.gradients(drawn))
-            self._adam.step()
-        return losses
+        losses.append(regression.gradients(drawn))
+        adam.step()
+    return losses
 
 
 def shares(draws: Ints, kinds: int) -> Floats32:

@@ -35,11 +35,6 @@ class DreamShardSettings(TrainingSettings):
         """Count an iteration as an update."""
         return self.iterations
 
-    @property
-    def stages(self) -> int:
-        """Keep the state after every iteration."""
-        return self.iterations
-
     @classmethod
     def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:
         """Cut the paper's updates to what a small fitting budget affords; all ten iterations stay."""

@@ -1,8 +1,7 @@
 """DreamShard's training: measure a few placements, fit the cost network, improve the policy on its estimates."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,47 +10,31 @@ from shardbench.base.arrays import Floats, Floats32
 from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import Task
-from shardbench.learned.training import Training
+from shardbench.learned.training import Training, UpdateNumbers
 
+from . import DreamShard
 from .estimated_mdp import DreamShardPolicy, play
 from .estimated_mdp import place as place_tables
 from .measured_placements import MeasuredPlacements
 from .networks import DreamShardNetworks
-from .regression import CostLearner
+from .regression import learn_costs
 from .reinforce import policy_loss
 from .settings import DreamShardSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class Iteration:
-    """What one iteration did."""
-
-    number: int
-    measured_ms: float
-    """Mean cost of the placements that it measured, drawn from the policy before its updates."""
-    cost_loss: float
-    """Mean loss of the cost network over the iteration's last tenth of updates, ms^2."""
-    failed: int
-    """Sampled placements that found no room for a table."""
-
 
 SCORED = ("rows", "pooling", "size_gib")
 
 
-class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iteration]):
+class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings]):
     """An iteration is one update; where no sampled placement ever fits, the networks stay untrained."""
 
-    kind = "dreamshard"
-    version = 5
+    strategy = DreamShard
     settings_type = DreamShardSettings
-    stage_type = Iteration
     place = staticmethod(place_tables)
 
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: DreamShardSettings) -> None:
         super().__init__(tasks, oracle, seed, settings)
         self.scaled: Floats32 = self.scaling(self.catalogue.features)  # deviations 2 and 3
         self.measured = MeasuredPlacements(self.catalogue, max(task.devices for task in tasks))
-        self._measured_ms, self._cost_loss, self._failed = 0.0, 0.0, 0
 
     def scaling_of(self, features: Floats) -> Scaling:
         """Leave the width raw, as published: where tables are alike it tells how many a device holds (deviation 2)."""
@@ -61,30 +44,28 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
             return scaling
         return replace(scaling, spread=(float(features[:, 0].mean()) / mean_width, *scaling.spread[1:]))
 
-    def draw(self, seed: int) -> DreamShardNetworks:
+    def draw(self) -> DreamShardNetworks:
         """Draw the cost network and the policy."""
-        return DreamShardNetworks(seed)
+        return DreamShardNetworks(self.seed)
 
-    def update(self) -> None:
-        """Make one iteration: measure, fit the cost network, improve the policy."""
-        settings = self.settings
-        self._measured_ms, self._failed = self._collect()
+    def update(self) -> UpdateNumbers:
+        """Make one iteration: measure, fit the cost network, improve the policy.
+
+        It tells the mean cost of the placements that it measured, drawn from the policy before its updates, and the
+        cost network's mean loss over the iteration's last tenth of updates, ms^2.
+        """
+        measured_ms = self._collect()
         losses: list[float] = []
         # Without any cost known, estimates mean nothing: the policy stays as it is until a placement fits.
         if len(self.measured):
             losses = self._fit()
-            self._failed += sum(self._improve() for _ in range(settings.policy_updates))
+            for _ in range(self.settings.policy_updates):
+                self._improve()
         last = losses[-max(1, len(losses) // 10) :]
-        self._cost_loss = float(np.mean(last)) if last else 0.0
+        return {"measured_ms": measured_ms, "cost_loss": float(np.mean(last)) if last else None}
 
-    def stage(self) -> Iteration:
-        """Tell of the last update, which is an iteration."""
-        return Iteration(
-            number=self.updates, measured_ms=self._measured_ms, cost_loss=self._cost_loss, failed=self._failed
-        )
-
-    def _collect(self) -> tuple[float, int]:
-        """Measure sampled placements of random tasks; gives their mean cost, and how many did not fit."""
+    def _collect(self) -> float | None:
+        """Measure sampled placements of random tasks; gives their mean cost, if any of them fits."""
         chosen = self.rng.integers(0, len(self.tasks), self.settings.measured)
         policy = DreamShardPolicy(self.networks, self.scaling)
         catalogue = policy.encode(self.catalogue.features)
@@ -92,26 +73,22 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
         orders = [policy.order(encoded) for encoded in encodings]
         tasks = [self.tasks[i] for i in chosen]
         placing = play(policy, tasks, encodings, orders, self.rng).placing
-        samples = [
-            (int(i), task, placement)
-            for i, task, placement, failed in zip(chosen, tasks, placing.placements(), placing.failed)
-            if not failed
-        ]
         costs_ms = []
-        for number, task, placement in samples:
-            costs = self.oracle.measure(task, placement[None])
-            self.measured.add(number, placement, costs)
-            costs_ms.append(float(costs.overall_ms[0]))
-        self.calls += len(samples)
-        return float(np.mean(costs_ms)) if costs_ms else 0.0, int(placing.failed.sum())
+        for number, task, placement, failed in zip(chosen.tolist(), tasks, placing.placements(), placing.failed):
+            if not failed:
+                costs = self.oracle.measure(task, placement[None])
+                self.measured.add(number, placement, costs)
+                costs_ms.append(float(costs.overall_ms[0]))
+        self.calls += len(costs_ms)
+        return float(np.mean(costs_ms)) if costs_ms else None
 
     def _fit(self) -> list[float]:
         """Fit the cost network to everything that was measured; gives each update's loss."""
-        learner = CostLearner(self.networks.cost, self.adam, self.measured, self.scaled)
-        return learner.learn(self.settings.cost_updates, self.settings.cost_batch, self.rng)
+        shape = (self.settings.cost_updates, self.settings.cost_batch)
+        return learn_costs(self.networks.cost, self.adam, self.measured, self.scaled, shape=shape, rng=self.rng)
 
-    def _improve(self) -> int:
-        """Update the policy on the estimated costs of one random task; gives how many episodes did not fit."""
+    def _improve(self) -> None:
+        """Update the policy on the estimated costs of one random task."""
         number = int(self.rng.integers(0, len(self.tasks)))
         task, rows = self.tasks[number], self.catalogue.rows[number]
         policy = DreamShardPolicy(self.networks, self.scaling)
@@ -122,20 +99,3 @@ class DreamShardTraining(Training[DreamShardNetworks, DreamShardSettings, Iterat
         empty_ms = policy.device_ms(policy.empty[None])[0]
         tables = torch.from_numpy(self.scaled[rows[order]])
         self.descend(policy_loss(self.networks.policy, tables, episodes, empty_ms, self.settings.entropy_weight))
-        return int(episodes.placing.failed.sum())
-
-    def state(self) -> dict[str, Any]:
-        """Give the measured placements."""
-        measured = self.measured
-        return {
-            "tasks": measured.tasks.tolist(),
-            "placements": [torch.from_numpy(placement) for placement in measured.placements],
-            "device_ms": torch.from_numpy(measured.device_ms),
-            "overall_ms": measured.overall_ms.tolist(),
-        }
-
-    def put_state(self, state: Mapping[str, Any]) -> None:
-        """Set what ``state`` gave."""
-        measured = (state[name] for name in ("tasks", "placements", "device_ms", "overall_ms"))
-        for i, placement, device_ms, overall_ms in zip(*measured, strict=True):
-            self.measured.append(i, placement.numpy(), device_ms[: self.tasks[i].devices].numpy(), overall_ms)

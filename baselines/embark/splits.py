@@ -8,7 +8,7 @@ import numpy as np
 from shardbench.base.arrays import Ints
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling
-from shardbench.model.validate import dealt
+from shardbench.model.validate import COLUMN_MULTIPLE, dealt
 
 WORK_RATIO = 8.0 / 2.0
 """Bytes of memory moved for a looked-up number against bytes of links for a returned one: the planner's default."""
@@ -16,7 +16,6 @@ HIERARCHICAL_LINKS = 1.5
 """Exchanges of a shard that a node's devices share, against one device's (the planner's constant)."""
 WIDEST_WHOLE = 32
 """Columns up to which a shard is split by rows, and beyond which by columns."""
-COLUMN_MULTIPLE = 4
 
 
 class RowSpread(StrEnum):

@@ -2,7 +2,9 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -12,14 +14,15 @@ from shardbench.model.expected import as_expected
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
-from shardbench.model.table import StepSchedule
+from shardbench.model.table import DenseShape, StepSchedule
 from shardbench.model.validate import has_room, memory_text
 
+from .copies import CopiedPlan, Grouping, groupings
 from .first import FirstPlan, first_plan
 from .limits import ANY_FORM, Limits
 from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, WIDE_MENU, Extent
-from .planner import WorkLeft
-from .robust import Rating, SeenPlan, pooled, ranked
+from .planner import CLOCK, WorkLeft
+from .robust import TIED, Rating, SeenPlan, pooled, ranked
 from .search import Search
 from .state import PlanState
 
@@ -27,16 +30,22 @@ LEAN_TABLE_S = 2e-3
 """Seconds a table below which a budget is too short for the lean menu."""
 SPENT_SHARE, LATEST_SHARE = 0.5, 0.85
 """Shares of the budget that counted work may nominally take, and after which the search stops in any case."""
+ESTIMATE_S = 2e-8
+"""Nominal seconds of the cost model's estimate of copies, by segment, device and device of its sharding group."""
+HOPE = 1.2
+"""Times the best step beyond which a brief search's plan for sharding groups is not searched on."""
+GROUPED_SHARE = 0.1
+"""Share of the budget that counted work for sharding groups may take, beside what is left of the other work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What the way has come to."""
 
-    forms: Sequence[FirstPlan | SeenPlan]
+    forms: Sequence[FirstPlan | SeenPlan | CopiedPlan]
     """Plans, the best one first."""
-    step_ms: float = math.nan
-    """The whole step of the best one; nan where nobody asked."""
+    is_counted: bool = True
+    """Whether the search has begun to count."""
     first_ms: float = math.nan
     """Milliseconds of the first packing's step, without the dense model."""
     ended_by: str = "stopped"
@@ -59,6 +68,7 @@ class Course:
         self._deadline = time.monotonic() + LATEST_SHARE * plan_s
         self._problem, self._moves, self._limits, self._plan_s = problem, moves, limits, plan_s
         self._exchanges, self._rating = exchanges, rating
+        self._seen_rows = [profile.seen_rows for profile in problem.profiles]
 
     @cached_property
     def _nominal(self) -> PlanState:
@@ -73,7 +83,7 @@ class Course:
             raise Infeasible(f"all memory together is too small: {memory_text(self._problem)}")
         first = first_plan(self._problem, self._moves)
         if first is not None:
-            yield Found(forms=[first])
+            yield Found(forms=[first], is_counted=False)
         problem, nominal = self._nominal.problem, self._nominal
         searches = self._searches(problem, has_plan=first is not None)
         # Limits that are kept come before time, and the first plan knows none.
@@ -86,19 +96,82 @@ class Course:
                     key = (self._broken(form), nominal.with_sums(form.state).whole_ms)
                     if key < best_key:
                         best_key = key
-                        yield Found(forms=[form], step_ms=key[1], first_ms=searches[0][0].first_ms)
+                        yield Found(forms=[form], first_ms=searches[0][0].first_ms)
         except Infeasible:
             if first is None:
                 raise
         seen = [form for search, _ in searches for form in search.seen if self._broken(form) <= best_key[0]]
         pool = pooled(problem, seen) if seen else []
-        forms: list[FirstPlan | SeenPlan] = [*ranked(problem, pool, self._rating, self._plan_s, self._deadline)]
+        forms: list[FirstPlan | SeenPlan | CopiedPlan] = [
+            *ranked(problem, pool, self._rating, self._plan_s, self._deadline)
+        ]
         if first is not None and best_key == first_key:
             forms.insert(0, first)
         search, best = searches[0][0], forms[0]
+        found = Found(forms=forms, first_ms=search.first_ms, ended_by=search.ended_by)
+        yield found
         # The best one under draws may have a longer step than the shortest.
-        step_ms = nominal.with_sums(best.state).whole_ms if isinstance(best, SeenPlan) else best_key[1]
-        yield Found(forms=forms, step_ms=step_ms, first_ms=search.first_ms, ended_by=search.ended_by)
+        best_ms = nominal.with_sums(best.state).whole_ms if isinstance(best, SeenPlan) else best_key[1]
+        left_s = sum(search.left_s for search, _ in searches)
+        yield from self._copied(found, best_ms, GROUPED_SHARE * self._plan_s + left_s)
+
+    def step_ms(self, found: Found, dense: DenseShape) -> float:
+        """Return the whole step of the best plan with a dense model; nan before anything is counted."""
+        if not found.is_counted:
+            return math.nan
+        form = found.forms[0]
+        if isinstance(form, CopiedPlan):
+            return form.step_ms(dense)
+        state = self._nominal.beside(dense)
+        return state.with_sums(form.state).whole_ms if isinstance(form, SeenPlan) else form.whole_ms(state)
+
+    def _copied(self, found: Found, best_ms: float, nominal_s: float) -> Iterator[Found]:
+        """Yield what was found behind plans that sharding groups copy, each of a shorter step than ``best_ms``.
+
+        A brief search tells which groups are best; for these the rest of the work is.
+        """
+        if Move.REPLICATE not in self._moves or not self._limits.may_copy(self._problem.tables):
+            return
+        # Nothing hides the averaging, nor the dense model.
+        most_ms = best_ms - self._nominal.overlap.dense_ms
+        several = [one for one in groupings(self._nominal.problem) if one.averaging_ms < most_ms]
+        best: CopiedPlan | None = None
+        for menus, shares in (([BRIEF_MENU], len(several) + 1), ([LEAN_MENU, FULL_MENU], 1)):
+            share_s = nominal_s / shares
+            for grouping in several:
+                copied, spent_s = self._of_groups(grouping, menus, share_s)
+                nominal_s -= spent_s
+                if copied is not None and (best is None or copied.whole_ms < best.whole_ms):
+                    best = copied
+                    if TIED * best.whole_ms < best_ms:
+                        yield replace(found, forms=[best, *found.forms])
+            several = [best.grouping] if best is not None and best.whole_ms < HOPE * best_ms else []
+
+    def _of_groups(
+        self, grouping: Grouping, menus: Sequence[Extent], nominal_s: float
+    ) -> tuple[CopiedPlan | None, float]:
+        """Return the best plan for sharding groups that limits allow, if any, and the nominal seconds spent."""
+        limits, moves, one = self._limits, self._moves, grouping.one
+        within = Limits(tiers=limits.tiers, columns=limits.columns)
+        work = WorkLeft(nominal_s=nominal_s, deadline=self._deadline, may_stop=True)
+        search = Search(
+            one, moves, within, self._seen_rows, work, exchanges=self._exchanges, averaging_s=grouping.averaging_s
+        )
+        if has_room(one, moves):
+            with suppress(Infeasible):
+                deque(search.run(menus), maxlen=0)
+        copied = (
+            CopiedPlan(grouping, form)
+            for form in sorted(search.seen, key=lambda form: form.step_ms)
+            if not form.broken(within, one)
+        )
+        best = next((plan for plan in copied if limits.allow_types(plan.segments, self._problem)), None)
+        left_s = search.left_s
+        if best is not None:
+            left_s -= ESTIMATE_S * len(best.segments) * self._problem.world_size * one.world_size
+        # What the estimate of its step has no time for is left.
+        in_time = left_s >= 0.0 and search.ended_by != CLOCK
+        return best if in_time else None, nominal_s - max(left_s, 0.0)
 
     def _broken(self, form: SeenPlan) -> int:
         return 0 if self._limits == ANY_FORM else form.broken(self._limits, self._problem)
@@ -116,12 +189,11 @@ class Course:
         plan_s = self._plan_s / (len(problems) * len(limits))
         is_brief = plan_s < LEAN_TABLE_S * len(problem.tables)
         extents = [BRIEF_MENU] if is_brief else [LEAN_MENU, FULL_MENU, WIDE_MENU]
-        seen_rows = [profile.seen_rows for profile in self._problem.profiles]
         searches = list[tuple[Search, list[Extent]]]()
         for one, each in product(problems, limits):
             may_stop = has_plan or bool(searches)
             work = WorkLeft(nominal_s=SPENT_SHARE * plan_s, deadline=self._deadline, may_stop=may_stop)
-            search = Search(one, self._moves, each, seen_rows, work, exchanges=self._exchanges)
+            search = Search(one, self._moves, each, self._seen_rows, work, exchanges=self._exchanges)
             searches.append((search, extents))
         return searches
 
@@ -134,5 +206,10 @@ class Course:
         if isinstance(form, SeenPlan):
             predicted_ms = form.under(self._nominal).times().step_ms
             notes |= {"first_ms": found.first_ms, "predicted_ms": predicted_ms}
+        elif isinstance(form, CopiedPlan):
+            overlap = self._nominal.overlap
+            predicted_ms = form.whole_ms - overlap.dense_ms - overlap.reduced_ms
+            notes |= {"first_ms": found.first_ms, "predicted_ms": predicted_ms}
         notes["ended_by"] = found.ended_by
-        return Plan(world_size=self._problem.world_size, segments=form.segments, notes=notes)
+        groups = form.grouping.groups if isinstance(form, CopiedPlan) else None
+        return Plan(world_size=self._problem.world_size, segments=form.segments, notes=notes, groups=groups)

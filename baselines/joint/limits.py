@@ -1,11 +1,12 @@
 """The forms that a user's constraints leave to a table, and the tables that go to one device or one node together."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from shardbench.model.constraints import BY_FREQUENCY, NODE_COPIES, types_of
-from shardbench.model.plan import Tier
+from shardbench.model.constraints import BY_FREQUENCY, NODE_COPIES, sharding_type, types_of
+from shardbench.model.plan import Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import TableLimits
 from shardbench.model.table import Table
@@ -64,6 +65,21 @@ class Limits(TableLimits):
     def may_be_in(self, table: Table, tier: Tier) -> bool:
         """Tell whether a table's rows may be in one kind of memory."""
         return tier in self.tiers.get(table.name, Tier)
+
+    def may_copy(self, tables: Sequence[Table]) -> bool:
+        """Tell whether some table may have a copy a sharding group."""
+        if self.devices or self.nodes:
+            return False
+        return any(NODE_COPIES in self.types.get(table.name, {NODE_COPIES}) for table in tables)
+
+    def allow_types(self, segments: Iterable[Segment], problem: Problem) -> bool:
+        """Tell whether tables have types that they may have."""
+        tables, by_table = {table.name: table for table in problem.tables}, defaultdict[str, list[Segment]](list)
+        for segment in segments:
+            by_table[segment.table].append(segment)
+        return all(
+            sharding_type(by_table[name], tables[name], problem.topology) in types for name, types in self.types.items()
+        )
 
     def units(self, tables: Sequence[Table]) -> list[tuple[int, ...]]:
         """Return the numbers of tables with one place: those of a device's group together, each other alone."""

@@ -98,15 +98,17 @@ class Menu:
         seen_rows: Sequence[int] | None = None,
         *,
         limits: Limits = ANY_FORM,
+        averaging_s: float = 0.0,
         on_table: Callable[[], None] = lambda: None,
     ) -> None:
         """``seen_rows`` says how many rows of each table the train split saw; None stands for the profiles' numbers.
 
         ``limits`` say which forms a table may have; one that may have none of the menu's has them all, as whoever set
-        the limits places it anew. ``on_table`` is called before each table is looked at, and may raise what ends that.
+        the limits places it anew. ``averaging_s`` is the counter's. ``on_table`` is called before each table is looked
+        at, and may raise what ends that.
         """
         self.problem, self.hot_rows, self.moves, self.extent = problem, hot_rows, moves, extent
-        self.counter, self.links = Counter(problem), Links(problem)
+        self.counter, self.links = Counter(problem, averaging_s), Links(problem)
         self._seen = seen_rows or [profile.seen_rows for profile in problem.profiles]
         self._cuts: list[PieceCut] = []
         self._at: dict[PieceCut, int] = {}

@@ -13,10 +13,9 @@ Ms = Floats | float
 
 
 class Overlap:
-    """The schedule of a problem, and the dense model beside which exchanges go on: that of ``estimate``."""
+    """The schedule of a problem, and the dense model beside which exchanges go on."""
 
-    def __init__(self, problem: Problem) -> None:
-        shape = DenseShape()
+    def __init__(self, problem: Problem, shape: DenseShape) -> None:
         self.hides = hides_all_reduce(problem.machine)
         self.pipelined = problem.schedule is StepSchedule.PIPELINED
         self.reduced_ms = 1e3 * dense_all_reduce_s(problem, shape)

@@ -10,6 +10,7 @@ import numpy as np
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, Sources
 from shardbench.cost.costmodel import sources_s
+from shardbench.cost.kernel_numbers import BACKWARD
 from shardbench.cost.load import Load, segment_load
 from shardbench.model.plan import GroupSharded, OnRank, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
@@ -135,8 +136,10 @@ Form = tuple[tuple[TablePiece, ...], ...]
 class Counter:
     """Counts the pieces of a problem's tables."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, averaging_s: float = 0.0) -> None:
+        """``averaging_s`` are seconds a weight that a device averages with others' after each backward pass."""
         self.problem, topology = problem, problem.topology
+        self.averaging_s = averaging_s
         self.kernels = PieceKernels(problem.machine.constants)
         world, local = topology.world_size, topology.devices_per_node
         self.ways = np.array([1, local, world, local, 1])
@@ -188,10 +191,13 @@ class Counter:
         sent = Sources(*(np.where(own, 0.0, part) for part in sent))
         rows = stop - start
         row_bytes = width * problem.precision.bytes + state
+        numbers = self.kernels.numbers(load)
+        # A device's kernels and its averaging follow one another.
+        numbers[:, BACKWARD] += self.averaging_s * np.where(own, 0.0, rows * width / ways)
         shared = -(-rows // self.ways[Holders.NODES]) * width
         return CountedPieces(
             cuts=tuple(cuts),
-            numbers=self.kernels.numbers(load),
+            numbers=numbers,
             loads=load,
             sent=sent,
             received=np.where(

@@ -26,8 +26,8 @@ TOGETHER, TOGETHER_ROUGHLY = 1 << 16, 1 << 14
 """Groups times devices, and exchanges, that are judged together: what is computed of them stays in a cache."""
 Rates = dict[int, tuple[Floats, Floats]]
 """The rates [places] and powers [4, places] of groups."""
-FINISHED = "finished"
-"""The reason of a search that ended because nothing helped any more."""
+FINISHED, CLOCK = "finished", "clock"
+"""The reasons of a search that ended because nothing helped any more, and because the clock ended it."""
 GAIN = 1e-9
 """Share of the step that a change must gain to count."""
 
@@ -55,13 +55,13 @@ class WorkLeft:
         if self.ended_by == FINISHED and self.nominal_s <= self.reserve_s:
             self.ended_by = "work"
         elif self.ended_by == FINISHED and time.monotonic() > self.deadline:
-            self.ended_by = "clock"
+            self.ended_by = CLOCK
         return self.ended_by != FINISHED
 
     def check_clock(self) -> None:
         """Raise TimeIsOver after the deadline, if there is a plan."""
         if self.may_stop and time.monotonic() > self.deadline:
-            self.ended_by = "clock"
+            self.ended_by = CLOCK
             raise TimeIsOver
 
 

@@ -52,17 +52,12 @@ class Choice:
 class OptionRelaxation:
     """Chooses options for the tables of a menu."""
 
-    def __init__(
-        self, menu: Menu, room: float, *, plain: bool = False, on_choice: Callable[[], None] = lambda: None
-    ) -> None:
-        """``plain`` takes all phases to follow one another, whatever the schedule hides.
-
-        ``on_choice`` is called before every choice, and may raise what ends them.
-        """
+    def __init__(self, menu: Menu, room: float, *, on_choice: Callable[[], None] = lambda: None) -> None:
+        """``on_choice`` is called before every choice, and may raise what ends them."""
         self.menu, self.parts = menu, menu.contributions
         self.room = room
         """Bytes of HBM of all devices together."""
-        self._state, self._plain, self._on_choice = PlanState(menu.problem), plain, on_choice
+        self._state, self._on_choice = PlanState(menu.problem), on_choice
         self._launch_ms = 1e3 * menu.problem.machine.constants.backward_launch_s
         self._columns = by_table(self.parts.unit)
         # One array a phase or kind: contiguous.
@@ -72,11 +67,6 @@ class OptionRelaxation:
         self._latencies: dict[bytes, tuple[float, float]] = {}
         self._last: tuple[Ints, Totals] | None = None
         self._chosen: dict[tuple[bytes, float], Choice | None] = {}
-
-    @property
-    def hides(self) -> bool:
-        """True where some phases may go on beside others."""
-        return not self._plain and (self._state.overlap.hides or self._state.overlap.pipelined)
 
     def choices(self) -> list[Choice]:
         """Return options for all tables under each limit on lumps, most promising first; none if no kinds serve all."""
@@ -163,8 +153,6 @@ class OptionRelaxation:
         """Return 0 for lookups and for replicas' gradients where these options have them hidden, else 1, [5]."""
         hidden, exchanged, replicas = self._hidden_ms(options), *self._exchanges_ms(options)
         exposed = np.ones(5)
-        if self._plain:
-            return exposed
         exposed[0] = float(not self._state.overlap.input_waits or hidden[1] < exchanged[0])
         exposed[3] = float(not self._state.overlap.hides or hidden[0] < replicas + self._state.overlap.reduced_ms)
         return exposed
@@ -177,8 +165,6 @@ class OptionRelaxation:
 
     def _hidden_ms(self, options: Ints) -> tuple[float, float]:
         """Return what of the gradients' all-reduce and what of the lookups goes on beside the phases of options."""
-        if self._plain:
-            return 0.0, 0.0
         overlap, largest = self._state.overlap, self._totals(options).largest
         forward, backward, received, output = np.maximum(self.phases_ms(options), largest)
         backward, output = backward + self._launch_ms, output + self._calls_ms(options)[1]

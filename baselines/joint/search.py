@@ -47,10 +47,14 @@ class Search:
         work: WorkLeft,
         *,
         exchanges: bool,
+        averaging_s: float = 0.0,
     ) -> None:
-        """``seen_rows`` are the rows of each table that the profiles know; packings are improved by ``exchanges``."""
+        """``seen_rows`` are the rows of each table that the profiles know; packings are improved by ``exchanges``.
+
+        ``averaging_s`` are seconds a weight that a device averages with those of other sharding groups.
+        """
         self._problem, self._moves, self._limits, self._seen_rows = problem, moves, limits, seen_rows
-        self._work, self._exchanges = work, exchanges
+        self._work, self._exchanges, self._averaging_s = work, exchanges, averaging_s
         self._hot: list[int | None] = []
         self._menu_s = 0.0
         self.seen: list[SeenPlan] = []
@@ -59,6 +63,11 @@ class Search:
         """Milliseconds of the best packing's step."""
         self.ended_by = FINISHED
         """The reason that it ended: nothing helped any more, its work or the clock."""
+
+    @property
+    def left_s(self) -> float:
+        """Nominal seconds of work that are left."""
+        return max(self._work.nominal_s, 0.0)
 
     def run(self, extents: Sequence[Extent]) -> Iterator[SeenPlan]:
         """Search with menus of these extents, the smallest first, while there is work for them; yield plans on the way.
@@ -98,23 +107,18 @@ class Search:
         work, room = self._work, FULL * self._problem.world_size * self._problem.topology.hbm_bytes
         check = work.check_clock
         menu = Menu(
-            self._problem, self._hot, self._moves, extent, self._seen_rows, limits=self._limits, on_table=check
+            self._problem, self._hot, self._moves, extent, self._seen_rows,
+            limits=self._limits, averaging_s=self._averaging_s, on_table=check,
         )  # fmt: skip
-        relaxations = [OptionRelaxation(menu, room, on_choice=check)]
-        if relaxations[0].hides:
-            # What hides depends on all tables at once, and so a choice without it may pack better.
-            relaxations.append(OptionRelaxation(menu, room, plain=True, on_choice=check))
-        choices = [choice for each in relaxations for choice in each.choices()[:STARTS]]
-        self._menu_s = len(menu.options) * (MAKE_S + RELAX_S * len(relaxations))
+        choices = OptionRelaxation(menu, room, on_choice=check).choices()[:STARTS]
+        self._menu_s = len(menu.options) * (MAKE_S + RELAX_S)
         work.nominal_s -= self._menu_s
         next_s = NEXT_SHARE * work.nominal_s
         work.reserve_s = next_s if several and next_s > LARGER * self._menu_s else 0.0
         kept_s = work.reserve_s + IMPROVED_SHARE * (work.nominal_s - work.reserve_s)
         starts, packings = list[Planner](), list[SeenPlan]()
-        # Where nothing that hides decides, both choose alike.
-        different = [choice for at, choice in enumerate(choices) if not any(map(choice.same, choices[:at]))]
         try:
-            for choice in different:
+            for choice in choices:
                 if starts and work.nominal_s < kept_s:
                     break
                 planner = Planner(self._problem, menu, work)

@@ -19,7 +19,7 @@ from shardbench.cost.collectives import (
 )
 from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
-from shardbench.model.table import Precision
+from shardbench.model.table import DenseShape, Precision
 
 from .kernels import NUMBERS, PieceKernels
 from .overlap import Overlap
@@ -95,7 +95,7 @@ class PlanState(Sums):
         self.sample_bytes = problem.batch_size // self.world * problem.exchange.bytes
         self.latency, self.reduced_latency = latencies_s(problem.machine), all_reduce_latencies_s(problem.machine)
         self.switched = switched_ratio(problem.machine)
-        self.kernels, self.overlap = PieceKernels(self.constants), Overlap(problem)
+        self.kernels, self.overlap = PieceKernels(self.constants), Overlap(problem, DenseShape())
         self.capacity: Floats = np.array([[self.topology.hbm_bytes], [self.topology.uvm_bytes]], dtype=np.float64)
         self._calls: dict[tuple[frozenset[tuple[Holders, int]], bool], tuple[Calls, Calls, Calls, Calls]] = {}
 
@@ -105,9 +105,15 @@ class PlanState(Sums):
         vars(state).update({field.name: copy(getattr(sums, field.name)) for field in fields(Sums)})
         return state
 
+    def beside(self, dense: DenseShape) -> "PlanState":
+        """Return the state with another dense model in its steps than that of ``estimate``."""
+        state = copy(self)
+        state.overlap = Overlap(self.problem, dense)
+        return state
+
     @property
     def whole_ms(self) -> float:
-        """Milliseconds of the whole step that the cost model predicts, the default dense model included."""
+        """Milliseconds of the whole step that the cost model predicts, the dense model included."""
         step_ms = self.times().step_ms + self.overlap.reduced_ms + self.overlap.dense_ms
         return max(step_ms, 1e3 * self.constants.step_floor_s)
 

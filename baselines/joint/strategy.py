@@ -19,6 +19,7 @@ class Joint(Strategy):
     """All device moves at once, table by table, for the shortest step that the cost model predicts."""
 
     name = "joint"
+    version = 2
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
     exchanges: ClassVar[bool] = True
@@ -59,7 +60,7 @@ class Joint(Strategy):
         """
         course = self._course(problem, budget)
         for found in course.run():
-            yield Improvement(step_ms=found.step_ms, make_plan=partial(course.finished, found))
+            yield Improvement(step_ms=partial(course.step_ms, found), make_plan=partial(course.finished, found))
 
     def _course(self, problem: Problem, budget: Budget) -> Course:
         limits = Limits.of(self.limits, problem)

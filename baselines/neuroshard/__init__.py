@@ -8,11 +8,9 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Role
 
-from .limits import SearchLimits
+from .settings import SearchLimits
 
 if TYPE_CHECKING:
-    from shardbench.learned.training import AnyTrained
-
     from .training import NeuroShardTraining
 
 
@@ -23,7 +21,7 @@ class NeuroShard(Learner):
     version = 2
     moves = frozenset({Move.TABLE, Move.COLUMNS})
     # Its samples are as many as the budget has room for, whatever the clock says: a seed gives one plan.
-    limit_share = None
+    limit_share = float("inf")
     limits = SearchLimits()
 
     def training_type(self) -> "type[NeuroShardTraining]":
@@ -42,17 +40,16 @@ class NeuroShard(Learner):
 
         from .planning import plan_shards, segments  # noqa: PLC0415
 
-        trained = self.fitted
-        shards, column_plan = plan_shards(trained, table_set(problem), self.limits, budget.plan_s)
+        shards, column_plan = plan_shards(self.fitted, table_set(problem), self.limits, budget.plan_s)
         return Plan(
             world_size=problem.world_size,
             segments=segments(problem, shards, column_plan),
-            notes={**self.notes(trained), "splits": column_plan.splits, "predicted_ms": column_plan.ms},
+            notes={**self.notes(), "splits": column_plan.splits, "predicted_ms": column_plan.ms},
         )
 
-    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
+    def notes(self) -> dict[str, float | int | str]:
         """Give the table sets that the oracle was asked about, and the epochs."""
-        return {"oracle_calls": trained.oracle_calls, "epochs": trained.updates}
+        return {"oracle_calls": self.fitted.oracle_calls, "epochs": len(self.fitted.history)}
 
 
 class NeuroShardUntrained(NeuroShard):

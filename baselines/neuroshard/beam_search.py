@@ -6,8 +6,8 @@ import numpy as np
 
 from shardbench.base.arrays import Ints
 
-from .limits import SearchLimits
 from .placement import Placer
+from .settings import SearchLimits
 from .shards import NO_HALVES
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Floats32, Ints
 
-from .limits import CAPS
 from .shards import ColumnShards
 from .simulator import Simulator
 
@@ -26,34 +25,18 @@ class ShardPlacements:
     ms: Floats
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Placer:
-    """Places shards of one problem on its devices of ``capacity_bytes`` each."""
+    """Places shards of one problem on its devices of ``capacity_bytes`` each, by a grid of ``caps``."""
 
-    simulator: Simulator
-    shards: ColumnShards
-    devices: int
-    capacity_bytes: int
-    caps: tuple[float, ...]
-    encodings: Floats32
-    alone_ms: Floats32
-    """Predicted kernels of each shard alone on a device."""
-
-    @classmethod
-    def of(
-        cls,
-        simulator: Simulator,
-        shards: ColumnShards,
-        devices: int,
-        capacity_bytes: int,
-        caps: tuple[float, ...] = CAPS,
-    ) -> "Placer":
-        """Encode the shards of a problem once, for all placements."""
-        encodings = simulator.encode(shards.features)
-        return cls(
-            simulator=simulator, shards=shards, devices=devices, capacity_bytes=capacity_bytes, caps=caps,
-            encodings=encodings, alone_ms=simulator.set_ms(encodings + simulator.empty),
-        )  # fmt: skip
+    def __init__(
+        self, simulator: Simulator, shards: ColumnShards, devices: int, capacity_bytes: int, caps: tuple[float, ...]
+    ) -> None:
+        self.simulator, self.shards = simulator, shards
+        self.devices, self.capacity_bytes, self.caps = devices, capacity_bytes, caps
+        # Once, for all placements.
+        self.encodings: Floats32 = simulator.encode(shards.features)
+        self.alone_ms: Floats32 = simulator.set_ms(self.encodings + simulator.empty)
+        """Predicted kernels of each shard alone on a device."""
 
     def place(self, plans: Ints) -> ShardPlacements:
         """Place column plans int64 [plans, shards] (numbers of shards), each by its best cap.

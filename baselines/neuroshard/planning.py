@@ -10,8 +10,8 @@ from shardbench.model.plan import OnRank, Segment
 from shardbench.model.problem import Problem
 
 from .beam_search import ColumnPlan, search
-from .limits import EVALUATIONS_A_SECOND, SearchLimits
 from .placement import Placer
+from .settings import EVALUATIONS_A_SECOND, SearchLimits
 from .shards import ColumnShards
 from .simulator import Simulator
 
@@ -28,7 +28,7 @@ def plan_shards(
     """
     shards = ColumnShards.of(tables)
     simulator = Simulator(trained, tables.devices)
-    placer = Placer.of(simulator, shards, tables.devices, tables.capacity_bytes, limits.caps)
+    placer = Placer(simulator, shards, tables.devices, tables.capacity_bytes, limits.caps)
     column_plan = search(placer, limits, EVALUATIONS_A_SECOND * plan_s)
     if column_plan.ms == float("inf"):
         raise Infeasible(

@@ -1,4 +1,4 @@
-"""NeuroShard's hyper-parameters of pre-training, and how much of it a fitting budget affords."""
+"""NeuroShard's hyper-parameters of pre-training and limits of its search, and how much of both a budget affords."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +12,23 @@ EPOCHS_HERE = 60
 """Epochs of what is run here (deviation 2): study ``networks`` shows what more samples and epochs would change."""
 UPDATE_S = 0.012
 """CPU seconds of an update of the three networks on 512 samples: measured on one core, rounded up."""
+CAPS = tuple(1.0 + 0.05 * step for step in range(11))
+"""Most that a device's width may be, over the devices' mean."""
+EVALUATIONS_A_SECOND = 1_500_000
+"""Devices that one core rates in a second, at the least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchLimits:
+    """The defaults are the published ones."""
+
+    beams: int = 3
+    """Column plans that are kept after each halving."""
+    candidates: int = 10
+    """Shards to halve: as many of the largest, and as many of those with the longest predicted kernels."""
+    splits: int = 10
+    """Halvings at the most."""
+    caps: tuple[float, ...] = CAPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +47,6 @@ class NeuroShardSettings(TrainingSettings):
     def updates(self) -> int:
         """Count an epoch as an update."""
         return self.epochs
-
-    @property
-    def stages(self) -> int:
-        """Keep the state ten times, or after every epoch."""
-        return min(10, self.epochs)
 
     @property
     def learned_from(self) -> int:

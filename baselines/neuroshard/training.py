@@ -1,22 +1,22 @@
 """NeuroShard's pre-training: all cost data is collected first, then the three networks are fitted to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from shardbench.base.arrays import Floats, Floats32, Ints
+from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput
 from shardbench.learned.tasks.column_shards import augmented
 from shardbench.learned.tasks.features import FEATURES, Scaling
 from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import Task
-from shardbench.learned.training import Training
+from shardbench.learned.training import Training, UpdateNumbers
 
+from . import NeuroShard
 from .cost_data import SET_TABLES, WIDTHS, Exchanges, TableSets, draw_exchanges, draw_sets, measure_sets
 from .networks import INPUTS, NeuroShardNetworks
 from .planning import place as place_tables
@@ -26,31 +26,17 @@ from .shards import WIDTH, vectors
 NETWORKS = ("compute", "forward_exchange", "backward_exchange")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NeuroShardStage:
-    """What pre-training has reached so far."""
-
-    epochs: int
-    """Epochs that are done so far."""
-    compute_ms2: float
-    forward_exchange_ms2: float
-    backward_exchange_ms2: float
-    """Smallest mean squared error on the validation samples so far, of each network."""
-
-
-class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroShardStage]):
+class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings]):
     """An epoch is an update; of each network the weights with the smallest validation error are kept."""
 
-    kind = "neuroshard"
-    version = 2
+    strategy = NeuroShard
     settings_type = NeuroShardSettings
-    stage_type = NeuroShardStage
     place = staticmethod(place_tables)
 
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: NeuroShardSettings) -> None:
         super().__init__(tasks, oracle, seed, settings)
         check_alike(tasks)
-        self.learning = self.draw(seed)
+        self.learning = self.draw()
         self.best = dict.fromkeys(NETWORKS, float("inf"))
 
     @cached_property
@@ -70,23 +56,23 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
         widened[:, WIDTH] = np.tile(self.widths, len(features))
         return Scaling.fit(widened, FEATURES)
 
-    def draw(self, seed: int) -> NeuroShardNetworks:
+    def draw(self) -> NeuroShardNetworks:
         """Draw all three, for the tasks' number of devices."""
-        return NeuroShardNetworks(seed, self.tasks[0].devices)
+        return NeuroShardNetworks(self.seed, self.tasks[0].devices)
 
     @cached_property
     def data(self) -> "CostData":
-        """Draw all samples, from the seed alone, so that a training that is taken up again has the same."""
+        """Draw all samples, from the seed alone."""
         rng = np.random.default_rng([self.seed, 3])
         most = max(SET_TABLES, *(-(-task.tables // task.devices) for task in self.tasks))
         return collect(self.tables, self.scaling, self.oracle, most=most, count=self.settings.samples, rng=rng)
 
-    def update(self) -> None:
-        """Make one epoch of each network."""
+    def update(self) -> UpdateNumbers:
+        """Make one epoch of each network; tells the smallest mean squared error on the validation samples so far."""
         if not self.updates:
             self.calls += self.settings.samples
             self._scale()
-        learned, validation, _ = self.split()
+        learned, validation = self.split()
         order = self.rng.permutation(learned)
         for first in range(0, len(order), self.settings.batch):
             losses = self.data.losses(self.learning, order[first : first + self.settings.batch])
@@ -97,27 +83,13 @@ class NeuroShardTraining(Training[NeuroShardNetworks, NeuroShardSettings, NeuroS
         for name, loss in errors.items():
             if loss < self.best[name]:
                 self.best[name] = loss
-                _network(self.networks, name).load_state_dict(_network(self.learning, name).state_dict())
+                self.networks.get_submodule(name).load_state_dict(self.learning.get_submodule(name).state_dict())
+        return {f"{name}_ms2": loss for name, loss in self.best.items()}
 
-    def split(self) -> tuple[Ints, Ints, Ints]:
-        """Give the numbers of the samples to learn from, to choose the epoch by, and to test on."""
+    def split(self) -> tuple[Ints, Ints]:
+        """Give the numbers of the samples to learn from, and to choose the epoch by; the others are for tests."""
         learned = self.settings.learned_from
-        middle = (learned + self.settings.samples) // 2
-        numbers = np.arange(self.settings.samples)
-        return numbers[:learned], numbers[learned:middle], numbers[middle:]
-
-    def stage(self) -> NeuroShardStage:
-        """Tell of the best networks so far."""
-        return NeuroShardStage(epochs=self.updates, **{f"{name}_ms2": loss for name, loss in self.best.items()})
-
-    def state(self) -> dict[str, Any]:
-        """Give the networks as they are, and the errors of the best ones; samples are drawn again."""
-        return {"best": self.best, "learning": self.learning.state_dict()}
-
-    def put_state(self, state: Mapping[str, Any]) -> None:
-        """Set what ``state`` gave."""
-        self.best = state["best"]
-        self.learning.load_state_dict(state["learning"])
+        return np.arange(learned), np.arange(learned, (learned + self.settings.samples) // 2)
 
     def _scale(self) -> None:
         """Set the scales of the exchanges' inputs to their means over the samples."""
@@ -147,12 +119,12 @@ class CostData:
             self.tables[torch.from_numpy(tables)], torch.from_numpy(members.reshape(-1)), torch.from_numpy(sets.starts)
         )
         exchanges = self.exchanges
-        widths, late = _tensor(exchanges.widths[chosen]), _tensor(exchanges.late_ms[chosen])
+        widths, late = torch.from_numpy(exchanges.widths[chosen]), torch.from_numpy(exchanges.late_ms[chosen])
         forward = networks.forward_exchange(torch.cat([widths, late], dim=1))
         return {
-            "compute": (compute, _tensor(sets.ms)),
-            "forward_exchange": (forward, _tensor(exchanges.forward_ms[chosen])),
-            "backward_exchange": (networks.backward_exchange(widths), _tensor(exchanges.backward_ms[chosen])),
+            "compute": (compute, torch.from_numpy(sets.ms)),
+            "forward_exchange": (forward, torch.from_numpy(exchanges.forward_ms[chosen])),
+            "backward_exchange": (networks.backward_exchange(widths), torch.from_numpy(exchanges.backward_ms[chosen])),
         }
 
     def losses(self, networks: NeuroShardNetworks, chosen: Ints) -> dict[str, Tensor]:
@@ -184,12 +156,3 @@ def check_alike(tasks: Sequence[Task]) -> None:
     }
     if len(facts) > 1 or any(t.problem.machine.constants != tasks[0].problem.machine.constants for t in tasks):
         raise BadInput("neuroshard learns the costs of one machine and batch: fit it on problems that share them")
-
-
-def _network(networks: NeuroShardNetworks, name: str) -> nn.Module:
-    network: nn.Module = getattr(networks, name)
-    return network
-
-
-def _tensor(array: Floats32) -> Tensor:
-    return torch.from_numpy(array)

@@ -37,17 +37,6 @@ class SolverFailed(Infeasible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SolverLimits:
-    """The limits that stop the solver: proven gap, nodes (the same on every machine), the clock as the safety net."""
-
-    gap: float
-    nodes: int
-    deadline: float
-    enough_ms: float = 0.0
-    """A plan as good as this ends the search."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProgramPart:
     """Some tables and identical devices: what a program is made of."""
 
@@ -70,18 +59,27 @@ class Solution:
 
 
 def solve(
-    steps: RowSteps, part: ProgramPart, start: Assignment | None, reference_ms: float, limits: SolverLimits
+    steps: RowSteps,
+    part: ProgramPart,
+    start: Assignment | None,
+    reference_ms: float,
+    *,
+    gap: float,
+    nodes: int,
+    deadline: float,
+    enough_ms: float,
 ) -> Solution:
     """Minimise the slowest device of the part; ``start`` is a known solution.
 
-    Raises SolverFailed where HiGHS fails.
+    A proven ``gap``, ``nodes`` (the same on every machine) or a plan of ``enough_ms`` ends it, the clock is the safety
+    net. Raises SolverFailed where HiGHS fails.
     """
     solver, columns = _program(steps, part, reference_ms)
     options = {
-        "mip_rel_gap": limits.gap,
-        "mip_max_nodes": limits.nodes,
-        "time_limit": max(0.01, limits.deadline - time.monotonic()),
-        "objective_target": limits.enough_ms / reference_ms * TIME,
+        "mip_rel_gap": gap,
+        "mip_max_nodes": nodes,
+        "time_limit": max(0.01, deadline - time.monotonic()),
+        "objective_target": enough_ms / reference_ms * TIME,
     }
     for name, value in options.items():
         solver.setOptionValue(name, value)

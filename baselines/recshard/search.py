@@ -11,7 +11,7 @@ from shardbench.base.errors import Infeasible
 from shardbench.model.problem import Problem
 
 from .assign import Assignment, fill, lowered, pack, reached, sums_of, topped_up
-from .milp import ProgramPart, Solution, SolverFailed, SolverLimits, solve
+from .milp import ProgramPart, Solution, SolverFailed, solve
 from .relaxation import RelaxedBound, hull, relax
 from .steps import RowSteps
 
@@ -205,8 +205,10 @@ class _Search:
     ) -> Solution:
         part = ProgramPart(tables=tables, devices=devices, choices=choices, topology=self.problem.topology)
         reference = max(self.bound_ms, float(self.steps.least(self.steps.cost_ms).max()), TINY)
-        limits = SolverLimits(gap=gap, nodes=nodes, deadline=self.deadline, enough_ms=self.bound_ms / (1.0 - 0.9 * GAP))
-        return solve(self.steps, part, start, reference, limits)
+        enough_ms = self.bound_ms / (1.0 - 0.9 * GAP)
+        return solve(
+            self.steps, part, start, reference, gap=gap, nodes=nodes, deadline=self.deadline, enough_ms=enough_ms
+        )
 
     def proven_plan(self) -> ProvenPlan:
         """Return the plan that the search ends with; raises TimeoutError where there is none."""

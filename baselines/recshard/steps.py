@@ -38,8 +38,6 @@ class RowSteps:
     """Hottest rows in HBM; the rest of the table is in UVM."""
     hbm_bytes: Ints
     uvm_bytes: Ints
-    share: Floats
-    """Share of the table's sampled accesses that those rows take."""
     cost_ms: Floats
     """Time to read the table's rows in one iteration."""
     unseen_ms: Floats
@@ -126,7 +124,6 @@ def make_steps(problem: Problem, statistics: Statistics, *, expects_unseen: bool
         rows=all_rows,
         hbm_bytes=all_rows * each_of,
         uvm_bytes=(size - all_rows) * each_of,
-        share=share,
         cost_ms=traffic[table_of] * (share * in_hbm + (1.0 - share) * in_uvm),
         unseen_ms=traffic * np.array(unseen) * in_uvm,
     )

@@ -1,28 +1,18 @@
 """Episodes of the decoder, many of one task at once, table by table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from shardbench.base.arrays import Floats32, Ints
-from shardbench.learned.clocks import one_thread
 from shardbench.learned.episodes import Placing
 from shardbench.learned.placement import place_or_by_size
 from shardbench.learned.tasks.task import TableSet
-from shardbench.learned.training import Trained
+from shardbench.learned.training import Trained, one_thread
 
 from .networks import HIDDEN, RnnNetworks
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RnnEpisodes:
-    """Finished episodes of one task."""
-
-    placing: Placing
-    order: Ints
 
 
 @torch.inference_mode()
@@ -34,7 +24,7 @@ def play(
     *,
     episodes: int,
     rng: np.random.Generator | None,
-) -> RnnEpisodes:
+) -> Placing:
     """Place all tables of ``task`` in ``order``, on devices with room only; samples with ``rng``, else the best.
 
     ``scaled`` float32 [tables, 21] are the task's normalised features.
@@ -57,11 +47,11 @@ def play(
             scores += noise[step]
         before = np.where(placing.legal(), scores, -np.inf).argmax(axis=1)
         placing.put(before)
-    return RnnEpisodes(placing=placing, order=order)
+    return placing
 
 
 @one_thread()
-def place(trained: Trained[RnnNetworks, Any, Any], tasks: Sequence[TableSet]) -> list[Ints]:
+def place(trained: Trained[RnnNetworks, Any], tasks: Sequence[TableSet]) -> list[Ints]:
     """Place every table of every task, int64 [tables] a task, by the decoder's best devices.
 
     Raises Infeasible, naming the task and the table, where a table has no device with room, in the
@@ -73,7 +63,7 @@ def place(trained: Trained[RnnNetworks, Any, Any], tasks: Sequence[TableSet]) ->
 
         def best(numbers: Sequence[int], orders: Sequence[Ints] | None) -> Placing:
             order = np.arange(task.tables) if orders is None else orders[0]
-            return play(trained.networks, task, scaled, order, episodes=1, rng=None).placing
+            return play(trained.networks, task, scaled, order, episodes=1, rng=None)
 
         return place_or_by_size([task], best)[0]
 

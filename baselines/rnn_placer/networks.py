@@ -41,20 +41,12 @@ class RnnNetworks(nn.Module):
             self.before = nn.ModuleDict({str(n): nn.Embedding(n + 1, DEVICE) for n in self.devices})
             self.heads = nn.ModuleDict({str(n): nn.Linear(HIDDEN, n) for n in self.devices})
 
-    def head(self, devices: int) -> nn.Module:
-        """Give the output layer for so many devices; raises BadInput where none was trained."""
-        self._check(devices)
-        return self.heads[str(devices)]
-
     def embedding(self, devices: int) -> nn.Module:
         """Give the embedding of the device chosen before, by number of devices; BadInput where none was trained."""
-        self._check(devices)
-        return self.before[str(devices)]
-
-    def _check(self, devices: int) -> None:
         if devices not in self.devices:
             sizes = ", ".join(map(str, self.devices))
             raise BadInput(f"the RNN has output layers for {sizes} devices, not for {devices}: fit it on such problems")
+        return self.before[str(devices)]
 
     def encode(self, features: Tensor) -> Encoded:
         """Encode normalised features of whole sequences in order, [E, T, 21]."""
@@ -76,5 +68,5 @@ class RnnNetworks(nn.Module):
         """Score devices from outputs of the decoder that attend to whole sequences, [E, T, 128] -> [E, T, devices]."""
         attention = (hidden @ encoded.keys.transpose(1, 2)).softmax(dim=2)
         joined = self.joined(torch.cat([hidden, attention @ encoded.outputs], dim=2))
-        scores: Tensor = self.head(devices)(joined)
+        scores: Tensor = self.heads[str(devices)](joined)
         return scores

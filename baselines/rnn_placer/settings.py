@@ -28,7 +28,6 @@ class RnnSettings(TrainingSettings):
     entropy_weight: NotNegative = 1e-3
     decay: Share = 0.9
     """The share that the moving average of a task's returns keeps in an update."""
-    stages: Count = 10
 
     @classmethod
     def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:

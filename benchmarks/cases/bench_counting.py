@@ -24,7 +24,7 @@ def count(bags: Bags, placement: str, devices: int) -> None:
         lookups.distinct(0, ROWS, devices)
     else:
         lookups.by_source(0, ROWS)
-        lookups.distinct_by_source(0, ROWS)
+        lookups.distinct_by_group(0, ROWS, np.arange(devices)[:, None], 1)
 
 
 class Counting(Case):

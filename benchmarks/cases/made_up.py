@@ -1,12 +1,11 @@
 """Problems and lookups of the cases, alike whatever code is measured; made once a process."""
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from shardbench.model.machine import Machine
-from shardbench.model.machine_file import load_machine
+from shardbench.model.machine_file import load_machine, resized
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile, InputSample
@@ -23,9 +22,7 @@ TABLES = (20, 80, 200)
 @cache
 def cluster(devices: int) -> Machine:
     """Return the machine of 16 A100s with another number of nodes of eight devices."""
-    base = load_machine("a100-40gb-2x8")
-    shape = replace(base.topology, nodes=max(1, devices // 8), devices_per_node=min(devices, 8))
-    return base if shape == base.topology else replace(base, name=f"a100-{devices}", topology=shape)
+    return resized(load_machine("a100-40gb-2x8"), max(1, devices // 8), min(devices, 8))
 
 
 @cache

@@ -46,12 +46,3 @@ class ArrayFile:
         with self.path.open("r+b") as file:
             file.write(header)
         return self._digest.hexdigest()
-
-
-def part(path: Path, start: int, stop: int) -> NDArray[Any]:
-    """Read elements [start, stop) of a flat array file: mapped pages would count as memory of the process."""
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        _, _, dtype = np.lib.format.read_array_header_1_0(file)
-        file.seek(start * dtype.itemsize, io.SEEK_CUR)
-        return np.fromfile(file, dtype, stop - start)

@@ -68,16 +68,16 @@ def prepare(
     target: Path,
     *,
     mode: Mode = "hash",
-    rows: int | tuple[int, ...] | None = None,
+    rows: int | None = None,
     seed: int = 0,
     progress: Tell = lambda read_bytes, rows: None,
 ) -> Prepared:
     """Write the folder ``target`` from ``source`` (plain, .gz, .zst or .tar.gz) and return its description.
 
-    A category becomes a row as a value of any log does (``RowsOfTable``): mode ``hash`` over ``rows`` (one number for
-    all columns, or 26; None: the published cardinalities), ``vocabulary`` by first appearance. A file without labels
-    gives no ``label.npy``. ``progress`` is called with 0 and the samples done since the last call. Nothing is left
-    behind on an error; raises BadInput naming the line.
+    A category becomes a row as a value of any log does (``RowsOfTable``): mode ``hash`` over ``rows`` of every column
+    (None: the published cardinalities), ``vocabulary`` by first appearance. A file without labels gives
+    no ``label.npy``. ``progress`` is called with 0 and the samples done since the last call. Nothing is left behind on
+    an error; raises BadInput naming the line.
     """
     sizes = _table_rows(mode, rows)
     cells = Cells(mode=mode, seed=seed)
@@ -91,19 +91,16 @@ def prepare(
     return prepared
 
 
-def _table_rows(mode: Mode, rows: int | tuple[int, ...] | None) -> Sequence[int | None]:
+def _table_rows(mode: Mode, rows: int | None) -> Sequence[int | None]:
     if mode == "vocabulary":
         if rows is not None:
             raise BadInput("mode 'vocabulary' counts the rows itself: leave rows out, or take mode 'hash'")
         return (None,) * CATEGORIES
-    if mode != "hash":
-        raise BadInput(f"no mode '{mode}': take 'hash' or 'vocabulary'")
     if rows is None:
         return tuple(cardinalities()["kaggle"]["rows"])
-    sizes = (rows,) * CATEGORIES if isinstance(rows, int) else rows
-    if len(sizes) != CATEGORIES or min(sizes) < 1 or max(sizes) > MAX_ROWS:
-        raise BadInput(f"rows must be one number or {CATEGORIES} numbers in 1..{MAX_ROWS}")
-    return sizes
+    if rows > MAX_ROWS:
+        raise BadInput(f"{rows} rows: {MAX_ROWS} is the most")
+    return (rows,) * CATEGORIES
 
 
 def _stream(

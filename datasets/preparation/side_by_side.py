@@ -55,7 +55,7 @@ def side_by_side(
     shared = context.Array("q", 3)
     told = (0, 0)
     with ProcessPoolExecutor(min(processes, len(jobs)), context, _begin, (shared,)) as pool:
-        futures = [pool.submit(_work, work, job) for job in jobs]
+        futures = [pool.submit(work, job, _tell) for job in jobs]
         try:
             done, waiting = wait(futures, _TICK_S, FIRST_EXCEPTION)
             while waiting and not any(future.exception() for future in done):
@@ -87,10 +87,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _work(work: Callable[[J, Tell], R], job: J) -> R:
-    return work(job, _tell)
 
 
 def _tell(first: int, second: int) -> None:

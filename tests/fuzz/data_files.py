@@ -80,7 +80,7 @@ def _checkpoint(folder: Path) -> list[bytes]:
     for odd in ({}, {"weight": torch.zeros(1).expand(2, 3), "bias": torch.ones(2, dtype=torch.int8)}):
         networks = {**torch.nn.Linear(3, 2).state_dict(), **odd}
         path = folder / "k.pt"
-        checkpoint.save(path, {"networks": networks, "updates": 3, "history": [{"a": 1.0}]})
+        checkpoint.save(path, {"networks": networks, "oracle_calls": 3, "history": [{"a": 1.0}]})
         contents.append(path.read_bytes())
     return contents
 

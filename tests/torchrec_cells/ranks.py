@@ -1,5 +1,6 @@
 """Starts two ranks that run cases, watches them, and starts two new ones where a case took them along."""
 
+import gc
 import json
 import os
 import signal
@@ -64,6 +65,8 @@ def _rank(folder: Path, rank: int) -> None:
     os.dup2(output, 2)
     from torchrec_cells.rank import run_all  # noqa: PLC0415 - whoever starts ranks need not have the engine imported
 
+    # Each case ends with a search for garbage: what was imported is none.
+    gc.freeze()
     run_all(folder, rank)
 
 

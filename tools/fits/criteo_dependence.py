@@ -20,6 +20,7 @@ from fits.measured_dependence import hot_shares, score_correlations
 from scipy.optimize import minimize
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.base.atomic import write_atomically
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig, measured_fields
 from shardbench.datasets.laws.criteo_dependence import (
     ABSENCE,
@@ -213,9 +214,7 @@ def main() -> None:
         "popular_ceilings": best.ceilings.round(6).tolist(),
         "loadings": best.loadings.round(4).tolist(),
     }
-    temporary = FITTED.with_suffix(".part")
-    temporary.write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="ascii")
-    temporary.replace(FITTED)
+    write_atomically(FITTED, json.dumps(data, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import numpy as np
 from fits.reuse import rank_edges
 from scipy.optimize import brentq
 
+from shardbench.base.atomic import whole_file
 from shardbench.datasets.laws.power_law import PowerLaw
 
 HERE = Path(__file__).parents[2] / "datasets" / "data"
@@ -99,9 +100,8 @@ def main() -> None:
         "head_count": HEAD_COUNT,
         "fields": {name: feature(measurement) for name, measurement in source["fields"].items()},
     }
-    temporary = TARGET.with_suffix(".part")
-    temporary.write_bytes(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 9, mtime=0))
-    temporary.replace(TARGET)
+    with whole_file(TARGET) as file:
+        file.write(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 9, mtime=0))
     sys.stdout.write(f"{len(data['fields'])} features\n")
 
 

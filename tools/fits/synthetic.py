@@ -20,6 +20,7 @@ from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri
 
 from shardbench.base.arrays import Floats
+from shardbench.base.atomic import write_atomically
 from shardbench.datasets.laws.power_law import head_share
 
 HERE = Path(__file__).parents[2] / "datasets" / "data"
@@ -31,34 +32,21 @@ WANTED_MEAN_ROWS = 3e6
 ONE_HOT_DECADES = 1.5
 """One-hot features (a country, a device) have this many decades fewer active rows (a choice)."""
 
-START = {
-    "pooling_log_mean": 2.92,
-    "pooling_log_std": 1.5,
-    "one_hot_share": 0.31,
-    "knee_log10_mean": 4.87,
-    "knee_log10_std": 0.85,
-    "knee_pooling_correlation": 0.37,
-    "exponent_mean": 0.69,
-    "exponent_std": 0.6,
-    "shift_power_low": 0.27,
-    "shift_power_high": 0.34,
-    "growth_log10_top": 1.53,
-    "tail_exponent": 4.48,
+HYPER = {
+    "pooling_log_mean": (2.92, -1.0, 4.0),
+    "pooling_log_std": (1.5, 1.2, 3.0),
+    "one_hot_share": (0.31, 0.2, 0.4),
+    "knee_log10_mean": (4.87, 3.5, 7.0),
+    "knee_log10_std": (0.85, 0.85, 1.2),
+    "knee_pooling_correlation": (0.37, 0.0, 0.7),
+    "exponent_mean": (0.69, 0.4, 1.5),
+    "exponent_std": (0.6, 0.1, 0.6),
+    "shift_power_low": (0.27, -0.2, 0.5),
+    "shift_power_high": (0.34, 0.2, 0.9),
+    "growth_log10_top": (1.53, 0.5, 3.0),
+    "tail_exponent": (4.48, 1.5, 6.0),
 }
-LIMITS = {
-    "pooling_log_mean": (-1.0, 4.0),
-    "pooling_log_std": (1.2, 3.0),
-    "one_hot_share": (0.2, 0.4),
-    "knee_log10_mean": (3.5, 7.0),
-    "knee_log10_std": (0.85, 1.2),
-    "knee_pooling_correlation": (0.0, 0.7),
-    "exponent_mean": (0.4, 1.5),
-    "exponent_std": (0.1, 0.6),
-    "shift_power_low": (-0.2, 0.5),
-    "shift_power_high": (0.2, 0.9),
-    "growth_log10_top": (0.5, 3.0),
-    "tail_exponent": (1.5, 6.0),
-}
+"""Where each hyper-parameter starts, and the least and the most that it may be."""
 COLUMNS = ("rows", "knee", "exponent", "tail_exponent", "shift", "pooling", "coverage")
 
 Tables = dict[str, Floats]
@@ -121,8 +109,8 @@ def summary(tables: Tables, facts: Mapping[str, Any]) -> dict[str, float]:
 
 def loss(values: Floats, facts: Mapping[str, Any]) -> float:
     """Return the squared differences of both cumulative histograms and of the log means."""
-    hyper = dict(zip(START, values.tolist()))
-    outside = sum(max(low - hyper[k], hyper[k] - high, 0.0) for k, (low, high) in LIMITS.items())
+    hyper = dict(zip(HYPER, values.tolist()))
+    outside = sum(max(low - hyper[k], hyper[k] - high, 0.0) for k, (_, low, high) in HYPER.items())
     if outside > 0:
         return float(10.0 + outside)
     tables = draw_tables(hyper, facts["tables"], facts["single_published_table"])
@@ -142,11 +130,11 @@ def loss(values: Floats, facts: Mapping[str, Any]) -> float:
 
 def fit(facts: Mapping[str, Any], restarts: int = 4) -> dict[str, float]:
     """Find the hyper-parameters of least loss by Nelder-Mead, restarted where it stopped."""
-    values = np.array(list(START.values()))
+    values = np.array([start for start, _, _ in HYPER.values()])
     options = {"maxfev": 800, "adaptive": True, "xatol": 1e-5, "fatol": 1e-8}
     for _ in range(restarts):
         values = minimize(loss, values, args=(facts,), method="Nelder-Mead", options=options).x
-    return dict(zip(START, np.round(values, 6).tolist()))
+    return dict(zip(HYPER, np.round(values, 6).tolist()))
 
 
 def write(hyper: Mapping[str, float], facts: Mapping[str, Any], target: Path) -> dict[str, float]:
@@ -162,9 +150,7 @@ def write(hyper: Mapping[str, float], facts: Mapping[str, Any], target: Path) ->
         "columns": list(COLUMNS),
     }
     text = json.dumps(head, indent=1)[:-2] + ',\n "tables": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
-    temporary = target.with_suffix(".part")
-    temporary.write_text(text)
-    temporary.replace(target)
+    write_atomically(target, text)
     return reached
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from log import Log
 
+from shardbench.base.memory import free_memory_bytes
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.machine_file import load_machine
@@ -138,6 +139,13 @@ class Box:
         """Give memory that is not in use back to the device."""
         if not self.cpu:
             torch.cuda.empty_cache()
+
+    def check_room(self, needed_bytes: int) -> None:
+        """Raise Refused where something would take more than half of the memory that the device has free."""
+        self.free()
+        free = free_memory_bytes() if self.cpu else torch.cuda.mem_get_info()[0]
+        if needed_bytes > free // 2:
+            raise Refused(f"{needed_bytes} bytes are more than half of the {free} that the device has free")
 
     def host_times(self, work: Callable[[], object], *, warmups: int, runs: int) -> list[float]:
         """Return the milliseconds a call of ``runs`` calls without a wait between them, in ten groups, by wall time."""

@@ -2,8 +2,7 @@
 
 FBGEMM's own counts stand beside those of the project's simulation of the same cache, batch by batch. They come from
 two places: its counters, and its table of which row each slot holds, read before and after the batch. The counters
-(``UVMCacheStatsIndex``) count distinct rows but for requested indices and conflict misses, which are lookups; under
-LFU only the last of them counts, so that there the table of slots alone tells the rest.
+(``UVMCacheStatsIndex``) count distinct rows but for requested indices and conflict misses, which are lookups.
 """
 
 from collections.abc import Iterator
@@ -14,28 +13,14 @@ import numpy as np
 import torch
 from box import Box
 from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, predicted_ms, traffic_of
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import CacheAlgorithm as FbgemmAlgorithm
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import CacheAlgorithm
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import UVMCacheStatsIndex
 from tbe import fused_tables
 
 from shardbench.base.arrays import Ids, Ints
-from shardbench.cost.cache import EMPTY, Cache, CacheAlgorithm, CacheStep, set_of
+from shardbench.cost.cache import EMPTY, Cache, CacheStep, set_of
 from shardbench.cost.caching import CacheCounts
 from shardbench.model.caching import WAYS, slots_of
-
-ALGORITHMS = {CacheAlgorithm.LRU: FbgemmAlgorithm.LRU, CacheAlgorithm.LFU: FbgemmAlgorithm.LFU}
-
-
-@dataclass(frozen=True)
-class CachedCase:
-    """Tables behind a cache, and the rule by which it evicts."""
-
-    case: Case
-    algorithm: CacheAlgorithm
-
-    def what(self) -> dict[str, Any]:
-        """Return what the case is of, as a row of numbers states it."""
-        return self.case.what() | {"algorithm": self.algorithm.value}
 
 
 @dataclass(frozen=True)
@@ -53,28 +38,28 @@ class Batch:
 class Stream:
     """The batches of a case one after the other, with the simulated cache that they go through."""
 
-    def __init__(self, box: Box, cached: CachedCase) -> None:
-        self.box, self.cached = box, cached
-        self.sets = slots_of(cached.case.tables * cached.case.rows * (cached.case.cache_ratio or 0.0)) // WAYS
+    def __init__(self, box: Box, case: Case) -> None:
+        self.box, self.case = box, case
+        self.sets = slots_of(case.tables * case.rows * (case.cache_ratio or 0.0)) // WAYS
         self.number = 0
         self.empty()
 
     def empty(self) -> None:
         """Begin with an empty cache."""
-        self.simulated = Cache(self.sets, self.cached.algorithm)
+        self.simulated = Cache(self.sets)
 
     def next(self) -> Batch:
         """Draw the next batch and let it go through the simulated cache."""
-        number, case = self.number, self.cached.case
+        number, case = self.number, self.case
         self.number += 1
         lookups = draw(self.box, case, number)
         linear = np.concatenate([bags.values + table * case.rows for table, bags in enumerate(lookups.bags)])
         rows, counts = np.unique(linear, return_counts=True)
-        return Batch(number, lookups, rows, counts, self.simulated.step(rows, counts))
+        return Batch(number, lookups, rows, counts, self.simulated.step(rows))
 
     def met(self, batch: Batch) -> list[CacheCounts]:
         """Return what a batch meets in the simulated cache, by table."""
-        case, step = self.cached.case, batch.step
+        case, step = self.case, batch.step
 
         def by_table(rows: Ids, weights: Ints | None = None) -> Any:
             return np.bincount(rows // case.rows, weights, minlength=case.tables).astype(np.float64)
@@ -87,18 +72,18 @@ class Stream:
         return [CacheCounts(*(np.array([number]) for number in numbers)) for numbers in of_tables]
 
 
-def measure_cached(box: Box, stopwatch: Stopwatch, cached: CachedCase) -> None:
+def measure_cached(box: Box, stopwatch: Stopwatch, case: Case) -> None:
     """Count a stream batch by batch from an empty cache, then time it on, warm, then batches in an empty cache."""
     counted_batches, warm, cold = (2, 2, 2) if box.small else (4, 2, 2) if box.cpu else (10, 6, 4)
-    stream, tables = Stream(box, cached), None
+    stream, tables = Stream(box, case), None
     if box.cpu:
-        box.skip(f"FBGEMM's cache, {_name(cached)}", "FBGEMM has no cache on CPUs: only the simulation runs")
+        box.skip(f"FBGEMM's cache, {_name(case)}", "FBGEMM has no cache on CPUs: only the simulation runs")
     else:
-        tables = _tables(box, cached)
+        tables = _tables(box, case)
     for _ in range(counted_batches):
         if box.over(1.0 if not box.small else 0.0):
             return
-        _compare(box, cached, stream, tables)
+        _compare(box, case, stream, tables)
     if tables is not None:
         # Its counters take time of their own.
         tables.gather_uvm_cache_stats = False
@@ -109,46 +94,45 @@ def measure_cached(box: Box, stopwatch: Stopwatch, cached: CachedCase) -> None:
     _time(box, stopwatch, stream, tables, state="cold", batches=cold)
 
 
-def _tables(box: Box, cached: CachedCase) -> Any:
-    case = cached.case
+def _tables(box: Box, case: Case) -> Any:
     return fused_tables(
         box, [(case.rows, case.dim)] * case.tables, tier="cached", optimizer=OPTIMIZERS[case.optimizer],
-        pooled=not case.unpooled, cache_algorithm=ALGORITHMS[cached.algorithm],
+        pooled=not case.unpooled, cache_algorithm=CacheAlgorithm.LRU,
         cache_load_factor=case.cache_ratio, gather_uvm_cache_stats=True,
     )  # fmt: skip
 
 
-def _name(cached: CachedCase) -> str:
-    return f"{cached.algorithm.value} of {cached.case.cache_ratio:g} of the rows"
+def _name(case: Case) -> str:
+    return f"LRU of {case.cache_ratio:g} of the rows"
 
 
-def _compare(box: Box, cached: CachedCase, stream: Stream, tables: Any) -> None:
+def _compare(box: Box, case: Case, stream: Stream, tables: Any) -> None:
     """Keep the counts of the next batch: simulated ones as the prediction, FBGEMM's own as what is measured."""
     batch = stream.next()
-    own = {} if tables is None else _own_counts(box, cached, stream, batch, tables)
+    own = {} if tables is None else _own_counts(box, case, stream, batch, tables)
     step = batch.step
     simulated = _numbers(batch, step.hit, step.inserted, len(step.evicted))
     missed = [own["fbgemm_inserted"] + own["fbgemm_conflict"]] if "fbgemm_inserted" in own else []
     box.add(
         "kernels", missed, simulated["inserted"] + simulated["conflict"], unit="rows", phase="counts of a batch",
-        of="distinct rows that the cache lacks", number=batch.number, sets=stream.sets, **cached.what(),
+        of="distinct rows that the cache lacks", number=batch.number, sets=stream.sets, **case.what(),
         lookups=int(batch.counts.sum()), distinct=len(batch.rows),
         **{f"simulated_{name}": number for name, number in simulated.items()}, **own,
     )  # fmt: skip
 
 
-def _own_counts(box: Box, cached: CachedCase, stream: Stream, batch: Batch, tables: Any) -> dict[str, Any]:
+def _own_counts(box: Box, case: Case, stream: Stream, batch: Batch, tables: Any) -> dict[str, Any]:
     """Look a batch up, and return what FBGEMM's cache says of it; what it does not say is skipped."""
     own: dict[str, Any] = {}
     before = None
-    with box.attempt(f"FBGEMM's slots before a batch, {_name(cached)}"):
+    with box.attempt(f"FBGEMM's slots before a batch, {_name(case)}"):
         before = _rows_by_slot(tables)
     with torch.no_grad():
         tables(batch.lookups.ids, batch.lookups.offsets)
-    with box.attempt(f"FBGEMM's counters, {_name(cached)}"):
+    with box.attempt(f"FBGEMM's counters, {_name(case)}"):
         own |= {f"counter_{name}": number for name, number in _counters_say(tables)}
     if before is not None:
-        with box.attempt(f"FBGEMM's slots after a batch, {_name(cached)}"):
+        with box.attempt(f"FBGEMM's slots after a batch, {_name(case)}"):
             after = _rows_by_slot(tables)
             own |= _slots_say(batch, before, after) | {f"alike_{name}": share for name, share in _alike(stream, after)}
     return own
@@ -198,13 +182,13 @@ def _time(box: Box, stopwatch: Stopwatch, stream: Stream, tables: Any, *, state:
                 tables.flush()
                 tables.reset_cache_states()
         batch = stream.next()
-        traffic = traffic_of(stream.cached.case, box.whole_machine, batch.lookups, stream.met(batch))
+        traffic = traffic_of(stream.case, box.whole_machine, batch.lookups, stream.met(batch))
         predicted = predicted_ms(traffic, box.whole_machine)
         how = BEHIND if turn % 2 else IDLE
         times = []
         if tables is not None:
             times = [stopwatch.forward_and_backward(tables, batch.lookups, how=how, apart=how == BEHIND)]
-        what = stream.cached.what() | counted(traffic) | stopwatch.marks(times)
+        what = stream.case.what() | counted(traffic) | stopwatch.marks(times)
         for phase in ("populate", "lookup", "backward") if turn % 2 else ("forward", "backward"):
             phase_ms = [one[phase] for one in times]
             what |= {"phase": phase, "how": how, "state": state, "number": batch.number}

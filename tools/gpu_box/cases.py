@@ -15,7 +15,6 @@ from box import Box
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
-from shardbench.base.memory import free_memory_bytes
 from shardbench.calibrate.kernels import kernel_ms, time_backward
 from shardbench.calibrate.points import KernelCase, on_one_device, problem_of
 from shardbench.cost.caching import CacheCounts
@@ -57,7 +56,7 @@ class Case(KernelCase):
 
     def what(self) -> dict[str, Any]:
         """Return what the case is of, as a row of numbers states it."""
-        cached = {} if self.cache_ratio is None else {"cache_ratio": self.cache_ratio}
+        cached = {} if self.cache_ratio is None else {"cache_ratio": self.cache_ratio, "algorithm": "lru"}
         return {
             "tables": self.tables, "rows": self.rows, "dim": self.dim, "batch": self.batch, "pooling": self.pooling,
             "skew": self.skew, "tier": self.tier.value, "pooled": "none" if self.unpooled else "sum",
@@ -137,13 +136,6 @@ def counted(traffic: Traffic) -> dict[str, Any]:
         numbers |= {"filled": float(traffic.caching.filled[0]), "evicted": float(traffic.caching.evicted[0])}
         numbers |= {"conflict": float(load.uvm.distinct[0]), "conflict_lookups": float(load.uvm.lookups[0])}
     return numbers
-
-
-def fits(box: Box, needed_bytes: int) -> bool:
-    """Say whether half of the memory that the device has free is enough."""
-    box.free()
-    free = free_memory_bytes() if box.cpu else torch.cuda.mem_get_info()[0]
-    return needed_bytes <= free // 2
 
 
 class Stopwatch:

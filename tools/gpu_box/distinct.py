@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from box import Box, Refused
-from cases import BEHIND, IDLE, Lookups, Stopwatch, fits
+from box import Box
+from cases import BEHIND, IDLE, Lookups, Stopwatch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from tbe import fused_tables
 
@@ -57,8 +57,7 @@ def measure(box: Box) -> None:
             _make_distinct(box, stopwatch, _draw_ids(box, number, share, rows), rows)
     for dim in DIMS[: 1 if box.small else None]:
         with box.attempt(f"lookups of distinct ids, {dim} columns"):
-            if not fits(box, 4 * rows * dim):
-                raise Refused(f"{rows} rows")
+            box.check_room(4 * rows * dim)
             tables = fused_tables(box, [(rows, dim)], pooled=False)
             for number, share in _sizes(box):
                 if box.over(0.0 if box.small else 1.5):
@@ -122,8 +121,8 @@ def _look_up(
     box: Box, stopwatch: Stopwatch, tables: SplitTableBatchedEmbeddingBagsCodegen, ids: Ids, rows: int, dim: int
 ) -> None:
     """Time a lookup of all ids, one of the distinct ids, and the vectors' way back to the places of all."""
-    if not fits(box, (16 * dim + 100) * len(ids.all)):
-        raise Refused(f"four times {len(ids.all)} vectors of {dim} columns")
+    # Four times the vectors, and the ids.
+    box.check_room((16 * dim + 100) * len(ids.all))
     what = ids.what() | {"rows": rows, "dim": dim, "optimizer": "sgd", "tier": "hbm", "pooled": "none"}
     for how in (IDLE,) if box.cpu else (IDLE, BEHIND):
         for name, looked_up in (("all ids", ids.all), ("distinct ids", ids.distinct)):

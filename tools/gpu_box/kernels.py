@@ -12,13 +12,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from box import Box, Refused
-from cached import CachedCase, measure_cached
-from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, fits, predicted_ms, traffic_of
+from box import Box
+from cached import measure_cached
+from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, predicted_ms, traffic_of
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from tbe import fused_tables
 
-from shardbench.cost.cache import CacheAlgorithm
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer
 
@@ -62,11 +61,11 @@ def measure(box: Box) -> None:
     bench = Bench(box)
     for case in _order(box):
         if box.over(bench.needed_s(case)):
-            if isinstance(case, CachedCase):
+            if case.tier is Tier.CACHED:
                 continue  # there may be time for a shorter one
             return
         with box.attempt(str(case.what())):
-            if isinstance(case, CachedCase):
+            if case.tier is Tier.CACHED:
                 bench.drop()
                 measure_cached(box, bench.stopwatch, case)
             else:
@@ -81,12 +80,12 @@ class Bench:
         self._tables: SplitTableBatchedEmbeddingBagsCodegen | None = None
         self._of: object = None
 
-    def needed_s(self, case: Case | CachedCase) -> float:
+    def needed_s(self, case: Case) -> float:
         """Return about how long a case takes at most."""
         if self.box.small:
             return 0.0
-        if isinstance(case, CachedCase):
-            return 8.0 if case.case.rows > CACHED.rows else 5.0
+        if case.tier is Tier.CACHED:
+            return 8.0 if case.rows > CACHED.rows else 5.0
         return 2.0 + (2e-9 * case.weight_bytes if case.tier is Tier.UVM else 0.0)
 
     def drop(self) -> None:
@@ -124,23 +123,18 @@ class Bench:
         of = (case.kernel, case.optimizer)
         if self._tables is None or self._of != of:
             self.drop()
-            _check_room(self.box, case.weight_bytes if case.tier is Tier.HBM else 0)
+            self.box.check_room(case.weight_bytes if case.tier is Tier.HBM else 0)
             self._tables = fused_tables(
                 self.box, [(case.rows, case.dim)] * case.tables, tier=case.tier.value,
                 optimizer=OPTIMIZERS[case.optimizer], pooled=not case.unpooled,
             )  # fmt: skip
             self._of = of
         # Vectors, their gradients, and what the backward pass sorts.
-        _check_room(self.box, 3 * case.output_bytes + 100 * case.tables * case.batch * case.pooling)
+        self.box.check_room(3 * case.output_bytes + 100 * case.tables * case.batch * case.pooling)
         return self._tables
 
 
-def _check_room(box: Box, needed_bytes: int) -> None:
-    if not fits(box, needed_bytes):
-        raise Refused(f"{needed_bytes} bytes are more than half of what the device has free")
-
-
-def _order(box: Box) -> Iterator[Case | CachedCase]:
+def _order(box: Box) -> Iterator[Case]:
     tiers = (Tier.HBM,) if box.cpu else (Tier.HBM, Tier.UVM)
     if box.cpu:
         box.skip("tables in host memory", "a CPU has one memory")
@@ -173,13 +167,9 @@ def _axes(box: Box, tiers: Sequence[Tier]) -> list[Case]:
     return [case for key in keys for case in groups[key]]
 
 
-def _cached_cases(box: Box) -> Iterator[CachedCase]:
+def _cached_cases(box: Box) -> Iterator[Case]:
     for change in CACHED_CHANGES[: 1 if box.small else None]:
-        case = _fit(box, replace(CACHED, **change))
-        yield CachedCase(case, CacheAlgorithm.LRU)
-        # The simulation of LFU takes seconds: shares of the rows are enough.
-        if not change or "cache_ratio" in change:
-            yield CachedCase(case, CacheAlgorithm.LFU)
+        yield _fit(box, replace(CACHED, **change))
 
 
 def _sample(box: Box, tiers: Sequence[Tier]) -> Iterator[Case]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from box import Box, Refused
+from box import Box
 from drawing import draw
-from steps import Bench, PlanCase, plan_key, release, time_steps
+from steps import Bench, plan_key, release, time_steps
 
 from shardbench.base.host import cores
 from shardbench.datasets.synthetic import SyntheticConfig
@@ -115,7 +115,7 @@ def _measure_plan(bench: Bench, size: Size, percent: int, name: str, names: dict
         return
     names[key] = f"{name}, {percent} %"
     case = bench.judge(name, plan, problem, plan_s)
-    _check_room(box, case)
+    box.check_room(int(validate(plan, problem, frozenset(Move)).hbm.max()))
     cached = any(map(is_cached, case.plan.segments))
     start_s = time.perf_counter()
     on_rank = bench.build(case, bench.everything() if cached else bench.timed, threads=1)
@@ -148,16 +148,6 @@ def _plan(bench: Bench, size: Size, percent: int, name: str) -> tuple[Problem, P
     plan = Plan(world_size=1, segments=tuple(whole_table(table, places[name]) for table in tables))
     validate(plan, problem, frozenset(Move))
     return problem, plan, 0.0
-
-
-def _check_room(box: Box, case: PlanCase) -> None:
-    """Raise Refused where a plan would take more than half of the card's free memory."""
-    if box.cpu:
-        return
-    memory = validate(case.plan, case.problem, frozenset(Move))
-    needed, free = int(memory.hbm.max()), torch.cuda.mem_get_info()[0]
-    if 2 * needed > free:
-        raise Refused(f"{needed} bytes of HBM, {free} are free")
 
 
 def _cached_steps(box: Box, on_rank: PlanOnRank, size: Size) -> tuple[dict[str, list[float]], list[float]]:

@@ -154,12 +154,7 @@ def _place(name: str, tasks: Sequence[Task]) -> list[Ints]:
 
 Contender = Callable[[Exercise], Contribution]
 FIXED: Mapping[str, Contender] = MappingProxyType(
-    {
-        LOOKUP: heuristic(LOOKUP),
-        COST_GREEDY: heuristic(COST_GREEDY),
-        JOINT_WHOLE: heuristic(JOINT_WHOLE),
-        UNLIMITED: unlimited,
-    }
+    {**{name: heuristic(name) for name in (LOOKUP, COST_GREEDY, JOINT_WHOLE)}, UNLIMITED: unlimited}
 )
 """Contenders without a budget and without randomness: they run once a row."""
 BUDGETED: Mapping[str, Contender] = MappingProxyType(

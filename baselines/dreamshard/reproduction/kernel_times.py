@@ -5,26 +5,23 @@ from pathlib import Path
 
 import numpy as np
 
+from shardbench.learned.learner import Learner
 from shardbench.learned.tasks.measured_oracle import MeasuredOracle
 from shardbench.learned.tasks.oracle import Oracle, SimulatedOracle
 from shardbench.learned.tasks.pools import TaskRow, draw_tasks, load_pool, pool_bags
 from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
-from shardbench.model.table import Precision
 from shardbench.studies.contests.contest import place_all, shared_pools
 from shardbench.studies.study import Row
 from shardbench.trials.discovery import get_strategy
 from shardbench.workloads.trace import Split
 
-from .. import DreamShard
+from .names import MEASURED_STRATEGIES
 
 BATCH = 1024
 """A CPU's kernels take a thousand times as long as a GPU's."""
 ROW = TaskRow(name="DLRM-20 (4)", tables=20, devices=4, machine="cpu-1x4", cap_bytes=5 << 30)
 TRAIN_TASKS, TEST_TASKS = 50, 10
-HEURISTICS = ("shuffle", "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "greedy-cost")
-TRAINED, UNTRAINED = "dreamshard", "dreamshard-untrained"
-STRATEGIES = (*HEURISTICS, TRAINED, UNTRAINED)
 
 
 def measured_rows(seed: int, folder: Path) -> list[Row]:
@@ -36,27 +33,23 @@ def measured_rows(seed: int, folder: Path) -> list[Row]:
 
 
 def timed_rows(
-    seed: int, folder: Path, teacher: Oracle, judge: Oracle, strategies: Sequence[str] = STRATEGIES
+    seed: int, folder: Path, teacher: Oracle, judge: Oracle, strategies: Sequence[str] = MEASURED_STRATEGIES
 ) -> list[Row]:
     """Make these rows where DreamShard learns from one oracle and the other judges the plans of all strategies."""
     pools = {side: load_pool(side, shared_pools(folder), batch_size=BATCH) for side in ("train", "test")}
     train_tasks = draw_tasks(ROW, pools["train"], TRAIN_TASKS, seed=0)
     tasks = draw_tasks(ROW, pools["test"], TEST_TASKS, seed=0)
-    ours, placements = DreamShard(), dict.fromkeys(strategies, 0)
-    by_strategy: dict[str, Sequence[np.ndarray]] = {}
+    rows = []
     for name in strategies:
-        if name == TRAINED:
-            agent = ours.training(train_tasks, teacher, seed).train(folder=folder / "timed")
-            by_strategy[name], placements[name] = ours.place(agent, tasks), agent.oracle_calls
-        elif name == UNTRAINED:
-            by_strategy[name] = ours.place(ours.training(train_tasks, teacher, seed).untrained(), tasks)
+        strategy, calls = get_strategy(name), 0
+        if isinstance(strategy, Learner):
+            training = strategy.training(train_tasks, teacher, seed)
+            trained = training.train(folder=folder / "timed") if strategy.trains else training.untrained()
+            plans, calls = strategy.place(trained, tasks), trained.oracle_calls
         else:
-            by_strategy[name] = _heuristic(name, tasks, seed)
-    return [
-        {**row, "training_placements": placements[name]}
-        for name, plans in by_strategy.items()
-        for row in _rows_of(name, tasks, plans, judge)
-    ]
+            plans = [plan for plan in place_all(strategy, tasks, Budget(fit_s=1.0), seed).judged if plan is not None]
+        rows += [{**row, "training_placements": calls} for row in _rows_of(name, tasks, plans, judge)]
+    return rows
 
 
 def _rows_of(name: str, tasks: Sequence[Task], plans: Sequence[np.ndarray], judge: Oracle) -> list[Row]:
@@ -81,9 +74,4 @@ def _rows_of(name: str, tasks: Sequence[Task], plans: Sequence[np.ndarray], judg
 def _oracle(split: Split, folder: Path) -> MeasuredOracle:
     bags, lookups = pool_bags(split, shared_pools(folder), batch_size=BATCH)
     path = folder / f"times-dlrm20-{split.value}.jsonl"
-    return MeasuredOracle(bags, lookups, BATCH, Precision.FP16, path)
-
-
-def _heuristic(name: str, tasks: Sequence[Task], seed: int) -> list[np.ndarray]:
-    attempts = place_all(get_strategy(name), tasks, Budget(fit_s=1.0), seed).judged
-    return [placement for placement in attempts if placement is not None]
+    return MeasuredOracle(bags, lookups, path)

@@ -12,3 +12,5 @@ COST_GREEDY = "greedy-cost"
 AUTOSHARD = "autoshard"
 BASELINES = (RANDOM, *GREEDIES, RNN)
 """The paper's: the strongest of them is what a margin is over."""
+MEASURED_STRATEGIES = (RANDOM, *GREEDIES, COST_GREEDY, OURS, UNTRAINED)
+"""Strategies whose plans are measured on real kernels."""

@@ -47,19 +47,12 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
-    """One turn of cold and hot mini-batches: its rate, and the loss after it that the rate follows, if it does."""
-
-    rate_pct: float
-    loss: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """Learning curve of one training, its turns (none of mixed mini-batches), and what was hot."""
+    """Learning curve of one training, and what was hot."""
 
     curve: tuple[CurvePoint, ...]
-    turns: tuple[Turn, ...]
+    rates_pct: tuple[float, ...]
+    """FAE's rate in each turn of cold and hot mini-batches; none of mixed ones."""
     hot_inputs_share: float
     hot_rows_share: float
 
@@ -103,7 +96,7 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
     half = len(data.test) // 2
     steering, reported = data.test.at(np.arange(half)), data.test.at(np.arange(half, len(data.test)))
     curve: list[CurvePoint] = []
-    turns: list[Turn] = []
+    rates_pct: list[float] = []
     share = 0.0
     every = max(1, len(data.train) // BATCH_SIZE // checks)
     rule = RateRule(rate_pct={"fae-r1": 1.0, "fae-r100": 100.0}.get(order, START_RATE_PCT))
@@ -118,15 +111,17 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
                 batches += 1
                 if batches % every == 0:
                     curve.append(_check(trainer, reported, batches, rule, mixed=epoch_batches.mixed))
-            loss = log_loss(_logits(trainer, steering), steering.labels) if order == "fae" else None
             if not epoch_batches.mixed:
-                turns.append(Turn(rate_pct=rule.rate_pct, loss=loss))
-            if loss is not None:
-                rule = rule.after(loss)
+                rates_pct.append(rule.rate_pct)
+            if order == "fae":
+                rule = rule.after(log_loss(_logits(trainer, steering), steering.labels))
     if not curve or curve[-1].batches != batches:
         curve.append(_check(trainer, reported, batches, rule, mixed=order in MIXED))
     return TrainingRun(
-        curve=tuple(curve), turns=tuple(turns), hot_inputs_share=share, hot_rows_share=sum(choice.rows) / rows
+        curve=tuple(curve),
+        rates_pct=tuple(rates_pct),
+        hot_inputs_share=share,
+        hot_rows_share=sum(choice.rows) / rows,
     )
 
 

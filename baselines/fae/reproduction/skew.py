@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from shardbench.base.arrays import Bools, Ints
+from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.datasets.criteo_like import CriteoLikeConfig
 from shardbench.studies.study import Row
-from shardbench.workloads.profiling import count_samples
 from shardbench.workloads.trace import Split
 from shardbench.workloads.workload import one_hot_values
 
@@ -25,17 +24,17 @@ def skew_rows(_: Path, inputs: int, seed: int) -> list[Row]:
 
     Rows are ordered by the first ``inputs`` train inputs; the top rows' share is of held-out accesses.
     """
-    config = CriteoLikeConfig(batch_size=4096, test_batches=16, profile_samples=65_536, seed=seed)
+    config = CriteoLikeConfig(batch_size=4096, test_batches=16, profile_samples=inputs, seed=seed)
     source = config.build(Path())
     lines: list[Row] = []
     counts, test_counts = [], []
     for i, table in enumerate(source.tables):
-        seen = count_samples(source, i, samples=inputs)
-        counts.append(seen.counts)
+        profile = source.profile(i)
+        counts.append(np.repeat(profile.counts, profile.row_counts))
         values = np.concatenate([source.bags(Split.TEST, b, i).values for b in range(source.test_batches)])
-        test_counts.append(seen.of(values))
+        test_counts.append(profile.counts_of(values))
         if table.rows > LARGE_ROWS:
-            lines.append(_skew_row(table.name, table.rows, seen.counts, None))
+            lines.append(_skew_row(table.name, table.rows, counts[i], None))
     rows = sum(table.rows for table in source.tables)
     all_counts = np.concatenate(counts)
     top = top_share(all_counts, np.concatenate(test_counts), round(TOP_ROWS * rows))
@@ -49,7 +48,7 @@ def _skew_row(table: str, rows: int, counts: Ints, top_pct: float | None) -> Row
     }  # fmt: skip
 
 
-def top_share(counts: Ints, accesses: Ints, top: int) -> float:
+def top_share(counts: Ints, accesses: Floats, top: int) -> float:
     """Return share of ``accesses`` (logged counts of their rows) that go to the ``top`` rows of most ``counts``, 0..1.
 
     Where some of the rows with one count are among the top, an access to any of them counts by the share that is; rows

@@ -75,7 +75,7 @@ def _learning_curve(_: Path, *, clicks: str, order: str, train: int, test: int, 
             **asdict(point),
             "hot_inputs_pct": 100.0 * run.hot_inputs_share,
             "hot_rows_pct": 100.0 * run.hot_rows_share,
-            **rate_columns([turn.rate_pct for turn in run.turns]),
+            **rate_columns(run.rates_pct),
         }
         for point in run.curve
     ]

@@ -17,7 +17,7 @@ from shardbench.studies.contests.split_contest import judged_rows
 from shardbench.studies.study import Cell, Plot, Study, Tables, grid
 
 from .. import NeuroShard
-from ..limits import SearchLimits
+from ..settings import SearchLimits
 from .comparison import compare
 from .names import CONTROLS, MORE_MOVES, OTHERS, OURS, SEEDED
 from .tasks import PRODUCTION, TaskSet, production, published_tasks, test_bags
@@ -108,7 +108,7 @@ def _pre_train(folder: Path, samples: int, epochs: int) -> SeriesRow:
     tasks = published_tasks(folder)
     trained, fit_cpu_s = trained_with(NeuroShard(), tasks.train, 0, folder, samples=samples, epochs=epochs)
     row = place(trained, SearchLimits(), tasks.test[:SOME_TASKS], folder)
-    best = {f"validation_{name}": loss for name, loss in vars(trained.history[-1]).items() if name != "epochs"}
+    best = {f"validation_{name}": loss for name, loss in trained.history[-1].items()}
     return {**row, **best, **unseen_errors(trained, tasks.test), "fit_cpu_s": fit_cpu_s}
 
 

@@ -7,13 +7,12 @@ import numpy as np
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
-from shardbench.learned.clocks import one_thread
 from shardbench.learned.episodes import Placing
 from shardbench.learned.tasks.features import SCALARS
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.subsets import part
 from shardbench.learned.tasks.task import Task
-from shardbench.learned.training import Trained
+from shardbench.learned.training import Trained, one_thread
 
 from ..decoder import play
 from ..networks import RnnNetworks
@@ -32,7 +31,7 @@ def by_cost(task: Task) -> Task:
 
 @one_thread()
 def sample(
-    trained: Trained[RnnNetworks, Any, Any], tasks: Sequence[Task], count: int, rng: np.random.Generator
+    trained: Trained[RnnNetworks, Any], tasks: Sequence[Task], count: int, rng: np.random.Generator
 ) -> list[Ints]:
     """Draw ``count`` placements a task from the policy, int64 [at most count, tables]: those in which all tables fit.
 
@@ -41,7 +40,7 @@ def sample(
     draws = []
     for task in tasks:
         scaled, order = trained.scaling(task.features), np.arange(task.tables)
-        placing = play(trained.networks, task, scaled, order, episodes=count, rng=rng).placing
+        placing = play(trained.networks, task, scaled, order, episodes=count, rng=rng)
         if placing.failed.all():
             raise BadInput(f"task {task.problem.name}: none of {count} sampled placements fits; draw more of them")
         draws.append(np.stack(placing.placements())[~placing.failed])

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
-
 from shardbench.studies.claim import Evidence
 
 from .studies import AS_GIVEN, BY_COST, SAMPLES
@@ -19,14 +17,9 @@ def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:
     costs = acting.pivot_table(index=["task", "order"], columns="acting", values="cost_ms_mean")
     best = costs[BEST]
     order = best.unstack("order")
-    return {
-        "order-decides": _numbers(order[AS_GIVEN] / order[BY_COST]),
-        "more-than-its-order": _numbers(costs["dealt out"] / best),
-        "samples-beat-chance": _numbers(
-            costs[f"best of {SAMPLES} random placements"] / costs[f"best of {SAMPLES} samples"]
-        ),
+    claims = {
+        "order-decides": order[AS_GIVEN] / order[BY_COST],
+        "more-than-its-order": costs["dealt out"] / best,
+        "samples-beat-chance": costs[f"best of {SAMPLES} random placements"] / costs[f"best of {SAMPLES} samples"],
     }
-
-
-def _numbers(ratios: "pd.Series[float]") -> list[float]:
-    return [float(ratio) for ratio in ratios.dropna()]
+    return {name: ratios.dropna().tolist() for name, ratios in claims.items()}

@@ -10,21 +10,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from threading import current_thread, main_thread
 from typing import TypeVar
 
 from shardbench.advice.constrained import Constrained, evaluate_under
 from shardbench.base.deadline import interrupts, within
 from shardbench.base.errors import BadInput, InvalidPlan
-from shardbench.cost.bounds.step import dense_all_reduce_s, expected_dense_s
-from shardbench.cost.costmodel import hides_all_reduce
 from shardbench.model.constraints import Constraints
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Improvement, Strategy, TableLimits
-from shardbench.model.table import DenseShape
 from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.apart import STARTS_S, Apart
 from shardbench.trials.evaluate import Answer, Planner, evaluate
@@ -143,9 +139,8 @@ class Asking:
     seed: int
     clock: Clock = field(default_factory=Clock)
     """The moment until which they are asked, once there is a plan."""
-    on_tried: Callable[[Attempt], None] = lambda attempt: None
-    on_step: Callable[[str, Improvement], None] = lambda name, improvement: None
-    """Hears of every plan that is better than the strategy's last one, with a step of the stated dense model."""
+    on_step: Callable[[str, float], None] = lambda name, step_ms: None
+    """Hears of every plan that is better than the strategy's last one: its step, the dense model included, or nan."""
     start: float = field(default_factory=time.perf_counter)
     tried: list[Attempt] = field(default_factory=list)
     answers: dict[str, Answer[Simulation]] = field(default_factory=dict)
@@ -163,7 +158,7 @@ class Asking:
             limits.when_applied.check(plan, problem)
         except InvalidPlan as error:
             raise BadInput(f"your plan cannot be compared: {error}") from error
-        self._note(Attempt(strategy=YOURS, plan_s=0.0, step_ms=answer.judged.step_ms))
+        self.tried.append(Attempt(strategy=YOURS, plan_s=0.0, step_ms=answer.judged.step_ms))
         return answer
 
     def ask(self, strategies: Sequence[Strategy]) -> None:
@@ -174,7 +169,7 @@ class Asking:
         if local and self.budget_s < STARTS_S:
             cause = f"{Outcome.TIMEOUT.value}: not asked with less than {STARTS_S:g} s"
             for strategy in separate:
-                self._note(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause))
+                self.tried.append(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause))
             separate = []
         with Apart(self._under_constraints(separate), self.question.problem, self.budget_s, self.seed) as processes:
             self._ask_here(local)
@@ -193,17 +188,7 @@ class Asking:
             self._ask(strategy, max(left_s / (len(cheap) - number), FLOOR_S))
 
     def _hear(self, name: str, improvement: Improvement) -> None:
-        self.on_step(name, replace(improvement, step_ms=improvement.step_ms + self._more_ms))
-
-    @cached_property
-    def _more_ms(self) -> float:
-        """Milliseconds by which the stated dense model takes longer than the default one, which strategies assume.
-
-        Its all-reduce counts only where nothing hides it.
-        """
-        problem, stated, assumed = self.question.problem, self.question.dense, DenseShape()
-        parts = [expected_dense_s] if hides_all_reduce(problem.machine) else [expected_dense_s, dense_all_reduce_s]
-        return 1e3 * sum(part(problem, stated) - part(problem, assumed) for part in parts)
+        self.on_step(name, improvement.step_ms(self.question.dense))
 
     def _under_constraints(self, strategies: Sequence[Strategy]) -> list[Strategy]:
         if self.constraints is None:
@@ -233,13 +218,11 @@ class Asking:
         if isinstance(answer, Failure):
             took_s = time.perf_counter() - start
             answer = over if self.answers and self.clock.left_s <= 0.0 else answer
-            self._note(Attempt(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}"))
+            self.tried.append(
+                Attempt(strategy=strategy.name, plan_s=took_s, cause=f"{answer.outcome.value}: {answer.cause}")
+            )
             return
         took_s = answer.spent.plan_s + answer.spent.fit_s
         late = took_s > SLACK * share_s
         self.answers[strategy.name] = answer
-        self._note(Attempt(strategy=strategy.name, plan_s=took_s, step_ms=answer.judged.step_ms, late=late))
-
-    def _note(self, attempt: Attempt) -> None:
-        self.tried.append(attempt)
-        self.on_tried(attempt)
+        self.tried.append(Attempt(strategy=strategy.name, plan_s=took_s, step_ms=answer.judged.step_ms, late=late))

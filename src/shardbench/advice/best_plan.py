@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
 from shardbench.advice.asking import YOURS, Asking, Attempt, Clock
 from shardbench.advice.peak import BatchLeft, DeviceMemory
 from shardbench.base.errors import BadInput
@@ -25,7 +27,7 @@ from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
-from shardbench.model.strategy import Improvement, Move, Role, Strategy
+from shardbench.model.strategy import Move, Role, Strategy
 from shardbench.model.table import Optimizer, Precision, StepSchedule, Table
 from shardbench.model.validate import has_room, memory_text
 from shardbench.records.trial import Outcome
@@ -44,8 +46,8 @@ LOOKUP_S, TABLE_S = 2.5e-8, 1.5e-4
 """Nominal seconds of a profile, by lookup and by table."""
 LEAST_SAMPLES = 64
 """Samples of the quickest profiles."""
-SURVEYED = 16
-"""Tables, spread over all, that tell how many lookups a sample has."""
+SURVEYED = 64
+"""Tables, picked at random, that tell how many lookups a sample has."""
 COUNTED_SHARE, COUNTED_S = 0.15, 1.5
 """Most of the budget that counting plans and their bound on a test batch may nominally take, and what it may of any."""
 COUNT_S = 3e-7
@@ -179,7 +181,7 @@ def best_plan(
     optimizer: Optimizer = Optimizer.SGD,
     exchange: Precision = Precision.FP32,
     schedule: StepSchedule = StepSchedule.SEQUENTIAL,
-    on_step: Callable[[str, Improvement], None] = lambda name, improvement: None,
+    on_step: Callable[[str, float], None] = lambda name, step_ms: None,
     against: Plan | None = None,
 ) -> PlanSearch:
     """Ask all strategies within ``budget_s`` seconds of planning and judge their plans on a test batch.
@@ -187,7 +189,7 @@ def best_plan(
     The budget holds for all of it. Where there are so many tables that the rest takes long too, profiles are of fewer
     samples, plans are judged by what these let expect, and the bound is left out where no time is left for it. What is
     done so follows from numbers of tables and lookups, never from how fast they go. ``on_step`` hears of every plan
-    that is better than the one before; an interruption from then on ends it with the best plan so far.
+    that is better than the one before, with its step in ms; an interruption from then on ends it with the best so far.
 
     ``against`` is the user's own plan, judged alike. Raises BadInput for constraints that name no table
     of these or leave no memory, for strategies that cannot be imported here or are not there, and for
@@ -336,8 +338,10 @@ def _profiled(workload: Workload, budget_s: float) -> Workload:
     tables = len(workload.tables)
     lookups = float(sum(table.features for table in workload.tables))
     if workload.drawn:
-        few, some = workload.quicker(LEAST_SAMPLES), range(0, tables, max(tables // SURVEYED, 1))
-        lookups = tables * sum(few.profile(table).mean_pooling for table in some) / len(some)
+        # Tables at even distances would mislead where the lookups of a list go up and down as regularly.
+        few, count = workload.quicker(LEAST_SAMPLES), min(SURVEYED, tables)
+        some = np.random.default_rng(0).choice(tables, count, replace=False).tolist()
+        lookups = tables * sum(few.profile(table).mean_pooling for table in some) / count
     left_s = max(PROFILES_SHARE * budget_s, PROFILES_S) - TABLE_S * tables
     samples = max(int(left_s / (LOOKUP_S * max(lookups, 1.0))), LEAST_SAMPLES)
     return workload if samples >= workload.profile_samples else workload.quicker(samples)

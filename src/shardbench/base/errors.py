@@ -6,11 +6,6 @@ LONGEST_ERROR = 2_000
 """Most characters of what is said of one error: words out of a file may be part of it."""
 
 
-def encodable(text: str) -> str:
-    """Return the text with lone surrogates, which no file and no JSON takes, as escapes."""
-    return text.encode(errors="backslashreplace").decode()
-
-
 def text_of(error: BaseException) -> str:
     """Return the text of an exception, which somebody else's code may make."""
     return call_or(lambda: str(error), "(its text cannot be made)")
@@ -18,7 +13,9 @@ def text_of(error: BaseException) -> str:
 
 def one_line(text: str, longest: int = LONGEST_ERROR) -> str:
     """Return the text in one line of at most so many characters, all of which can be encoded."""
-    line = " ".join(encodable(text[: 10 * longest]).split())
+    # Lone surrogates, which no file and no JSON takes, become escapes.
+    encodable = text[: 10 * longest].encode(errors="backslashreplace").decode()
+    line = " ".join(encodable.split())
     return line if len(line) <= longest else f"{line[: longest - 4]} ..."
 
 

@@ -18,7 +18,6 @@ from shardbench.base.statistics import log_mean, pooled_noise
 from shardbench.calibrate.calibration import least_log, with_ties
 from shardbench.calibrate.fit import STEP, STEP_WEIGHT, Residual, fit_times, weights_of
 from shardbench.calibrate.write import (
-    CORRECTED_BY,
     GUESSED_ERROR,
     base_of_file,
     in_unit,
@@ -168,7 +167,7 @@ def update_file(machine: str, out: Path, question: CountedQuestion, trials: Tria
     _refuse_others(base.machine, trials)
     correction = corrected(base.machine, question, trials)
     after = correction.machine if in_place else replace(correction.machine, name=out.name.removesuffix(".toml"))
-    write_machine(out, base, after, correction.sources, by=CORRECTED_BY, judged=None)
+    write_machine(out, base, after, correction.sources, raced=True)
     plans = correction.plans
     before_pct, after_pct = off_pct(plans, base.machine), off_pct(plans, after)
     lines = [

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import pydantic
 from scipy.optimize import least_squares
 
 from shardbench.base.arrays import Floats
@@ -13,7 +12,7 @@ from shardbench.cost.costmodel import StepTime, backward_s, forward_s, step_time
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
 from shardbench.cost.uncertainty import HeldOutStep
 from shardbench.model.machine import Constants, Machine
-from shardbench.model.machine_file import GPU_FIELDS
+from shardbench.model.machine_file import GPU_FIELDS, SHARES
 
 CPU_TERMS = ("table_s", "bag_s", "page_s", "sequence_row_s")
 """Constants of the terms that only CPUs pay; each is judged by the error without it."""
@@ -135,7 +134,7 @@ def _start(measured: Measurements) -> tuple[Machine, dict[str, float]]:
     guesses = CPU_START if measured.machine.device == "cpu" else {}
     fitted = _FITTED.difference(GPU_FIELDS) if measured.machine.device == "cpu" else _FITTED
     weights = {name: _MEASURED if name in direct else _GUESSED for name in fitted}
-    return _with(measured.machine, **_constants_of(measured.machine, guesses | direct)), weights
+    return _with(measured.machine, **guesses | direct), weights
 
 
 def errors_without(measured: Measurements, fitted: Collection[str]) -> dict[str, tuple[float, float]]:
@@ -174,7 +173,7 @@ def _solve(
         return np.concatenate([[r.weight * r.log_error(machine) for r in times], weights * (logs - prior)])
 
     lower = prior - np.log(_RANGE)
-    upper = np.asarray([0.0 if _is_share(start, name) else np.inf for name in names])
+    upper = np.asarray([0.0 if name in SHARES else np.inf for name in names])
     upper = np.minimum(upper, prior + np.log(_RANGE))
     # One disturbed time must not pull all constants.
     solution = least_squares(
@@ -200,7 +199,7 @@ def direct_constants(measured: Measurements) -> dict[str, float]:
         constants["reduce_bytes_per_s"] = reduce_bytes_per_s(measured)
     if measured.cache_bytes is not None:
         constants["cache_bytes"] = measured.cache_bytes
-    return _constants_of(measured.machine, constants | floor_s)
+    return constants | floor_s
 
 
 def link_bytes_per_s(measured: Measurements) -> float:
@@ -304,21 +303,8 @@ def _of_plan(time: PlanTime, on: Machine) -> list[Residual]:
     return [residual(kind, rank, ms) for (kind, rank), ms in times_ms.items()]
 
 
-def _constants_of(machine: Machine, constants: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in constants.items() if hasattr(machine.constants, name)}
-
-
 def _with(machine: Machine, **constants: float) -> Machine:
     return replace(machine, constants=replace(machine.constants, **constants))
-
-
-def _is_share(machine: Machine, name: str) -> bool:
-    """Say whether the constant may not exceed 1."""
-    try:
-        _with(machine, **{name: 1.001})
-    except pydantic.ValidationError:
-        return True
-    return False
 
 
 def _seconds(ms: float, floor_ms: float) -> float:

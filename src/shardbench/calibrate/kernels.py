@@ -16,6 +16,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 
 from shardbench.calibrate.points import BATCHES, KernelCase, bags
 from shardbench.engine.clock import Clock
+from shardbench.engine.step import Stamps, time_kernels
 from shardbench.model.plan import Tier
 
 VISIT = 2 * BATCHES
@@ -86,22 +87,9 @@ def kernel_ms(clock: Clock, start: Any, stop: Any) -> float:
 
 def time_backward(pooled: torch.Tensor, clock: Clock) -> list[tuple[Any, Any]]:
     """Stamp every kernel of the backward pass to come, as a trial does; autograd's own time is left out."""
-    stamps: list[tuple[Any, Any]] = []
-    pending, visited = [pooled.grad_fn], set()
-    while pending:
-        node = pending.pop()
-        if node is None or node in visited or type(node).__name__ == "AccumulateGrad":
-            continue
-        visited.add(node)
-        _stamp(node, clock, stamps)
-        pending.extend(parent for parent, _ in node.next_functions)
-    return stamps
-
-
-def _stamp(node: Any, clock: Clock, stamps: list[tuple[Any, Any]]) -> None:
-    started: list[Any] = []
-    node.register_prehook(lambda _: started.append(clock.now()))
-    node.register_hook(lambda *_: stamps.append((started[-1], clock.now())))
+    stamps = Stamps()
+    time_kernels([pooled], clock, stamps)
+    return stamps.lookups
 
 
 def _fused(point: KernelCase, device: torch.device) -> SplitTableBatchedEmbeddingBagsCodegen:

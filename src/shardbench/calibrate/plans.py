@@ -10,7 +10,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats
 from shardbench.model.machine import Machine
-from shardbench.model.plan import OnRank, Placement, Plan, Replicated, RowWise, Segment, whole_table
+from shardbench.model.plan import OnRank, Placement, Plan, Replicated, RowWise, Segment, row_ranges, whole_table
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import DenseShape, Pooling, Table
@@ -188,23 +188,12 @@ def _pieces(table: Table, world: int, rng: np.random.Generator, moves: Floats, f
     move = int(rng.choice(5, p=moves))
     if move == 1 and table.pooling is Pooling.SUM and table.dim > 4:
         cut = 4 * int(rng.integers(1, table.dim // 4))
-        left, right = (whole_table(table, one()) for _ in range(2))
-        return _narrowed(left, 0, cut), _narrowed(right, cut, table.dim)
+        return whole_table(table, one(), (0, cut)), whole_table(table, one(), (cut, table.dim))
     if move == 2 and table.pooling is Pooling.SUM:
         cut = int(rng.integers(table.rows // 10 + 1, table.rows // 2 + 1))
         hot = copied_or(cut * table.dim, RowWise(ranks=everyone)) if rng.random() < 0.7 else one()
         cold = one() if rng.random() < 0.5 else RowWise(ranks=everyone)
-        return _cut(table, hot, 0, cut), _cut(table, cold, cut, table.rows)
+        return row_ranges(table, (cut, hot), (table.rows, cold))
     if move == 3:
         return (whole_table(table, RowWise(ranks=everyone)),)
     return (whole_table(table, copied_or(table.rows * table.dim, one()) if move == 4 else one()),)
-
-
-def _cut(table: Table, place: Placement, start: int, stop: int) -> Segment:
-    return Segment(table=table.name, row_start=start, row_stop=stop, column_stop=table.dim, placement=place)
-
-
-def _narrowed(whole: Segment, start: int, stop: int) -> Segment:
-    return Segment(
-        table=whole.table, row_stop=whole.row_stop, column_start=start, column_stop=stop, placement=whole.placement
-    )

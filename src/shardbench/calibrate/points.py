@@ -1,6 +1,5 @@
 """What calibration measures beside whole steps: kernel points and message sizes, as plain data."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,11 +82,6 @@ def bags(point: KernelCase, batch: int, table: int) -> Bags:
     offsets = bag_offsets(lengths)
     ids = (rng.random(int(offsets[-1])) ** point.skew * point.rows).astype(np.int64)
     return Bags(values=ids, offsets=offsets)
-
-
-def lookups_of(point: KernelCase, batch: int) -> Callable[[int], Bags]:
-    """Return ``bags`` of one batch as a function of the table."""
-    return lambda table: bags(point, batch, table)
 
 
 def on_one_device(machine: Machine) -> Machine:

@@ -131,6 +131,4 @@ def _local_batch(case: PlanCase, problem: Problem, lowered: Lowered, batch: int,
     start, stop = dist.get_rank() * share, (dist.get_rank() + 1) * share
     sparse = lowered.local_lookups(lambda i: case.bags(batch, i).samples(start, stop))
     dense, labels = seeded_inputs(case.dense, problem.batch_size, 0, batch)
-    return LocalBatch(
-        dense=dense[start:stop].to(device), sparse=sparse.to(device), labels=labels[start:stop].to(device)
-    )
+    return LocalBatch(dense=dense[start:stop], sparse=sparse, labels=labels[start:stop]).to(device)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from shardbench.calibrate.points import (
     BATCHES,
     MESSAGE_BYTES,
     KernelCase,
+    bags,
     kernel_plan,
     kernel_points,
-    lookups_of,
     on_one_device,
     problem_of,
 )
@@ -162,7 +163,7 @@ def _kernel(order: Order, i: int, ranks: Sequence[RankTimes]) -> KernelTime:
     point = order.kernels[i]
     problem = problem_of(point, on_one_device(order.machine))
     plan = kernel_plan(point, problem)
-    loads = mean(count(plan, problem, lookups_of(point, b), DenseShape()) for b in range(BATCHES)).load
+    loads = mean(count(plan, problem, partial(bags, point, b), DenseShape()) for b in range(BATCHES)).load
     forward, backward = np.mean([np.median(rank.kernels[i], axis=0) for rank in ranks], axis=0)
     return KernelTime(point=point, load=loads, forward_ms=float(forward), backward_ms=float(backward))
 
@@ -180,7 +181,7 @@ def _message(i: int, ranks: Sequence[RankTimes]) -> MessageTime:
 def _plan(order: Order, i: int, ranks: Sequence[RankTimes]) -> PlanTime:
     case = order.plans[i]
     problem = case.problem(order.machine)
-    traffic = mean(count(case.plan, problem, lambda t, b=b: case.bags(b, t), case.dense) for b in case.batches)  # type: ignore[misc]
+    traffic = mean(count(case.plan, problem, partial(case.bags, b), case.dense) for b in case.batches)
     times = [rank.plans[i] for rank in ranks]
     choices = dict.fromkeys(EXCHANGE_PHASES, np.min) | dict.fromkeys((StepPhase.DENSE, StepPhase.UPDATE), np.max)
     steps = np.max([one["step"] for one in times], axis=0)

@@ -54,12 +54,9 @@ def base_of(device: str, ranks: int, out: Path, *, alone: bool = True) -> Base:
     It is a template in any case where this computer is not ``alone``, but one of several that the file is to describe.
     """
     name = out.name.removesuffix(".toml")
-    if out.is_file() and alone:
-        text, own = file_text(out), True
-    else:
-        own = alone and name in machine_files()
-        text = machine_files()[name if own else TEMPLATES[device]].value.read_text(encoding="utf-8")
-    machine = parse_machine(text, str(out) if own else "machine template")
+    own = alone and (out.is_file() or name in machine_files())
+    base = base_of_file(TEMPLATES[device] if not own else str(out) if out.is_file() else name)
+    machine = base.machine
     nodes = machine.topology.nodes if own else 1
     # CPU nodes may be emulated on one machine; those of GPUs would need several.
     if own and ((machine.device, machine.topology.world_size) != (device, ranks) or (device == "cuda" and nodes > 1)):
@@ -74,7 +71,7 @@ def base_of(device: str, ranks: int, out: Path, *, alone: bool = True) -> Base:
     errors = machine.errors if own else dict.fromkeys(machine.errors, GUESSED_ERROR)
     # Whole steps judge the constants that they were predicted with, and those are about to change.
     machine = replace(machine, name=name, description=description, topology=topology, errors=errors, trust=None)
-    return Base(machine=machine, constants=toml_data(text, name)["constants"], own=own)
+    return replace(base, machine=machine, own=own, dense_sources={})
 
 
 def base_of_file(machine: str) -> Base:
@@ -97,36 +94,14 @@ def refuse_overwriting(out: Path, *, force: bool) -> None:
         raise BadInput(f"{out} exists; give --force to write it again")
 
 
-def write_machine(
-    out: Path,
-    base: Base,
-    machine: Machine,
-    sources: dict[str, str],
-    *,
-    by: str = CALIBRATED_BY,
-    judged: str | None = JUDGED,
-) -> None:
+def write_machine(out: Path, base: Base, machine: Machine, sources: dict[str, str], *, raced: bool = False) -> None:
     """Write the machine file whole or not at all, after reading it back.
 
-    ``sources`` says, by field name, where a new number comes from, ``judged`` where the errors of these do (None: they
-    are the base's), and ``by`` what wrote it; all else keeps the base's.
+    ``sources`` says, by field name, where a new number comes from; all else keeps the base's, and so do the errors of
+    new numbers where the machine was ``raced``.
     """
-    text = machine_toml(base, machine, sources, by=by, judged=judged)
-    parse_machine(text, str(out))
-    write_atomically(out, text)
-
-
-def machine_toml(
-    base: Base,
-    machine: Machine,
-    sources: dict[str, str],
-    *,
-    by: str = CALIBRATED_BY,
-    judged: str | None = JUDGED,
-) -> str:
-    """Write the text of a machine file; the arguments are those of ``write_machine``."""
     lines = [
-        f"# Written by {by}.",
+        f"# Written by {CORRECTED_BY if raced else CALIBRATED_BY}.",
         "# 'hbm' is a rank's fast memory; on a CPU 'uvm' and 'host' are the same memory, counted apart.",
         "",
         f'name = "{machine.name}"',
@@ -136,7 +111,7 @@ def machine_toml(
         f"devices_per_node = {machine.topology.devices_per_node}",
     ]
     for key in _FIELDS.keys() - _UNSTATED if machine.device == "cpu" else _FIELDS:
-        lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources, judged)]
+        lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources, raced=raced)]
     for key in _PART_OF:
         if key in base.constants:
             lines += ["", f"[constants.{key}]", *_base_constant(key, base, machine)]
@@ -146,16 +121,18 @@ def machine_toml(
         lines += ["", f'[dense_steps."{key}"]', f"ms = {1e3 * seconds:.4g}", f'source = "{_quoted(source)}"']
     if machine.trust is not None:
         lines += ["", *trust_lines(machine.trust)]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    parse_machine(text, str(out))
+    write_atomically(out, text)
 
 
-def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str], judged: str | None) -> list[str]:
+def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str], *, raced: bool) -> list[str]:
     name, dimension = _FIELDS[key]
     if name in sources:
         holder = machine.constants if hasattr(machine.constants, name) else machine.topology
         value, unit = in_unit(getattr(holder, name), dimension)
         of_base = base.constants[key].get("error_source", "")
-        error_source = _GUESS if sources[name].startswith(NOT_MEASURED) else of_base if judged is None else judged
+        error_source = _GUESS if sources[name].startswith(NOT_MEASURED) else of_base if raced else JUDGED
         return [*_stated(value, unit, sources[name]), *_error(name, machine, error_source)]
     return _base_constant(key, base, machine)
 

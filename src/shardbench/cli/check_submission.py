@@ -29,11 +29,9 @@ def check_submission_command(
     """
     from shardbench.conformance.submission import check_submission  # noqa: PLC0415
 
-    def say_unless_json(line: str) -> None:
-        if not as_json:
-            say(line)
-
-    verdict = check_submission(folder, again=again, seed=seed, committed=others_folder(folder), tell=say_unless_json)
+    verdict = check_submission(
+        folder, again=again, seed=seed, committed=others_folder(folder), tell=(lambda line: None) if as_json else say
+    )
     cells = verdict.made_again + verdict.not_made_again
     repeat = (
         f", drawn with seed {verdict.seed} (again: --again {again} --seed {verdict.seed})" if verdict.made_again else ""

@@ -9,7 +9,7 @@ import typer
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import ascii_text, say
 from shardbench.cli import options as shared
-from shardbench.cli.names import completing, papers
+from shardbench.cli.names import papers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def claims_command(
     paper: Annotated[
         str | None,
-        typer.Argument(help="Print the claims of this paper only.", autocompletion=completing(papers)),
+        typer.Argument(help="Print the claims of this paper only.", autocompletion=papers),
     ] = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="Only compare the files on disk with the records.")] = False,
@@ -57,7 +57,7 @@ def claims_command(
 
 def print_claims(frame: "pd.DataFrame") -> None:
     """Print the ledger's rows as ASCII lines, paper by paper."""
-    from shardbench.report.tables.claim_text import below_statements, claim_text  # noqa: PLC0415
+    from shardbench.studies.claim_text import below_statements, claim_text  # noqa: PLC0415
 
     if not len(frame):
         return

@@ -36,7 +36,12 @@ def compare_command(
 
     if not results.is_dir():
         raise BadInput(f"no folder {results}: name the results of a run, such as runs (shardbench run NAME)")
-    reference = committed_results() if committed is None else committed
+    reference = committed or committed_folder()
+    if reference is None:
+        raise BadInput(
+            f"{Path.cwd()} is in no clone of ShardBench, and the committed results are not in the package: "
+            "name the folder to compare with by --with"
+        )
     if order is not None:
         return _order(order, results, reference, check=check, as_json=as_json)
     if check:
@@ -66,17 +71,6 @@ def _order(suite: str, results: Path, again: Path, *, check: bool, as_json: bool
     data = {"suite": suite, "file": str(path), "agreement": [vars(one) for one in pairs]}
     tell(data, [*map(text_line, pairs), f"table: {path}"], as_json=as_json)
     return EXIT_OK
-
-
-def committed_results() -> Path:
-    """Find the committed results, as ``committed_folder`` does; raises BadInput where there are none."""
-    folder = committed_folder()
-    if folder is None:
-        raise BadInput(
-            f"{Path.cwd()} is in no clone of ShardBench, and the committed results are not in the package: "
-            "name the folder to compare with by --with"
-        )
-    return folder
 
 
 def committed_folder() -> Path | None:

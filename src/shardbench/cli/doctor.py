@@ -1,6 +1,7 @@
 """The command ``doctor``: what this machine is and which trials fit it, and how fast it is where it is measured."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -68,9 +69,7 @@ def _calibrate(ranks: int | None, nodes: int, out: Path | None, *, quick: bool, 
     from shardbench.calibrate.calibration import calibrate  # noqa: PLC0415
     from shardbench.calibrate.summary import data, lines  # noqa: PLC0415
 
-    def say_aside(line: str) -> None:
-        # Not among the results, which may go to a file or be JSON.
-        say(line, sys.stderr)
-
-    calibration = calibrate(device, ranks, path, quick=quick, force=force, nodes=nodes, noted=say_aside)
+    # Not among the results, which may go to a file or be JSON.
+    aside = partial(say, file=sys.stderr)
+    calibration = calibrate(device, ranks, path, quick=quick, force=force, nodes=nodes, noted=aside)
     tell(data(calibration), lines(calibration), as_json=as_json)

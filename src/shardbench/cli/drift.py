@@ -1,6 +1,5 @@
 """The command ``drift``: how much slower a plan is on newer lookups, and when a new one pays."""
 
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,9 +9,9 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.memory import gib
 from shardbench.cli import options as shared
-from shardbench.cli.names import completing, machines, say_left_out
-from shardbench.cli.plan import COLUMNS, read_constraints
-from shardbench.model.table import MAX_BATCH
+from shardbench.cli.names import machines, say_left_out
+from shardbench.cli.plan import read_constraints
+from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, unusual
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from shardbench.datasets.access_log import AccessLog
 
 
-@shared.grouped
 def drift_command(
     plan: Annotated[Path, typer.Argument(help="The plan that is in use, as shardbench plan --out wrote it.")],
     newer: Annotated[Path, typer.Argument(help="Folder of the newer log, which shardbench profile wrote.")],
@@ -30,15 +28,19 @@ def drift_command(
     ],
     machine: Annotated[
         str,
-        typer.Option(
-            "--machine", help="Name of a machine, or path of a .toml file.", autocompletion=completing(machines)
-        ),
+        typer.Option("--machine", help="Name of a machine, or path of a .toml file.", autocompletion=machines),
     ],
     batch_size: Annotated[
         int, typer.Option("--batch-size", min=1, max=MAX_BATCH, help="Samples of a step on all devices.")
     ] = 4096,
-    asking: shared.Asking,
-    training: shared.Training,
+    strategy: shared.StrategiesOption = None,
+    budget_s: shared.BudgetOption = 30.0,
+    constraints: shared.ConstraintsOption = None,
+    seed: shared.SeedOption = 0,
+    precision: shared.PrecisionOption = Precision.FP32,
+    optimizer: shared.OptimizerOption = Optimizer.SGD,
+    exchange: shared.ExchangeOption = Precision.FP32,
+    schedule: shared.ScheduleOption = StepSchedule.SEQUENTIAL,
     out: Annotated[Path | None, typer.Option("--out", help="Write the new plan here, for shardbench export.")] = None,
     as_json: shared.JsonOption = False,
 ) -> int:
@@ -57,14 +59,14 @@ def drift_command(
     old_plan, on = Plan.from_json(plan.read_bytes(), f"plan {plan}"), load_machine(machine)
     if old_plan.world_size != on.topology.world_size:
         raise BadInput(f"plan {plan} is for {old_plan.world_size} devices, {on.name} has {on.topology.world_size}")
-    strategies = [get_strategy(name) for name in asking.strategy or ()] or default_strategies()
-    if not asking.strategy:
+    strategies = [get_strategy(name) for name in strategy or ()] or default_strategies()
+    if not strategy:
         say_left_out()
-    limits = read_constraints(asking.constraints) if asking.constraints is not None else None
+    limits = read_constraints(constraints) if constraints is not None else None
     _check_alike(profile, newer)
     answer = judge_drift(
         old_plan, _log(profile, batch_size), _log(newer, batch_size), on, strategies, constraints=limits,
-        budget_s=asking.budget, seed=asking.seed, **vars(training),
+        budget_s=budget_s, seed=seed, precision=precision, optimizer=optimizer, exchange=exchange, schedule=schedule,
     )  # fmt: skip
     if answer.change is not None and out is not None:
         write_atomically(out, answer.change.best.plan.to_json() + "\n")
@@ -130,8 +132,7 @@ def _lines(answer: "PlanDrift", plan: Path, older: Path, newer: Path, out: Path 
     ]
     if out is not None and answer.change is not None:
         lines += ["", f"new plan: {out}"]
-    width = shared.line_width(COLUMNS)
-    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ") or [""]]
+    return [part for line in lines for part in shared.wrapped(line)]
 
 
 def _peak_lines(answer: "PlanDrift") -> list[str]:

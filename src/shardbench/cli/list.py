@@ -1,22 +1,14 @@
 """The command ``list``: what there is to choose from."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from shardbench.cli.names import say_left_out
 from shardbench.cli.options import JsonOption, tell
 
-
-class ListedKind(StrEnum):
-    """The kinds of things that ``list`` can list."""
-
-    STRATEGIES = "strategies"
-    WORKLOADS = "workloads"
-    MACHINES = "machines"
-    SUITES = "suites"
-    PAPERS = "papers"
+ListedKind = Literal["strategies", "workloads", "machines", "suites", "papers"]
+"""The kinds of things that ``list`` can list."""
 
 
 def list_command(
@@ -27,7 +19,7 @@ def list_command(
     """List strategies, workloads, machines, suites and papers."""
     from shardbench.cli.listing import LISTS  # noqa: PLC0415
 
-    entries_by_kind = {kind.value: LISTS[kind.value]() for kind in ([what] if what else ListedKind)}
+    entries_by_kind = {kind: LISTS[kind]() for kind in ([what] if what else LISTS)}
     say_left_out()
     lines: list[str] = []
     indent = "  " if what is None else ""

@@ -1,20 +1,17 @@
 """The part of ``plan`` that answers for several machines, or for several sizes of one: a table with a line each."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardbench.base.errors import BadInput
 from shardbench.base.memory import gib
-from shardbench.cli.options import line_width
+from shardbench.cli.options import line_width, wrapped
 
 if TYPE_CHECKING:
     from shardbench.advice.machines import OnMachine
 
 HEADS = ("machine", "devices", "fits", "ms", "bound by", "spare GiB", "samples/s", "a device", "plan")
 TEXTS = {"machine", "fits", "bound by", "plan"}
-COLUMNS = 79
-"""Width of what stands under the table where stdout is no terminal."""
 FITS = {True: "yes", False: "no", None: "tables"}
 
 
@@ -29,7 +26,7 @@ def refuse_for_lines(options: Mapping[str, object], most_ms: float | None) -> No
 
 def machine_data(one: "OnMachine") -> dict[str, Any]:
     """Give a machine's line as data; ``fits`` is null where the memory of a step is not known, but tables fit."""
-    topology, rate = one.search.problem.topology, one.samples_per_s
+    topology, rate = one.machine.topology, one.samples_per_s
     return {
         "nodes": topology.nodes,
         "devices": topology.world_size,
@@ -45,14 +42,17 @@ def machine_data(one: "OnMachine") -> dict[str, Any]:
 
 def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
     """Give the table: a line a machine, and under it what stands in no column."""
-    first = answers[0].search.problem
-    rows, notes = list[tuple[str, ...]]([HEADS]), list[str]()
+    from shardbench.report.tables.layout import lay_out  # noqa: PLC0415
+    from shardbench.report.tables.text import Columns  # noqa: PLC0415
+
+    first = next(one.search.problem for one in answers if one.search is not None)
+    rows, notes = list[tuple[str, ...]](), list[str]()
     for one in answers:
-        problem, best, data = one.search.problem, one.search.best, machine_data(one)
-        head = problem.machine.name, str(problem.world_size), FITS[one.fits]
+        name, best, data = one.machine.name, one.best, machine_data(one)
+        head = name, str(data["devices"]), FITS[one.fits] if one.search is not None else "-"
         if best is None:
             rows.append((*head, *("-" for _ in HEADS[len(head) :])))
-            notes.append(f"{problem.machine.name}: {one.cause}")
+            notes.append(f"{name}: {one.cause}")
         else:
             rates = (f"{data['samples_per_s']:,.0f}", f"{data['samples_per_s_per_device']:,.0f}")
             numbers = f"{best.step_ms:.4g}", best.bound_by, gib(data["spare_bytes"])
@@ -63,20 +63,17 @@ def machine_lines(answers: "Sequence[OnMachine]") -> list[str]:
                 for devices, step_ms in one.steps_ms.items()
             )
             over = "" if one.good else f"no size is within {one.most_ms:g} ms; "
-            notes.append(f"{problem.machine.name}: {over}devices tried: {tried}")
-    if any(one.search.interrupted for one in answers):
+            notes.append(f"{name}: {over}devices tried: {tried}")
+    if any(one.search is not None and one.search.interrupted for one in answers):
         notes.append("stopped before the time was up: this is the best so far")
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
-    lines = [" ".join(map(_padded, HEADS, row, widths)).rstrip() for row in rows]
+    numeric = tuple(head not in TEXTS for head in HEADS)
+    table = lay_out(Columns(headers=HEADS, rows=tuple(rows), numeric=numeric), line_width())
     size = gib(sum(first.weight_bytes(table) for table in first.tables))
     return [
         f"{first.name}: {len(first.tables)} tables, {size} GiB, batch {first.batch_size} (predicted, not measured)",
         "",
-        *lines,
+        *table.heads,
+        *table.rows,
         *([""] if notes else []),
-        *(part for note in notes for part in textwrap.wrap(note, line_width(COLUMNS), subsequent_indent="    ")),
+        *(part for note in notes for part in wrapped(note)),
     ]
-
-
-def _padded(head: str, cell: str, width: int) -> str:
-    return cell.ljust(width) if head in TEXTS else cell.rjust(width)

@@ -1,7 +1,6 @@
 """Names on the command line: what completes them, what they stand for, and which command takes which."""
 
 import sys
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from shardbench.base.closest import unknown
@@ -70,15 +69,6 @@ def say_left_out() -> None:
 def retry_words() -> list[str]:
     """List the words that ``--retry`` takes."""
     return [FAILED, *(outcome.value for outcome in Outcome)]
-
-
-def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Make a function for Typer's ``autocompletion``, which gives the names that begin with what is typed."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in names() if name.startswith(incomplete)]
-
-    return complete
 
 
 def outcomes(text: str) -> frozenset[Outcome]:

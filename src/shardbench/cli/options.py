@@ -2,17 +2,16 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from inspect import Parameter, Signature, signature
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shardbench.base.generated import say
-from shardbench.cli.names import completing, papers, retry_words, strategy_names, suites, suites_and_papers
+from shardbench.cli.names import papers, retry_words, strategy_names, suites, suites_and_papers
 from shardbench.model.table import MAX_SEED, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import Backend
 from shardbench.trials.cluster import Engine
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 MOST_S = 604_800.0
 """The longest that anything is given, a week."""
 MAX_WORKERS = 1024
+COLUMNS = 79
+"""Width of lines where stdout is no terminal."""
 
 
 def seconds(duration_s: float | None) -> float | None:
@@ -52,24 +53,22 @@ BudgetOption = Annotated[
 ConstraintsOption = Annotated[
     Path | None, typer.Option("--constraints", help="A .toml file that says what the plan must keep.")
 ]
-SuiteArgument = Annotated[
-    str, typer.Argument(help="Name of a suite, or path of a .toml file.", autocompletion=completing(suites))
-]
+SuiteArgument = Annotated[str, typer.Argument(help="Name of a suite, or path of a .toml file.", autocompletion=suites)]
 NameArgument = Annotated[
     str,
     typer.Argument(
         help="Name of a suite or of a paper's baseline, or path of a suite's .toml file.",
-        autocompletion=completing(suites_and_papers),
+        autocompletion=suites_and_papers,
     ),
 ]
 PaperArgument = Annotated[
     str,
-    typer.Argument(help="Name of a paper's baseline (see: shardbench list papers).", autocompletion=completing(papers)),
+    typer.Argument(help="Name of a paper's baseline (see: shardbench list papers).", autocompletion=papers),
 ]
 BackendOption = Annotated[Backend | None, typer.Option("--backend", help="Take only trials of this backend.")]
 StrategiesOption = Annotated[
     list[str] | None,
-    typer.Option("--strategy", help="Take only this strategy; repeatable.", autocompletion=completing(strategy_names)),
+    typer.Option("--strategy", help="Take only this strategy; repeatable.", autocompletion=strategy_names),
 ]
 SeedsOption = Annotated[
     list[int] | None,
@@ -87,7 +86,7 @@ RetryOption = Annotated[
     typer.Option(
         "--retry",
         help="Run again what ended so, such as oom,timeout; failed: all but ok.",
-        autocompletion=completing(retry_words),
+        autocompletion=retry_words,
     ),
 ]
 BusyOption = Annotated[
@@ -108,7 +107,7 @@ ParallelOption = Annotated[
         "--parallel",
         min=0,
         max=MAX_WORKERS,
-        help="Simulated trials to run at once; 0: one a core. Measured ones run alone.",
+        help="Simulated trials and cells to run at once; 0: one a core. What is timed runs alone.",
     ),
 ]
 ClusterOption = Annotated[
@@ -126,52 +125,6 @@ DEFAULT_RESULTS = Path("runs")
 DEFAULT_DATA = Path("data")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How the tables are trained: fields of the problem."""
-
-    precision: PrecisionOption = Precision.FP32
-    optimizer: OptimizerOption = Optimizer.SGD
-    exchange: ExchangeOption = Precision.FP32
-    schedule: ScheduleOption = StepSchedule.SEQUENTIAL
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asking:
-    """Who is asked for a plan, and what is asked."""
-
-    strategy: StrategiesOption = None
-    budget: BudgetOption = 30.0
-    constraints: ConstraintsOption = None
-    seed: SeedOption = 0
-
-
-def grouped(command: Callable[..., int]) -> Callable[..., int]:
-    """Give Typer a command whose parameters that are dataclasses of options are single options there."""
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    single = list[Parameter]()
-    for parameter in signature(command).parameters.values():
-        kind = groups.get(parameter.name)
-        if kind is None:
-            single.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
-            continue
-        of_fields = get_type_hints(kind, include_extras=True)
-        single += [
-            Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=of_fields[field.name])
-            for field in fields(kind)
-        ]
-
-    def run(**given: Any) -> int:
-        for name, kind in groups.items():
-            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-        return command(**given)
-
-    run.__doc__, run.__name__ = command.__doc__, command.__name__
-    run.__signature__ = Signature(single)  # type: ignore[attr-defined]
-    return run
-
-
 def print_json(value: Any) -> None:
     """Print one JSON document on stdout."""
     print(json.dumps(value, sort_keys=True, indent=2, allow_nan=False))
@@ -186,9 +139,14 @@ def tell(data: Mapping[str, Any], lines: Iterable[str], *, as_json: bool) -> Non
         say(line)
 
 
-def line_width(elsewhere: int) -> int:
+def line_width(elsewhere: int = COLUMNS) -> int:
     """Return how wide lines on stdout may be: a column less than its terminal has, ``elsewhere`` where it is none."""
     return max(20, get_terminal_size().columns - 1) if sys.stdout.isatty() else elsewhere
+
+
+def wrapped(line: str) -> list[str]:
+    """Return a line as lines that stdout has room for; an empty one stays."""
+    return textwrap.wrap(line, line_width(), subsequent_indent="    ") or [""]
 
 
 def tell_differences(name: str, differences: Sequence[str], *, as_json: bool, **data: str) -> int:

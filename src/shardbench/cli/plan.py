@@ -14,9 +14,9 @@ from shardbench.base.reading import toml_file
 from shardbench.cli import options as shared
 from shardbench.cli.against import read_plan, yours_line
 from shardbench.cli.machines import machine_data, machine_lines, refuse_for_lines
-from shardbench.cli.names import completing, machines, say_left_out, suites, workloads
+from shardbench.cli.names import machines, say_left_out, suites, workloads
 from shardbench.cli.race import write_race
-from shardbench.model.table import MAX_BATCH, Precision
+from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, Outcome, unusual
 
 if TYPE_CHECKING:
@@ -28,31 +28,28 @@ if TYPE_CHECKING:
 
 SHORT_S = 2.0
 """Seconds of a search that says no more of them."""
-COLUMNS = 79
-"""Width of lines where stdout is no terminal."""
 
 
-@shared.grouped
 def plan_command(
     tables: Annotated[
         str,
         typer.Argument(
             help="A list of tables (.toml, .csv, .tsv, .parquet), a folder that shardbench profile wrote, "
             "or a suite (name or .toml).",
-            autocompletion=completing(suites),
+            autocompletion=suites,
         ),
     ],
     machine: Annotated[
         str,
         typer.Argument(
             help="Name of a machine, or path of a .toml file; several with commas between them: a line each.",
-            autocompletion=completing(machines),
+            autocompletion=machines,
         ),
     ],
     *,
     workload: Annotated[
         str | None,
-        typer.Option("--workload", help="Which of the suite's workloads.", autocompletion=completing(workloads)),
+        typer.Option("--workload", help="Which of the suite's workloads.", autocompletion=workloads),
     ] = None,
     batch_size: Annotated[
         int | None,
@@ -60,7 +57,10 @@ def plan_command(
             "--batch-size", min=1, max=MAX_BATCH, help="Samples of a step on all devices; the list's own if left out."
         ),
     ] = None,
-    asking: shared.Asking,
+    strategy: shared.StrategiesOption = None,
+    budget_s: shared.BudgetOption = 30.0,
+    constraints: shared.ConstraintsOption = None,
+    seed: shared.SeedOption = 0,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -76,7 +76,10 @@ def plan_command(
             "inf: any step.",
         ),
     ] = None,
-    training: shared.Training,
+    precision: shared.PrecisionOption = Precision.FP32,
+    optimizer: shared.OptimizerOption = Optimizer.SGD,
+    exchange: shared.ExchangeOption = Precision.FP32,
+    schedule: shared.ScheduleOption = StepSchedule.SEQUENTIAL,
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here, for shardbench export.")] = None,
     race: Annotated[
         Path | None,
@@ -104,23 +107,22 @@ def plan_command(
     on, has_lines = every_machine[0], len(every_machine) > 1 or fewest is not None
     if has_lines:
         refuse_for_lines({"--against": against, "--out": out, "--race": race}, fewest)
-    named = [get_strategy(name) for name in asking.strategy or ()]
+    named = [get_strategy(name) for name in strategy or ()]
     strategies = named or (entrants() if race else default_strategies())
     if not named:
         say_left_out()
-    limits = read_constraints(asking.constraints) if asking.constraints is not None else None
+    limits = read_constraints(constraints) if constraints is not None else None
     plan_for = read_plan(against) if against is not None else None
     config = _workload(tables, workload, batch_size)
     built_workload = workload_config(config, tables).build(data)
     yours = plan_for(built_workload.tables, on.topology.world_size) if plan_for is not None else None
-    seed, budget_s = asking.seed, asking.budget
     with BestSoFar(budget_s) as on_step:
 
         def ask(on: "Machine", share_s: float) -> PlanSearch:
             return best_plan(
                 built_workload, on, strategies, constraints=limits, budget_s=share_s, seed=seed,
-                on_step=lambda name, step: on_step(f"{name} on {on.name}" if has_lines else name, step),
-                against=yours, **vars(training),
+                on_step=lambda name, step_ms: on_step(f"{name} on {on.name}" if has_lines else name, step_ms),
+                against=yours, precision=precision, optimizer=optimizer, exchange=exchange, schedule=schedule,
             )  # fmt: skip
 
         if has_lines:
@@ -129,8 +131,11 @@ def plan_command(
         else:
             search = ask(on, budget_s)
     if has_lines:
-        by_machine = {"machines": [{**_data(one.search, None), **machine_data(one)} for one in answers]}
-        shared.tell(by_machine, machine_lines(answers), as_json=as_json)
+        rows = list[dict[str, Any]]()
+        for one in answers:
+            cells: dict[str, Any] = {"best": None} if one.search is None else _data(one.search, None)
+            rows.append({**cells, "machine": one.machine.name, **machine_data(one)})
+        shared.tell({"machines": rows}, machine_lines(answers), as_json=as_json)
         return shared.EXIT_OK if any(one.good for one in answers) else shared.EXIT_FAILED
     if search.best is not None and out is not None:
         write_atomically(out, search.best.plan.to_json() + "\n")
@@ -207,17 +212,17 @@ def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, o
     else:
         answer += ["no strategy has a plan", ""]
     if search.interrupted:
-        answer += [*_wrapped("stopped before the time was up: this is the best so far"), ""]
+        answer += [*shared.wrapped("stopped before the time was up: this is the best so far"), ""]
     if search.hurried:
-        answer += [*_wrapped(search.hurried), ""]
+        answer += [*shared.wrapped(search.hurried), ""]
     answer.append(f"asked for {search.asked_s:.1f} s, with {budget_s:g} s to plan:")
     width = max(len(attempt.strategy) for attempt in search.tried)
     answer += [part for attempt in search.tried for part in _row(attempt, width)]
     if search.took_s > SHORT_S:
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in search.phases_s.items())
-        answer += ["", *_wrapped(f"all took {search.took_s:.1f} s: {parts}")]
+        answer += ["", *shared.wrapped(f"all took {search.took_s:.1f} s: {parts}")]
     if search.best is None or any(attempt.cause.startswith(Outcome.INFEASIBLE.value) for attempt in search.tried):
-        answer += ["", *_wrapped(search.memory)]
+        answer += ["", *shared.wrapped(search.memory)]
     topology = problem.topology
     per_node = f" --devices-per-node {topology.devices_per_node}" if topology.nodes > 1 else ""
     if out is not None and search.best is not None:
@@ -239,7 +244,7 @@ def _sharder_lines(problem: "Problem") -> list[str]:
         ]
     distinct = ", ".join(table.name for table in problem.tables if table.distinct)
     if distinct:
-        needs += _wrapped(f"ids of {distinct} are made distinct: give your trainer")
+        needs += shared.wrapped(f"ids of {distinct} are made distinct: give your trainer")
         needs.append("  EmbeddingCollectionSharder(use_index_dedup=True)")
     return needs
 
@@ -270,7 +275,7 @@ def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") 
         sentences.append(f"  {best.placed_anew} tables were placed anew to keep the constraints")
     if best.simpler_than:
         sentences.append(f"  taken as the simplest: {best.simpler_than}")
-    return [part for line in sentences for part in _wrapped(line)]
+    return [part for line in sentences for part in shared.wrapped(line)]
 
 
 def _peak_lines(best: "Best") -> list[str]:
@@ -296,17 +301,13 @@ def _binding_line(best: "Best") -> str:
     )
 
 
-def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, shared.line_width(COLUMNS), subsequent_indent="    ")
-
-
 def _row(attempt: "Attempt", width: int) -> list[str]:
     """Give what asking a strategy came to, in lines; what went wrong may take two."""
     from shardbench.advice.asking import YOURS  # noqa: PLC0415
 
     name = f"  {attempt.strategy.ljust(width)} "
     if attempt.step_ms is None:
-        columns = max(shared.line_width(COLUMNS), 2 * len(name))
+        columns = max(shared.line_width(), 2 * len(name))
         room = textwrap.shorten(attempt.cause, 2 * (columns - len(name) - 2), placeholder=" ...")
         return textwrap.wrap(f"{name}  {room}", columns, subsequent_indent=" " * (len(name) + 2), drop_whitespace=True)
     words = [

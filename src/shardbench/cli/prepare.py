@@ -1,54 +1,22 @@
 """The command ``prepare``: makes of a downloaded public data set the folder that its workload reads."""
 
-import sys
-from collections.abc import Callable
-from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import to_data
 from shardbench.cli.options import JsonOption, tell
+from shardbench.cli.progress import counting_rows
 
-
-class Preparable(StrEnum):
-    """Data sets that need preparing; each but those of SPLIT_WHEN_READ is a module of that name with a DOWNLOAD."""
-
-    CRITEO_KAGGLE = "criteo_kaggle"
-    CRITEO_TERABYTE = "criteo_terabyte"
-    CRITEO_MULTI_HOT = "criteo_multi_hot"
-    TAOBAO = "taobao"
-    AVAZU = "avazu"
-    YAMBDA = "yambda"
-
-
-SPLIT_WHEN_READ = {Preparable.CRITEO_KAGGLE: "train_share", Preparable.YAMBDA: "test_day"}
+Preparable = Literal["criteo_kaggle", "criteo_terabyte", "criteo_multi_hot", "taobao", "avazu", "yambda"]
+"""Data sets that need preparing; each but those of SPLIT_WHEN_READ is a module of that name with a DOWNLOAD."""
+SPLIT_WHEN_READ = {"criteo_kaggle": "train_share", "yambda": "test_day"}
 """What a suite states to split them, since preparing them does not."""
-
-
-class RowMode(StrEnum):
-    """The ways in which values of categories become rows."""
-
-    HASH = "hash"
-    VOCABULARY = "vocabulary"
-
-
-def rows_line(as_json: bool) -> Callable[[int, int], None]:
-    """Make what takes more bytes and rows as read, and shows the rows so far on one line of a terminal, if any."""
-    start, rows = monotonic(), 0
-
-    def show(_: int, more_rows: int) -> None:
-        nonlocal rows
-        rows += more_rows
-        if not as_json and sys.stdout.isatty():
-            rate = rows / max(monotonic() - start, 1e-9)
-            print(f"\r{rows} rows, {rate:.0f} rows/s", end="\r", flush=True)
-
-    return show
+RowMode = Literal["hash", "vocabulary"]
+"""The ways in which values of categories become rows."""
 
 
 def prepare_command(
@@ -72,32 +40,29 @@ def prepare_command(
     if len(files) < 2:
         raise BadInput("give the files that you downloaded, and then the folder to write")
     *sources, target = files
-    options: dict[str, Any] = {"rows": rows, "seed": seed, "progress": rows_line(as_json)}
+    options: dict[str, Any] = {"rows": rows, "seed": seed}
     if train_share is not None:
         if dataset in SPLIT_WHEN_READ:
-            raise BadInput(f"{dataset.value} is split when it is read: state {SPLIT_WHEN_READ[dataset]} in the suite")
+            raise BadInput(f"{dataset} is split when it is read: state {SPLIT_WHEN_READ[dataset]} in the suite")
         options["train_share"] = train_share
-    note = _preparation(dataset, sources)(target, mode, options)
-    data = {"dataset": dataset.value, "target": str(target), "prepared": to_data(note)}
-    tell(data, [f"{dataset.value}: {note.samples} samples in {target}"], as_json=as_json)
+    with counting_rows(as_json) as show:
+        note = _prepare(dataset, sources, target, mode, {**options, "progress": show})
+    data = {"dataset": dataset, "target": str(target), "prepared": to_data(note)}
+    tell(data, [f"{dataset}: {note.samples} samples in {target}"], as_json=as_json)
 
 
-def _preparation(dataset: Preparable, sources: list[Path]) -> Callable[[Path, RowMode | None, dict[str, Any]], Any]:
-    if dataset is Preparable.CRITEO_KAGGLE:
+def _prepare(dataset: str, sources: list[Path], target: Path, mode: RowMode | None, options: dict[str, Any]) -> Any:
+    if dataset == "criteo_kaggle":
         from shardbench.datasets.preparation import criteo_prepare  # noqa: PLC0415
 
         if len(sources) > 1:
-            raise BadInput(f"{dataset.value} is one file, not {len(sources)}")
-        return lambda target, mode, options: criteo_prepare.prepare(
-            sources[0], target, mode=(mode or RowMode.HASH).value, **options
-        )
-    if dataset is Preparable.YAMBDA:
+            raise BadInput(f"{dataset} is one file, not {len(sources)}")
+        return criteo_prepare.prepare(sources[0], target, mode=mode or "hash", **options)
+    if dataset == "yambda":
         from shardbench.datasets.preparation import yambda_prepare  # noqa: PLC0415
 
-        return lambda target, mode, options: yambda_prepare.prepare(sources, target, mode=mode, **options)
+        return yambda_prepare.prepare(sources, target, mode=mode, **options)
     from shardbench.datasets.preparation.downloads import prepare_download  # noqa: PLC0415
 
-    download = import_module(f"shardbench.datasets.{dataset.value}").DOWNLOAD
-    return lambda target, mode, options: prepare_download(
-        download, sources, target, mode=mode.value if mode else None, **options
-    )
+    download = import_module(f"shardbench.datasets.{dataset}").DOWNLOAD
+    return prepare_download(download, sources, target, mode=mode, **options)

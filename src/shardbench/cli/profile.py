@@ -5,18 +5,17 @@ import textwrap
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_data, to_data
-from shardbench.cli.names import completing, machines
+from shardbench.cli.names import machines
 from shardbench.cli.options import JsonOption, line_width, tell
-from shardbench.cli.progress import reading
+from shardbench.cli.progress import console_of_stdout, reading
 from shardbench.model.table import MAX_ROWS, MAX_SEED, MAX_WIDTH
 
 if TYPE_CHECKING:
@@ -30,28 +29,6 @@ MEANINGS = (
     "pooling: lookups a sample; coverage: samples with a lookup; hot share: lookups of the hottest 1 % of rows; "
     "sharing: ids whose row is another id's too; new: further lookups of rows not seen yet"
 )
-
-
-class CellMode(StrEnum):
-    """The ways in which values of a log become rows."""
-
-    HASH = "hash"
-    VOCABULARY = "vocabulary"
-    IDS = "ids"
-
-
-class Engine(StrEnum):
-    """What reads a log and counts its tables."""
-
-    CORES = "cores"
-    DASK = "dask"
-
-
-class MissingMode(StrEnum):
-    """The ways in which a missing value counts."""
-
-    EMPTY = "empty"
-    ROW = "row"
 
 
 def profile_command(
@@ -83,7 +60,7 @@ def profile_command(
     header: Annotated[
         str | None, typer.Option("--header", help="Names of the columns of a text whose first line has none.")
     ] = None,
-    mode: Annotated[CellMode, typer.Option(help="How values become rows.")] = CellMode.HASH,
+    mode: Annotated[Literal["hash", "vocabulary", "ids"], typer.Option(help="How values become rows.")] = "hash",
     rows: Annotated[
         int | None,
         typer.Option(
@@ -103,8 +80,9 @@ def profile_command(
         typer.Option("--null", help="A text for a missing value, like the empty one; repeatable."),
     ] = None,
     missing: Annotated[
-        MissingMode, typer.Option(help="Whether a missing value is no lookup (empty), or one of a row of its own.")
-    ] = MissingMode.EMPTY,
+        Literal["empty", "row"],
+        typer.Option(help="Whether a missing value is no lookup (empty), or one of a row of its own."),
+    ] = "empty",
     time: Annotated[
         str | None, typer.Option("--time", help="Column of times; where left out, rows come in the order of time.")
     ] = None,
@@ -116,8 +94,9 @@ def profile_command(
         int, typer.Option(min=0, max=MAX_SEED, help="Seed of the hash, and of the choice of rows to keep.")
     ] = 0,
     engine: Annotated[
-        Engine, typer.Option(help="What reads and counts: the cores of this machine, or the workers of a Dask cluster.")
-    ] = Engine.CORES,
+        Literal["cores", "dask"],
+        typer.Option(help="What reads and counts: the cores of this machine, or the workers of a Dask cluster."),
+    ] = "cores",
     scheduler: Annotated[
         str | None,
         typer.Option(
@@ -132,7 +111,7 @@ def profile_command(
         typer.Option(
             "--machine",
             help="With --torchrec: machine (name or .toml) to write arguments of TorchRec's Topology of, beside it.",
-            autocompletion=completing(machines),
+            autocompletion=machines,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -160,14 +139,12 @@ def profile_command(
     fields = topology_fields(load_machine(machine)) if machine is not None else None
     if counts and (logs or time is not None or rate < 1):
         raise BadInput("counts are of a whole log: leave logs, --time and --rate out, or --counts")
-    if (engine is Engine.DASK) != (scheduler is not None) or (scheduler is not None and not logs):
+    if (engine == "dask") != (scheduler is not None) or (scheduler is not None and not logs):
         raise BadInput("--engine dask and --scheduler go together, for logs: give both, or leave both out")
-    if rows is not None and mode is not CellMode.HASH:
-        raise BadInput(
-            f"--rows is of --mode hash: --mode {mode.value} counts the rows, or a list of --tables states them"
-        )
+    if rows is not None and mode != "hash":
+        raise BadInput(f"--rows is of --mode hash: --mode {mode} counts the rows, or a list of --tables states them")
     cells = Cells(
-        mode=mode.value, missing=missing.value, delimiter=_unescaped(delimiter), weights=_unescaped(weights),
+        mode=mode, missing=missing, delimiter=_unescaped(delimiter), weights=_unescaped(weights),
         null=tuple(null or ()), seed=seed,
     )  # fmt: skip
     sizes = {"rows": rows, "dim": dim}
@@ -186,7 +163,7 @@ def profile_command(
         targets = _tables(log, tables, _names(columns), time, sizes)
         with (
             nullcontext() if scheduler is None else dask_workers(scheduler) as workers,
-            reading(log.bytes, len(targets), as_json) as show,
+            reading(log.bytes, len(targets), None if as_json else console_of_stdout()) as show,
         ):
             profile_log(
                 log, out if scheduler is None else out.absolute(), targets, cells=cells, cut=split, count_values=True,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,7 +15,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -24,7 +23,6 @@ from rich.table import Column
 
 from shardbench.base.generated import ascii_text, say
 from shardbench.base.serialise import to_data
-from shardbench.model.strategy import Improvement
 from shardbench.records.base_record import BaseRecord
 
 EVERY_S = 30.0
@@ -85,93 +83,85 @@ class TimeLeft:
         return f"about {high} {unit} left" if high - low <= 1 else f"{low} to {high} {unit} left"
 
 
-class PlainProgress:
-    """Prints an ASCII line a finished piece of work, and every half minute one about the time left."""
+class _NowAndThen:
+    """Tells whether it is time to say something again: so many seconds after the last time, or after the beginning."""
 
-    def __init__(self, out: TextIO, clock: Callable[[], float] = monotonic) -> None:
-        self._out = out
-        self._clock = clock
-        self._last_line_s = clock()
+    def __init__(self, every_s: float, clock: Callable[[], float]) -> None:
+        self._every_s, self._clock, self._last_s = every_s, clock, clock()
+
+    def __call__(self) -> bool:
+        is_time = self._clock() - self._last_s >= self._every_s
+        if is_time:
+            self._last_s = self._clock()
+        return is_time
+
+
+class PlainProgress:
+    """Prints an ASCII line a finished piece of work, on a terminal above a bar that names the running piece.
+
+    Elsewhere a line every half minute says how long the rest takes.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = monotonic) -> None:
+        self._console = console
+        self._is_time = _NowAndThen(EVERY_S, clock)
+        self._bar = _bar_of_pieces(console) if console.is_terminal else None
         self.left = TimeLeft(clock)
         self.open = 0
 
     def planned(self, work: str, unit: str, total: int, settled: int) -> None:
-        """Say how much is to run; the time left counts from here."""
+        """Say how much is to run, and begin a new bar; the time left counts from here."""
         self.open = total - settled
         self.left.begin(self.open)
         self.say(f"{work}: {total} {unit}s, {settled} settled, {self.open} to run")
+        if self._bar is None:
+            return
+        for task in self._bar.task_ids:
+            self._bar.remove_task(task)
+        if self.open:
+            self._bar.add_task(escape(ascii_text(work)), total=self.open, left=self.left.text())
+            self._bar.start()
 
     def started(self, piece: str) -> None:
-        """Say nothing: a line comes when the piece is finished."""
+        """Name the piece in the bar; elsewhere a line comes when it is finished."""
+        self._move(description=escape(ascii_text(piece)))
 
     def noted(self, line: str) -> None:
         """Print the line as it is."""
         self.say(line)
 
     def finished(self, number: int, record: BaseRecord) -> None:
-        """Print how the piece ended, and now and then how long the rest takes."""
+        """Print how the piece ended, and now and then how long the rest takes, which the bar always shows."""
         self.left.finished()
         self.say(finished_line(number, self.open, record))
-        self.say_left(number)
-
-    def say_left(self, number: int) -> None:
-        """Say how long the rest takes, where it is not the last piece and nothing was said for a while."""
-        if self.left.open and self._clock() - self._last_line_s >= EVERY_S:
-            self._last_line_s = self._clock()
+        self._move(completed=number, left=self.left.text())
+        if self._bar is None and self.left.open and self._is_time():
             self.say(f"{number} of {self.open} done, {self.left.text()}")
 
-    def say(self, line: str) -> None:
-        """Print one line on the output."""
-        say(line, self._out)
-
-    def stop(self) -> None:
-        """Take away what is shown, which is nothing here."""
-
-
-class BarProgress(PlainProgress):
-    """Prints the same lines, which scroll by above a bar that names the running piece."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(sys.stdout)
-        self._console = console
-        # Where the line is too long the name of the piece is wrapped, so that no number is cut.
-        piece = TextColumn("{task.description}", table_column=Column(overflow="fold"))
-        left = TextColumn("{task.fields[left]}")
-        columns = (BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn(), left, piece)
-        self._progress = Progress(*columns, console=console, transient=True)
-        self._task: TaskID | None = None
-
-    def planned(self, work: str, unit: str, total: int, settled: int) -> None:
-        """Say how much is to run, and begin a new bar."""
-        super().planned(work, unit, total, settled)
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
-        if self.open:
-            self._task = self._progress.add_task(escape(ascii_text(work)), total=self.open, left=self.left.text())
-            self._progress.start()
-
-    def started(self, piece: str) -> None:
-        """Name the piece in the bar."""
-        if self._task is not None:
-            self._progress.update(self._task, description=escape(ascii_text(piece)))
-
-    def finished(self, number: int, record: BaseRecord) -> None:
-        """Print how the piece ended, and move the bar on."""
-        super().finished(number, record)
-        if self._task is not None:
-            self._progress.update(self._task, completed=number, left=self.left.text())
-
-    def say_left(self, number: int) -> None:
-        """Say nothing, as the bar shows the time left."""
+    def _move(self, **changes: Any) -> None:
+        if self._bar is not None:
+            for task in self._bar.task_ids:
+                self._bar.update(task, **changes)
 
     def say(self, line: str) -> None:
-        """Print one line above the bar."""
-        self._console.print(ascii_text(line), markup=False, highlight=False, soft_wrap=True)
+        """Print one line, above the bar where there is one."""
+        if self._bar is None:
+            say(line, self._console.file)
+        else:
+            self._console.print(ascii_text(line), markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
         """Take the bar away; also after an interrupt."""
-        self._progress.stop()
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _bar_of_pieces(console: Console) -> Progress:
+    # Where the line is too long the name of the piece is wrapped, so that no number is cut.
+    piece = TextColumn("{task.description}", table_column=Column(overflow="fold"))
+    left = TextColumn("{task.fields[left]}")
+    columns = (BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn(), left, piece)
+    return Progress(*columns, console=console, transient=True)
 
 
 class JsonProgress(PlainProgress):
@@ -199,16 +189,16 @@ class JsonProgress(PlainProgress):
 @contextmanager
 def progress(as_json: bool = False) -> Iterator[PlainProgress]:
     """Give the kind of progress that fits stdout, and take it away where the block ends."""
-    if as_json:
-        listener: PlainProgress = JsonProgress(sys.stdout)
-    elif sys.stdout.isatty():
-        listener = BarProgress(Console(file=sys.stdout))
-    else:
-        listener = PlainProgress(sys.stdout)
+    listener = (JsonProgress if as_json else PlainProgress)(console_of_stdout(bar=not as_json))
     try:
         yield listener
     finally:
         listener.stop()
+
+
+def console_of_stdout(*, bar: bool = True) -> Console:
+    """Give what prints on stdout, which has a bar where that is a terminal and ``bar`` allows one."""
+    return Console(file=sys.stdout, force_terminal=bar and sys.stdout.isatty())
 
 
 class BestSoFar:
@@ -216,7 +206,7 @@ class BestSoFar:
 
     def __init__(self, budget_s: float, clock: Callable[[], float] = monotonic) -> None:
         self._budget_s, self._clock, self._begun_s = budget_s, clock, clock()
-        self._last_line_s = self._begun_s
+        self._is_time = _NowAndThen(SPOKEN_S, clock)
         console = Console(stderr=True)
         self._status = console.status("profiles of the tables") if console.is_terminal else None
 
@@ -230,86 +220,72 @@ class BestSoFar:
         if self._status is not None:
             self._status.stop()
 
-    def __call__(self, strategy: str, improvement: Improvement) -> None:
+    def __call__(self, strategy: str, step_ms: float) -> None:
         """Say that a strategy has a better plan than its last one."""
-        now_s, step_ms = self._clock(), improvement.step_ms
+        now_s = self._clock()
         step = "a first plan" if math.isnan(step_ms) else f"{step_ms:.4g} ms a step"
         line = ascii_text(f"{now_s - self._begun_s:.0f} of {self._budget_s:g} s: {strategy} has {step}")
         if self._status is not None:
             self._status.update(escape(f"{line}; ctrl-C answers with it"))
-        elif now_s - self._last_line_s >= SPOKEN_S:
-            self._last_line_s = now_s
+        elif self._is_time():
             say(line, sys.stderr)
 
 
-class PlainReading:
-    """Says how far the profile of a log is: nothing at first, then a line every half minute."""
+class LogReading:
+    """Counts what is read of a log and which tables are counted, and has it shown."""
 
-    def __init__(self, total: int, tables: int, clock: Callable[[], float] = monotonic) -> None:
-        """``total`` are the bytes to read, and ``tables`` are to be counted after that."""
+    def __init__(self, total: int, tables: int, show: Callable[[float, str], None]) -> None:
+        """``total`` are the bytes to read, and ``tables`` are to be counted after that.
+
+        ``show`` takes the share of all that is done, reading being the first half, and that in words.
+        """
         self._total, self._tables, self._bytes, self._rows = max(total, 1), tables, 0, 0
-        self._clock = clock
-        self._last_line_s = clock()
-
-    def __enter__(self) -> "PlainReading":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Take away what is shown, which is nothing here."""
+        self._show = show
 
     def read_more(self, more_bytes: int, more_rows: int) -> None:
         """Count more bytes of the files, and more rows, as read."""
         self._bytes += more_bytes
         self._rows += more_rows
         share = self._bytes / self._total
-        self.show(share / 2, f"read {100 * share:.0f} % of the log, {self._rows:,} rows")
+        self._show(share / 2, f"read {100 * share:.0f} % of the log, {self._rows:,} rows")
 
     def count_tables(self, tables: int) -> None:
         """Note that the lookups of so many tables are counted, after all rows were read."""
-        self.show(0.5 + tables / self._tables / 2, f"counted {tables} of {self._tables} tables, {self._rows:,} rows")
-
-    def show(self, share: float, line: str) -> None:
-        """Say it, where nothing was said for a while; ``share`` of all is done, reading being the first half."""
-        if self._clock() - self._last_line_s >= EVERY_S:
-            self._last_line_s = self._clock()
-            say(line)
+        self._show(0.5 + tables / self._tables / 2, f"counted {tables} of {self._tables} tables, {self._rows:,} rows")
 
 
-class BarReading(PlainReading):
-    """Shows how far the profile of a log is in a bar that ends where the profile is done."""
+@contextmanager
+def reading(
+    total: int, tables: int, console: Console | None, clock: Callable[[], float] = monotonic
+) -> Iterator[LogReading]:
+    """Show how far the profile of ``tables`` tables out of ``total`` bytes is: in a bar on a terminal.
 
-    def __init__(self, total: int, tables: int, console: Console) -> None:
-        super().__init__(total, tables)
+    Elsewhere a line every half minute says it, and nothing where ``console`` is None, as stdout is for JSON.
+    """
+    if console is not None and console.is_terminal:
         columns = (BarColumn(bar_width=None), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
         labels = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, *labels, console=console, transient=True, expand=True)
-        self._task = self._progress.add_task("0 rows", total=1.0)
+        with Progress(*columns, *labels, console=console, transient=True, expand=True) as bar:
+            task = bar.add_task("0 rows", total=1.0)
+            yield LogReading(total, tables, lambda share, line: bar.update(task, completed=share, description=line))
+        return
+    is_time = _NowAndThen(EVERY_S, clock)
 
-    def __enter__(self) -> "BarReading":
-        self._progress.start()
-        return self
+    def show(_: float, line: str) -> None:
+        if console is not None and is_time():
+            say(line, console.file)
 
-    def __exit__(self, *error: object) -> None:
-        """Take the bar away; also after an interrupt."""
-        self._progress.stop()
-
-    def show(self, share: float, line: str) -> None:
-        """Move the bar on."""
-        self._progress.update(self._task, completed=share, description=line)
+    yield LogReading(total, tables, show)
 
 
-class NoReading(PlainReading):
-    """Says nothing: stdout is for JSON."""
-
-    def show(self, share: float, line: str) -> None:
-        """Say nothing of how far it is."""
-
-
-def reading(total: int, tables: int, as_json: bool) -> PlainReading:
-    """Give what shows on stdout how far the profile of ``tables`` tables out of ``total`` bytes is."""
-    if as_json:
-        return NoReading(total, tables)
-    return BarReading(total, tables, Console(file=sys.stdout)) if sys.stdout.isatty() else PlainReading(total, tables)
+@contextmanager
+def counting_rows(as_json: bool) -> Iterator[Callable[[int, int], None]]:
+    """Give what takes more bytes and rows as read, and shows the rows so far and the time on a terminal."""
+    console = console_of_stdout(bar=not as_json)
+    columns = (TextColumn("{task.completed:,.0f} rows"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task("", total=None)
+        yield lambda _, more_rows: shown.advance(task, more_rows)
 
 
 def finished_line(number: int, of: int, record: BaseRecord) -> str:

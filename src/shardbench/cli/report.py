@@ -99,7 +99,7 @@ def print_report(
     from shardbench.records.store import trial_store  # noqa: PLC0415
     from shardbench.report.compare.versions import other_versions  # noqa: PLC0415
     from shardbench.report.rows import current  # noqa: PLC0415
-    from shardbench.report.tables.answer import WIDTH, answers, lines  # noqa: PLC0415
+    from shardbench.report.tables.answer import answers, lines  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables as suite_tables  # noqa: PLC0415
     from shardbench.report.tables.terminal import print_tables  # noqa: PLC0415
@@ -112,7 +112,7 @@ def print_report(
         for drift in read_drifts(results, suite, (record.spec.machine_hash for record in records)):
             say(drift.text)
     for answer in answers(records, results, of, placed=placed, beside=beside.records if beside else ()):
-        for line in (*lines(answer, options, shared.line_width(WIDTH)), ""):
+        for line in (*lines(answer, options, shared.line_width()), ""):
             say(line)
     for line in beside.lines if beside else ():
         say(line)

@@ -13,7 +13,7 @@ from shardbench.base.generated import say
 from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
 from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
-from shardbench.cli.names import completing, outcomes, papers, refuse_no_paper, strategy_names, suites
+from shardbench.cli.names import outcomes, papers, refuse_no_paper, strategy_names, suites
 from shardbench.cli.run import cluster_of, second_judge
 from shardbench.records.trial import Outcome
 
@@ -40,34 +40,16 @@ def reproduce_command(
         typer.Option(
             "--strategy",
             help="Run the studies' cells of this strategy, also one that the paper does not know, and no suite.",
-            autocompletion=completing(strategy_names),
+            autocompletion=strategy_names,
         ),
     ] = None,
     force: shared.ForceOption = False,
     fresh: shared.FreshOption = False,
     outdated: shared.OutdatedOption = False,
     retry: shared.RetryOption = "",
-    parallel: Annotated[
-        int,
-        typer.Option(
-            "--parallel",
-            "--workers",
-            min=0,
-            max=shared.MAX_WORKERS,
-            help="Simulated trials and cells to run at once; 0: one a core. What is timed runs alone.",
-        ),
-    ] = 0,
+    parallel: shared.ParallelOption = 0,
     cluster: shared.ClusterOption = None,
     cluster_option: shared.ClusterOptions = None,
-    cell_timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--cell-timeout",
-            min=1.0,
-            callback=shared.seconds,
-            help="Seconds for a cell of a study; the study's own limit if left out.",
-        ),
-    ] = None,
     data: shared.DataOption = shared.DEFAULT_DATA,
     results: shared.ResultsOption = shared.DEFAULT_RESULTS,
     page: shared.PageOption = False,
@@ -115,7 +97,6 @@ def reproduce_command(
         strategies=tuple(strategy or ()),
         force=force,
         retry=retry_outcomes,
-        cell_s=cell_timeout,
         workers=parallel,
         cluster=job_cluster,
     )

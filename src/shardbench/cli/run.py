@@ -11,7 +11,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.generated import say
 from shardbench.cli import options as shared
 from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
-from shardbench.cli.names import completing, machines, outcomes, say_left_out, suite_called
+from shardbench.cli.names import machines, outcomes, say_left_out, suite_called
 from shardbench.cli.report import print_report
 from shardbench.cli.status import outcome_counts
 from shardbench.records.trial import Backend, Outcome
@@ -52,7 +52,7 @@ def run_suite_command(
         typer.Option(
             "--machine",
             help="Run the suite's jobs on this machine instead, such as the file of doctor --calibrate.",
-            autocompletion=completing(machines),
+            autocompletion=machines,
         ),
     ] = None,
     backend: shared.BackendOption = None,

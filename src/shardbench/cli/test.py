@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from shardbench.base.generated import say
-from shardbench.cli.names import completing, strategy_names
+from shardbench.cli.names import strategy_names
 from shardbench.cli.options import EXIT_FAILED, EXIT_OK, JsonOption, print_json, tell
 
 
 def test_command(
-    strategy: Annotated[str, typer.Argument(help="Name of a strategy.", autocompletion=completing(strategy_names))],
+    strategy: Annotated[str, typer.Argument(help="Name of a strategy.", autocompletion=strategy_names)],
     as_json: JsonOption = False,
 ) -> int:
     """Run the checks that every strategy must pass."""

@@ -66,14 +66,6 @@ class ConformanceError(ShardBenchError):
         self.check = check
 
 
-class _Breach(Exception):
-    """A rule was broken, and how."""
-
-    def __init__(self, rule: str, text: str) -> None:
-        super().__init__(text)
-        self.rule = rule
-
-
 def check(
     strategy: Strategy, plan_s: float = 20.0, fit_s: float = 5.0, *, problems: Sequence[Case] | None = None
 ) -> None:
@@ -90,21 +82,13 @@ def check(
         raise ConformanceError("declares", f"{kind_of(strategy).rpartition('.')[2]}: check 'declares' failed: {why}")
     budget = Budget(plan_s=plan_s, fit_s=fit_s)
     with _closed_folder() as closed:
-        for case in cases() if problems is None else problems:
-            with _name_failure(strategy, case):
-                _check(strategy, case, budget, closed)
-        last_case = drawn_case(strategy.moves)
-        with _name_failure(strategy, last_case):
-            _check_held_out(strategy, last_case, budget, closed)
-
-
-@contextmanager
-def _name_failure(strategy: Strategy, case: Case) -> Iterator[None]:
-    try:
-        yield
-    except _Breach as breach:
-        where = f"failed on problem '{case.problem.name}': {breach}"
-        raise ConformanceError(breach.rule, f"{strategy.name}: check '{breach.rule}' {where}") from breach
+        on_cases = [(_check, case) for case in (cases() if problems is None else problems)]
+        for run, case in [*on_cases, (_check_held_out, drawn_case(strategy.moves))]:
+            try:
+                run(strategy, case, budget, closed)
+            except ConformanceError as breach:
+                where = f"failed on problem '{case.problem.name}': {breach}"
+                raise ConformanceError(breach.check, f"{strategy.name}: check '{breach.check}' {where}") from breach
 
 
 @contextmanager
@@ -123,22 +107,22 @@ def _closed_folder() -> Iterator[Path]:
 def _planning(
     strategy: Strategy, budget: Budget, closed: Path, *, elsewhere: bool = False
 ) -> Iterator[PlanningProcess]:
-    """Give a process to ask; raises _Breach where the closed folder is another one afterwards."""
+    """Give a process to ask; raises ConformanceError where the closed folder is another one afterwards."""
     before = _content(closed)
     try:
         with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
             copy, kind = process.hand_over(), kind_of(strategy)
             if copy != kind:
-                raise _Breach("picklable", f"a pickled copy is a {copy}")
+                raise ConformanceError("picklable", f"a pickled copy is a {copy}")
             if process.received_s > SLACK * budget.plan_s:
                 took = f"to be made out of its pickle took {process.received_s:.1f} s"
-                raise _Breach("budget", f"{took}, the budget for planning is {budget.plan_s:g} s")
+                raise ConformanceError("budget", f"{took}, the budget for planning is {budget.plan_s:g} s")
             yield process
     except TrialFailed as error:
-        raise _Breach(error.failure.rule or "picklable", error.failure.cause) from error
+        raise ConformanceError(error.failure.rule or "picklable", error.failure.cause) from error
     finally:
         if _content(closed) != before:
-            raise _Breach("out-of-reach", "test batches or records were changed while it planned")
+            raise ConformanceError("out-of-reach", "test batches or records were changed while it planned")
 
 
 def _content(folder: Path) -> str:
@@ -149,8 +133,8 @@ def _content(folder: Path) -> str:
 def _check(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
     try:
         _check_within(strategy, case, budget, closed)
-    except _Breach as breach:
-        if breach.rule != "budget" or not learns(strategy):
+    except ConformanceError as breach:
+        if breach.check != "budget" or not learns(strategy):
             raise
         # What a busy machine adds to a training is little beside a longer one.
         _check_within(strategy, case, replace(budget, fit_s=AMPLE * budget.fit_s), closed)
@@ -161,13 +145,13 @@ def _check_within(strategy: Strategy, case: Case, budget: Budget, closed: Path) 
         first = _CaseProcess(process, strategy, case, budget)
         result = first.plan()
         if first.plan(fitted=True) != result:
-            raise _Breach("repeatable", f"asked twice in one process, seed {SEED} gave two different results")
+            raise ConformanceError("repeatable", f"asked twice in one process, seed {SEED} gave two different results")
         if case.asked_in_other_words:
             _check_other_words(first, result)
     if not case.asked_in_other_words or result == _elsewhere(strategy, case, budget, closed):
         return
     if not _same_with_time(strategy, case, budget, closed):
-        raise _Breach("deterministic", f"seed {SEED} gave two different results")
+        raise ConformanceError("deterministic", f"seed {SEED} gave two different results")
 
 
 def _check_held_out(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
@@ -176,7 +160,7 @@ def _check_held_out(strategy: Strategy, case: Case, budget: Budget, closed: Path
     # Drawn after it planned: it could not have read them off this process.
     suspicion = too_good(*known_and_held_out_ms(Plan.from_json(text), case.problem)) if text else ""
     if suspicion:
-        raise _Breach("held-out", suspicion)
+        raise ConformanceError("held-out", suspicion)
 
 
 def _elsewhere(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> str:
@@ -194,19 +178,19 @@ def _same_with_time(strategy: Strategy, case: Case, budget: Budget, closed: Path
 
 
 def _check_other_words(process: "_CaseProcess", result: str) -> None:
-    """Ask one problem in other words and by another seed; raises _Breach where a name or an order matters."""
+    """Ask one problem in other words and by another seed; raises ConformanceError where a name or an order matters."""
     case = process.case
     problem, old_names = renamed(case.problem)
     if _placements(process.plan(replace(case, problem=problem), fitted=True), old_names) != _placements(result):
-        raise _Breach("names", "the same tables under other names got another plan")
+        raise ConformanceError("names", "the same tables under other names got another plan")
     try:
         other_plan = process.plan(fitted=True, seed=OTHER_SEED)
-    except _Breach as breach:
-        raise _Breach("any-seed", f"with seed {OTHER_SEED}: {breach}") from breach
+    except ConformanceError as breach:
+        raise ConformanceError("any-seed", f"with seed {OTHER_SEED}: {breach}") from breach
     if learns(process.strategy) or _placements(other_plan) != _placements(result):
         return
     if _placements(process.plan(replace(case, problem=reordered(case.problem)), fitted=True)) != _placements(result):
-        raise _Breach("order", "the same tables in another order got another plan, and no other seed did")
+        raise ConformanceError("order", "the same tables in another order got another plan, and no other seed did")
 
 
 def _placements(text: str, names: dict[str, str] | None = None) -> object:
@@ -225,14 +209,16 @@ class _CaseProcess:
         self.process, self.strategy, self.case, self.budget = process, strategy, case, budget
 
     def plan(self, case: Case | None = None, *, fitted: bool = False, seed: int = SEED) -> str:
-        """Return a valid plan's JSON, empty where there rightly is none; raises _Breach."""
+        """Return a valid plan's JSON, empty where there rightly is none; raises ConformanceError."""
         case = case or self.case
         text, spent = self._answer(case, fitted, seed)
         if text and spent.plan_s > self.budget.plan_s:
             # Once more: the machine may have been busy.
             text, spent = self._answer(case, True, seed)
             if spent.plan_s > self.budget.plan_s:
-                raise _Breach("budget", f"planning took {spent.plan_s:.1f} s, its budget is {self.budget.plan_s:g} s")
+                raise ConformanceError(
+                    "budget", f"planning took {spent.plan_s:.1f} s, its budget is {self.budget.plan_s:g} s"
+                )
         return text
 
     def _answer(self, case: Case, fitted: bool, seed: int) -> tuple[str, Spent]:
@@ -254,11 +240,11 @@ class _CaseProcess:
     def _judge(self, case: Case, failure: Failure) -> None:
         if failure.outcome is Outcome.INFEASIBLE:
             if case.fits_with(self.strategy.moves):
-                raise _Breach("plans-what-fits", f"declined: {failure.cause}")
+                raise ConformanceError("plans-what-fits", f"declined: {failure.cause}")
             return
         rule = failure.rule or "raises-infeasible-only"
         if rule == "valid" and not case.anything_fits:
             rule = "declines-what-does-not-fit"
         if rule == "finishes" and not failure.cause.endswith("killed"):
             rule = "budget"
-        raise _Breach(rule, failure.cause)
+        raise ConformanceError(rule, failure.cause)

@@ -79,7 +79,6 @@ def check_submission(
     again: int = 0,
     seed: int | None = None,
     committed: Path | None = None,
-    folder: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> CheckReport:
     """Hold the leaderboard's records of a results folder against its rules, and judge its plans.
@@ -87,9 +86,8 @@ def check_submission(
     Bounds are those of the results folder ``committed`` where this code proved them, else they are proven now.
     ``again`` cells of each strategy, drawn with ``seed`` or with one that nobody knew, are made anew. Their plans are
     judged on fresh test lookups too, where there are others than those on record: each of FRESH draws (SURE where there
-    is a suspicion) costs a drawing, and a counting a plan. ``folder`` is where those cells may keep files, ``tell``
-    hears what is done. Raises BadInput where there are no records, a line is malformed or was edited, or a strategy is
-    not installed.
+    is a suspicion) costs a drawing, and a counting a plan. ``tell`` hears what is done. Raises BadInput
+    where there are no records, a line is malformed or was edited, or a strategy is not installed.
     """
     study = find_reproduction(OWNER).study(STUDY)
     store = cell_store(results, OWNER, STUDY)
@@ -103,7 +101,7 @@ def check_submission(
     seed = secrets.randbits(32) if seed is None else seed
     picks = {key for name in names for key in _choose_cells([k for k in owners if owners[k] == name], again, seed)}
     listed = {cell_key(STUDY, study.version, cell): cell for cell in study.cells(False)}
-    check = _Check(study, results, committed, folder or results / "cache" / OWNER, tell)
+    check = _Check(study, results, committed, tell)
     for key, cell in listed.items():
         if key in records:  # in the list's order: what is drawn of a problem is kept for the next cell
             check.record(records[key], anew=key in picks)
@@ -121,10 +119,9 @@ def check_submission(
 class _Check:
     """What is known of a submission while its records are checked, each problem's bound before its plans."""
 
-    def __init__(
-        self, study: Study, results: Path, committed: Path | None, folder: Path, tell: Callable[[str], None]
-    ) -> None:
-        self._study, self._results, self._folder, self._tell = study, results, folder, tell
+    def __init__(self, study: Study, results: Path, committed: Path | None, tell: Callable[[str], None]) -> None:
+        self._study, self._results, self._tell = study, results, tell
+        self._folder = results / "cache" / OWNER
         committed_records = {} if committed is None else cell_store(committed, OWNER, STUDY).latest()
         bounds = ((key, record) for key, record in committed_records.items() if record.cell.get("strategy") is None)
         self._committed = {key: record for key, record in bounds if is_current(study, record)}

@@ -26,6 +26,7 @@ from shardbench.cost.collectives import (
 )
 from shardbench.cost.load import VECTOR_BYTES, Load, segment_load
 from shardbench.cost.lookups import TableLookups
+from shardbench.model.caching import Kernel, kernel_of
 from shardbench.model.plan import (
     GroupSharded,
     Host,
@@ -37,6 +38,7 @@ from shardbench.model.plan import (
     ShardingGroups,
     Tier,
     deal_start,
+    homes,
     sharding_groups,
 )
 from shardbench.model.problem import Problem
@@ -56,15 +58,6 @@ _IN_GROUP = ("node_sharded", "node_table_wise")
 """Sharding types whose exchanges stay inside each sharding group."""
 
 Columns = list[tuple[int, int]]
-
-
-class Exchange(NamedTuple):
-    """A sharding type within a module."""
-
-    kind: str
-    columns: int
-    """Columns of the module: unpooled tables of one width share one, 0 is the module of all pooled tables."""
-    distinct: bool
 
 
 class Sources(NamedTuple):
@@ -95,10 +88,6 @@ class Exchanged(NamedTuple):
     """What all-to-alls give back."""
     got: Floats
     """What all-to-alls and reduce-scatters give back."""
-
-
-def _module_columns(table: Table, segment: Segment) -> int:
-    return segment.columns if table.pooling is Pooling.NONE else 0
 
 
 def distinct_columns(ranges: Iterable[tuple[int, int]]) -> int:
@@ -147,8 +136,8 @@ class Account:
         self._local_columns = zeros(self.groups.shape[1])
         self._replicated_weights = 0.0
         self._copied_weights = zeros(self.groups.shape[1])
-        # One per sharding type and module: what each of them sends is a collective of its own.
-        self._exchanges: set[Exchange] = set()
+        # What each of them sends is a collective of its own; distinct ids go apart from others.
+        self._exchanges: set[tuple[Kernel, bool]] = set()
         self._replicas: set[int] = set()
         self._widths: set[int] = set()
 
@@ -164,14 +153,14 @@ class Account:
                 ranges_by_scope.setdefault(("rank", rank), []).append(columns)
             elif isinstance(place, RowWise):
                 ranges_by_scope.setdefault(self._row_wise(table, segment, lookups, place), []).append(columns)
-            elif isinstance(place, GroupSharded):
-                self._node_sharded(table, segment, lookups, place.tier)
-                ranges_by_scope.setdefault(("copies", 0), []).append(columns)
-            elif isinstance(place, OnLocalRank):
-                self._on_local_rank(table, segment, lookups, place)
-                ranges_by_scope.setdefault(("local", place.local_rank), []).append(columns)
+            elif isinstance(place, GroupSharded | OnLocalRank):
+                self._in_groups(table, segment, lookups, place)
+                scope = ("local", place.local_rank) if isinstance(place, OnLocalRank) else ("copies", 0)
+                ranges_by_scope.setdefault(scope, []).append(columns)
             else:
                 self._replicated(table, segment, lookups, place)
+            if not isinstance(place, Replicated):
+                self._exchanges.add((kernel_of(segment, table, self.topology), table.distinct))
         if table.pooling is Pooling.SUM:
             self._send_pooled(table, ranges_by_scope)
         else:
@@ -237,9 +226,6 @@ class Account:
             total[at] += added
         return {"missed_lookups": counts.conflict_lookups, "missed": counts.conflict}
 
-    def _exchange(self, table: Table, segment: Segment, kind: str) -> None:
-        self._exchanges.add(Exchange(kind, _module_columns(table, segment), table.distinct))
-
     def _length_bytes(self, table: Table) -> int:
         """Return the bytes of the lengths that a rank sends to one owner: distinct ids come with longer numbers."""
         return self.local_batch * table.features * (INDEX_BYTES if table.distinct else LENGTH_BYTES)
@@ -267,7 +253,6 @@ class Account:
         if table.pooling is Pooling.NONE:
             self._back[rank, :] += sources * segment.columns * self._number_bytes
         self._send(table, sources, 1)
-        self._exchange(table, segment, "table_wise")
 
     def _row_wise(self, table: Table, segment: Segment, lookups: TableLookups, place: RowWise) -> tuple[str, int]:
         ranks = place.ranks
@@ -290,50 +275,40 @@ class Account:
         if table.pooling is Pooling.NONE:
             self._back[at, :] += owned.T * segment.columns * self._number_bytes
         self._send(table, owned.sum(axis=1), len(ranks), dealt=True)
-        self._exchange(table, segment, "row_wise" if whole else "table_row_wise")
         return ("world", 0) if whole else ("node", nodes.pop())
 
-    def _node_sharded(self, table: Table, segment: Segment, lookups: TableLookups, tier: Tier) -> None:
-        ways = self.groups.shape[1]
-        start = deal_start(table.name, ways)
-        dealt = np.roll(lookups.dealt(segment.row_start, segment.row_stop, ways), start, axis=1)
-        by_group = dealt[self.groups]
+    def _in_groups(
+        self, table: Table, segment: Segment, lookups: TableLookups, place: GroupSharded | OnLocalRank
+    ) -> None:
+        """Count rows of which each sharding group has a copy, dealt over its ranks or whole on one of them."""
+        owners, size = homes(place, self.groups), self.groups.shape[1]
+        ways = owners.shape[1]
+        owned = lookups.dealt(segment.row_start, segment.row_stop, ways)
         distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, self.groups, ways)
+        start = deal_start(table.name, ways)
+        if start:
+            owned, distinct = np.roll(owned, start, axis=1), np.roll(distinct, start, axis=1)
+        by_group = owned[self.groups]
         self._put(
-            self.load, self.groups.ravel(), table, segment, tier=tier, ways=ways, samples=self.local_batch * ways,
-            lookups=by_group.sum(axis=1).ravel(), distinct=np.roll(distinct, start, axis=1).ravel(),
+            self.load, owners.ravel(), table, segment, tier=place.tier, ways=ways, samples=self.local_batch * size,
+            lookups=by_group.sum(axis=1).ravel(), distinct=distinct.ravel(),
             longest_bag=self._longest_by_group(table, segment, lookups, ways).ravel(),
         )  # fmt: skip
-        for ranks, counts in zip(self.groups, by_group):
-            at = np.ix_(ranks, ranks)
-            self._to[at] += counts * INDEX_BYTES + self._length_bytes(table)
-            if table.pooling is Pooling.NONE and ways > 1:
-                self._back[at] += counts.T * segment.columns * self._number_bytes
-        self._send(table, dealt.sum(axis=1), ways, dealt=True)
+        # No rank is in two groups.
+        asks, owns = self.groups[:, :, None], owners[:, None, :]
+        self._to[asks, owns] += by_group * INDEX_BYTES + self._length_bytes(table)
+        if table.pooling is Pooling.NONE and size > 1:
+            self._back[owns, asks] += by_group * segment.columns * self._number_bytes
+        self._send(table, owned.sum(axis=1), ways, dealt=isinstance(place, GroupSharded))
         # Blocks are padded to equal length, and copies are averaged block by block.
-        self._copied_weights += -(-segment.rows // ways) * segment.columns
-        self._exchange(table, segment, "node_sharded")
-
-    def _on_local_rank(self, table: Table, segment: Segment, lookups: TableLookups, place: OnLocalRank) -> None:
-        sources = lookups.by_source(segment.row_start, segment.row_stop)
-        counts, homes = sources[self.groups], self.groups[:, place.local_rank]
-        distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, self.groups, 1)[:, 0]
-        self._put(
-            self.load, homes, table, segment, tier=place.tier, samples=self.local_batch * self.groups.shape[1],
-            lookups=counts.sum(axis=1), distinct=distinct,
-            longest_bag=self._longest_by_group(table, segment, lookups, 1)[:, 0],
-        )  # fmt: skip
-        self._to[self.groups, homes[:, None]] += counts * INDEX_BYTES + self._length_bytes(table)
-        if table.pooling is Pooling.NONE and self.groups.shape[1] > 1:
-            self._back[homes[:, None], self.groups] += counts * segment.columns * self._number_bytes
-        self._send(table, sources, 1)
-        self._copied_weights[place.local_rank] += segment.rows * segment.columns
-        self._exchange(table, segment, "node_table_wise")
+        at = place.local_rank if isinstance(place, OnLocalRank) else slice(None)
+        self._copied_weights[at] += -(-segment.rows // ways) * segment.columns
 
     def _replicated(self, table: Table, segment: Segment, lookups: TableLookups, place: Replicated) -> None:
         ranks = list(place.ranks)
         total = lookups.by_source(segment.row_start, segment.row_stop)[ranks]
-        distinct = lookups.distinct_by_source(segment.row_start, segment.row_stop)[ranks]
+        alone = homes(place, self.groups)
+        distinct = lookups.distinct_by_group(segment.row_start, segment.row_stop, alone, 1)[:, 0]
         self._put(
             self.load, ranks, table, segment, tier=Tier.HBM, samples=self.local_batch, lookups=total, distinct=distinct,
             longest_bag=lookups.longest_bag(segment.row_start, segment.row_stop, self.world, 1)[ranks, 0],
@@ -342,7 +317,7 @@ class Account:
         # Groups partition the world (validate), so that all copies together are all-reduced once.
         if ranks[0] == 0:
             self._replicated_weights += segment.rows * segment.columns
-            self._replicas.add(_module_columns(table, segment))
+            self._replicas.add(kernel_of(segment, table, self.topology).columns)
             self._widths.add(segment.columns)
 
     @property
@@ -456,7 +431,7 @@ class Account:
         """Return the calls that exchange lookups (splits, lengths or indices), return vectors, and return sums."""
 
         def calls(*kinds: str, pooled: bool | None = None) -> int:
-            return sum(e.kind in kinds and pooled in (None, e.columns == 0) for e in self._exchanges)
+            return sum(k.kind in kinds and pooled in (None, k.columns == 0) for k, _ in self._exchanges)
 
         topology, one = self.topology, group_calls(self.groups, self.topology)
         lookups = grouped(topology, calls("table_wise", "row_wise", "table_row_wise"))
@@ -479,6 +454,6 @@ class Account:
         return at[0], at[1]
 
     def _splits(self, same: Bools) -> Floats:
-        in_group = sum(exchange.kind in _IN_GROUP for exchange in self._exchanges)
+        in_group = sum(kernel.kind in _IN_GROUP for kernel, _ in self._exchanges)
         everywhere = len(self._exchanges) - in_group
         return np.asarray(float(SPLIT_BYTES) * (everywhere + in_group * same))

@@ -2,11 +2,10 @@
 
 What a batch does to the cache is what FBGEMM's kernels do (``split_table_batched_embeddings_ops_training.py``: sizes,
 linear indices, populate before lookup, time stamps, locked lines). Their CUDA sources are not part of its wheels: the
-hash, the order of what is inserted and the exits of both policies are our own understanding of them.
+hash, the order of what is inserted and who leaves are our own understanding of them.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
@@ -19,13 +18,6 @@ NEVER = np.iinfo(np.int64).min
 """The time stamp of an empty slot."""
 CHUNK = 1 << 15
 """Rows whose sets are compared at once: 8 MiB."""
-
-
-class CacheAlgorithm(StrEnum):
-    """What is evicted: the row that was used longest ago (FBGEMM's default), or the one that was used least often."""
-
-    LRU = "lru"
-    LFU = "lfu"
 
 
 def set_of(rows: Ids, sets: int) -> Ints:
@@ -56,41 +48,34 @@ class CacheStep:
 
 
 class Cache:
-    """A cache of ``sets`` sets; ``used`` are the only sets that are ever asked for, ascending, all where None.
+    """A cache of ``sets`` sets, which evicts the row that was used longest ago (LRU, FBGEMM's default).
 
-    Slots of the last ``locked`` batches, the one that comes included, are not evicted by LRU: 1 where a batch is
-    fetched when it is looked up, 2 where FBGEMM prefetches it while the batch before is in work.
+    ``used`` are the only sets that are ever asked for, ascending, all where None. Slots of the last ``locked`` batches,
+    the one that comes included, are not evicted: 1 where a batch is fetched when it is looked up, 2 where FBGEMM
+    prefetches it while the batch before is in work.
     """
 
-    def __init__(
-        self, sets: int, algorithm: CacheAlgorithm = CacheAlgorithm.LRU, *, used: Ints | None = None, locked: int = 1
-    ) -> None:
-        self.sets, self.algorithm, self.locked = sets, algorithm, locked
+    def __init__(self, sets: int, *, used: Ints | None = None, locked: int = 1) -> None:
+        self.sets, self.locked = sets, locked
         self.used = np.arange(sets) if used is None else used
         self.rows = np.full((len(self.used), WAYS), EMPTY, dtype=np.int64)
         self.stamps = np.full((len(self.used), WAYS), NEVER, dtype=np.int64)
         self.now = 0
-        # Rows that were ever asked for, ascending, and how often: FBGEMM's LFU keeps a number for every row.
-        self._past_rows: Ids = np.empty(0, dtype=np.int64)
-        self._often: Ints = np.empty(0, dtype=np.int64)
 
     def index(self, rows: Ids) -> Ints:
         """Return where in the arrays the set of each row is, int64 [rows]."""
         return np.searchsorted(self.used, set_of(rows, self.sets))
 
-    def step(self, rows: Ids, counts: Ints) -> CacheStep:
-        """Let a batch ask for ``rows``, distinct and ascending, ``counts`` times each; say what it met."""
+    def step(self, rows: Ids) -> CacheStep:
+        """Let a batch ask for ``rows``, distinct and ascending; say what it met."""
         at = self.index(rows)
         ways = self._find(rows, at)
         hit = ways >= 0
-        self._note(rows, counts)
         self.stamps[at[hit], ways[hit]] = self.now
         misses = np.flatnonzero(~hit)
         evicted = self._insert(rows, at, misses)
         inserted = np.zeros(len(rows), dtype=np.bool_)
         inserted[misses] = self._find(rows[misses], at[misses]) >= 0
-        if self.algorithm is CacheAlgorithm.LFU:  # a hotter row may have taken the slot before the lookup
-            hit &= ~np.isin(rows, evicted)
         self.now += 1
         return CacheStep(hit=hit, inserted=inserted, evicted=evicted)
 
@@ -102,36 +87,17 @@ class Cache:
             ways[start : start + CHUNK] = np.where(same.any(axis=1), same.argmax(axis=1), -1)
         return ways
 
-    def _note(self, rows: Ids, counts: Ints) -> None:
-        if self.algorithm is CacheAlgorithm.LRU:
-            return
-        past_rows = np.union1d(self._past_rows, rows)
-        often = np.zeros(len(past_rows), dtype=np.int64)
-        often[np.searchsorted(past_rows, self._past_rows)] = self._often
-        often[np.searchsorted(past_rows, rows)] += counts
-        self._past_rows, self._often = past_rows, often
-
-    def _frequency(self, rows: Ids) -> Ints:
-        """Return how often each row was asked for, int64 of the same shape; -1 of empty slots."""
-        place = np.minimum(np.searchsorted(self._past_rows, rows), len(self._past_rows) - 1)
-        return np.where(self._past_rows[place] == rows, self._often[place], -1)
-
     def _insert(self, rows: Ids, at: Ints, misses: Ints) -> Ids:
-        """Put missed rows in the slots of their sets that come first, as far as the policy allows; return who left."""
-        lfu = self.algorithm is CacheAlgorithm.LFU
-        # LRU takes the rows of a set as they come, LFU the most frequent first.
-        keys = (-self._frequency(rows[misses]), at[misses]) if lfu else (at[misses],)
-        candidates = misses[np.lexsort(keys)]
+        """Put missed rows, as they come, in the slots of their sets that were used longest ago; return who left."""
+        candidates = misses[np.argsort(at[misses], kind="stable")]
         if not len(candidates):
             return np.empty(0, dtype=np.int64)
         sets, first, inverse = np.unique(at[candidates], return_index=True, return_inverse=True)
         turn = np.arange(len(candidates)) - first[inverse]
         candidates, inverse, turn = (array[turn < WAYS] for array in (candidates, inverse, turn))
-        costs = self._frequency(self.rows[sets]) if lfu else self.stamps[sets]
-        order = np.argsort(costs, axis=1, kind="stable")
-        way = order[inverse, turn]
-        cost = costs[inverse, way]
-        fits = cost <= (self._frequency(rows[candidates]) if lfu else self.now - self.locked)
+        stamps = self.stamps[sets]
+        way = np.argsort(stamps, axis=1, kind="stable")[inverse, turn]
+        fits = stamps[inverse, way] <= self.now - self.locked
         slots = sets[inverse[fits]], way[fits]
         evicted = self.rows[slots]
         self.rows[slots], self.stamps[slots] = rows[candidates[fits]], self.now

@@ -32,7 +32,6 @@ from shardbench.model.caching import (
     kernel_of,
     ratio_of,
     slots_of,
-    ways_of,
 )
 from shardbench.model.plan import Plan, Segment, sharding_groups
 from shardbench.model.problem import Problem
@@ -93,14 +92,20 @@ class Part(NamedTuple):
     cached: CachedPart
     profile: AccessProfile
     table: int
-    ways: int
     batch: float
     """The samples that ask for it."""
+
+    @property
+    def lookups(self) -> float:
+        """Return the lookups of one batch."""
+        share = self.profile.share(self.segment.row_start, self.segment.row_stop)
+        return self.profile.mean_pooling * self.batch * share / self.cached.ways
 
     def distinct(self, batches: float) -> float:
         """Return the distinct rows that so many batches are expected to ask for."""
         lookups = self.profile.mean_pooling * self.batch * batches
-        return self.profile.expected_distinct(lookups, self.segment.row_start, self.segment.row_stop) / self.ways
+        rows = self.profile.expected_distinct(lookups, self.segment.row_start, self.segment.row_stop)
+        return rows / self.cached.ways
 
 
 @dataclass(frozen=True)
@@ -175,25 +180,14 @@ class SteadyCache:
         return once - low
 
 
-@dataclass(frozen=True)
-class Shared:
-    """One cache, of a device's kernel, and the parts that share it."""
-
-    parts: tuple[Part, ...]
-
-    @cached_property
-    def steady(self) -> SteadyCache:
-        """Return it after a long run under the training profiles."""
-        return SteadyCache(
-            distinct=tuple(part.distinct for part in self.parts),
-            lookups=tuple(p.profile.mean_pooling * p.batch * _share(p) / p.ways for p in self.parts),
-            slots=slots_of(sum(part.cached.rows * ratio_of(part.segment) for part in self.parts)),
-            longest=KNOWN * max(part.profile.samples / part.batch for part in self.parts),
-        )
-
-
-def _share(part: Part) -> float:
-    return part.profile.share(part.segment.row_start, part.segment.row_stop)
+def steady_cache(parts: Sequence[Part]) -> SteadyCache:
+    """Return the cache that these parts share, after a long run under the training profiles."""
+    return SteadyCache(
+        distinct=tuple(part.distinct for part in parts),
+        lookups=tuple(part.lookups for part in parts),
+        slots=slots_of(sum(part.cached.rows * ratio_of(part.segment) for part in parts)),
+        longest=KNOWN * max(part.profile.samples / part.batch for part in parts),
+    )
 
 
 def _beyond(mean: float, limit: int) -> float:
@@ -205,8 +199,8 @@ def _beyond(mean: float, limit: int) -> float:
     return max(0.0, mean - limit + sum((limit - k) * exp(term) for k, term in enumerate(logs)))
 
 
-def shared_caches(plan: Plan, problem: Problem) -> list[Shared]:
-    """Return every cache of a plan; raises Unsupported where there can be none."""
+def shared_caches(plan: Plan, problem: Problem) -> list[list[Part]]:
+    """Return the parts that share each cache of a plan; raises Unsupported where there can be none."""
     numbers = {table.name: i for i, table in enumerate(problem.tables)}
     parts_by_cache: dict[tuple[int, Kernel], list[Part]] = {}
     groups = sharding_groups(plan.groups, problem.topology)
@@ -216,16 +210,13 @@ def shared_caches(plan: Plan, problem: Problem) -> list[Shared]:
             kernel = kernel_of(segment, problem.tables[i], problem.topology)
             for at, cached_part in enumerate(cached_parts(segment, groups)):
                 copies = 1 if cached_part.group is None else len(groups)
-                part = Part(
-                    segment, at, cached_part, problem.profiles[i], i, ways_of(segment, groups),
-                    problem.batch_size / copies,
-                )  # fmt: skip
+                part = Part(segment, at, cached_part, problem.profiles[i], i, problem.batch_size / copies)
                 parts_by_cache.setdefault((cached_part.rank, kernel), []).append(part)
     if parts_by_cache and problem.machine.device == "cpu":
         raise Unsupported("a CPU has no HBM to cache rows in; use the tier 'uvm' or devices with HBM")
     if parts_by_cache and plan.schedule is not None:
         raise Unsupported("caches in HBM are not counted under a batch schedule")
-    return [Shared(tuple(parts)) for parts in parts_by_cache.values()]
+    return list(parts_by_cache.values())
 
 
 def _nothing(plan: Plan, problem: Problem) -> Caches:
@@ -242,11 +233,11 @@ def expected_caches(plan: Plan, problem: Problem) -> Caches:
     caches = _nothing(plan, problem)
     # Devices that hold equal parts of the same segments expect the same.
     counts_by_parts: dict[tuple[tuple[Segment, int], ...], Floats] = {}
-    for cache in shared_caches(plan, problem):
-        alike = tuple((part.segment, part.cached.rows) for part in cache.parts)
+    for parts in shared_caches(plan, problem):
+        alike = tuple((part.segment, part.cached.rows) for part in parts)
         if alike not in counts_by_parts:
-            counts_by_parts[alike] = cache.steady.batch_counts()
-        for part, numbers in zip(cache.parts, counts_by_parts[alike]):
+            counts_by_parts[alike] = steady_cache(parts).batch_counts()
+        for part, numbers in zip(parts, counts_by_parts[alike]):
             for field, number in zip(caches[part.segment], numbers):
                 field[part.at] = number
     return caches
@@ -255,11 +246,10 @@ def expected_caches(plan: Plan, problem: Problem) -> Caches:
 def counted_caches(plan: Plan, problem: Problem, bags: Callable[[int, int], Bags], batches: int) -> list[Caches]:
     """Return what each of the batches meets, one after another; ``bags(n, i)`` are batch n's lookups of table i."""
     caches = [_nothing(plan, problem) for _ in range(batches)]
-    shared = shared_caches(plan, problem)
     rows = _PartRows(problem, sharding_groups(plan.groups, problem.topology), bags)
-    for cache in shared:
-        for n, numbers in enumerate(_run(cache, [[rows.of(n, part) for part in cache.parts] for n in range(batches)])):
-            for part, row in zip(cache.parts, numbers):
+    for parts in shared_caches(plan, problem):
+        for n, numbers in enumerate(_run(parts, [[rows.of(n, part) for part in parts] for n in range(batches)])):
+            for part, row in zip(parts, numbers):
                 for field, number in zip(caches[n][part.segment], row):
                     field[part.at] = number
     return caches
@@ -280,8 +270,8 @@ class _PartRows:
         rows, counts = self._rows[key]
         low, high = np.searchsorted(rows, [part.segment.row_start, part.segment.row_stop])
         local, counts = rows[low:high] - part.segment.row_start, counts[low:high]
-        own = local % part.ways == part.cached.way
-        return local[own] // part.ways, counts[own]
+        own = local % part.cached.ways == part.cached.way
+        return local[own] // part.cached.ways, counts[own]
 
     def _distinct(self, batch: int, table: int, group: int | None) -> tuple[Ids, Ints]:
         bags = self.bags(batch, table)
@@ -297,23 +287,24 @@ class _PartRows:
         return rows.astype(np.int64), counts
 
 
-def _run(cache: Shared, requests: Sequence[Sequence[tuple[Ids, Ints]]]) -> list[Floats]:
-    """Return what each batch meets in one cache, [parts, numbers] each."""
-    starts = np.concatenate([[0], np.cumsum([part.cached.rows for part in cache.parts])])
+def _run(parts: Sequence[Part], requests: Sequence[Sequence[tuple[Ids, Ints]]]) -> list[Floats]:
+    """Return what each batch meets in the cache that these parts share, [parts, numbers] each."""
+    steady = steady_cache(parts)
+    starts = np.concatenate([[0], np.cumsum([part.cached.rows for part in parts])])
     batches = [np.concatenate([rows + start for (rows, _), start in zip(batch, starts)]) for batch in requests]
-    sets = cache.steady.slots // WAYS
+    sets = steady.slots // WAYS
     touched = np.unique(np.concatenate(batches))
     simulated = Cache(sets, used=np.unique(set_of(touched, sets)))
-    _warm(simulated, cache, touched, starts)
-    expected = np.array([part.distinct(cache.steady.age) for part in cache.parts])
+    _warm(simulated, steady, parts, touched, starts)
+    expected = np.array([part.distinct(steady.age) for part in parts])
     counts_by_batch = []
     for rows, batch in zip(batches, requests):
         counts = np.concatenate([counts for _, counts in batch])
-        step = simulated.step(rows, counts)
+        step = simulated.step(rows)
         of = np.searchsorted(starts, rows, side="right") - 1
 
         def per_part(values: Ints, weights: Ints | None = None) -> Floats:
-            return np.bincount(values, weights, minlength=len(cache.parts)).astype(np.float64)
+            return np.bincount(values, weights, minlength=len(parts)).astype(np.float64)
 
         touched_rows = step.evicted[step.evicted >= 0]
         evicted = per_part(np.searchsorted(starts, touched_rows, side="right") - 1)
@@ -325,14 +316,13 @@ def _run(cache: Shared, requests: Sequence[Sequence[tuple[Ids, Ints]]]) -> list[
     return counts_by_batch
 
 
-def _warm(simulated: Cache, cache: Shared, touched: Ids, starts: Ints) -> None:
+def _warm(simulated: Cache, steady: SteadyCache, parts: Sequence[Part], touched: Ids, starts: Ints) -> None:
     """Fill the cache as a long run of the training distribution leaves it."""
-    steady = cache.steady
     age = np.concatenate(
         [
             _draw_ages(part, touched[low:high], first)
             for part, first, low, high in zip(
-                cache.parts, starts, np.searchsorted(touched, starts[:-1]), np.searchsorted(touched, starts[1:])
+                parts, starts, np.searchsorted(touched, starts[:-1]), np.searchsorted(touched, starts[1:])
             )
         ]
     )
@@ -360,7 +350,7 @@ def _draw_ages(part: Part, rows: Ids, first: int) -> Floats:
     never seen, and now is asked for, with 1 - exp(-rate x n) in n more.
     """
     draw = set_of(rows ^ SALT, 1 << 40) / float(1 << 40)
-    frequency_rank = (rows - first) * part.ways + part.cached.way + part.segment.row_start
+    frequency_rank = (rows - first) * part.cached.ways + part.cached.way + part.segment.row_start
     counts = part.profile.counts_of(frequency_rank)
     lookups = part.profile.mean_pooling * part.batch
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -179,11 +179,10 @@ def group_reduction(payload: Floats, passes: float, groups: Ints, topology: Topo
     return _both_ways(bytes_ * (1.0 - 1.0 / beside), bytes_ * (1.0 / beside - 1.0 / size))
 
 
-def cross_all_reduce(payload: Floats | float, topology: Topology) -> Collective:
-    """Return the all-reduce between equal local ranks of all nodes of ``payload`` bytes, of all or by rank [local]."""
-    nodes, local = topology.nodes, topology.devices_per_node
-    bytes_ = np.tile(np.broadcast_to(np.asarray(payload, dtype=np.float64), local), nodes)
-    return _both_ways(zeros(topology.world_size), 2.0 * bytes_ * (nodes - 1) / nodes)
+def cross_all_reduce(payload: float, topology: Topology) -> Collective:
+    """Return the all-reduce between equal local ranks of all nodes of ``payload`` bytes on each."""
+    world, nodes = topology.world_size, topology.nodes
+    return _both_ways(zeros(world), np.full(world, 2.0 * payload * (nodes - 1) / nodes))
 
 
 def latencies_s(machine: Machine) -> Calls:

@@ -211,25 +211,21 @@ def caching_s(work: CacheWork, constants: Constants, directory_s: float) -> Floa
     return np.asarray(directory_s * work.lookups + np.maximum(read_bytes, written_bytes) / constants.uvm_bytes_per_s)
 
 
-def forward_s(load: Load, constants: Constants, cache_s: Floats | float = 0.0) -> Floats:
-    """Return the seconds of the fused forward lookup, ``cache_s`` among them, [n]; zero where a rank has no bag."""
-    busy = constants.launch_s + cache_s + forward_work_s(load, constants) + constants.bag_step_s * load.chain
-    return np.where(load.bags > 0, np.maximum(constants.dispatch_s, busy), 0.0)
+def forward_s(
+    load: Load, constants: Constants, cache_s: Floats | float = 0.0, placing_s: Floats | float = 0.0
+) -> Floats:
+    """Return the seconds of the fused forward lookup, ``cache_s`` among them, [n]; zero where a rank has no bag.
+
+    With ``placing_s`` they last from the arrival of a rank's lookups until its vectors leave: what is put in place
+    before and after the kernel is device work as well, behind which the dispatch hides.
+    """
+    kernel = constants.launch_s + cache_s + forward_work_s(load, constants) + constants.bag_step_s * load.chain
+    return np.where(load.bags > 0, np.maximum(constants.dispatch_s, kernel + placing_s), 0.0)
 
 
 def backward_s(load: Load, constants: Constants) -> Floats:
     """Return the seconds of the fused backward and optimiser, [n]; zero where a rank has no bag."""
     return np.where(load.bags > 0, constants.backward_launch_s + backward_work_s(load, constants), 0.0)
-
-
-def busy_forward_s(load: Load, constants: Constants, cache_s: Floats | float = 0.0) -> Floats:
-    """Return the seconds from a rank's lookups' arrival to its vectors' leaving, [n]; as ``forward_s``, with copies.
-
-    What is put in place before and after the kernel is device work as well, behind which the dispatch hides.
-    """
-    kernel = constants.launch_s + cache_s + forward_work_s(load, constants) + constants.bag_step_s * load.chain
-    busy = np.maximum(constants.dispatch_s, kernel + placing_forward_s(load, constants))
-    return np.where(load.bags > 0, busy, 0.0)
 
 
 def arrived_s(load: Load, constants: Constants) -> Floats:
@@ -254,14 +250,11 @@ def sources_s(sources: Sources, constants: Constants) -> Floats:
     return np.asarray(copied + constants.bucketise_s * sources.bucketed + sorting)
 
 
-def host_forward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:
-    """Return the seconds of a node's CPUs to look up and pool their rows, and of the copy to a device, [nodes].
-
-    Copies run at ``copy_bytes_per_s``, or at the UVM rate where that is None.
-    """
+def host_forward_s(load: Load, constants: Constants, copy_bytes_per_s: float) -> Floats:
+    """Return the seconds of a node's CPUs to look up and pool their rows, and of the copy to a device, [nodes]."""
     rows = load.lookup_bytes + constants.access_overhead_bytes * load.lookups
     streamed = INDEX_BYTES * load.lookups + load.bag_bytes
-    copied = load.bag_bytes / (copy_bytes_per_s or constants.uvm_bytes_per_s)
+    copied = load.bag_bytes / copy_bytes_per_s
     return _host_calls_s(load, constants) + (rows + streamed) / constants.host_bytes_per_s + copied
 
 
@@ -270,11 +263,11 @@ def _host_calls_s(load: Load, constants: Constants) -> Floats:
     return np.where(load.bags > 0, constants.host_launch_s + constants.host_table_s * load.tables, 0.0)
 
 
-def host_backward_s(load: Load, constants: Constants, copy_bytes_per_s: float | None = None) -> Floats:
-    """Return the seconds of the gradients' copy to the host and of its CPUs' update, [nodes]; copies as forward."""
+def host_backward_s(load: Load, constants: Constants, copy_bytes_per_s: float) -> Floats:
+    """Return the seconds of the gradients' copy to the host and of its CPUs' update, [nodes]."""
     rows = load.distinct_bytes + constants.access_overhead_bytes * load.distinct + load.state_bytes
     moved = load.gradient_bytes + constants.sort_bytes * load.lookups + 2.0 * rows
-    copied = load.bag_bytes / (copy_bytes_per_s or constants.uvm_bytes_per_s)
+    copied = load.bag_bytes / copy_bytes_per_s
     return _host_calls_s(load, constants) + moved / constants.host_bytes_per_s + copied
 
 
@@ -315,7 +308,8 @@ def step_time(
     forward, backward = forward_s(traffic.load, constants, cache_s), backward_s(traffic.load, constants)
     arrived = arrived_s(traffic.load, constants) * exchanged
     # The dispatch may hide some of it.
-    placing = (busy_forward_s(traffic.load, constants, cache_s) - forward) * exchanged
+    busy = forward_s(traffic.load, constants, cache_s, placing_forward_s(traffic.load, constants))
+    placing = (busy - forward) * exchanged
     placing_backward = placing_backward_s(traffic.load, constants) * exchanged
     # A node's first rank runs its host lookups, one after the other with its own.
     first = slice(None, None, machine.topology.devices_per_node)

@@ -5,7 +5,7 @@ fuses less or more, copies vectors more or less often, and hides other parts. Ea
 the same for all of its steps on all machines; what a property costs follows from the machine's constants.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardbench.base.errors import BadInput
 
@@ -35,8 +35,6 @@ class Executor:
     """Whether a step is one recorded graph, so that the host's time is no floor."""
     host_ratio: float = 1.0
     """Host time of a step over TorchRec's; below it a step cannot fall, but for a recorded graph."""
-    hides_all_reduce: bool = True
-    """Whether the dense model's all-reduce goes on beside the backward pass."""
     hides_input: bool = True
     """Whether the next step's input is copied and exchanged beside this one."""
     sort_ratio: float = 1.0
@@ -47,60 +45,63 @@ class Executor:
     """Whether the bottom layers run on the first GPU, for the samples of all."""
 
 
+TORCHREC = Executor(
+    name="torchrec",
+    why="TorchRec: a staging copy before the exchange, three passes over its gradients (PR 4703), regroup",
+    vector_passes_forward=1.0,
+    vector_passes_backward=3.0,
+    assembly_passes=2.0,
+    elementwise_passes=3.0,
+    interaction_passes=12.0,
+)
+HUGECTR = Executor(
+    name="hugectr",
+    why="HugeCTR: fused embeddings, network buffers read once more each way, CUDA graph",
+    vector_passes_forward=1.0,
+    vector_passes_backward=1.0,
+    assembly_passes=2.0,
+    elementwise_passes=0.0,
+    interaction_passes=5.0,
+    graph=True,
+    sort_ratio=0.0,
+    hides_gradient_exchange=True,
+)
+TENSORFLOW = Executor(
+    name="tensorflow-xla",
+    why="TensorFlow 2 on distributed-embeddings or SOK, XLA over the dense model",
+    vector_passes_forward=2.0,
+    vector_passes_backward=2.0,
+    assembly_passes=2.0,
+    elementwise_passes=2.0,
+    interaction_passes=12.0,
+    kernels_a_table=10.0,
+    materialised_passes=2.0,
+    sort_ratio=4.0,
+    host_ratio=0.75,
+)
 EXECUTORS = {
     executor.name: executor
     for executor in (
-        Executor(
-            name="torchrec",
-            why="TorchRec: a staging copy before the exchange, three passes over its gradients (PR 4703), regroup",
-            vector_passes_forward=1.0,
-            vector_passes_backward=3.0,
-            assembly_passes=2.0,
-            elementwise_passes=3.0,
-            interaction_passes=12.0,
-        ),
-        Executor(
+        TORCHREC,
+        replace(
+            TORCHREC,
             name="torchrec-base",
             why="as torchrec, without a pipeline: input is copied and exchanged before the step",
-            vector_passes_forward=1.0,
-            vector_passes_backward=3.0,
             assembly_passes=4.0,
-            elementwise_passes=3.0,
-            interaction_passes=12.0,
             hides_input=False,
         ),
-        Executor(
+        replace(
+            TORCHREC,
             name="torchrec-pipeline",
             why="as torchrec; regroup and concatenation of pooled vectors each read and write all of them, and back",
-            vector_passes_forward=1.0,
-            vector_passes_backward=3.0,
             assembly_passes=4.0,
-            elementwise_passes=3.0,
-            interaction_passes=12.0,
         ),
-        Executor(
-            name="hugectr",
-            why="HugeCTR: fused embeddings, network buffers read once more each way, CUDA graph",
-            vector_passes_forward=1.0,
-            vector_passes_backward=1.0,
-            assembly_passes=2.0,
-            elementwise_passes=0.0,
-            interaction_passes=5.0,
-            graph=True,
-            sort_ratio=0.0,
-            hides_gradient_exchange=True,
-        ),
-        Executor(
+        HUGECTR,
+        replace(
+            HUGECTR,
             name="hugectr-hybrid",
             why="HugeCTR's hybrid embedding: frequent rows on every GPU, others exchanged row by row, CUDA graph",
-            vector_passes_forward=1.0,
-            vector_passes_backward=1.0,
-            assembly_passes=2.0,
-            elementwise_passes=0.0,
             interaction_passes=3.0,
-            graph=True,
-            sort_ratio=0.0,
-            hides_gradient_exchange=True,
         ),
         Executor(
             name="pytorch-graph",
@@ -113,44 +114,21 @@ EXECUTORS = {
             graph=True,
             bottom_on_one=True,
         ),
-        Executor(
-            name="tensorflow-xla",
-            why="TensorFlow 2 on distributed-embeddings or SOK, XLA over the dense model",
-            vector_passes_forward=2.0,
-            vector_passes_backward=2.0,
-            assembly_passes=2.0,
-            elementwise_passes=2.0,
-            interaction_passes=12.0,
-            kernels_a_table=10.0,
-            materialised_passes=2.0,
-            sort_ratio=4.0,
-            host_ratio=0.75,
-        ),
-        Executor(
+        TENSORFLOW,
+        replace(
+            TENSORFLOW,
             name="tensorflow-xla-fused-interaction",
             why="as tensorflow-xla, with a fused interaction",
-            vector_passes_forward=2.0,
-            vector_passes_backward=2.0,
-            assembly_passes=2.0,
-            elementwise_passes=2.0,
             interaction_passes=3.0,
-            kernels_a_table=10.0,
-            materialised_passes=2.0,
-            sort_ratio=4.0,
-            host_ratio=0.75,
         ),
-        Executor(
+        replace(
+            TENSORFLOW,
             name="tensorflow-eager",
             why="TensorFlow 2 on distributed-embeddings: a chain of kernels for every table and feature",
-            vector_passes_forward=2.0,
-            vector_passes_backward=2.0,
             assembly_passes=4.0,
-            elementwise_passes=2.0,
             interaction_passes=4.0,
             kernels_a_table=30.0,
             materialised_passes=4.0,
-            sort_ratio=4.0,
-            host_ratio=0.75,
         ),
     )
 }

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from shardbench.base.arrays import Floats, Ids, Ints, Ints32, zeros
+from shardbench.base.arrays import Floats, Ids, Ints, Ints32
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
 from shardbench.workloads.trace import Bags, bag_offsets, check_rows
@@ -40,16 +40,6 @@ def distinct_ids(values: Ids, rows: int) -> Ids:
     return np.asarray(values[stamps[values] == order])
 
 
-def distinct_per_chunk(values: Ids, ends: Ints, rows: int, start: int, stop: int) -> Floats:
-    """Count the distinct ids in [start, stop) of each chunk values[ends[i]:ends[i + 1]], [chunks]."""
-    counts = zeros(len(ends) - 1)
-    for i, (low, high) in enumerate(zip(ends[:-1], ends[1:])):
-        ids = distinct_ids(values[low:high], rows)
-        whole = start <= 0 and stop >= rows
-        counts[i] = len(ids) if whole else np.count_nonzero((ids >= start) & (ids < stop))
-    return counts
-
-
 class TableLookups(Protocol):
     """The lookups of one table in one global batch, by source rank; exact or expected.
 
@@ -68,9 +58,6 @@ class TableLookups(Protocol):
 
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
         """Return the distinct rows of the global batch by owner, [ways]."""
-
-    def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """Return the distinct rows of each rank's own samples, [world]."""
 
     def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
         """Return the distinct rows of each group's samples by owner (row - start) % ways, [groups, ways].
@@ -156,13 +143,9 @@ class CountedLookups:
             return np.array([len(inside)], dtype=np.float64)
         return np.bincount((inside - start) % ways, minlength=ways).astype(np.float64)
 
-    def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """Count the distinct rows of each rank's own samples."""
-        return distinct_per_chunk(self.values, self.ends, self.rows, start, stop)
-
     def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
         """Count the distinct rows of each group's samples by owner."""
-        chunks = [distinct_ids(self._lookups_of(ranks), self.rows) for ranks in groups]
+        chunks = (distinct_ids(self._lookups_of(ranks), self.rows) for ranks in groups)
         return np.stack([self._by_owner(ids, start, stop, ways) for ids in chunks])
 
     def _lookups_of(self, ranks: Ints) -> Ids:
@@ -200,7 +183,7 @@ class ExpectedLookups:
     def by_source(self, start: int, stop: int) -> Floats:
         """Expect equal lookups from every rank."""
         if self.distinct_only:
-            return self.distinct_by_source(start, stop)
+            return np.full(self.world, self.profile.expected_distinct(self.total / self.world, start, stop))
         return np.full(self.world, self.total / self.world * self.profile.share(start, stop))
 
     def dealt(self, start: int, stop: int, ways: int) -> Floats:
@@ -210,10 +193,6 @@ class ExpectedLookups:
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
         """Expect equal shares of the distinct rows for the owners."""
         return np.full(ways, self.profile.expected_distinct(self.total, start, stop) / ways)
-
-    def distinct_by_source(self, start: int, stop: int) -> Floats:
-        """Expect as many distinct rows of every rank's own samples."""
-        return np.full(self.world, self.profile.expected_distinct(self.total / self.world, start, stop))
 
     def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
         """Expect as many distinct rows of every group's samples, in equal shares for the owners."""

@@ -13,20 +13,19 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.collectives import bytes_s, moved, pairwise
+from shardbench.cost.costmodel import copy_bytes_per_s
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.plan import (
-    GroupSharded,
     Host,
-    OnLocalRank,
-    OnRank,
     Plan,
     Replicated,
-    RowWise,
     Segment,
     Tier,
     deal_start,
+    homes,
     master_node,
     sharding_groups,
+    tier_of,
 )
 from shardbench.model.problem import Problem
 from shardbench.workloads.trace import Ranking
@@ -77,8 +76,7 @@ class Resharding:
             moved(exchange.sent_inter, exchange.received_inter, duplex=duplex),
             machine.constants,
         )
-        rate = machine.host.link_bytes_per_s if machine.host is not None else machine.constants.uvm_bytes_per_s
-        return float(np.maximum(links_s, self._over_host_link() / rate).max())
+        return float(np.maximum(links_s, self._over_host_link() / copy_bytes_per_s(machine)).max())
 
     def _between_devices(self) -> Ints:
         """Return the bytes that the ranks' links carry, int64 [world, world]; in a node only from HBM to HBM."""
@@ -121,7 +119,7 @@ def resharding(old: Plan, new: Plan, problem: Problem, old_ranking: RankingOf, n
         runs = _runs(old_ranking(number), new_ranking(number), (_ends(was, "row"), _ends(becomes, "row")))
         columns = np.union1d(_ends(was, "column"), _ends(becomes, "column"))
         for start, stop in zip(columns[:-1].tolist(), columns[1:].tolist()):
-            each = (stop - start) * problem.precision.bytes + problem.optimizer.state_bytes(stop - start)
+            each = problem.row_bytes(stop - start)
             sides = (
                 _Side.of(was, start, sharding_groups(old.groups, topology), _master(old, was)),
                 _Side.of(becomes, start, sharding_groups(new.groups, topology), _master(new, becomes)),
@@ -219,21 +217,10 @@ def _band(segments: Sequence[Segment], groups: Ints, master: int | None) -> _Ban
 def _places(segment: Segment, groups: Ints) -> Ints:
     """Return the places of a segment's rows by their position in the deal, int64 [deal, copies]."""
     place, world = segment.placement, groups.size
-    match place:
-        case Host():
-            return np.array([[2 * world + place.node]])
-        case Replicated():
-            return np.array([place.ranks])
-        case OnRank():
-            ranks = np.array([[place.rank]])
-        case RowWise():
-            ranks = np.array(place.ranks)[:, None]
-        case GroupSharded():
-            ranks = groups.T
-        case OnLocalRank():
-            ranks = groups.T[[place.local_rank]]
+    if isinstance(place, Host):
+        return np.array([[2 * world + place.node]])
     # Rows behind a cache are in host memory; what of them the cache holds is fetched again.
-    return np.asarray(ranks + (0 if place.tier is Tier.HBM else world))
+    return homes(place, groups).T + (0 if tier_of(place) is Tier.HBM else world)
 
 
 def _shared_rows(runs: Runs, old: _Side, new: _Side) -> Iterator[tuple[Ints, Ints, Ints]]:
@@ -320,7 +307,7 @@ def _byte_s(machine: Machine) -> Floats:
     topology, constants = machine.topology, machine.constants
     ranks, in_hbm = _rank_of_places(topology), _in_hbm(topology)
     inside = _same_node(topology)[np.ix_(ranks, ranks)]
-    host_rate = machine.host.link_bytes_per_s if machine.host is not None else constants.uvm_bytes_per_s
+    host_rate = copy_bytes_per_s(machine)
     by_device = in_hbm[:, None] & in_hbm[None, :]
     rate = np.where(by_device, constants.intra_bytes_per_s, host_rate)
     return 1.0 / np.where(inside, rate, np.minimum(constants.inter_bytes_per_s, np.where(by_device, np.inf, host_rate)))

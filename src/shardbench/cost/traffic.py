@@ -78,16 +78,16 @@ def count(
     any exchange of lookups (BadInput where it asks for another row); a cold batch looks the
     replicated rows up in their master copy on a host.
     """
-
-    def lookups(i: int) -> TableLookups:
-        batch_bags = bags(i)
-        return batch_bags if isinstance(batch_bags, CountedLookups) else counted_lookups(batch_bags, problem, i)
-
-    return traffic_of(plan, problem, lookups, dense, phase=phase, caches=caches)
+    return traffic_of(plan, problem, lambda i: counted_lookups(bags(i), problem, i), dense, phase=phase, caches=caches)
 
 
-def counted_lookups(bags: Bags, problem: Problem, i: int) -> CountedLookups:
-    """Return the lookups of table i in one batch, as they are counted; raises BadInput where one asks for no row."""
+def counted_lookups(bags: Bags | CountedLookups, problem: Problem, i: int) -> CountedLookups:
+    """Return the lookups of table i in one batch, as they are counted; raises BadInput where one asks for no row.
+
+    Those that are counted already are given back.
+    """
+    if isinstance(bags, CountedLookups):
+        return bags
     table = problem.tables[i]
     return CountedLookups(bags, table.rows, problem.world_size, f"table {table.name}", distinct=table.distinct)
 
@@ -166,13 +166,10 @@ def _hot(segments: list[Segment], lookups: TableLookups) -> list[Segment]:
 def _synchronisation(plan: Plan, problem: Problem) -> Synchronisation:
     if plan.schedule is None:
         return Synchronisation()
-    row_bytes = {
-        s: s.columns * problem.precision.bytes + problem.optimizer.state_bytes(s.columns)
-        for s in plan.segments
-        if isinstance(s.placement, Replicated)
-    }
     replica_bytes = sum(
-        s.rows * size * len(s.placement.ranks) for s, size in row_bytes.items() if isinstance(s.placement, Replicated)
+        segment.rows * problem.row_bytes(segment.columns) * len(segment.placement.ranks)
+        for segment in plan.segments
+        if isinstance(segment.placement, Replicated)
     )
     once = replica_bytes / problem.world_size
     heats, batches = plan.schedule.heats, plan.schedule.batches

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 
@@ -58,26 +58,26 @@ def merge(blocks: Sequence[Block]) -> Merge:
     parts: list[tuple[tuple[int, int], ...]] = []
     for slot in dict.fromkeys(block.slot for block in blocks):
         mine = [(block, offset) for block, offset in zip(blocks, offsets) if block.slot == slot]
-        edges = sorted({edge for block, _ in mine for edge in (block.start, block.stop)})
-        if not _overlap([block for block, _ in mine]):
-            edges = []
+        strips = _strips([block for block, _ in mine])
+        if all(len(numbers) <= 1 for _, _, numbers in strips):
             merged_blocks += [block for block, _ in mine]
             parts += [((offset, offset + block.width),) for block, offset in mine]
-        for low, high in zip(edges, edges[1:]):
-            runs = tuple(
-                (offset + low - block.start, offset + high - block.start)
-                for block, offset in mine
-                if block.start <= low and high <= block.stop
-            )
-            if runs:
+            continue
+        for low, high, numbers in strips:
+            if numbers:
+                over = [mine[number] for number in numbers]
                 merged_blocks.append(Block(slot=slot, start=low, stop=high))
-                parts.append(runs)
+                parts.append(tuple((at + low - block.start, at + high - block.start) for block, at in over))
     return Merge(blocks=tuple(merged_blocks), parts=tuple(parts))
 
 
-def _overlap(blocks: list[Block]) -> bool:
-    ordered = sorted(blocks, key=lambda block: block.start)
-    return any(a.stop > b.start for a, b in zip(ordered, ordered[1:]))
+def _strips(blocks: Sequence[Block]) -> list[tuple[int, int, list[int]]]:
+    """Cut the columns at every edge of some blocks; return each strip, and the numbers of the blocks that hold it."""
+    edges = sorted({edge for block in blocks for edge in (block.start, block.stop)})
+    return [
+        (low, high, [n for n, block in enumerate(blocks) if block.start <= low and high <= block.stop])
+        for low, high in pairwise(edges)
+    ]
 
 
 class Assembler:
@@ -101,14 +101,9 @@ def _recipe(slot: Slot, layouts: Sequence[Sequence[Block]]) -> list[list[Piece]]
         for number, block in enumerate(layout)
         if block.slot == slot
     ]
-    edges = sorted({edge for _, _, block in placed for edge in (block.start, block.stop)})
     return [
-        [
-            (tensor, number, low - block.start, high - block.start)
-            for tensor, number, block in placed
-            if block.start <= low and high <= block.stop
-        ]
-        for low, high in zip(edges, edges[1:])
+        [(tensor, at, low - block.start, high - block.start) for tensor, at, block in map(placed.__getitem__, numbers)]
+        for low, high, numbers in _strips([block for _, _, block in placed])
     ]
 
 

@@ -9,7 +9,7 @@ from shardbench.engine.processes.progress import RankProgress
 
 
 class Clock(Protocol):
-    """Stamps are taken in order and read after ``settle``."""
+    """Stamps are taken in order and read after ``settle``; what has no CPU time needs not say so."""
 
     def now(self) -> Any:
         """Take a stamp of this moment."""
@@ -19,12 +19,15 @@ class Clock(Protocol):
 
     def thread_ms(self, start: Any, stop: Any) -> float | None:
         """Return the CPU time of the thread that took both stamps; None where the work is not a CPU's."""
+        return None
 
     def process_ms(self, start: Any, stop: Any) -> float | None:
         """Return the CPU time of all threads of this process; None where the work is not a CPU's."""
+        return None
 
     def settle(self) -> None:
-        """Wait until everything stamped so far is done."""
+        """Wait until everything stamped so far is done, where a stamp is taken before that."""
+        return
 
 
 class CpuStamp(NamedTuple):
@@ -35,7 +38,7 @@ class CpuStamp(NamedTuple):
     process_s: float
 
 
-class CpuClock:
+class CpuClock(Clock):
     """Wall and CPU time: CPU kernels and gloo waits block the caller."""
 
     def now(self) -> CpuStamp:
@@ -54,11 +57,8 @@ class CpuClock:
         """Return the CPU time of all threads of this process."""
         return 1e3 * (stop.process_s - start.process_s)
 
-    def settle(self) -> None:
-        """Return at once: nothing is outstanding."""
 
-
-class CudaClock:
+class CudaClock(Clock):
     """CUDA events: launching returns before the work is done."""
 
     def now(self) -> torch.cuda.Event:
@@ -70,12 +70,6 @@ class CudaClock:
     def ms(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> float:
         """Return the milliseconds between two events on the device's clock."""
         return float(start.elapsed_time(stop))
-
-    def thread_ms(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> None:
-        """Give no time: the device works, not the thread."""
-
-    def process_ms(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> None:
-        """Give no time: the device works, not the process."""
 
     def settle(self) -> None:
         """Wait until the device has done all its work."""

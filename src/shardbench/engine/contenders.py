@@ -1,6 +1,6 @@
 """What a rank steps for a plan: an ordinary step, the phases of a batch schedule, or CPU-only training."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardbench.base.errors import Unsupported
 from shardbench.base.host import cores
-from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.inputs import Inputs, in_schedule, in_turn, packed
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.modules import Groups
 from shardbench.engine.phased.copies import Copies
 from shardbench.engine.phased.hot import HotStep
-from shardbench.engine.phased.step import PhasedStep, Shares, Turn
+from shardbench.engine.phased.step import PhasedStep, Turn
 from shardbench.engine.pipelined import PipelinedContender, PipelinedStep
 from shardbench.engine.processes.job import RankJob
 from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards
@@ -40,11 +38,15 @@ class CountedBatch:
 class PlanOnRank:
     """A plan on this rank: what its iterations step, and what is counted and compared of it."""
 
-    contender: Contender[Any]
-    counted: list[CountedBatch]
-    """The batches that are counted; none on a rank that takes no part."""
-    steps: list[TrainingStep]
-    """The steps that hold weights."""
+    def __init__(
+        self, contender: Contender[Any], step: TrainingStep | None = None, batches: Sequence[LocalBatch] = ()
+    ) -> None:
+        """Take the step that holds weights and the batches, which count alike; none on a rank that takes no part."""
+        self.contender = contender
+        self.steps = [step] if step is not None else []
+        self.counted = [
+            CountedBatch(step=one, batch=own, share=1.0 / len(batches)) for one in self.steps for own in batches
+        ]
 
     def logits(self) -> Iterator[np.ndarray]:
         """Train in the order of a reference, a batch at a time; yield the logits of this rank's samples."""
@@ -63,18 +65,6 @@ class PlanOnRank:
                 for first, tensor in shards:
                     arrays[f"weights_{name}_{first}"] = tensor.detach().cpu().numpy()
         return arrays
-
-
-class OrdinaryPlan(PlanOnRank):
-    """A plan whose batches are of all samples, as they come."""
-
-    def __init__(self, step: TrainingStep, batches: list[LocalBatch]) -> None:
-        if isinstance(step, PipelinedStep):
-            self.contender = PipelinedContender(step=step, batches=batches)
-        else:
-            self.contender = Contender(step=step, batches=batches)
-        self.counted = [CountedBatch(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
-        self.steps = [step]
 
 
 class PhasedPlan(PlanOnRank):
@@ -99,20 +89,18 @@ class PhasedPlan(PlanOnRank):
                 steps[kind] = step_class(lowered[kind], settings, inputs.device, clock, groups=groups, dense=dense)
         local = [inputs.pure(lowered[batch.kind], batch, number) for number, batch in enumerate(batches)]
         samples = sum(batch.fresh for batch in batches)
+        shares = {kind: sum(b.fresh for b in batches if b.kind is kind) / samples for kind in steps}
+        hot = steps.get(PhaseKind.HOT)
+        copies = Copies(hot, steps[PhaseKind.COLD]) if isinstance(hot, HotStep) and len(steps) > 1 else None
+        self._phased = PhasedStep(steps, copies, shares, schedule.heats / schedule.batches, clock)
+        self._local = local
+        # That with the masters, or without them that with the replicas.
+        holder = steps[PhaseKind.COLD if PhaseKind.COLD in steps else PhaseKind.HOT]
+        super().__init__(Contender(step=self._phased, batches=_turns(batches, local, job.iterations)), holder)
         self.counted = [
             CountedBatch(step=steps[batch.kind], batch=own, share=batch.fresh / samples)
             for batch, own in zip(batches, local)
         ]
-        shares = Shares(
-            kinds={kind: sum(b.fresh for b in batches if b.kind is kind) / samples for kind in steps},
-            switches=schedule.heats / schedule.batches,
-        )
-        hot = steps.get(PhaseKind.HOT)
-        copies = Copies(hot, steps[PhaseKind.COLD]) if isinstance(hot, HotStep) and len(steps) > 1 else None
-        self._phased, self._local = PhasedStep(steps, copies, shares, clock), local
-        self.contender = Contender(step=self._phased, batches=_turns(batches, local, job.iterations))
-        # Those with the masters, or without them those with the replicas.
-        self.steps = [steps[PhaseKind.COLD if PhaseKind.COLD in steps else PhaseKind.HOT]]
 
     def copied_bytes(self) -> tuple[float, float]:
         """Return the bytes that the copies between phases take for one step."""
@@ -137,29 +125,6 @@ class PhasedPlan(PlanOnRank):
                 if store.moments is not None:
                     arrays[f"replica_moments_{width}"] = store.moments.cpu().numpy()
         return arrays
-
-
-class HostsPlan(PlanOnRank):
-    """CPU-only training: a node's first rank trains whole batches with all its CPUs, other ranks idle."""
-
-    def __init__(self, job: RankJob, plan: Plan, rank: int) -> None:
-        self.steps = []
-        self.counted = []
-        store = Batches(Path(job.batches))
-        self.contender: Contender[Any] = Contender(step=IdleStep(), batches=[None] * len(store.numbers))
-        alone = replace(job.topology, nodes=1, devices_per_node=1)
-        groups = Groups.alone(alone)
-        if rank > 0:
-            return
-        cpu = torch.device("cpu")
-        lowered = lower(plan, job.tables, alone, job.precision, optimizer=job.optimizer, exchange=job.exchange)
-        step = TrainingStep(lowered, _settings(job), cpu, clock_of(cpu), groups=groups)
-        batches = Inputs.of(job, 0, 1, cpu).mixed(lowered)
-        self.steps = [step]
-        self.counted = [CountedBatch(step=step, batch=batch, share=1.0 / len(batches)) for batch in batches]
-        # A CPU machine's ranks have a core each; beside GPUs all cores that the process may use.
-        threads = job.topology.devices_per_node if job.device == "cpu" else cores()
-        self.contender = Contender(step=HostStep(step, threads), batches=batches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,24 +160,25 @@ class HostStep:
         return logits, HostStamps(stamps=stamps, clock=self._step.clock)
 
 
-class IdleStamps:
-    """The stamps of a step in which nothing took time."""
-
-    def read(self, clock: Clock) -> dict[str, float]:
-        """Return zero milliseconds for every phase."""
-        return dict.fromkeys((*MEASURED_PHASES, "step"), 0.0)
-
-    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """Return zero CPU milliseconds for every phase."""
-        return self.read(clock)
+def idle_step(batch: None) -> tuple[torch.Tensor, Readable]:
+    """Do nothing, as a rank without a part in the step; return no logits, and stamps between which nothing went on."""
+    clock = clock_of(torch.device("cpu"))
+    return torch.empty(0), HostStamps(stamps=Stamps(marks=[clock.now()], laps=[]), clock=clock)
 
 
-class IdleStep:
-    """The step of a rank without a part in it."""
-
-    def __call__(self, batch: None) -> tuple[torch.Tensor, Readable]:
-        """Do nothing; return no logits."""
-        return torch.empty(0), IdleStamps()
+def _on_hosts(job: RankJob, plan: Plan, rank: int) -> PlanOnRank:
+    """Build CPU-only training: a node's first rank trains whole batches with all its CPUs, other ranks idle."""
+    alone = replace(job.topology, nodes=1, devices_per_node=1)
+    groups = Groups.alone(alone)
+    if rank > 0:
+        return PlanOnRank(Contender(step=idle_step, batches=[None] * len(Batches(Path(job.batches)).numbers)))
+    cpu = torch.device("cpu")
+    lowered = lower(plan, job.tables, alone, job.precision, optimizer=job.optimizer, exchange=job.exchange)
+    step = TrainingStep(lowered, _settings(job), cpu, clock_of(cpu), groups=groups)
+    batches = Inputs(job, 0, 1, cpu).mixed(lowered)
+    # A CPU machine's ranks have a core each; beside GPUs all cores that the process may use.
+    threads = job.topology.devices_per_node if job.device == "cpu" else cores()
+    return PlanOnRank(Contender(step=HostStep(step, threads), batches=batches), step, batches)
 
 
 def build(
@@ -224,30 +190,20 @@ def build(
     Raises Unsupported for what the engine cannot run.
     """
     rank, world, device = place
-    pipelined = job.schedule is StepSchedule.PIPELINED
-    if pipelined:
-        _refuse_pipeline(plan)
     if plan.dense is DenseHome.HOSTS:
-        return HostsPlan(job, plan, rank)
-    inputs = Inputs.of(job, rank, world, device)
+        return _on_hosts(job, plan, rank)
+    inputs = Inputs(job, rank, world, device)
     if plan.schedule is not None:
         process_groups = groups or Groups(job.topology, plan.groups)
         return PhasedPlan(job, plan, plan.schedule, inputs, clock, groups=process_groups)
     lowered = _lowered(job, plan, device, None)
-    if pipelined:
-        step: TrainingStep = PipelinedStep(lowered, _settings(job), device, clock)
-    else:
-        step = TrainingStep(lowered, _settings(job), device, clock, groups=groups)
-    return OrdinaryPlan(step, inputs.mixed(lowered))
-
-
-def _refuse_pipeline(plan: Plan) -> None:
-    """Raise Unsupported for plans whose steps are none of TorchRec's pipeline."""
-    instead = 'train it with schedule = "sequential"'
-    if plan.schedule is not None:
-        raise Unsupported(f"a pipeline steps one set of modules, and a plan with a batch schedule has two: {instead}")
-    if plan.dense is DenseHome.HOSTS:
-        raise Unsupported(f"a plan that trains on hosts exchanges nothing that a pipeline could hide: {instead}")
+    if job.schedule is StepSchedule.PIPELINED:
+        pipeline = PipelinedStep(lowered, _settings(job), device, clock)
+        batches = inputs.mixed(lowered)
+        return PlanOnRank(PipelinedContender(step=pipeline, batches=batches), pipeline, batches)
+    step = TrainingStep(lowered, _settings(job), device, clock, groups=groups)
+    batches = inputs.mixed(lowered)
+    return PlanOnRank(Contender(step=step, batches=batches), step, batches)
 
 
 def _lowered(job: RankJob, plan: Plan, device: torch.device, phase: PhaseKind | None) -> Lowered:

@@ -2,11 +2,10 @@
 
 import ctypes
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 """Numbers of glibc's mallopt(3)."""
 _NEVER, _NONE = -1, 0
 _AHEAD_BYTES = 64 << 20
-_BLOCK_BYTES = 64 << 10
 _USUAL = {_TRIM_THRESHOLD: 128 << 10, _TOP_PAD: 128 << 10, _MMAP_MAX: 1 << 16}
 """What glibc begins with."""
 
@@ -18,25 +17,7 @@ def keep_freed_memory() -> None:
     makes the next step's pages anew. Which plans pay for that hangs on the order of their allocations, that is on
     chance.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return
-    mallopt(_TRIM_THRESHOLD, _NEVER)
-    mallopt(_TOP_PAD, _AHEAD_BYTES)
-    mallopt(_MMAP_MAX, _NONE)
-
-
-def give_freed_blocks_back() -> None:
-    """Give every large block that is freed from now on back to the kernel at once: what a process has, it uses.
-
-    So are peaks of memory measured. glibc would keep more and more of what was freed, up to blocks of 32 MiB, and how
-    much more a rank holds than it uses would hang on the order of its allocations.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(_MMAP_THRESHOLD, _BLOCK_BYTES)
-        library.mallopt(_TRIM_THRESHOLD, 0)
-        library.mallopt(_TOP_PAD, 0)
+    _tell({_TRIM_THRESHOLD: _NEVER, _TOP_PAD: _AHEAD_BYTES, _MMAP_MAX: _NONE})
 
 
 def give_free_pages_back() -> None:
@@ -48,9 +29,12 @@ def give_free_pages_back() -> None:
 
 def give_freed_memory_back() -> None:
     """Give what is freed from now on back to the kernel, and what was freed before: the next plan's tables need it."""
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallopt"):
-        return
-    for number, value in _USUAL.items():
-        library.mallopt(number, value)
+    _tell(_USUAL)
     give_free_pages_back()
+
+
+def _tell(settings: dict[int, int]) -> None:
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        for number, value in settings.items():
+            library.mallopt(number, value)

@@ -1,7 +1,6 @@
 """What the ranks of a measured trial train on: their shares of mixed test batches, or of pure mini-batches."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from shardbench.model.plan import BatchSchedule, PhaseKind, Plan
 from shardbench.model.table import DenseShape, Table
 from shardbench.workloads.hotness import PureBatch, hot_under, pack
 from shardbench.workloads.materialise import Batches
+from shardbench.workloads.trace import Bags
 
 
 def seeded_weights(table: Table, index: int, seed: int) -> torch.Tensor:
@@ -65,37 +65,29 @@ def in_schedule(schedule: BatchSchedule, kinds: Sequence[PhaseKind]) -> Iterator
             yield from islice(waiting[phase.kind], phase.batches)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Inputs:
     """The samples of one rank: [start, stop) of every global batch."""
 
-    job: RankJob
-    store: Batches
-    start: int
-    stop: int
-    device: torch.device
-
-    @classmethod
-    def of(cls, job: RankJob, rank: int, world: int, device: torch.device) -> "Inputs":
+    def __init__(self, job: RankJob, rank: int, world: int, device: torch.device) -> None:
         """Take the share of rank ``rank`` of ``world`` that divide a batch among them."""
         share = job.batch_size // world
-        store = Batches(Path(job.batches))
-        return cls(job=job, store=store, start=rank * share, stop=(rank + 1) * share, device=device)
+        self.job, self.store, self.device = job, Batches(Path(job.batches)), device
+        self.start, self.stop = rank * share, (rank + 1) * share
 
     def mixed(self, lowered: Lowered) -> list[LocalBatch]:
         """Return its share of every test batch."""
-        return [self._local(lowered, number, None) for number in range(len(self.store.numbers))]
+        return [
+            self._local(lowered, n, lambda i, n=n: self.store.bags(n, i, self.start, self.stop))  # type: ignore[misc]
+            for n in range(len(self.store.numbers))
+        ]
 
     def pure(self, lowered: Lowered, batch: PureBatch, number: int) -> LocalBatch:
         """Return its share of a pure mini-batch, the ``number``-th."""
-        return self._local(lowered, number, batch.samples[self.start : self.stop])
+        samples = batch.samples[self.start : self.stop]
+        return self._local(lowered, number, lambda i: self.store.bags_of(i, samples))
 
-    def _local(self, lowered: Lowered, number: int, samples: np.ndarray | None) -> LocalBatch:
-        store, job = self.store, self.job
-        if samples is None:
-            sparse = lowered.local_lookups(lambda i: store.bags(number, i, self.start, self.stop))
-        else:
-            sparse = lowered.local_lookups(lambda i: store.bags_of(i, samples))
-        dense, labels = seeded_inputs(job.dense, job.batch_size, job.seed, number)
+    def _local(self, lowered: Lowered, number: int, bags: Callable[[int], Bags]) -> LocalBatch:
+        dense, labels = seeded_inputs(self.job.dense, self.job.batch_size, self.job.seed, number)
         own = slice(self.start, self.stop)
+        sparse = lowered.local_lookups(bags)
         return LocalBatch(dense=dense[own], sparse=sparse, labels=labels[own]).to(self.device)

@@ -208,14 +208,12 @@ class Lowered:
                     positions[key] = cut.positions if table.pooling is Pooling.NONE else None
                 if table.pooling is Pooling.NONE:
                     lengths[Slot(i, feature)] = torch.from_numpy(own.lengths.copy())
-        jagged = {m: _jagged([key for t in parts for key in t.keys], ids, counts) for m, parts in self.modules.items()}
+        jagged = {}
+        for module, parts in self.modules.items():
+            keys = [key for t in parts for key in t.keys]
+            values, sizes = torch.cat([ids[key] for key in keys]), torch.cat([counts[key] for key in keys])
+            jagged[module] = KeyedJaggedTensor(keys=keys, values=values, lengths=sizes)
         return LocalLookups(jagged=jagged, lengths=lengths, positions=positions)
-
-
-def _jagged(keys: list[str], ids: dict[str, torch.Tensor], counts: dict[str, torch.Tensor]) -> KeyedJaggedTensor:
-    return KeyedJaggedTensor(
-        keys=keys, values=torch.cat([ids[key] for key in keys]), lengths=torch.cat([counts[key] for key in keys])
-    )
 
 
 def lower(

@@ -12,7 +12,7 @@ from shardbench.cost.phases import KERNELS, StepPhase
 from shardbench.engine.processes.failures import TrialFailed
 from shardbench.engine.processes.job import RankJob, RankResult
 from shardbench.engine.processes.launch import run_ranks
-from shardbench.engine.processes.trial_folder import extra_ranks, read_job, read_result, write_job
+from shardbench.engine.processes.trial_folder import read_job, read_result, write_job
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
@@ -70,14 +70,6 @@ def measure(job: RankJob, folder: Path) -> Measurement:
     return gather(folder)
 
 
-def measure_peaks(job: RankJob, folder: Path) -> tuple[dict[str, int], ...]:
-    """Return the bytes that each local rank held at most by phase, ``RankResult.peaks``; raises TrialFailed."""
-    job = job.model_copy(update={"peaks": True, "control": None})
-    write_job(job, folder)
-    run_on_ranks(folder, job.topology.world_size, job.timeout_s)
-    return tuple(read_result(folder / f"rank{rank}.json").peaks for rank in range(job.topology.world_size))
-
-
 def run_on_ranks(folder: Path, world_size: int, timeout_s: float) -> None:
     """Run a job folder on ``world_size`` local ranks; raises TrialFailed at the first that fails."""
     run_ranks(_run_rank, folder, world_size, timeout_s)
@@ -99,9 +91,10 @@ def gather(folder: Path) -> Measurement:
     for result in ranks:
         if result.ms.keys() != ranks[0].ms.keys():
             raise _bad(f"ranks 0 and {result.rank} timed different phases", result.rank)
-    extra = next(extra_ranks(folder, len(ranks)), None)
-    if extra is not None:
-        raise _bad(f"{extra} is of no rank of the job, which has {len(ranks)}", None)
+    result_names = {f"rank{rank}{kind}" for rank in range(len(ranks)) for kind in (".json", ".error.json")}
+    extra = sorted({path.name for path in folder.glob("rank*.json")} - result_names)
+    if extra:
+        raise _bad(f"{extra[0]} is of no rank of the job, which has {len(ranks)}", None)
     late = max(ranks, key=lambda result: result.took_s)
     if late.took_s > job.timeout_s:
         cause = f"rank {late.rank} took {late.took_s:.1f} s, the limit is {job.timeout_s:g} s"

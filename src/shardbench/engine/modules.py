@@ -96,9 +96,9 @@ class TableModule(ABC):
     layouts: list[list[Block]]
     """Columns of each tensor that ``output`` gives, where pooled."""
 
-    @abstractmethod
     def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """Send lookups to the owners of their rows."""
+        """Send lookups to the owners of their rows; here nothing leaves the rank."""
+        return lookups
 
     @abstractmethod
     def compute(self, received: Any) -> list[torch.Tensor]:
@@ -308,37 +308,29 @@ def _name_own_device(plan: Any, ranks: Sequence[int], own: int, device: torch.de
 
 
 def _generator(table: LogicalTable, topology: Topology, device: torch.device) -> Any:
+    """Return what makes TorchRec's sharding of a table, with its kernel and cache."""
     place = table.segment.placement
+    if table.is_replicated:
+        return data_parallel()
     # On CPUs all memory is host memory, and a plan with a cache is not lowered.
     kernel = KERNELS[tier_of(place)] if device.type == "cuda" else "fused"
-    if kernel == KERNELS[Tier.CACHED]:
-        return _with_kernel(
-            _generator_of(table, topology, kernel), kernel, CacheParams(load_factor=ratio_of(table.segment))
-        )
-    return _generator_of(table, topology, kernel)
-
-
-def _generator_of(table: LogicalTable, topology: Topology, kernel: str) -> Any:
-    place = table.segment.placement
+    cache = CacheParams(load_factor=ratio_of(table.segment)) if kernel == KERNELS[Tier.CACHED] else None
     # TorchRec numbers the ranks of a sharding group's module from 0.
     home = place.local_rank if isinstance(place, OnLocalRank) else home_rank(table.segment, topology)
     if home is not None:
-        return table_wise(rank=home, compute_kernel=kernel)
-    if table.is_replicated:
-        return data_parallel()
-    if isinstance(place, RowWise) and len(place.ranks) < topology.world_size:
-        return _with_kernel(table_row_wise(host_index=topology.node_of(place.ranks[0])), kernel)
-    return row_wise(compute_kernel=kernel)
+        generator: Any = table_wise(rank=home)
+    elif isinstance(place, RowWise) and len(place.ranks) < topology.world_size:
+        generator = table_row_wise(host_index=topology.node_of(place.ranks[0]))
+    else:
+        generator = row_wise()
 
+    def sharding(*args: Any) -> Any:
+        # table_row_wise takes no kernel and would fall back to the dense one; none of them takes a cache.
+        parameter = generator(*args)
+        parameter.compute_kernel, parameter.cache_params = kernel, cache
+        return parameter
 
-def _with_kernel(generator: Any, kernel: str, cache: CacheParams | None = None) -> Any:
-    # TorchRec's table_row_wise takes no kernel and would fall back to the dense one; none of them takes a cache.
-    def sized(*args: Any) -> Any:
-        sharding = generator(*args)
-        sharding.compute_kernel, sharding.cache_params = kernel, cache
-        return sharding
-
-    return sized
+    return sharding
 
 
 class HostTables(ShardedModule):
@@ -390,10 +382,6 @@ class ReplicatedRows(TableModule):
         self.key = key
         self.layouts = []
         self.module = data_parallel_over(groups.world, _Rows(lowered.modules[key], lowered.precision, device), device)
-
-    def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """Keep the lookups: nothing leaves the rank."""
-        return lookups
 
     def compute(self, received: Any) -> list[torch.Tensor]:
         """Look up single rows of the replicas."""

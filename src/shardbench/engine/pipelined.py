@@ -1,8 +1,8 @@
 """A training step in TorchRec's own pipeline: the next batch's lookups are exchanged while this one computes."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import count, pairwise, repeat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count, repeat
 from typing import Any
 
 import torch
@@ -10,53 +10,25 @@ from torchrec.distributed.dist_data import KJTAllToAllTensorsAwaitable
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 
 from shardbench.base.errors import Unsupported
-from shardbench.cost.phases import MEASURED_PHASES, StepPhase
+from shardbench.cost.phases import StepPhase
 from shardbench.engine.clock import Clock
-from shardbench.engine.lower import Lowered, ModuleKey, Reach
+from shardbench.engine.lower import Lowered, ModuleKey
 from shardbench.engine.modules import ReplicatedRows, ShardedModule, TableModule
 from shardbench.engine.sent_bytes import StepPart
 from shardbench.engine.step import LocalBatch, Stamps, StepSettings, TrainingStep, time_kernels
 from shardbench.engine.turns import Contender
 
 
-@dataclass(kw_only=True)
-class PipelinedStamps(Stamps):
-    """Stamps of a step whose phases come in several pieces: ``laps[i]`` is what went on between marks i and i + 1."""
-
-    laps: list[StepPhase] = field(default_factory=list)
-
-    def phases(self, ms: Callable[[Any, Any], Any], kernel_ms: Callable[[Any, Any], Any]) -> dict[str, float]:
-        """Milliseconds by phase: kernels' by ``kernel_ms(start, stop)``, all others' by ``ms``.
-
-        ``input`` is what the step itself waits and works for lookups, this batch's and the next one's: what of the
-        exchange goes on behind other phases is in none.
-        """
-        times_ms: dict[str, float] = dict.fromkeys(MEASURED_PHASES, 0.0)
-        for phase, (start, stop) in zip(self.laps, pairwise(self.marks), strict=True):
-            if phase is StepPhase.OUTPUT_BACKWARD:
-                lookups = sum(kernel_ms(a, b) for a, b in self.lookups)
-                dense_done = self.vectors_ready[0] if self.vectors_ready else start
-                times_ms[StepPhase.DENSE] += ms(start, dense_done)
-                times_ms[StepPhase.LOOKUP_BACKWARD] += lookups
-                times_ms[phase] += max(0.0, ms(dense_done, stop) - lookups)
-            else:
-                times_ms[phase] += (kernel_ms if phase is StepPhase.LOOKUP else ms)(start, stop)
-        return {**times_ms, "step": ms(self.marks[0], self.marks[-1])}
-
-
 class PipelinedStep(TrainingStep):
     """A step of TorchRec's TrainPipelineSparseDist: this batch is trained on, and the next one's lookups are sent.
 
     A step ends when these have arrived. TorchRec would wait for them first thing in the next step, so the end is at
-    most a few launches early; and nothing of this pipeline goes on while another one's step is timed.
+    most a few launches early; and nothing of this pipeline goes on while another one's step is timed. The phase
+    ``input`` is what the step itself waits and works for lookups, this batch's and the next one's: what of the exchange
+    goes on behind other phases is in none.
     """
 
     def __init__(self, lowered: Lowered, settings: StepSettings, device: torch.device, clock: Clock) -> None:
-        if any(key.scope is Reach.HOSTS for key in lowered.modules):
-            raise Unsupported(
-                "TorchRec's pipeline runs on one kind of device, and the plan has tables that hosts look up beside "
-                'GPUs: train it with schedule = "sequential"'
-            )
         super().__init__(lowered, settings, device, clock)
         self._sharded = [module for module in self.modules if isinstance(module, ShardedModule)]
         for module in self._sharded:
@@ -64,13 +36,13 @@ class PipelinedStep(TrainingStep):
         self._tables = _Tables(self.modules)
         self._pipeline = _Pipeline(self, self._tables)
         self._upcoming: Iterator[LocalBatch] = iter(())
-        self._stamps: PipelinedStamps | None = None
+        self._stamps: Stamps | None = None
 
-    def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, PipelinedStamps]:
+    def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, Stamps]:
         """Train on a batch, filling the pipeline with it where another one is next; give its logits and stamps."""
         if not self.holds(batch):
             self.prepare(batch)
-        stamps = self._stamps = PipelinedStamps(marks=[self.clock.now()])
+        stamps = self._stamps = Stamps(marks=[self.clock.now()], laps=[])
         logits = self._pipeline.progress(self._upcoming)
         self._pipeline.wait_for_lookups()
         self.lap(StepPhase.INPUT)
@@ -218,7 +190,7 @@ class PipelinedContender(Contender[LocalBatch]):
 
     step: PipelinedStep
 
-    def take(self, iteration: int) -> tuple[torch.Tensor, PipelinedStamps]:
+    def take(self, iteration: int) -> tuple[torch.Tensor, Stamps]:
         """Make one step; return its logits and stamps."""
         batch = self.batches[iteration % len(self.batches)]
         if not self.step.holds(batch):

@@ -22,16 +22,15 @@ from shardbench.base.serialise import to_json
 from shardbench.cost.collectives import Calls
 from shardbench.engine.clock import CountedClock, clock_of
 from shardbench.engine.contenders import PlanOnRank, build
-from shardbench.engine.heap import give_free_pages_back, give_freed_blocks_back, keep_freed_memory
+from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.join import join_group
-from shardbench.engine.peaks import PeakClock, peaks
 from shardbench.engine.processes.failures import LONGEST_CAUSE, out_of_memory
 from shardbench.engine.processes.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
 from shardbench.engine.processes.progress import RankProgress
 from shardbench.engine.processes.trial_folder import REFUSED, holds_results, read_job, result_text
 from shardbench.engine.sent_bytes import SentBytes
-from shardbench.engine.step import Stamps, set_weights
+from shardbench.engine.step import set_weights
 from shardbench.engine.turns import take_turns
 from shardbench.records.trial import Failure, Outcome
 from shardbench.workloads.materialise import Batches
@@ -86,8 +85,6 @@ class Rank:
     def run(self) -> RankResult:
         """Run the whole trial of this rank."""
         job = self.job
-        if job.peaks:
-            return self._held()
         self.phase("build")
         clock = CountedClock(clock_of(self.device), self.progress)
         place = (self.rank, self.world, self.device)
@@ -119,35 +116,6 @@ class Rank:
             calls=calls,
             shares=[counted.share for counted in own.counted],
             copied={TO_DEVICE: to_device, TO_HOST: to_host} if to_device else {},
-        )
-
-    def _held(self) -> RankResult:
-        """Measure peaks of memory alone: no control, and no freed memory that is kept."""
-        job = self.job
-        give_freed_blocks_back()
-        give_free_pages_back()
-        clock = PeakClock(self.device)
-        before = clock.held_bytes()
-        self.phase("build")
-        own = build(job, job.plan, (self.rank, self.world, self.device), clock)
-        held = {"build": clock.held_bytes()}
-        for i in range(job.iterations):
-            self.phase("peaks")
-            dist.barrier()
-            _, stamps = own.contender.take(i)
-            if not isinstance(stamps, Stamps):
-                raise Unsupported("peaks are measured of steps of one kind on devices")
-            for phase, most in peaks(stamps, clock).items():
-                held[phase] = max(held.get(phase, 0), int(most))
-        return RankResult(
-            rank=self.rank,
-            job=self.job_hash,
-            took_s=time.monotonic() - self.began,
-            ms={},
-            sent=[],
-            calls=[],
-            shares=[],
-            peaks={phase: max(0, most - before) for phase, most in held.items()},
         )
 
     def _count(self, own: PlanOnRank) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, Calls]]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torchrec.optim import RowWiseAdagrad
 from torchrec.streamable import Pipelineable
 
 from shardbench.base.errors import Unsupported
-from shardbench.cost.phases import StepPhase
+from shardbench.cost.phases import MEASURED_PHASES, StepPhase
 from shardbench.engine.blocks import Assembler
 from shardbench.engine.clock import Clock
 from shardbench.engine.dlrm import DenseModel, History
@@ -47,11 +48,17 @@ class LocalBatch(Pipelineable):  # type: ignore[misc]
             one.record_stream(stream)
 
 
+_LAPS = (
+    StepPhase.INPUT, StepPhase.LOOKUP, StepPhase.OUTPUT, StepPhase.DENSE, StepPhase.OUTPUT_BACKWARD, StepPhase.UPDATE,
+)  # fmt: skip
+
+
 @dataclass(kw_only=True)
 class Stamps:
-    """Stamps of one step, read after the clock settled."""
+    """Stamps of one step, read after the clock settled: ``laps[i]`` is what went on between marks i and i + 1."""
 
     marks: list[Any] = field(default_factory=list)
+    laps: list[StepPhase] = field(default_factory=lambda: list(_LAPS))
     vectors_ready: list[Any] = field(default_factory=list)
     """When gradients of the assembled vectors arrived; at the first one the dense backward pass is over."""
     lookups: list[tuple[Any, Any]] = field(default_factory=list)
@@ -78,19 +85,18 @@ class Stamps:
 
     def phases(self, ms: Callable[[Any, Any], Any], kernel_ms: Callable[[Any, Any], Any]) -> dict[str, float]:
         """Milliseconds by phase: kernels' by ``kernel_ms(start, stop)``, all others' by ``ms``."""
-        start, after_input, after_lookup, after_output, after_loss, after_backward, end = self.marks
-        lookups = sum(kernel_ms(a, b) for a, b in self.lookups)
-        dense_done = self.vectors_ready[0] if self.vectors_ready else after_loss
-        return {
-            StepPhase.INPUT: ms(start, after_input),
-            StepPhase.LOOKUP: kernel_ms(after_input, after_lookup),
-            StepPhase.OUTPUT: ms(after_lookup, after_output),
-            StepPhase.DENSE: ms(after_output, dense_done),
-            StepPhase.OUTPUT_BACKWARD: max(0.0, ms(dense_done, after_backward) - lookups),
-            StepPhase.LOOKUP_BACKWARD: lookups,
-            StepPhase.UPDATE: ms(after_backward, end),
-            "step": ms(start, end),
-        }
+        times_ms: dict[str, float] = dict.fromkeys(MEASURED_PHASES, 0.0)
+        for phase, (start, stop) in zip(self.laps, pairwise(self.marks), strict=True):
+            if phase is StepPhase.OUTPUT_BACKWARD:
+                lookups = sum(kernel_ms(a, b) for a, b in self.lookups)
+                dense_done = self.vectors_ready[0] if self.vectors_ready else start
+                times_ms[StepPhase.DENSE] += ms(start, dense_done)
+                times_ms[StepPhase.LOOKUP_BACKWARD] += lookups
+                lap_ms = max(0.0, ms(dense_done, stop) - lookups)
+            else:
+                lap_ms = (kernel_ms if phase is StepPhase.LOOKUP else ms)(start, stop)
+            times_ms[phase] = times_ms.get(phase, 0.0) + lap_ms
+        return {**times_ms, "step": ms(self.marks[0], self.marks[-1])}
 
 
 @dataclass(frozen=True, kw_only=True)

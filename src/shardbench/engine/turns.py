@@ -1,6 +1,6 @@
 """Steps that take turns in one process group, so that whatever drifts on a machine hits all of them alike."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -10,7 +10,6 @@ import torch.distributed as dist
 from shardbench.engine.clock import Clock
 
 B = TypeVar("B")
-B_contra = TypeVar("B_contra", contravariant=True)
 
 
 class Readable(Protocol):
@@ -23,18 +22,12 @@ class Readable(Protocol):
         """Return CPU milliseconds by phase; None where the work is not a CPU's."""
 
 
-class Step(Protocol[B_contra]):
-    """A step that trains on one batch, whatever that is to it: an ordinary one, or one of a schedule's phases."""
-
-    def __call__(self, batch: B_contra, /) -> tuple[torch.Tensor, Readable]:
-        """Train on a batch; return the logits [b] (detached) and the stamps."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Contender(Generic[B]):
     """A step and this rank's batches, which its iterations go through in turn."""
 
-    step: Step[B]
+    step: Callable[[B], tuple[torch.Tensor, Readable]]
+    """Trains on a batch, whatever that is to it; returns the logits [b] (detached) and the stamps."""
     batches: Sequence[B]
 
     def take(self, iteration: int) -> tuple[torch.Tensor, Readable]:

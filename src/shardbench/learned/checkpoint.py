@@ -1,4 +1,4 @@
-"""States of trainings on disk, in torch's files, which are read without pickled code."""
+"""Trained networks on disk, in torch's files, which are read without pickled code."""
 
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -22,10 +22,8 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
 def opened(path: Path) -> Iterator[dict[str, Any]]:
     """Give what ``save`` wrote to a block that puts it where it belongs.
 
-    Raises BadInput where there is no file, or where reading it or the block trips over what is in it.
+    Raises BadInput where reading the file or the block trips over what is in it.
     """
-    if not path.is_file():
-        raise BadInput(f"there is no checkpoint {path}: train first")
     try:
         with zipfile.ZipFile(path) as archive:
             # torch checks no sums, and packs nothing but unpacks what is packed, however large.

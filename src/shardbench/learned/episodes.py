@@ -35,7 +35,7 @@ class Placing:
         self.steps = int(steps)
         self.tables: Ints = np.array([task.tables for task in tasks], dtype=np.int64)
         self.devices: Ints = np.array([task.devices for task in tasks], dtype=np.int64)
-        self._orders, self._vectors = orders, vectors
+        self.orders, self._vectors = orders, vectors
         most = int(self.devices.max())
         capacity = np.array([task.capacity_bytes for task in tasks], dtype=np.int64)
         real = np.arange(most) < self.devices[:, None]
@@ -87,7 +87,7 @@ class Placing:
     def placements(self) -> list[Ints]:
         """Give the device of every table in the task's own order, int64 [tables] an episode."""
         placements = []
-        for devices, order in zip(self.chosen, self._orders):
+        for devices, order in zip(self.chosen, self.orders):
             placement = np.empty(len(order), dtype=np.int64)
             placement[order] = devices[: len(order)]
             placements.append(placement)

@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,31 +17,22 @@ if TYPE_CHECKING:
     from shardbench.learned.tasks.task import TableSet, Task
     from shardbench.learned.training import AnyTrained, AnyTraining
 
-SUBSETS = 49
-"""Training tasks drawn from a single problem's tables, besides the problem itself: 50 in all, as in the papers."""
-
 
 class Learner(Strategy):
-    """A strategy whose ``fit`` is a training that can be watched, killed and taken up again.
-
-    ``fit`` has no argument for either: set ``folder`` and ``progress`` before it. A subclass names
-    the class of its trainings.
-    """
+    """A strategy whose ``fit`` is a training; a subclass names the class of its trainings."""
 
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
     moves = frozenset({Move.TABLE})
     requires = ("torch",)
     trains: ClassVar[bool] = True
     """A control does not train: it places with its networks as they are drawn."""
-    limit_share: ClassVar[float | None] = 0.8
-    """Share of the fitting budget, in CPU seconds, after which training stops where it is; None: it never does."""
+    limit_share: ClassVar[float] = 0.8
+    """Share of the fitting budget, in CPU seconds, after which training stops where it is; infinite: it never does."""
 
     folder: Path | None = None
-    """``fit`` keeps its state here by content key, and goes on from it; None keeps nothing."""
-    progress: Callable[[str], None] | None = None
-    """It is given one line after every stage of a training, such as ``print``; None for silence."""
+    """Set before ``fit``, which keeps a whole training here by content key, and finds it again; None keeps nothing."""
     fit_cpu_s: float = 0.0
-    """CPU seconds that the last ``fit``'s training took in all, those of earlier processes included."""
+    """CPU seconds that the last ``fit``'s training took, in an earlier process where it was found again."""
 
     def __init__(self) -> None:
         self.trained: AnyTrained | None = None
@@ -73,30 +64,27 @@ class Learner(Strategy):
         """
         return self.training_type().place(trained, tasks)
 
-    def notes(self, trained: "AnyTrained") -> dict[str, float | int | str]:
+    def notes(self) -> dict[str, float | int | str]:
         """Give what the plan's notes tell of the training."""
-        return {
-            "oracle_calls": trained.oracle_calls,
-            "training": "ran out of time" if trained.out_of_time else "complete",
-        }
+        trained = self.fitted
+        outcome = "ran out of time" if trained.out_of_time else "complete"
+        return {"oracle_calls": trained.oracle_calls, "training": outcome}
 
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
         """Train on the problems, or on one and random subsets of its tables, with the simulated oracle.
 
-        A short budget means fewer updates, decided beforehand, so that a seed gives one plan. With
-        ``folder`` set it goes on from what is kept there.
+        A short budget means fewer updates, decided beforehand, so that a seed gives one plan.
         """
         from shardbench.learned.tasks.oracle import SimulatedOracle  # noqa: PLC0415
         from shardbench.learned.tasks.subsets import training_tasks  # noqa: PLC0415
 
         start = time.process_time()
-        training = self.training(training_tasks(problems, seed, SUBSETS), SimulatedOracle(), seed, budget)
+        training = self.training(training_tasks(problems, seed), SimulatedOracle(), seed, budget)
         if self.trains:
-            limit_cpu_s = None if self.limit_share is None else self.limit_share * budget.fit_s
-            self.trained = training.train(folder=self.folder, progress=self._tell, limit_cpu_s=limit_cpu_s)
+            self.trained = training.train(folder=self.folder, limit_cpu_s=self.limit_share * budget.fit_s)
         else:
             self.trained = training.untrained()
-        self.fit_cpu_s = time.process_time() - start + self.trained.earlier_cpu_s
+        self.fit_cpu_s = time.process_time() - start + training.earlier_cpu_s
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Give every table the networks' best device with room; no randomness.
@@ -107,8 +95,4 @@ class Learner(Strategy):
 
         (ranks,) = self.place(self.fitted, [table_set(problem)])
         segments = whole_tables(problem.tables, ranks.tolist())
-        return Plan(world_size=problem.world_size, segments=segments, notes=self.notes(self.fitted))
-
-    def _tell(self, stage: object) -> None:
-        if self.progress is not None:
-            self.progress(f"{self.name}: {stage}")
+        return Plan(world_size=problem.world_size, segments=segments, notes=self.notes())

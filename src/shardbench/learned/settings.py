@@ -41,11 +41,6 @@ class TrainingSettings(ABC):
     def updates(self) -> int:
         """Count the updates of a whole training."""
 
-    @property
-    @abstractmethod
-    def stages(self) -> int:
-        """Tell how often a training keeps its state and tells of its progress."""
-
     @classmethod
     @abstractmethod
     def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:

@@ -1,11 +1,14 @@
-"""A training from end to end: kept by content key, taken up again after a kill, stopped in time."""
+"""A training from end to end: the same for the same seed, kept by content key, stopped in time."""
 
+import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -15,18 +18,27 @@ from shardbench.base.code import JUDGE_VERSION, others_code
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.learned.checkpoint import opened, save
-from shardbench.learned.clocks import Limit, TrainingClock, one_thread
 from shardbench.learned.settings import TrainingSettings
 from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import TableSet, Task
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from shardbench.model.strategy import Strategy
 
 N = TypeVar("N", bound=torch.nn.Module)
 S = TypeVar("S", bound=TrainingSettings)
-L = TypeVar("L", bound="DataclassInstance")
+UpdateNumbers = dict[str, float | None]
+"""What an update tells of itself by name, such as its loss; None where it has no such number."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one torch thread: these arrays are too small to share, and one thread adds up in one order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Catalogue:
@@ -43,52 +55,45 @@ class Catalogue:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trained(Generic[N, S, L]):
+class Trained(Generic[N, S]):
     """Networks, the scaling of their inputs, and how they came about."""
 
     networks: N
     scaling: Scaling
     settings: S
-    history: tuple[L, ...]
-    """The stages in order, each with what it did."""
-    updates: int
-    oracle_calls: int
-    out_of_time: bool
+    history: tuple[UpdateNumbers, ...] = ()
+    """What each update told: the learning curve."""
+    oracle_calls: int = 0
+    out_of_time: bool = False
     """True where the training was stopped before its end."""
-    earlier_cpu_s: float
-    """CPU seconds that earlier processes spent on the training, which was taken up from a folder."""
 
 
-class Training(ABC, Generic[N, S, L]):
+class Training(ABC, Generic[N, S]):
     """The state of one training; ``train`` brings it to its end, the same for the same seed.
 
-    A subclass has the networks (N), settings (S) and what a stage tells (L), makes one update, and
-    says what its state is besides the networks, the history and the generator. Raises BadInput
-    where there is no task.
+    A subclass has the networks (N) and settings (S), and makes one update. Raises BadInput where there is no task.
     """
 
-    kind: ClassVar[str]
-    """The strategy's name, by which its checkpoints are told apart."""
-    version: ClassVar[int]
-    """The version of its checkpoints: raise it where weights, features or an update change their meaning."""
+    strategy: ClassVar[type[Strategy]]
+    """The strategy that it trains: what is kept is for its name and version."""
     settings_type: type[S]
-    stage_type: type[L]
 
     def __init__(self, tasks: Sequence[Task], oracle: Oracle, seed: int, settings: S) -> None:
         if not tasks:
             raise BadInput("training needs at least one task")
+        self._start_cpu_s = time.process_time()
+        self.earlier_cpu_s = 0.0
+        """CPU seconds of the process that made the training, where it is read from a folder."""
         self.tasks, self.oracle, self.seed, self.settings = tuple(tasks), oracle, seed, settings
         self.key = training_key(self)
         self.catalogue = Catalogue(tasks)
         self.scaling = self.scaling_of(self.catalogue.features)
-        self.networks = self.draw(seed)
+        self.networks = self.draw()
         self.learning = self.networks
         """The networks that updates change, where these are not yet the ones to be used."""
         self.rng = np.random.default_rng([seed, 1])
-        self.history: list[L] = []
-        self.updates = self.calls = 0
-        self._out_of_time = False
-        self.clock = TrainingClock()
+        self.history: list[UpdateNumbers] = []
+        self.calls = 0
 
     def scaling_of(self, features: Floats) -> Scaling:
         """Fit how the networks' inputs are normalised to the training tables' raw features float64 [tables, 21].
@@ -99,28 +104,16 @@ class Training(ABC, Generic[N, S, L]):
 
     @staticmethod
     @abstractmethod
-    def place(trained: Trained[N, S, L], tasks: Sequence[TableSet]) -> list[Ints]:
+    def place(trained: Trained[N, S], tasks: Sequence[TableSet]) -> list[Ints]:
         """Place the tables of tasks with trained networks; ``Learner.place`` says how."""
 
     @abstractmethod
-    def draw(self, seed: int) -> N:
-        """Draw the networks as they are before any training."""
+    def draw(self) -> N:
+        """Draw the networks as they are before any training, by the seed."""
 
     @abstractmethod
-    def update(self) -> None:
+    def update(self) -> UpdateNumbers:
         """Make one update: act, ask the oracle, learn with ``adam``; add to ``calls`` what it asked."""
-
-    @abstractmethod
-    def stage(self) -> L:
-        """Tell what happened since the stage before; the next one begins."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """Give what else the next update depends on, between two stages: tensors and plain data, without ``adam``'s."""
-
-    @abstractmethod
-    def put_state(self, state: Mapping[str, Any]) -> None:
-        """Set what ``state`` gave; networks and ``adam`` are set besides."""
 
     @cached_property
     def adam(self) -> torch.optim.Adam:
@@ -135,6 +128,11 @@ class Training(ABC, Generic[N, S, L]):
         self.adam.step()
 
     @property
+    def updates(self) -> int:
+        """Count the updates that were made."""
+        return len(self.history)
+
+    @property
     def done(self) -> bool:
         """Tell whether every update was made."""
         return self.updates >= self.settings.updates
@@ -144,114 +142,66 @@ class Training(ABC, Generic[N, S, L]):
         """Give the learning rate of the next update; it falls linearly, and would be zero after the last."""
         return self.settings.learning_rate * (1.0 - self.updates / self.settings.updates)
 
-    def untrained(self) -> Trained[N, S, L]:
+    @property
+    def cpu_s(self) -> float:
+        """Count the CPU seconds so far, those of an earlier process included."""
+        return self.earlier_cpu_s + time.process_time() - self._start_cpu_s
+
+    def untrained(self) -> Trained[N, S]:
         """Give the networks that training starts from, as a control."""
-        return self._snapshot(self.draw(self.seed), (), 0, 0)
+        return Trained(networks=self.draw(), scaling=self.scaling, settings=self.settings)
 
-    def result(self) -> Trained[N, S, L]:
-        """Give what was learned so far."""
-        return self._snapshot(self.networks, self.history, self.updates, self.calls)
+    def train(self, *, folder: Path | None = None, limit_cpu_s: float = math.inf) -> Trained[N, S]:
+        """Make all updates, or read what they gave from ``folder``, where it is kept at the end, by content key.
 
-    def train(
-        self,
-        *,
-        folder: Path | None = None,
-        progress: Callable[[L], None] | None = None,
-        limit_cpu_s: float | None = None,
-    ) -> Trained[N, S, L]:
-        """Make all updates that are left; ``progress`` is told of each stage.
-
-        With a ``folder`` the state after the last stage, and at the end the networks, are kept there by
-        content key, and training goes on from there. It ends early, with what it has, where the
-        updates after the first one take ``limit_cpu_s``: CPU seconds, so that a busy machine makes no
-        other networks.
+        It ends early, with what it has and without keeping it, where the updates after the first one take
+        ``limit_cpu_s``: CPU seconds, so that a busy machine makes no other networks.
         """
+        path = None if folder is None else self.path(folder)
+        if path is not None and path.is_file():
+            self._read(path)
         with one_thread():
-            if folder is not None:
-                self._resume(folder)
-            limit = Limit(limit_cpu_s)
-            while not self.done and not limit.over:
-                stage = self.step()
-                limit.begin()
-                if stage is not None and folder is not None:
-                    self._keep(folder)
-                if stage is not None and progress is not None:
-                    progress(stage)
-        self._out_of_time = not self.done
-        return self.result()
-
-    def step(self) -> L | None:
-        """Make one update; gives the stage that ends with it, if one does."""
-        self.adam.param_groups[0]["lr"] = self.rate
-        self.update()
-        self.updates += 1
-        if not self._ends_stage(self.updates):
-            return None
-        self.history.append(self.stage())
-        return self.history[-1]
-
-    def _ends_stage(self, updates: int) -> bool:
-        stages, every = self.settings.stages, self.settings.updates
-        return updates * stages // every > (updates - 1) * stages // every
-
-    def _snapshot(self, networks: N, history: Sequence[L], updates: int, calls: int) -> Trained[N, S, L]:
+            if not self.done:
+                # No part of the limit: the first update imports what torch needs for its optimisers, which takes
+                # seconds on a slow machine, and would make other networks there.
+                self.step()
+            end_cpu_s = time.process_time() + limit_cpu_s
+            while not self.done and time.process_time() < end_cpu_s:
+                self.step()
+        if path is not None and self.done and not path.is_file():
+            networks, calls = self.networks.state_dict(), self.calls
+            save(path, {"networks": networks, "history": self.history, "oracle_calls": calls, "cpu_s": self.cpu_s})
         return Trained(
-            networks=networks,
+            networks=self.networks,
             scaling=self.scaling,
             settings=self.settings,
-            history=tuple(history),
-            updates=updates,
-            oracle_calls=calls,
-            out_of_time=self._out_of_time,
-            earlier_cpu_s=self.clock.earlier_s,
+            history=tuple(self.history),
+            oracle_calls=self.calls,
+            out_of_time=not self.done,
         )
+
+    def step(self) -> None:
+        """Make one update at its learning rate; the last of ``history`` is then what it told."""
+        self.adam.param_groups[0]["lr"] = self.rate
+        self.history.append(self.update())
 
     def path(self, folder: Path) -> Path:
         """Name the file of the networks of a whole training."""
-        return folder / f"{self.kind}-{self.key}-{self.settings.updates}.pt"
+        return folder / f"{self.strategy.name}-{self.key}.pt"
 
-    def state_path(self, folder: Path) -> Path:
-        """Name the one file, replaced at every stage, that a training needs to go on."""
-        return folder / f"{self.kind}-state-{self.key}.pt"
-
-    def _keep(self, folder: Path) -> None:
-        contents = {
-            "networks": self.networks.state_dict(),
-            "updates": self.updates,
-            "oracle_calls": self.calls,
-            "cpu_s": self.clock.seconds,
-            "history": [asdict(stage) for stage in self.history],
-        }
-        if self.done:
-            save(self.path(folder), contents)
-            self.state_path(folder).unlink(missing_ok=True)
-        else:
-            generator, adam = self.rng.bit_generator.state, self.adam.state_dict()
-            save(self.state_path(folder), {**contents, "rng": generator, "adam": adam, "own": self.state()})
-
-    def _resume(self, folder: Path) -> None:
-        """Go on from what was kept for this training, if anything was."""
-        whole, state = self.path(folder), self.state_path(folder)
-        path = whole if whole.is_file() else state
-        if not path.is_file():
-            return
+    def _read(self, path: Path) -> None:
         with opened(path) as contents:
             self.networks.load_state_dict(contents["networks"])
-            if path == state:
-                self.rng.bit_generator.state = contents["rng"]
-                self.adam.load_state_dict(contents["adam"])
-                self.put_state(contents["own"])
-            self.updates, self.calls = contents["updates"], contents["oracle_calls"]
-            self.clock.earlier_s = contents["cpu_s"]
-            self.history = [self.stage_type(**line) for line in contents["history"]]
+            self.history, self.calls = contents["history"], contents["oracle_calls"]
+            self.earlier_cpu_s = contents["cpu_s"]
 
 
-AnyTrained = Trained[Any, Any, Any]
-AnyTraining = Training[Any, Any, Any]
+AnyTrained = Trained[Any, Any]
+AnyTraining = Training[Any, Any]
 
 
 def training_key(training: AnyTraining) -> str:
     """Hash all that a training depends on, versions of code included: what is kept under it is for it alone."""
     inputs = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
     theirs = others_code(*(kind.__module__ for kind in type(training).__mro__ if issubclass(kind, Training)))
-    return content_hash(training.kind, training.version, JUDGE_VERSION, theirs, *inputs)
+    return content_hash(training.strategy.name, training.strategy.version, JUDGE_VERSION, theirs, *inputs)

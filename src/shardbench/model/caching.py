@@ -5,13 +5,13 @@ one cache: as many slots as its tables' ratios ask for together (TorchRec averag
 wide as the widest of them. So a table may take slots that another one's ratio paid for.
 """
 
-from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from shardbench.base.arrays import Ints
 from shardbench.model.machine import Topology
 from shardbench.model.plan import (
     GroupSharded,
+    Host,
     InTier,
     OnLocalRank,
     OnRank,
@@ -20,6 +20,7 @@ from shardbench.model.plan import (
     Segment,
     Tier,
     deal_start,
+    homes,
 )
 from shardbench.model.table import Pooling, Table
 
@@ -36,11 +37,18 @@ ROWWISE_STATE_BYTES = 4
 
 
 class Kernel(NamedTuple):
-    """The tables of a device that one kernel looks up."""
+    """The tables of a device that one kernel looks up, and whose vectors are exchanged together."""
 
     kind: str
+    """The sharding type; a host's rows are exchanged as those of a rank are."""
     columns: int
     """0 for pooled tables of any width; unpooled ones of one width share a module."""
+
+
+_KINDS: dict[type, str] = {
+    OnRank: "table_wise", Host: "table_wise", GroupSharded: "node_sharded", OnLocalRank: "node_table_wise",
+    Replicated: "data_parallel",
+}  # fmt: skip
 
 
 class CachedPart(NamedTuple):
@@ -49,6 +57,7 @@ class CachedPart(NamedTuple):
     rank: int
     way: int
     """Rows (i - row_start) % ways == way are its own."""
+    ways: int
     rows: int
     group: int | None
     """The sharding group whose samples ask for them; None where all do."""
@@ -73,12 +82,10 @@ def is_cached(segment: Segment) -> bool:
 def kernel_of(segment: Segment, table: Table, topology: Topology) -> Kernel:
     """Return the kernel that looks a segment up, on each device that holds a part of it."""
     place = segment.placement
-    kinds = {OnRank: "table_wise", GroupSharded: "node_sharded", OnLocalRank: "node_table_wise"}
-    kind = kinds.get(type(place), "host")
     if isinstance(place, RowWise):
         kind = "row_wise" if len(place.ranks) == topology.world_size else "table_row_wise"
-    elif isinstance(place, Replicated):
-        kind = "data_parallel"
+    else:
+        kind = _KINDS[type(place)]
     return Kernel(kind, segment.columns if table.pooling is Pooling.NONE else 0)
 
 
@@ -88,28 +95,18 @@ def cached_parts(segment: Segment, groups: Ints) -> list[CachedPart]:
     ``groups`` are the plan's sharding groups, the ranks of each, int64 [groups, ranks].
     """
     place = segment.placement
-    if isinstance(place, OnRank):
-        return [CachedPart(place.rank, 0, segment.rows, None)]
-    if isinstance(place, OnLocalRank):
-        return [CachedPart(int(ranks[place.local_rank]), 0, segment.rows, n) for n, ranks in enumerate(groups)]
-    ways = ways_of(segment, groups)
+    if isinstance(place, Host):
+        raise TypeError(f"rows of '{segment.table}' have no cache")
+    by_group, copies = isinstance(place, GroupSharded | OnLocalRank), homes(place, groups)
+    ways = copies.shape[1]
     start = deal_start(segment.table, ways)
-    dealt: Iterable[tuple[int | None, Sequence[int]]] = enumerate(groups.tolist())
-    if isinstance(place, RowWise):
-        dealt = [(None, place.ranks)]
     parts = []
-    for group, ranks in dealt:
+    for number, ranks in enumerate(copies.tolist()):
         for at, rank in enumerate(ranks):
             way = (at - start) % ways
-            parts.append(CachedPart(rank, way, (segment.rows - way + ways - 1) // ways, group))
+            rows = (segment.rows - way + ways - 1) // ways
+            parts.append(CachedPart(rank, way, ways, rows, number if by_group else None))
     return parts
-
-
-def ways_of(segment: Segment, groups: Ints) -> int:
-    """Return over how many devices the rows of a cached segment are dealt; ``groups`` as in ``cached_parts``."""
-    if isinstance(segment.placement, RowWise):
-        return len(segment.placement.ranks)
-    return groups.shape[1] if isinstance(segment.placement, GroupSharded) else 1
 
 
 def ratio_of(segment: Segment) -> float:

@@ -125,7 +125,8 @@ _UNSTATED = ("sort_launch", "warp", "gradient_gather", "uvm_hits", "uvm_update")
 """What a file may leave out, since it is of GPUs."""
 GPU_FIELDS = tuple(_FIELDS[key][0] for key in _UNSTATED)
 """The fields of these constants."""
-_SHARES = {"gather_efficiency_ratio", "gradient_ratio", "uvm_hit_ratio"}
+SHARES = {"gather_efficiency_ratio", "gradient_ratio", "uvm_hit_ratio"}
+"""Fields that are at most 1."""
 # Only on machines that state them, all of a part or none; by the name of the part.
 _PARTS: dict[str, tuple[type, dict[str, tuple[str, str]]]] = {
     "host": (
@@ -171,7 +172,8 @@ def parse_machine(text: str, what: str) -> Machine:
     """Parse a machine out of TOML text; raises BadInput that names a constant missing, negative or of a wrong unit.
 
     A text that states a ``base``, another machine's name, has the constants that it does not state as that machine
-    has them. What was measured of the base, its dense steps and its trust, is not of the other machine.
+    has them, which may have a base itself. What was measured of the base, its dense steps and its trust, is not of the
+    other machine.
     """
     file = from_data(_MachineFile, _on_its_base(toml_data(text, what), what), what)
     parts = dict.fromkeys(_PART_OF[key] for key in file.constants if key in _PART_OF)
@@ -214,19 +216,20 @@ def parse_machine(text: str, what: str) -> Machine:
         raise BadInput(f"{what}: {first_error(error)}") from error
 
 
-def _on_its_base(data: dict[str, Any], what: str) -> dict[str, Any]:
-    """Fill what a file does not state from its base, which must state all of itself."""
+def _on_its_base(data: dict[str, Any], what: str, heirs: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Fill what a file does not state from its base; ``heirs`` are the machines that it is a base of."""
     base = data.pop("base", None)
     if base is None:
         return data
     if not isinstance(base, str) or base not in machine_files():
         raise BadInput(f"{what}: unknown base '{base}'; known: {', '.join(machine_files())}")
+    if base in heirs:
+        raise BadInput(f"{what}: base '{base}' is based on this machine itself")
     own_constants = data.get("constants", {})
     if not isinstance(own_constants, dict):
         raise BadInput(f"{what}: constants: Input should be a valid dictionary")
-    inherited = toml_data(machine_files()[base].value.read_text(encoding="utf-8"), f"machine {base}")
-    if "base" in inherited:
-        raise BadInput(f"{what}: base '{base}' has a base itself: name that, {inherited['base']}")
+    text = machine_files()[base].value.read_text(encoding="utf-8")
+    inherited = _on_its_base(toml_data(text, f"machine {base}"), f"machine {base}", (*heirs, base))
     shape = {key: inherited[key] for key in ("device", "nodes", "devices_per_node")}
     return {**shape, **data, "constants": {**inherited["constants"], **own_constants}}
 
@@ -351,12 +354,22 @@ def uncertain(machine: Machine) -> tuple[str, ...]:
     return tuple(_source_name(key) for key in known_fields(machine) if key not in _CAPACITIES)
 
 
+def with_values(machine: Machine, values: Mapping[str, float]) -> Machine:
+    """Return the machine with other constants, by their keys in its file, in bytes, seconds, operations and shares."""
+    parts = _parts_of(machine)
+    for name, part in parts.items():
+        own = {field: values[key] for key, (field, _) in _PARTS[name][1].items() if key in values}
+        parts[name] = replace(part, **own)
+    constants = {_FIELDS[key][0]: value for key, value in values.items() if key in _FIELDS}
+    return replace(machine, constants=replace(machine.constants, **constants), **parts)
+
+
 def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
     """Return the machine with constants multiplied, by name as in ``Machine.errors``; a share stays at most 1."""
     constants = {
         name: getattr(machine.constants, name) * factor for name, factor in factors.items() if name not in _PART_OF
     }
-    for share in _SHARES & constants.keys():
+    for share in SHARES & constants.keys():
         constants[share] = min(1.0, constants[share])
     parts = _parts_of(machine)
     for name, part in parts.items():

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.base.serialise import STRICT, from_json, to_json
-from shardbench.model.machine import Topology
+from shardbench.model.machine import MAX_DEVICES, Devices, Topology
 from shardbench.model.table import MAX_ROWS, Table
 
 
@@ -27,15 +27,13 @@ class Tier(StrEnum):
     """Host memory with a cache in HBM, which the rows of every batch enter (FBGEMM's MANAGED_CACHING)."""
 
 
-MAX_RANKS = 1 << 16
-"""No world has more devices."""
 MAX_SEGMENTS = 100_000
 """Most segments of a plan: 856 tables of 128 columns in pieces of four numbers are 27,392."""
 MAX_PHASES = 100_000
 MAX_SYNC_EVERY = 1_000_000
 MAX_JSON_BYTES = 1 << 25
 """Most bytes of a plan: 856 tables, each dealt over 1,024 devices, take four million."""
-Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS)]
+Rank = Annotated[int, Field(ge=0, lt=MAX_DEVICES)]
 
 
 def _check_group(ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -44,7 +42,7 @@ def _check_group(ranks: tuple[int, ...]) -> tuple[int, ...]:
     return ranks
 
 
-Ranks = Annotated[tuple[Rank, ...], Field(min_length=1, max_length=MAX_RANKS), AfterValidator(_check_group)]
+Ranks = Annotated[tuple[Rank, ...], Field(min_length=1, max_length=MAX_DEVICES), AfterValidator(_check_group)]
 First = Annotated[int, Field(ge=0, le=MAX_ROWS)]
 Stop = Annotated[int, Field(ge=1, le=MAX_ROWS)]
 MAX_NOTES, MAX_NOTE = 100, 1_000
@@ -155,7 +153,8 @@ def tier_of(placement: "Placement") -> Tier:
     return placement.tier if isinstance(placement, InTier) else Tier.HBM
 
 
-Placement = Annotated[OnRank | RowWise | Replicated | GroupSharded | OnLocalRank | Host, Field(discriminator="kind")]
+OnDevices = OnRank | RowWise | Replicated | GroupSharded | OnLocalRank
+Placement = Annotated[OnDevices | Host, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -241,7 +240,7 @@ class ShardingGroups:
     as there are groups, 0 2 4 6 and 1 3 5 7, so that the copies of a row lie side by side (TorchRec's default).
     """
 
-    size: Annotated[int, Field(ge=1, le=MAX_RANKS)]
+    size: Devices
     interleaved: bool
     sync_every: Annotated[int, Field(ge=1, le=MAX_SYNC_EVERY)] = 1
     """Steps from one averaging of the copies to the next; with more than one they drift apart between."""
@@ -266,7 +265,7 @@ class DenseHome(StrEnum):
 class Plan:
     """All segments placed on a world of ``world_size`` devices; ``notes`` are the strategy's own words."""
 
-    world_size: Annotated[int, Field(ge=1, le=MAX_RANKS)]
+    world_size: Devices
     segments: Annotated[tuple[Segment, ...], Field(min_length=1, max_length=MAX_SEGMENTS)]
     schedule: BatchSchedule | None = None
     notes: Notes = Field(default_factory=dict)
@@ -307,6 +306,24 @@ def sharding_groups(groups: ShardingGroups | None, topology: Topology) -> Ints:
     """Return the ranks of each sharding group, int64 [groups, size]: the nodes' where a plan states no others."""
     nodes = ShardingGroups(size=topology.devices_per_node, interleaved=False)
     return (groups or nodes).ranks(topology.world_size)
+
+
+def homes(placement: OnDevices, groups: Ints) -> Ints:
+    """Return the ranks that hold a segment, int64 [copies, ways]: the rows of a copy are dealt over its ranks.
+
+    ``groups`` are the plan's sharding groups, as ``sharding_groups`` gives them.
+    """
+    match placement:
+        case OnRank():
+            return np.array([[placement.rank]])
+        case RowWise():
+            return np.array([placement.ranks])
+        case Replicated():
+            return np.array(placement.ranks)[:, None]
+        case GroupSharded():
+            return groups
+        case OnLocalRank():
+            return groups[:, [placement.local_rank]]
 
 
 def master_node(segments: Iterable[Segment]) -> int:

@@ -127,4 +127,8 @@ class Problem:
 
     def weight_bytes(self, table: Table) -> int:
         """Return the bytes of one table's weights and optimiser state."""
-        return table.rows * (table.dim * self.precision.bytes + self.optimizer.state_bytes(table.dim))
+        return table.rows * self.row_bytes(table.dim)
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes of weights and optimiser state of one row in so many columns."""
+        return columns * self.precision.bytes + self.optimizer.state_bytes(columns)

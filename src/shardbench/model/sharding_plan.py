@@ -6,7 +6,7 @@
 "sharding_spec": [{"offsets": [0, 0], "sizes": [400000, 64], "rank": 0}]}}}
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from pydantic import Field, NonNegativeInt
@@ -15,12 +15,11 @@ from pydantic.dataclasses import dataclass
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import STRICT, from_data, from_json
 from shardbench.model.caching import KERNELS
+from shardbench.model.constraints import CACHE_RATIO
 from shardbench.model.plan import CacheRatio, OnRank, Plan, Rank, Replicated, RowWise, Segment, Tier, whole_table
 from shardbench.model.planner_statistics import TITLE, sharded_tables
 from shardbench.model.table import Table
 
-LOAD_FACTOR = 0.2
-"""Share of rows in the cache of a table that states none: TorchRec's UVM_CACHING_RATIO."""
 COLUMN_TYPES = ("table_wise", "column_wise", "table_column_wise")
 ROW_TYPES = ("row_wise", "table_row_wise", "grid_shard")
 _TIERS = {kernel: tier for tier, kernel in KERNELS.items()} | {"dense": Tier.HBM}
@@ -114,14 +113,25 @@ def plan_of(modules: ShardedModules, tables: Sequence[Table], world_size: int) -
             if name in by_name:
                 raise BadInput(f"table '{name}' is in two modules of the plan, the second is '{path}'")
             by_name[name] = table
-    missing = [table.name for table in tables if table.name not in by_name]
-    if missing:
-        raise BadInput(f"table '{missing[0]}' is not in the plan")
-    extra = sorted(by_name.keys() - {table.name for table in tables})
-    if extra:
-        raise BadInput(f"the plan has table '{extra[0]}', which is none of yours")
+    _check_names(by_name.keys(), tables)
     segments = tuple(part for table in tables for part in _segments(table, by_name[table.name], world_size))
     return Plan(world_size=world_size, segments=segments)
+
+
+def _check_names(there: Set[str], tables: Sequence[Table]) -> None:
+    """Raise BadInput where a plan's tables are not the user's."""
+    missing = [table.name for table in tables if table.name not in there]
+    if missing:
+        raise BadInput(f"table '{missing[0]}' is not in the plan")
+    extra = sorted(there - {table.name for table in tables})
+    if extra:
+        raise BadInput(f"the plan has table '{extra[0]}', which is none of yours")
+
+
+def _check_size(table: Table, rows: int, columns: int) -> None:
+    """Raise BadInput where a table has other rows or columns in the plan than the user's."""
+    if (rows, columns) != (table.rows, table.dim):
+        raise BadInput(f"table '{table.name}' is {rows} x {columns} in the plan, yours is {table.rows} x {table.dim}")
 
 
 def _segments(table: Table, sharded: ShardedTable, world_size: int) -> Iterator[Segment]:
@@ -130,7 +140,7 @@ def _segments(table: Table, sharded: ShardedTable, world_size: int) -> Iterator[
         kernels = ", ".join(_TIERS)
         raise BadInput(f"{where}: compute_kernel '{sharded.compute_kernel}' is not known here, but {kernels} are")
     tier = _TIERS[sharded.compute_kernel]
-    ratio = (sharded.cache_load_factor or LOAD_FACTOR) if tier is Tier.CACHED else None
+    ratio = (sharded.cache_load_factor or CACHE_RATIO) if tier is Tier.CACHED else None
     blocks = [block for block in sharded.sharding_spec or () if min(block.sizes) > 0]
     beyond = max([*sharded.ranks, *(block.rank for block in blocks)])
     everyone = tuple(range(world_size))
@@ -183,8 +193,7 @@ def _check_blocks(table: Table, blocks: Sequence[ShardBlock]) -> None:
     """Raise BadInput where blocks are not as large as the table, or do not lie side by side."""
     rows = max((block.offsets[0] + block.sizes[0] for block in blocks), default=0)
     columns = max((block.offsets[1] + block.sizes[1] for block in blocks), default=0)
-    if (rows, columns) != (table.rows, table.dim):
-        raise BadInput(f"table '{table.name}' is {rows} x {columns} in the plan, yours is {table.rows} x {table.dim}")
+    _check_size(table, rows, columns)
     if sum(block.sizes[0] * block.sizes[1] for block in blocks) != rows * columns:
         raise BadInput(f"table '{table.name}': the plan's shards do not make up its {rows} x {columns} numbers")
 
@@ -194,14 +203,7 @@ def check_sizes(plan: Plan, tables: Sequence[Table], world_size: int) -> None:
     if plan.world_size != world_size:
         raise BadInput(f"the plan is for {plan.world_size} devices, the machine has {world_size}")
     by_table = plan.by_table()
+    _check_names(by_table.keys(), tables)
     for table in tables:
-        if table.name not in by_table:
-            raise BadInput(f"table '{table.name}' is not in the plan")
         segments = by_table[table.name]
-        rows, columns = max(s.row_stop for s in segments), max(s.column_stop for s in segments)
-        if (rows, columns) != (table.rows, table.dim):
-            size = f"{table.rows} x {table.dim}"
-            raise BadInput(f"table '{table.name}' is {rows} x {columns} in the plan, yours is {size}")
-    extra = sorted(by_table.keys() - {table.name for table in tables})
-    if extra:
-        raise BadInput(f"the plan has table '{extra[0]}', which is none of yours")
+        _check_size(table, max(s.row_stop for s in segments), max(s.column_stop for s in segments))

@@ -31,6 +31,7 @@ from shardbench.model.plan import (
     Segment,
     Tier,
     deal_start,
+    homes,
     master_node,
     sharding_groups,
     tier_of,
@@ -184,14 +185,13 @@ def _check_schedule(plan: Plan) -> None:
 
 def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
     """Return the moves that a plan makes."""
-    dims = {table.name: table.dim for table in problem.tables}
-    rows = {table.name: table.rows for table in problem.tables}
+    tables = {table.name: table for table in problem.tables}
     moves: set[Move] = set()
     for segment in plan.segments:
-        place = segment.placement
-        if segment.columns < dims[segment.table]:
+        place, table = segment.placement, tables[segment.table]
+        if segment.columns < table.dim:
             moves.add(Move.COLUMNS)
-        if segment.rows < rows[segment.table] or isinstance(place, RowWise | GroupSharded):
+        if segment.rows < table.rows or isinstance(place, RowWise | GroupSharded):
             moves.add(Move.ROWS)
         if isinstance(place, Replicated | GroupSharded | OnLocalRank):
             moves.add(Move.REPLICATE)
@@ -201,7 +201,7 @@ def used_moves(plan: Plan, problem: Problem) -> frozenset[Move]:
             moves.add(Move.UVM)
         if tier_of(place) is Tier.CACHED:
             moves.add(Move.CACHE)
-        if isinstance(place, OnRank) and segment.rows == rows[segment.table]:
+        if isinstance(place, OnRank) and segment.rows == table.rows:
             moves.add(Move.TABLE)
     if plan.schedule is not None:
         moves.add(Move.SCHEDULE)
@@ -221,7 +221,7 @@ def memory_bytes(plan: Plan, problem: Problem, *, padded: bool = False) -> Memor
     tiers = {tier: np.zeros(topology.world_size, dtype=np.int64) for tier in (Tier.HBM, Tier.UVM)}
     host = np.zeros(topology.nodes, dtype=np.int64)
     for segment in plan.segments:
-        row_bytes = segment.columns * problem.precision.bytes + problem.optimizer.state_bytes(segment.columns)
+        row_bytes = problem.row_bytes(segment.columns)
         place = segment.placement
         if is_cached(segment):
             continue
@@ -229,18 +229,12 @@ def memory_bytes(plan: Plan, problem: Problem, *, padded: bool = False) -> Memor
             host[place.node] += segment.rows * row_bytes
         elif isinstance(place, OnRank):
             tiers[place.tier][place.rank] += segment.rows * row_bytes
-        elif isinstance(place, Replicated):
-            tiers[Tier.HBM][list(place.ranks)] += segment.rows * row_bytes
-            if segment.table in masters and place.ranks[0] == 0:
-                host[masters[segment.table]] += segment.rows * row_bytes
-        elif isinstance(place, RowWise):
-            shares = dealt(segment.table, segment.rows, len(place.ranks))
-            tiers[place.tier][list(place.ranks)] += (shares.max() if padded else shares) * row_bytes
-        elif isinstance(place, OnLocalRank):
-            tiers[place.tier][groups[:, place.local_rank]] += segment.rows * row_bytes
         else:
-            shares = dealt(segment.table, segment.rows, groups.shape[1])
-            tiers[place.tier][groups] += (shares.max() if padded else shares) * row_bytes
+            ranks = homes(place, groups)
+            shares = dealt(segment.table, segment.rows, ranks.shape[1])
+            tiers[tier_of(place)][ranks] += (shares.max() if padded else shares) * row_bytes
+            if isinstance(place, Replicated) and segment.table in masters and place.ranks[0] == 0:
+                host[masters[segment.table]] += segment.rows * row_bytes
     _add_cached(plan, problem, tiers)
     return Memory(hbm=tiers[Tier.HBM], uvm=tiers[Tier.UVM], host=host)
 
@@ -295,6 +289,8 @@ def _master_nodes(plan: Plan) -> dict[str, int]:
 
 def dealt(table: str, rows: int, ways: int) -> Ints:
     """Return the rows that each of ``ways`` ranks gets when rows of a table are dealt round-robin, int64 [ways]."""
+    if ways == 1:
+        return np.array([rows])
     shares = (rows + ways - 1 - np.arange(ways, dtype=np.int64)) // ways
     return np.roll(shares, deal_start(table, ways))
 

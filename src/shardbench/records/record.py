@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -140,44 +139,6 @@ class TrafficTotals(FiniteModel):
     """The same from one device back."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Predictions:
-    """The part of a record that is known before anything runs; its fields are the record's."""
-
-    traffic: TrafficTotals
-    predicted: Timing
-    draws: Draws | None
-    tiers: Tiers
-    bound_ms: float | None = None
-    bound_fixed_ms: float | None = None
-    whole_table_bound_ms: float | None = None
-    mean_step_ms: float | None = None
-    step_bound_ms: float | None = None
-    own_step_bound_ms: float | None = None
-    torchrec_estimate_ms: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Yardsticks:
-    """The part of a measured trial's record that its times are held against; its fields are the record's."""
-
-    calibrated_on: str | None
-    least_step_ms: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The part of a record that ranks gave, as far as it holds; its fields are the record's."""
-
-    ranks_hash: str
-    hosts: int | None = None
-    cores: int | None = None
-    others_share: float | None = None
-    timing: Timing | None = None
-    control: Control | None = None
-    measured_bytes: dict[str, float] | None = None
-
-
 class Record(BaseRecord):
     """The outcome of one trial: all that it gave, or why it gave nothing."""
 
@@ -232,11 +193,9 @@ class Record(BaseRecord):
     torchrec_estimate_ms: NonNegativeFloat | None = None
     """The plan's step by TorchRec's own estimator; None where TorchRec cannot express it, and in earlier records."""
 
-    def ended(self, failure: Failure | None, *parts: Predictions | Yardsticks | Measured) -> "Record":
-        """Return this record with more parts and this failure, or ok: simulated, a trial takes what is predicted."""
-        content = {name: getattr(self, name) for name in Record.model_fields}
-        for part in parts:
-            content |= vars(part)
+    def ended(self, failure: Failure | None, **fields: object) -> "Record":
+        """Return this record with other fields and this failure, or ok: simulated, a trial takes what is predicted."""
+        content = {name: getattr(self, name) for name in Record.model_fields} | fields
         outcome = failure.outcome if failure is not None else Outcome.OK
         if failure is None and self.spec.backend is Backend.SIMULATED:
             content["timing"] = content["predicted"]

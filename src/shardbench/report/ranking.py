@@ -6,17 +6,13 @@ Families of problems weigh alike in the share near the best; a problem that a st
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import geometric_mean, median
 
-import numpy as np
-
-from shardbench.base.arrays import Floats
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.standing import (
     Standing,
     TieMark,
     by_problem,
-    by_strategy,
     display_name,
     is_measured,
     standings_by,
@@ -33,7 +29,6 @@ class Score:
 
     strategy: str
     role: str
-    competes: bool
     problems: int
     """So many were asked of anybody with that budget."""
     ratios: tuple[float, ...]
@@ -70,11 +65,6 @@ class Score:
         return geometric_mean(self.bound_ratios) if 0 < self.problems == len(self.bound_ratios) else None
 
 
-def geometric_mean(ratios: Iterable[float] | Floats) -> float:
-    """Return the geometric mean of ratios; there must be one."""
-    return float(np.exp(np.mean(np.log(list(ratios)))))
-
-
 def near(one: Standing) -> float | None:
     """Return the share of draws in which a standing is near the best; None where it did not end well."""
     if not one.ok or one.over_best_pct is None:
@@ -99,7 +89,8 @@ def scores(standings: Iterable[Standing]) -> dict[tuple[str, str], list[Score]]:
 
 def _in_order(standings: Sequence[Standing]) -> list[Score]:
     families = Counter(of_problem[0].family for of_problem in by_problem(standings).values())
-    all_scores = [_score(name, own, families) for name, own in by_strategy(standings).items()]
+    by_strategy = standings_by(lambda one: one.strategy, standings)
+    all_scores = [_score(name, own, families) for name, own in by_strategy.items()]
     return sorted(all_scores, key=lambda one: (-one.near, one.median or float("inf"), one.strategy))
 
 
@@ -110,7 +101,6 @@ def _score(name: str, own: Sequence[Standing], families: Mapping[str, int]) -> S
     return Score(
         strategy=name,
         role=own[0].role,
-        competes=own[0].competes,
         problems=sum(families.values()),
         ratios=tuple(sorted(1.0 + one.over_best_pct / 100.0 for one in ok if one.over_best_pct is not None)),
         near=sum(shares) / len(shares),

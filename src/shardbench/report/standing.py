@@ -140,6 +140,11 @@ def trained_model(strategy: str, role: str) -> str:
     return f"another model: {strategy}" if role == Role.OTHER_MODEL else UNSHARDED
 
 
+def trains_text(model: str) -> str:
+    """Say in a title which model is trained; empty of the unsharded one, which most plans train."""
+    return "" if model == UNSHARDED else f", trains {model}"
+
+
 def is_measured(backend: str) -> bool:
     """Return True for the backend whose steps are timed."""
     return backend == Backend.MEASURED.value
@@ -188,11 +193,6 @@ def standings_by(key: Callable[[Standing], _Key], standings: Iterable[Standing])
 def by_problem(standings: Iterable[Standing]) -> dict[tuple[str, str, str], list[Standing]]:
     """Return the standings of each problem, problems in the order in which they first come."""
     return standings_by(lambda one: one.problem, standings)
-
-
-def by_strategy(standings: Iterable[Standing]) -> dict[str, list[Standing]]:
-    """Return the standings of each strategy, strategies in the order in which they first come."""
-    return standings_by(lambda one: one.strategy, standings)
 
 
 def ranks_by_judge(steps: Sequence[tuple[float | None, float | None]]) -> list[tuple[int, int] | None]:

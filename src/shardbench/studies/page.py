@@ -22,9 +22,9 @@ from shardbench.report.standing import (
     states_standings,
     table_standings,
 )
-from shardbench.report.tables.claim_text import below_statements
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.leaderboard import PLANS_MATTER
+from shardbench.studies.claim_text import below_statements
 from shardbench.studies.files import study_versions
 from shardbench.studies.ledger import Ledger, ledger
 from shardbench.studies.regions.region_picture import region_chart

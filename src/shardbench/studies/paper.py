@@ -8,11 +8,11 @@ from shardbench.records.store import trial_store
 from shardbench.report.charts.study import plot_chart
 from shardbench.report.paper.figures import figure_files
 from shardbench.report.paper.files import commits
-from shardbench.report.paper.latex import LatexTable, slug, table_tex
+from shardbench.report.paper.latex import slug, table_tex
 from shardbench.report.paper.scores import scores_paper
 from shardbench.report.rows import current
 from shardbench.report.standing import states_standings, table_standings
-from shardbench.report.tables.claim_text import below_statements, ledger_cells
+from shardbench.studies.claim_text import below_statements, ledger_cells
 from shardbench.studies.ledger import ledger
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.study_tables import recorded_cells, tables_by_study
@@ -56,19 +56,17 @@ def _claims(owner: str, rows: Sequence[dict[Any, Any]], behind: str) -> str:
         statement = f"{row['kind']} of {row['of']}: {name}" if below else str(row["statement"])
         cells.append((statement, paper, ours, direction, magnitude, evidence or "-"))
     return table_tex(
-        LatexTable(
-            caption=(
-                f"What the paper behind {owner} states, and what was found: simulated by the cost model, measured, or "
-                "counted, as each line's evidence says."
-            ),
-            label=f"{slug(owner)}-claims",
-            headers=HEADERS,
-            rows=tuple(cells),
-            numeric=(False,) * len(HEADERS),
-            notes=(
-                "'Reproduced' needs five independent units and a whole interval, 'consistent' is all of fewer units "
-                f"or of chosen conditions, whose range is the least and the most. ShardBench, records {behind}.",
-            ),
-            wide=_SHARES,
-        )
+        caption=(
+            f"What the paper behind {owner} states, and what was found: simulated by the cost model, measured, or "
+            "counted, as each line's evidence says."
+        ),
+        label=f"{slug(owner)}-claims",
+        headers=HEADERS,
+        rows=cells,
+        numeric=(False,) * len(HEADERS),
+        notes=(
+            "'Reproduced' needs five independent units and a whole interval, 'consistent' is all of fewer units "
+            f"or of chosen conditions, whose range is the least and the most. ShardBench, records {behind}.",
+        ),
+        wide=_SHARES,
     )

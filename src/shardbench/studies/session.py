@@ -44,8 +44,6 @@ class SessionOptions:
     """Processes; 0 means as many as cores."""
     cluster: Cluster | None = None
     """Where cells run as jobs, each its own, but for those that measure time; None: here."""
-    cell_s: float | None = None
-    """Deadline of a cell; the study's own where None."""
 
     def studies_of(self, reproduction: Reproduction) -> list[Study]:
         """List the studies that are selected; raises BadInput for a name that is none of the reproduction's."""
@@ -108,7 +106,6 @@ class StudyWork(Work[Cell, CellRecord]):
         folder = results / "cache" / self._owner
         folder.mkdir(parents=True, exist_ok=True)
         workers = 1 if self._study.exclusive else self._options.workers
-        timeout_s = self._options.cell_s or self._study.timeout_s
         # Plans of a strategy that enters are kept for whoever checks its records; those of all would be gigabytes.
         plans = results if self._options.strategies else None
         study = partial(_study, find_reproduction, self._owner, self._study.name, plans)
@@ -121,6 +118,7 @@ class StudyWork(Work[Cell, CellRecord]):
                 yield self._record(pieces[made.number], answered, environment)
             return
         with temporary_folder() as logs:
+            timeout_s = self._study.timeout_s
             for answer in side_by_side(_begin, _run_draft, arguments, workers, timeout_s=timeout_s, logs=logs):
                 record = self._record(pieces[answer.number], answer, environment)
                 self._printed = answer.log

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
-from dataclasses import dataclass
 from types import TracebackType
 
 from shardbench.base.host import cores
@@ -28,12 +27,6 @@ GRACE_S = 1.0
 """Seconds after the budget that an answer may wait for them: killing a process takes a moment."""
 
 
-@dataclass
-class _Request:
-    strategy: Strategy
-    answer: "Future[tuple[str, Spent]]"
-
-
 class Apart:
     """Strategies at work in processes of their own, from entering to leaving the context.
 
@@ -45,15 +38,14 @@ class Apart:
         """Take the strategies in the order in which they are to begin, and the seconds for all of them."""
         self._budget_s, self._seed = budget_s, seed
         self._lanes = min(len(strategies), max(cores() - 1, 1))
-        self._requests: dict[str, _Request] = {}
-        self._waiting: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        self._answers: dict[str, Future[tuple[str, Spent]]] = {one.name: Future() for one in strategies}
+        self._waiting: queue.SimpleQueue[Strategy] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._at_work: set[PlanningProcess] = set()
         self._deadline = 0.0
         self._problem = problem
         for strategy in strategies:
-            self._requests[strategy.name] = request = _Request(strategy, Future())
-            self._waiting.put(request)
+            self._waiting.put(strategy)
 
     def __enter__(self) -> "Apart":
         self._deadline = time.monotonic() + self._budget_s
@@ -79,7 +71,7 @@ class Apart:
         """
         left_s = self._deadline + GRACE_S - time.monotonic()
         try:
-            return self._requests[strategy.name].answer.result(max(left_s, 0.0))
+            return self._answers[strategy.name].result(max(left_s, 0.0))
         except NotDone:
             raise self._too_late() from None
 
@@ -92,23 +84,23 @@ class Apart:
             try:
                 # Those behind this one share what it leaves.
                 waiting = self._waiting.qsize()
-                request = self._waiting.get_nowait()
+                strategy = self._waiting.get_nowait()
             except queue.Empty:
                 return
-            left_s = self._deadline - time.monotonic()
+            answer, left_s = self._answers[strategy.name], self._deadline - time.monotonic()
             share_s = left_s * self._lanes / max(waiting, self._lanes)
             try:
                 if share_s <= 0.0:
                     raise self._too_late()
-                request.answer.set_result(self._plan(request, share_s))
+                answer.set_result(self._plan(strategy, share_s))
             except TrialFailed as failure:
-                request.answer.set_exception(failure)
+                answer.set_exception(failure)
             except Exception as error:
                 # Whoever waits for the answer is told why there is none, and the lane goes on with the next strategy.
-                request.answer.set_exception(failed(Outcome.ERROR, f"{type(error).__name__}: {error}", "plan"))
+                answer.set_exception(failed(Outcome.ERROR, f"{type(error).__name__}: {error}", "plan"))
 
-    def _plan(self, request: _Request, share_s: float) -> tuple[str, Spent]:
-        strategy, until = request.strategy, time.monotonic() + share_s
+    def _plan(self, strategy: Strategy, share_s: float) -> tuple[str, Spent]:
+        until = time.monotonic() + share_s
         with FORK_SERVER.without_engine(), PlanningProcess(strategy) as process:
             self._at_work.add(process)
             try:

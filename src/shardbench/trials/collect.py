@@ -18,7 +18,7 @@ from shardbench.engine.processes.trial_folder import (
     read_result,
 )
 from shardbench.records.plan_files import keep_plan
-from shardbench.records.record import Measured, Record
+from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome, TrialSpec
 from shardbench.trials.measured_trial import TRIAL, judge, read_trial
@@ -144,20 +144,18 @@ def _silent(folder: Path, job: RankJob) -> list[int]:
 
 def _record(trial: Record, job: RankJob, folder: Path, results: Path) -> Record:
     """Judge a finished folder and append its record."""
-    measured, failure = Measured(ranks_hash=left_hash(folder)), _first_report(folder, job)
-    if failure is None:
-        measured, failure = judge(trial, folder)
+    failure = _first_report(folder, job)
+    record = judge(trial, folder) if failure is None else trial.ended(failure, ranks_hash=left_hash(folder))
     run = next((run for rank in range(job.topology.world_size) if (run := _run_of(folder, rank)) is not None), None)
     if run is not None:
         run.environment.save(results)
         made_by = trial.provenance.made_by if trial.provenance is not None else None
         provenance = run.provenance.model_copy(update={"made_by": made_by})
-        trial = trial.model_copy(update={"environment": run.environment.hash, "provenance": provenance})
-    record = trial.ended(failure, measured)
+        record = record.model_copy(update={"environment": run.environment.hash, "provenance": provenance})
     for plan in (job.plan, job.control):
         if plan is not None:
             keep_plan(results, plan)
-    keep_log(results, record.key, sorted(folder.glob("*.log")) if failure is not None else ())
+    keep_log(results, record.key, sorted(folder.glob("*.log")) if record.failure is not None else ())
     trial_store(results, trial.spec.suite).append(record)
     return record
 

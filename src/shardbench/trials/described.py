@@ -87,7 +87,10 @@ class ForeignStrategy(StandIn):
     def __init__(self, description: Description) -> None:
         """Raise BadInput where the description is none."""
         traits = {name: getattr(description, name) for name in type(description).model_fields}
-        vars(self).update(traits, sent=_decoded(description))
+        try:
+            vars(self).update(traits, sent=base64.b64decode(description.sent, validate=True))
+        except binascii.Error as error:
+            raise BadInput(f"{description.name} cannot be told from what its process said") from error
 
     def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
         unsent: str = vars(self)["unsent"]
@@ -124,13 +127,6 @@ class ForeignStrategy(StandIn):
             if error.failure.outcome is Outcome.INFEASIBLE:
                 raise Infeasible(error.failure.cause) from error
             raise
-
-
-def _decoded(description: Description) -> bytes:
-    try:
-        return base64.b64decode(description.sent, validate=True)
-    except binascii.Error as error:
-        raise BadInput(f"{description.name} cannot be told from what its process said") from error
 
 
 def _unpickle(sent: bytes) -> object:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -23,7 +23,6 @@ from shardbench.records.record import Planned
 from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.planning import Spent, learns, plan_here, wall_kind
 from shardbench.trials.planning_process import PlanningProcess
-from shardbench.workloads.trace import closed_test_split
 
 J = TypeVar("J")
 T = TypeVar("T")
@@ -172,12 +171,9 @@ def evaluate(
     Raises BadInput for faults of the user's files alone.
     """
     try:
-        if planner is not None:
-            text, spent = planner(strategy, question.problem, budget, seed, fitted)
-        else:
-            text, spent = _plan(
-                question, strategy, budget, seed, sealed=sealed, fitted=fitted, limits=limits, slack=slack
-            )
+        if planner is None:
+            planner = partial(_plan_apart, question=question, limits=limits, slack=slack) if sealed else plan_here
+        text, spent = planner(strategy, question.problem, budget, seed, fitted)
         for phase, took_s, limit_s in (
             ("fitting", spent.fit_s, budget.fit_s),
             ("planning", spent.plan_s, budget.plan_s),
@@ -216,21 +212,18 @@ def _within(function: Callable[..., T], arguments: tuple[object, ...], limits: J
         raise TrialFailed(failure_of(error, phase)) from error
 
 
-def _plan(
-    question: Question[J],
+def _plan_apart(
     strategy: Strategy,
+    problem: Problem,
     budget: Budget,
     seed: int,
-    *,
-    sealed: bool,
     fitted: bool,
+    *,
+    question: Question[J],
     limits: JudgeLimits | None,
     slack: float,
 ) -> tuple[str, Spent]:
-    """Return the plan as JSON and what it took; raises TrialFailed."""
-    if not sealed:
-        with closed_test_split():
-            return plan_here(strategy, question.problem, budget, seed, fitted)
+    """Plan in a process of its own, which is killed when its time is up: a Planner, for a question."""
     planner_key = (strategy.name, seed)
     more_s, last_cause = question.overruns.get(planner_key, (0.0, ""))
     # Who learns may have less to do with less time; any other one has shown that it does not mind its budget.
@@ -240,7 +233,7 @@ def _plan(
     with PlanningProcess(strategy, question.closed, limits.log if limits is not None else None) as process:
         try:
             # What is withheld must not be where the strategy is: it could look through the frames below it.
-            process.take(question.problem.restricted_to(strategy.sees))
+            process.take(problem.restricted_to(strategy.sees))
             return process.make_plan(budget, seed, fitted=fitted, slack=slack)
         except TrialFailed as failure:
             if failure.failure.outcome is Outcome.TIMEOUT:
@@ -267,10 +260,7 @@ def _check_plan(plan: Plan, spent: Spent, strategy: Strategy, problem: Problem) 
         raise TrialFailed(failure_of(error, "validate")) from error
     return Planned(
         plan_hash=content_hash(plan),
-        plan_s=spent.plan_s,
-        fit_s=spent.fit_s,
-        plan_cpu_s=spent.plan_cpu_s,
-        fit_cpu_s=spent.fit_cpu_s,
+        **vars(spent),
         segments=len(plan.segments),
         moves=tuple(sorted(used_moves(plan, problem))),
         notes=plan.notes,

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from shardbench.base.atomic import write_atomically
@@ -16,8 +15,8 @@ from shardbench.engine.processes.trial_folder import left_hash, read_job, write_
 from shardbench.model.calibrated import chip_of, is_calibrated
 from shardbench.model.machine import Machine
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import Control, Measured, Record, Timing, TrafficTotals
-from shardbench.records.trial import TRAINING, Failure, Outcome
+from shardbench.records.record import Control, Record, Timing, TrafficTotals
+from shardbench.records.trial import TRAINING, Outcome
 
 TRIAL = "trial.json"
 
@@ -60,33 +59,29 @@ def read_trial(folder: Path) -> tuple[Record, RankJob]:
     return trial.record, job
 
 
-def judge(trial: Record, folder: Path) -> tuple[Measured, Failure | None]:
-    """Return what the ranks in a folder measured, as far as it holds, and the failure where it does not.
+def judge(trial: Record, folder: Path) -> Record:
+    """Return the record with what the ranks in a folder measured, as far as it holds, and a failure where it does not.
 
     ``trial`` is the record as of a trial whose ranks never ran.
     """
-    measured = Measured(ranks_hash=left_hash(folder))
+    measured: dict[str, object] = {"ranks_hash": left_hash(folder)}
     try:
         measurement = gather(folder)
         hosts = _hosts(measurement.ranks, trial.provenance)
-    except TrialFailed as error:
-        return measured, error.failure
-    job, _ = read_job(folder)
-    sent_bytes = {name: sum(links) for name, links in measurement.sent.items()} | measurement.copied
-    run = measurement.ranks[0].ran
-    environment = run.environment if run is not None else Environment.here()
-    cores = environment.cores * hosts
-    measured = replace(measured, hosts=hosts, cores=cores, timing=measurement.timing, measured_bytes=sent_bytes)
-    if job.control is not None:
-        control = Control(plan_hash=content_hash(job.control), step_ms=measurement.control_ms)
-        measured = replace(measured, control=control)
-    try:
+        job, _ = read_job(folder)
+        sent_bytes = {name: sum(links) for name, links in measurement.sent.items()} | measurement.copied
+        run = measurement.ranks[0].ran
+        environment = run.environment if run is not None else Environment.here()
+        measured |= {"hosts": hosts, "cores": environment.cores * hosts, "timing": measurement.timing}
+        measured["measured_bytes"] = sent_bytes
+        if job.control is not None:
+            measured["control"] = Control(plan_hash=content_hash(job.control), step_ms=measurement.control_ms)
         _compare_bytes(sent_bytes, trial.traffic)
         if trial.calibrated_on == chip_of(environment, job.device):
             refuse_too_fast(measurement.timing, trial.least_step_ms)
     except TrialFailed as error:
-        return measured, error.failure
-    return measured, None
+        return trial.ended(error.failure, **measured)
+    return trial.ended(None, **measured)
 
 
 def _hosts(ranks: Sequence[RankResult], preparation: Provenance | None) -> int:

@@ -27,7 +27,7 @@ CHANGED = "the strategy changed the problem it was given"
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Wall and CPU seconds of fitting and planning; the process that did it spent the latter."""
+    """Wall and CPU seconds of fitting and planning, as a record has them; the process that did it spent the latter."""
 
     fit_s: float = 0.0
     plan_s: float = 0.0
@@ -116,8 +116,9 @@ def _fields(problem: Problem) -> dict[str, int]:
     return {name: id(value) for name, value in vars(problem).items() if name != "fingerprint"}
 
 
+@closed_test_split()
 def plan_here(strategy: Strategy, problem: Problem, budget: Budget, seed: int, fitted: bool) -> tuple[str, Spent]:
-    """Return the plan as JSON, made in this process, and what it took; raises TrialFailed."""
+    """Return the plan as JSON, made here with the test split closed, and what it took; raises TrialFailed."""
     try:
         spent = Spent() if fitted else fit(strategy, (problem,), budget, seed)
         view = problem.restricted_to(strategy.sees)

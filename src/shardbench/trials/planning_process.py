@@ -104,10 +104,9 @@ class PlanningProcess:
 
     def _set_up(self, timeout_s: float) -> None:
         if not self._is_settled:
-            self._call(_settle, (self._private, self._elsewhere), timeout_s, "start")
             # What a strategy needs of others, and its own modules, are none of its planning.
             modules = (*self._strategy.requires, *classes_of(self._strategy))
-            self._call(_load, (modules,), timeout_s, "start")
+            self._call(_settle, (self._private, modules, self._elsewhere), timeout_s, "start")
             self._is_settled = True
 
     def let_go(self) -> None:
@@ -165,12 +164,6 @@ class PlanningProcess:
         return self._worker.call(function, arguments, timeout_s=timeout_s, phase=phase, text=True)
 
 
-def _load(modules: Sequence[str], *, held: Held) -> str:
-    for module in modules:
-        importlib.import_module(module)
-    return ""
-
-
 def _take(problems: tuple[Problem, ...], *, held: Held) -> str:
     for problem in problems:
         if isinstance(problem.tables, tuple):
@@ -180,8 +173,8 @@ def _take(problems: tuple[Problem, ...], *, held: Held) -> str:
     return ""
 
 
-def _settle(private: str, elsewhere: bool, *, held: Held) -> str:
-    """Make this process's surroundings those of a strategy."""
+def _settle(private: str, modules: Sequence[str], elsewhere: bool, *, held: Held) -> str:
+    """Make this process's surroundings those of a strategy, and import the modules there."""
     held["walled"] = private == str(PRIVATE)
     seal_test_split()
     os.environ["TMPDIR"] = tempfile.tempdir = private
@@ -204,6 +197,8 @@ def _settle(private: str, elsewhere: bool, *, held: Held) -> str:
         os.environ.update(USER="somebody", LOGNAME="somebody", HOSTNAME="elsewhere")
         now = time.time
         time.time = lambda: now() + DAYS_S
+    for module in modules:
+        importlib.import_module(module)
     return ""
 
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.validate import validate
 from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
-from shardbench.records.record import ROUNDING, Measured, Planned, Predictions, Record, Tiers, Yardsticks
+from shardbench.records.record import ROUNDING, Planned, Record, Tiers
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials.control import control_plan
 from shardbench.trials.discovery import missing_modules, strategies
@@ -56,10 +56,10 @@ class MaterialisedQuestion(CountedQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedPlan:
-    """A strategy's valid plan and what a record keeps of it; nothing by batch, as many are held."""
+    """A strategy's valid plan and what records keep of it, by their fields; nothing by batch, as many are held."""
 
     plan: Plan
-    predictions: Predictions
+    fields: dict[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,7 @@ class PlanningOutcome:
     judged: JudgedPlan | Failure
 
 
+@dataclass(eq=False)
 class JobContext:
     """The things that the trials of one job share, threads too; made when first needed, in a folder of the job.
 
@@ -80,33 +81,21 @@ class JobContext:
     Files that cannot be kept before a record is on disk are put off to ``later``.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        workload: Workload,
-        folder: Path,
-        *,
-        results: Path | None = None,
-        folder_stays: bool = False,
-        launch: bool = True,
-        data: Path | None = None,
-        quiet: Quiet | None = None,
-        second: SecondJudge | None = None,
-        later: list[Callable[[], None]] | None = None,
-    ) -> None:
-        self.job = job
-        self.workload = workload
-        self.folder = folder
-        self.results = results
-        self.folder_stays = folder_stays
-        self.launch = launch
-        self.closed = tuple(filter(None, [folder, data, results]))
-        """Folders that planners behind a wall do not see: of test batches, of the data behind them, and of results."""
-        self.quiet = quiet or Quiet()
-        self.second = second
-        self.later = later if later is not None else []
-        """Makes the files of the results for which there was no room, once the record is on disk."""
-        self.machine = job.load_machine()
+    job: Job
+    workload: Workload
+    folder: Path
+    _: KW_ONLY
+    results: Path | None = None
+    folder_stays: bool = False
+    launch: bool = True
+    data: Path | None = None
+    quiet: Quiet = field(default_factory=Quiet)
+    second: SecondJudge | None = None
+    later: list[Callable[[], None]] = field(default_factory=list)
+    """Makes the files of the results for which there was no room, once the record is on disk."""
+
+    def __post_init__(self) -> None:
+        self.machine = self.job.load_machine()
         self._attempts: dict[str, Path] = {}
         self._plannings: dict[tuple[type[Strategy], str], PlanningOutcome] = {}
         self._making, self._proving = threading.Lock(), threading.Lock()
@@ -124,7 +113,8 @@ class JobContext:
             inputs=self.workload.input_sample if self._shows_inputs() else None,
         )
         question = MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)
-        question.closed = self.closed
+        # Planners behind a wall see neither test batches, nor the data behind them, nor results.
+        question.closed = tuple(filter(None, [self.folder, self.data, self.results]))
         return question
 
     def _shows_inputs(self) -> bool:
@@ -147,9 +137,9 @@ class JobContext:
 
     def planning(self, spec: TrialSpec, strategy: Strategy) -> PlanningOutcome:
         """Return what the strategy gives for the trial and its other repeats, which run one after the other."""
-        key = _planning_key(spec, strategy)
+        key = type(strategy), spec.model_copy(update={"repeat": 0}).key
         outcome = self._plannings.get(key) or _plan(spec, strategy, self)
-        self._plannings[key] = _for_repeats(outcome)
+        self._plannings[key] = _for_repeats(outcome, spec.backend)
         return outcome
 
     def bounds(self, answer: Answer[Simulation]) -> Bounds:
@@ -263,16 +253,12 @@ def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> F
     return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
 
 
-def _planning_key(spec: TrialSpec, strategy: Strategy) -> tuple[type[Strategy], str]:
-    return type(strategy), spec.model_copy(update={"repeat": 0}).key
-
-
-def _for_repeats(outcome: PlanningOutcome) -> PlanningOutcome:
+def _for_repeats(outcome: PlanningOutcome, backend: Backend) -> PlanningOutcome:
     """Return it without draws where it is measured: they are of the plan, and one record of it has them."""
     judged = outcome.judged
-    if isinstance(judged, Failure) or judged.predictions.tiers is Tiers.SIMULATED:
+    if isinstance(judged, Failure) or backend is Backend.SIMULATED:
         return outcome
-    return replace(outcome, judged=replace(judged, predictions=replace(judged.predictions, draws=None)))
+    return replace(outcome, judged=replace(judged, fields={**judged.fields, "draws": None}))
 
 
 def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlanningOutcome:
@@ -300,35 +286,34 @@ def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -
     bound = bounds.of(answer.plan, answer.planned.moves)
     any_moves, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
     second = context.second
-    predictions = Predictions(
-        traffic=judged.totals,
-        predicted=judged.timing(spec.iterations, by_rank=measured),
-        draws=judged.draws(context.question.problem, context.workload.dense),
-        tiers=_tiers(spec.backend, context),
-        torchrec_estimate_ms=second.step_ms(answer.plan, context.question.problem, spec.timeout_s) if second else None,
-    )
+    fields: dict[str, object] = {
+        "traffic": judged.totals,
+        "predicted": judged.timing(spec.iterations, by_rank=measured),
+        "draws": judged.draws(context.question.problem, context.workload.dense),
+        "tiers": _tiers(spec.backend, context),
+        "torchrec_estimate_ms": second(answer.plan, context.question.problem, spec.timeout_s) if second else None,
+    }
     if bound is not None:
-        predictions = replace(
-            predictions,
-            bound_ms=bound.ms,
-            bound_fixed_ms=bound.fixed_ms,
-            whole_table_bound_ms=bounds.whole_tables_ms,
-            mean_step_ms=judged.step_ms,
-            step_bound_ms=any_moves.ms if any_moves is not None else None,
-            own_step_bound_ms=own.ms if own is not None else None,
-        )
-    return JudgedPlan(plan=answer.plan, predictions=predictions)
+        fields |= {
+            "bound_ms": bound.ms,
+            "bound_fixed_ms": bound.fixed_ms,
+            "whole_table_bound_ms": bounds.whole_tables_ms,
+            "mean_step_ms": judged.step_ms,
+            "step_bound_ms": any_moves.ms if any_moves is not None else None,
+            "own_step_bound_ms": own.ms if own is not None else None,
+        }
+    return JudgedPlan(plan=answer.plan, fields=fields)
 
 
 def _judge_trial(record: Record, judged: JudgedPlan | Failure, context: JobContext) -> Record:
     """Return the record of a trial whose plan is judged; what goes wrong from here on leaves the predictions known."""
     if isinstance(judged, Failure):
         return record.ended(judged)
-    predicted = record.ended(NEVER_RAN, judged.predictions)
+    predicted = record.ended(NEVER_RAN, **judged.fields)
     try:
         if record.spec.backend is Backend.MEASURED:
-            return _measure(predicted, judged, context)
-        _refuse_impossible(judged.predictions)
+            return _measure(predicted, judged.plan, context)
+        _refuse_impossible(predicted)
     except MachineBusy:
         raise
     except Exception as error:
@@ -338,13 +323,13 @@ def _judge_trial(record: Record, judged: JudgedPlan | Failure, context: JobConte
     return predicted.ended(None)
 
 
-def _refuse_impossible(predictions: Predictions) -> None:
-    """Refuse a time below what is proven: plan, counter or bound is wrong then; raises TrialFailed."""
-    embedding_ms = max(predictions.predicted.embedding_ms)
+def _refuse_impossible(record: Record) -> None:
+    """Refuse a predicted time below what is proven: plan, counter or bound is wrong then; raises TrialFailed."""
+    embedding_ms = max(record.predicted.embedding_ms) if record.predicted is not None else None
     checks = (
-        ("the step", predictions.mean_step_ms, predictions.step_bound_ms, "any device moves"),
-        ("the step", predictions.mean_step_ms, predictions.own_step_bound_ms, "the strategy's moves"),
-        ("the slowest device's embedding time", embedding_ms, predictions.bound_ms, "any device moves"),
+        ("the step", record.mean_step_ms, record.step_bound_ms, "any device moves"),
+        ("the step", record.mean_step_ms, record.own_step_bound_ms, "the strategy's moves"),
+        ("the slowest device's embedding time", embedding_ms, record.bound_ms, "any device moves"),
     )
     for time, ms, least_ms, moves in checks:
         if ms is not None and least_ms is not None and ms < least_ms * (1.0 - ROUNDING):
@@ -354,11 +339,11 @@ def _refuse_impossible(predictions: Predictions) -> None:
             raise failed(Outcome.INVALID, cause, "bound", "bound")
 
 
-def _measure(predicted: Record, judged: JudgedPlan, context: JobContext) -> Record:
+def _measure(predicted: Record, plan: Plan, context: JobContext) -> Record:
     """Return the record of a trial whose plan ranks run here, or are to run elsewhere; raises TrialFailed."""
     spec, batches = predicted.spec, context.question.disk_batches
     job = rank_job(
-        judged.plan,
+        plan,
         context.question.problem,
         context.workload.dense,
         # As seen from the trial's folder.
@@ -370,25 +355,25 @@ def _measure(predicted: Record, judged: JudgedPlan, context: JobContext) -> Reco
         seed=spec.seed,
         timeout_s=spec.timeout_s,
     )
-    least_ms = least_step_ms(judged.predictions.traffic, context.machine)
-    trial = predicted.ended(NEVER_RAN, Yardsticks(calibrated_on=calibrated_on(context.machine), least_step_ms=least_ms))
+    least_ms = least_step_ms(predicted.traffic, context.machine) if predicted.traffic is not None else None
+    trial = predicted.ended(NEVER_RAN, calibrated_on=calibrated_on(context.machine), least_step_ms=least_ms)
     why_not_here = lacking_devices(context.machine, spec.backend) or ("" if context.launch else LEFT_TO_OTHERS)
     if why_not_here:
         write_trial(trial, job, context.new_attempt(spec.key))
         return trial.ended(Failure(outcome=Outcome.SKIPPED, cause=why_not_here, phase="start"))
 
-    def run() -> tuple[Measured, Failure | None]:
+    def run() -> Record:
         folder = context.new_attempt(spec.key)
         write_trial(trial, job, folder)
         try:
             run_on_ranks(folder, job.topology.world_size, job.timeout_s)
             return judge(trial, folder)
         except Exception as error:
-            failure = _with_peak(failure_of(error, "harness"), judged.plan, context)
-            return Measured(ranks_hash=left_hash(folder)), failure
+            failure = _with_peak(failure_of(error, "harness"), plan, context)
+            return trial.ended(failure, ranks_hash=left_hash(folder))
 
-    (measured, failure), others_share = context.quiet.take(run, spec.text)
-    return trial.ended(failure, replace(measured, others_share=others_share))
+    record, others_share = context.quiet.take(run, spec.text)
+    return record.model_copy(update={"others_share": others_share})
 
 
 def _with_peak(failure: Failure, plan: Plan, context: JobContext) -> Failure:

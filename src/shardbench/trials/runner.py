@@ -1,7 +1,7 @@
 """A suite as work: lists its trials and runs them, each to its record."""
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -85,7 +85,7 @@ class SuiteWork(Work[TrialSpec, Record]):
     def __init__(self, suite: Suite, options: RunOptions, quiet: Quiet | None = None) -> None:
         self.title = f"suite {suite.name}"
         self.store = trial_store(options.results, suite.name)
-        self._suite, self._options, self._quiet = suite, options, quiet
+        self._suite, self._options, self._quiet = suite, options, quiet or Quiet()
         self._later: list[Callable[[], None]] = []
         self._jobs = _list_jobs(suite, options)
         self.pieces = [spec for entry in self._jobs for spec in entry.specs]
@@ -136,13 +136,36 @@ class SuiteWork(Work[TrialSpec, Record]):
         with engine, second_judge(self._options.second_judge) as second:
             # Its imports go on beside what this process does first.
             FORK_SERVER.context()
-            context = partial(job_context, options=self._options, quiet=self._quiet, second=second, later=self._later)
-            yield from self._run(todo, lambda entry: context(entry.job, entry.workload), environment, started)
+            yield from self._run(todo, second, environment, started)
+
+    @contextmanager
+    def _context(self, entry: _ListedJob, second: SecondJudge | None) -> Iterator[JobContext]:
+        """Give what the trials of a job share, with a folder where the options say, or one that goes with it."""
+        job, workload, options = entry.job, entry.workload, self._options
+        context = partial(
+            JobContext,
+            job,
+            workload,
+            results=options.results,
+            data=options.data,
+            quiet=self._quiet,
+            second=second,
+            later=self._later,
+        )
+        if options.work is None:
+            with temporary_folder() as folder:
+                yield context(folder)
+            return
+        facts = (workload.name, job.load_machine().name, job.backend, *_ways(job))
+        # The ranks of the kept folder may be started from anywhere.
+        path = options.work.resolve() / "-".join((*facts, str(workload.batch_size)))
+        path.mkdir(parents=True, exist_ok=True)
+        yield context(path, folder_stays=True, launch=options.launch)
 
     def _run(
         self,
         todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]],
-        job_context: Callable[[_ListedJob], AbstractContextManager[JobContext]],
+        second: SecondJudge | None,
         environment: str,
         started: Callable[[str], None],
     ) -> Generator[Record, None, None]:
@@ -158,7 +181,7 @@ class SuiteWork(Work[TrialSpec, Record]):
             if self._options.cluster is not None:
                 yield from self._run_on(self._options.cluster, simulated, environment)
             elif simulated:
-                shared_jobs = [SharedJob(job_context(entry), specs) for entry, specs in simulated]
+                shared_jobs = [SharedJob(self._context(entry, second), specs) for entry, specs in simulated]
                 yield from run_beside(shared_jobs, run_one, self._options.parallel)
         latest = self.store.latest() if any(spec.repeat for _, specs in todo for spec in specs) else {}
         for entry, specs in todo:
@@ -166,7 +189,7 @@ class SuiteWork(Work[TrialSpec, Record]):
             settled = latest.keys() - {spec.key for spec in specs}
             on_record = (latest[spec.key] for spec in entry.specs if spec.key in settled)
             elimination = Elimination(on_record, is_race=race_s is not None)
-            with job_context(entry) as context:
+            with self._context(entry, second) as context:
                 for spec in specs:
                     is_over = race_s is not None and monotonic() > start + race_s
                     if race_s is not None and spec.repeat and (is_over or elimination.waits(spec)):
@@ -269,38 +292,6 @@ def _calibrations(suite: Suite, options: RunOptions, quiet: Quiet, listener: Lis
         quiet=quiet,
         note=listener.noted,
     )
-
-
-@contextmanager
-def job_context(
-    job: Job,
-    workload: Workload,
-    options: RunOptions,
-    *,
-    quiet: Quiet | None = None,
-    second: SecondJudge | None = None,
-    later: list[Callable[[], None]] | None = None,
-) -> Iterator[JobContext]:
-    """Give what the trials of a job share, with a folder where the options say, or one that goes with the context."""
-    context = partial(
-        JobContext,
-        job,
-        workload,
-        results=options.results,
-        data=options.data,
-        quiet=quiet,
-        second=second,
-        later=later,
-    )
-    if options.work is None:
-        with temporary_folder() as folder:
-            yield context(folder)
-        return
-    facts = (workload.name, job.load_machine().name, job.backend, *_ways(job))
-    # The ranks of the kept folder may be started from anywhere.
-    path = options.work.resolve() / "-".join((*facts, str(workload.batch_size)))
-    path.mkdir(parents=True, exist_ok=True)
-    yield context(path, folder_stays=True, launch=options.launch)
 
 
 def _ways(job: Job) -> list[str]:

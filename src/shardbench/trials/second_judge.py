@@ -16,18 +16,8 @@ NEEDS = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
 """What of a problem a judge gets."""
 
 
-class SecondJudge:
-    """A judge in its process; threads ask it one after the other."""
-
-    def __init__(self, judge: StepJudge, worker: Worker) -> None:
-        self._judge, self._worker = judge, worker
-        self._lock = threading.Lock()
-
-    def step_ms(self, plan: Plan, problem: Problem, timeout_s: float) -> float | None:
-        """Return the milliseconds of a step; raises TrialFailed where the judge fails or takes longer."""
-        with self._lock:
-            arguments = (plan, problem.restricted_to(NEEDS))
-            return self._worker.call(self._judge, arguments, timeout_s=timeout_s, phase="count")
+SecondJudge: TypeAlias = Callable[[Plan, Problem, float], float | None]
+"""A StepJudge in its process, with the seconds that it may take; raises TrialFailed where it fails or takes longer."""
 
 
 @contextmanager
@@ -36,5 +26,12 @@ def second_judge(judge: StepJudge | None) -> Iterator[SecondJudge | None]:
     if judge is None:
         yield None
         return
+    lock = threading.Lock()
+
+    def step_ms(plan: Plan, problem: Problem, timeout_s: float) -> float | None:
+        # Threads ask it one after the other.
+        with lock:
+            return worker.call(judge, (plan, problem.restricted_to(NEEDS)), timeout_s=timeout_s, phase="count")
+
     with temporary_folder() as folder, Worker(folder / "judge.log") as worker:
-        yield SecondJudge(judge, worker)
+        yield step_ms

@@ -158,17 +158,29 @@ def side_by_side(
     runs. The prints of calls are kept in ``logs``.
     """
     workers = min(workers or cores(), max(len(arguments), 1))
-    crew = [_LoggedWorker(logs / f"worker{i}") for i in range(workers)]
-    idle: queue.SimpleQueue[_LoggedWorker] = queue.SimpleQueue()
+    # A study may keep what outgrows a planner's files.
+    crew = [Worker(logs / f"worker{i}", file_bytes=None) for i in range(workers)]
+    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
     for worker in crew:
         idle.put(worker)
 
     def answer_next(number: int, call_arguments: tuple[object, ...]) -> WorkerOutcome[G]:
         worker = idle.get()
         try:
-            return worker.answer(prepare, call, number, call_arguments, timeout_s)
+            if worker.log.is_file():
+                os.truncate(worker.log, 0)
+            preparation = worker.call(prepare, call_arguments, timeout_s=LOADS_S, phase="run")
+            value: G | Failure = worker.call(call, (preparation, *call_arguments), timeout_s=timeout_s, phase="run")
+        except TrialFailed as error:
+            value = error.failure
         finally:
+            log = logs / f"call{number}.log"
+            # What it printed is worth less than what it gave.
+            with suppress(OSError):
+                shutil.copyfile(worker.log, log)
+            wall_s, cpu_s = worker.took_s, worker.took_cpu_s
             idle.put(worker)
+        return WorkerOutcome(number=number, value=value, log=log, wall_s=wall_s, cpu_s=cpu_s)
 
     FORK_SERVER.context()
     try:
@@ -177,34 +189,6 @@ def side_by_side(
     finally:
         for worker in crew:
             worker.end()
-
-
-class _LoggedWorker(Worker):
-    """A worker that keeps apart what calls print, and says what they took."""
-
-    def __init__(self, log: Path) -> None:
-        # A study may keep what outgrows a planner's files.
-        super().__init__(log, file_bytes=None)
-        self._printed = log
-
-    def answer(
-        self, prepare: Callable[..., P], call: Callable[..., G], number: int, arguments: tuple[object, ...],
-        timeout_s: float,
-    ) -> WorkerOutcome[G]:  # fmt: skip
-        """Make one call; whatever goes wrong is a Failure."""
-        if self._printed.is_file():
-            os.truncate(self._printed, 0)
-        try:
-            preparation = self.call(prepare, arguments, timeout_s=LOADS_S, phase="run")
-            value: G | Failure = self.call(call, (preparation, *arguments), timeout_s=timeout_s, phase="run")
-        except TrialFailed as error:
-            value = error.failure
-        log = self._printed.with_name(f"call{number}.log")
-        if self._printed.is_file():
-            # What it printed is worth less than what it gave.
-            with suppress(OSError):
-                shutil.copyfile(self._printed, log)
-        return WorkerOutcome(number=number, value=value, log=log, wall_s=self.took_s, cpu_s=self.took_cpu_s)
 
 
 def waiting_side_by_side(

@@ -292,12 +292,12 @@ def simulate(
 
 
 def _check_pipelined(plan: Plan, problem: Problem) -> None:
-    """Raise Unsupported for a plan that the engine does not train in TorchRec's pipeline either."""
+    """Raise Unsupported for a plan whose step is none of TorchRec's pipeline; ranks are not asked to run it either."""
     on_hosts = problem.machine.device != "cpu" and any(isinstance(segment.placement, Host) for segment in plan.segments)
     if on_hosts or plan.schedule is not None or plan.dense is DenseHome.HOSTS:
         raise Unsupported(
             "TorchRec's pipeline runs neither batch schedules nor dense models on hosts, nor tables that hosts look up "
-            "beside GPUs"
+            'beside GPUs: train them with schedule = "sequential"'
         )
 
 

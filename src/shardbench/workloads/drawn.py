@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Seed
 from shardbench.workloads.hotness import join
 from shardbench.workloads.ranking_cache import CompactRanking, Survey
-from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.trace import Bags, Split, access_runs
 from shardbench.workloads.workload import Workload, WorkloadConfig, rng
 
 ProfileSamples = Annotated[int, Field(ge=1, le=1 << 26)]
@@ -48,6 +48,7 @@ class DrawnWorkload(Workload):
 
     drawn = True
     seed: int
+    _is_quick = False
 
     def __init__(self, config: DrawnConfig) -> None:
         self._configure(config)
@@ -58,11 +59,19 @@ class DrawnWorkload(Workload):
         """Return the configuration; parameters that are no part of it show in the fingerprint's first lookups."""
         return self._config.model_dump(mode="json")
 
-    def quicker(self, samples: int) -> Workload:
-        """Return the same tables with other draws of so many train samples, at most a batch of which are drawn."""
+    def quicker(self, samples: int) -> Self:
+        """Return the same tables with other draws of so many train samples, in even batches: none is drawn in vain."""
         quick = super().quicker(samples)
-        quick.batch_size = min(self.batch_size, samples)
+        quick.batch_size = -(-samples // -(-samples // self.batch_size))
+        quick._is_quick = True
         return quick
+
+    def profile(self, table: int) -> AccessProfile:
+        """Return the training profile of one table; a quicker workload ranks no rows for it, which few ask for."""
+        if not self._is_quick:
+            return super().profile(table)
+        ids, present = self._train_ids(table)
+        return self._profile_of(table, access_runs(ids, self.tables[table].rows), present)
 
     @abstractmethod
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
@@ -85,6 +94,22 @@ class DrawnWorkload(Workload):
         return rng(self.seed, split, batch, stream)
 
     def _survey(self, table: int) -> Survey:
+        ids, present = self._train_ids(table)
+        ranking = CompactRanking(ids, self.tables[table].rows)
+        return ranking, self._profile_of(table, ranking.runs, present)
+
+    def _profile_of(self, table: int, runs: tuple[Ints, Ints], present: int) -> AccessProfile:
+        counts, row_counts = (tuple(numbers.tolist()) for numbers in runs)
+        return AccessProfile(
+            rows=self.tables[table].rows,
+            samples=self.profile_samples,
+            present=present,
+            counts=counts,
+            row_counts=row_counts,
+        )
+
+    def _train_ids(self, table: int) -> tuple[NDArray[np.integer], int]:
+        """Return the rows of all profiled lookups, as the law numbers them, and how many samples have some."""
         rows = self.tables[table].rows
         ids: list[NDArray[np.integer]] = []
         present = 0
@@ -96,16 +121,7 @@ class DrawnWorkload(Workload):
             ids.append(bags.values.astype(np.int32) if rows < 1 << 31 else bags.values)
             if not samples_left:
                 break
-        ranking = CompactRanking(np.concatenate(ids), rows)
-        counts, row_counts = (numbers.tolist() for numbers in ranking.runs)
-        profile = AccessProfile(
-            rows=rows,
-            samples=self.profile_samples,
-            present=present,
-            counts=tuple(counts),
-            row_counts=tuple(row_counts),
-        )
-        return ranking, profile
+        return np.concatenate(ids), present
 
 
 def bag_lengths(generator: np.random.Generator, samples: int, pooling: float, coverage: float) -> Ints:

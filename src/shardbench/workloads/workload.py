@@ -4,7 +4,7 @@ import copy
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 import pydantic
@@ -104,13 +104,13 @@ class Workload(ABC):
     @cached_property
     def profiles(self) -> tuple[AccessProfile, ...]:
         """Return the training profile of every table."""
-        return tuple(self._surveys.profile(i) for i in range(len(self.tables)))
+        return tuple(self.profile(i) for i in range(len(self.tables)))
 
     def profile(self, table: int) -> AccessProfile:
         """Return the training profile of one table."""
         return self._surveys.profile(table)
 
-    def quicker(self, samples: int) -> "Workload":
+    def quicker(self, samples: int) -> Self:
         """Return the same tables with profiles of ``samples`` train samples, for who has no time for all of them."""
         quick = copy.copy(self)
         for name in ("_surveys", "profiles", "input_sample", "fingerprint"):

@@ -56,8 +56,7 @@ def count_demand(problem: Problem, bags: Callable[[int, int], Bags | CountedLook
         batch_rows: list[BatchRows] = []
         blocks: list[Blocks] = []
         for n in range(batches):
-            batch_bags = bags(n, i)
-            lookups = batch_bags if isinstance(batch_bags, CountedLookups) else counted_lookups(batch_bags, problem, i)
+            lookups = counted_lookups(bags(n, i), problem, i)
             loads.values[n, i] = alone_load(problem, i, lookups).values
             by_rank = lookups.by_source(0, table.rows)
             sources[i] += by_rank / batches

@@ -1,6 +1,5 @@
 """What ranks hold from moment to moment of a step, by term; the peak is the fullest moment, no sum of all terms."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -41,10 +40,6 @@ class Term(StrEnum):
 
 
 TERMS = tuple(Term)
-_FIXED = [TERMS.index(term) for term in (Term.TABLES, Term.DENSE)]
-"""Terms that are allocated once, before the first step: the allocator loses nothing by them."""
-Bytes = dict[Term, Floats]
-"""Bytes of each rank by term, [world] each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +82,6 @@ CUDA = MemoryConstants(
 )  # fmt: skip
 
 
-def memory_constants(device: str) -> MemoryConstants:
-    """Return the constants of a kind of device, ``cpu`` or ``cuda``."""
-    return CPU if device == "cpu" else CUDA
-
-
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
     """What ranks hold in a step, moment by moment."""
@@ -129,41 +119,3 @@ class PeakMemory:
 
     def _fullest_moment(self, rank: int) -> int:
         return int(self.bytes[:, :, rank].sum(axis=1).argmax())
-
-
-def worst(peaks: Sequence[PeakMemory]) -> PeakMemory:
-    """Return what ranks hold in the batch, of several, in which each one's peak is highest."""
-    fullest = np.argmax([one.peak for one in peaks], axis=0)
-    held = np.stack([peaks[number].bytes[:, :, rank] for rank, number in enumerate(fullest)], axis=2)
-    return replace(peaks[0], bytes=held)
-
-
-class Timeline:
-    """What ranks hold, written down moment by moment."""
-
-    def __init__(self, world: int) -> None:
-        self._held = np.zeros((len(TERMS), world))
-        self._moments: list[tuple[StepPhase, Floats]] = []
-
-    def hold(self, term: Term, size: Floats | float) -> None:
-        """Hold so many bytes more from now on."""
-        self._held[TERMS.index(term)] += size
-
-    def drop(self, term: Term, size: Floats | float) -> None:
-        """Hold so many bytes less from now on."""
-        self._held[TERMS.index(term)] -= size
-
-    def at(self, phase: StepPhase, beside: Bytes | None = None) -> None:
-        """Write down a moment in which ``beside`` is there beside what is held."""
-        held = self._held.copy()
-        for term, size in (beside or {}).items():
-            held[TERMS.index(term)] += size
-        self._moments.append((phase, held))
-
-    def peaks(self, constants: MemoryConstants, segments: int) -> PeakMemory:
-        """Return all moments of a plan of so many segments, with what its exchanges do not decide."""
-        held = np.stack([held for _, held in self._moments])
-        asked = held.sum(axis=1) - held[:, _FIXED].sum(axis=1)
-        held[:, TERMS.index(Term.SLACK)] = constants.slack_ratio * asked
-        held[:, TERMS.index(Term.CONTEXT)] = constants.context_bytes + constants.segment_bytes * segments
-        return PeakMemory(moments=tuple(phase for phase, _ in self._moments), bytes=held, judged=constants.judged)

@@ -10,13 +10,15 @@ from shardbench.base.errors import Unsupported
 from shardbench.cost.load import VECTOR_BYTES
 from shardbench.cost.lookups import TableLookups
 from shardbench.cost.memory.held import Activations, Module, activations, input_bytes, modules, table_bytes
-from shardbench.cost.memory.peak import MemoryConstants, PeakMemory, Term, Timeline, memory_constants
+from shardbench.cost.memory.peak import CPU, CUDA, TERMS, MemoryConstants, PeakMemory, Term
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.traffic import expected_lookups
 from shardbench.model.plan import DenseHome, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Optimizer, Precision, StepSchedule
 
+_FIXED = [TERMS.index(term) for term in (Term.TABLES, Term.DENSE)]
+"""Terms that are allocated once, before the first step: the allocator loses nothing by them."""
 HALF = 0.5
 """Bytes of a number in two bytes over those of an fp32 one."""
 SORT_RATIO = 6.0
@@ -45,7 +47,7 @@ def peak_memory(
     """
     if plan.schedule is not None or plan.dense is DenseHome.HOSTS:
         raise Unsupported("peaks are predicted of steps of one kind on devices: of no batch schedule, nor on hosts")
-    constants = constants or memory_constants(problem.machine.device)
+    constants = constants or (CPU if problem.machine.device == "cpu" else CUDA)
     known = [(lookups or partial(expected_lookups, problem))(i) for i in range(len(problem.tables))]
     pipelined = problem.schedule is StepSchedule.PIPELINED
     step = _Step(modules(plan, problem, known, constants), problem, constants)
@@ -72,11 +74,12 @@ def peak_memory(
     return step.peaks(constants, len(plan.segments))
 
 
-class _Step(Timeline):
-    """The parts of a step, module by module."""
+class _Step:
+    """The parts of a step, module by module, and what ranks hold from moment to moment."""
 
     def __init__(self, own_modules: list[Module], problem: Problem, constants: MemoryConstants) -> None:
-        super().__init__(problem.world_size)
+        self._held = np.zeros((len(TERMS), problem.world_size))
+        self._moments: list[tuple[StepPhase, Floats]] = []
         self._modules = own_modules
         self._exchanged = [module for module in own_modules if module.exchanged]
         self._pipelined = problem.schedule is StepSchedule.PIPELINED
@@ -84,6 +87,29 @@ class _Step(Timeline):
         self._gloo = float(constants.gloo)
         for module in own_modules:
             self.hold(Term.LOOKUPS, module.indices)
+
+    def hold(self, term: Term, size: Floats | float) -> None:
+        """Hold so many bytes more from now on."""
+        self._held[TERMS.index(term)] += size
+
+    def drop(self, term: Term, size: Floats | float) -> None:
+        """Hold so many bytes less from now on."""
+        self._held[TERMS.index(term)] -= size
+
+    def at(self, phase: StepPhase, beside: dict[Term, Floats] | None = None) -> None:
+        """Write down a moment in which ``beside``, bytes [world] of each term, is there beside what is held."""
+        held = self._held.copy()
+        for term, size in (beside or {}).items():
+            held[TERMS.index(term)] += size
+        self._moments.append((phase, held))
+
+    def peaks(self, constants: MemoryConstants, segments: int) -> PeakMemory:
+        """Return all moments of a plan of so many segments, with what its exchanges do not decide."""
+        held = np.stack([held for _, held in self._moments])
+        asked = held.sum(axis=1) - held[:, _FIXED].sum(axis=1)
+        held[:, TERMS.index(Term.SLACK)] = constants.slack_ratio * asked
+        held[:, TERMS.index(Term.CONTEXT)] = constants.context_bytes + constants.segment_bytes * segments
+        return PeakMemory(moments=tuple(phase for phase, _ in self._moments), bytes=held, judged=constants.judged)
 
     def total(self, size: Callable[[Module], Floats]) -> Floats:
         """Return the sum of a number of all modules, [world]."""

@@ -26,7 +26,6 @@ from shardbench.cost.published.points import (
     cache_work,
     kernel_load,
     published,
-    with_constants,
 )
 from shardbench.cost.published.steps import step_parts
 from shardbench.cost.uncertainty import HeldOutStep, trust
@@ -76,7 +75,7 @@ def predicted_ms(
     shares = shared() if shares is None else shares
     own = {name: constant.value for name, constant in family.constants.items()}
     own |= dict(point.constants) if isinstance(point, PublishedExchange) else {}
-    machine = replace(machine, constants=with_constants(machine.constants, own))
+    machine = replace(machine, constants=replace(machine.constants, **own))
     if factors:
         machine = scaled(machine, factors)
     constants = machine.constants

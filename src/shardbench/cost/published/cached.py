@@ -5,6 +5,7 @@ by. A time is the cost model's for the tables alone, forward and backward; or a 
 longer than in HBM.
 """
 
+from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import resources
 from typing import Literal, NamedTuple
@@ -19,7 +20,7 @@ from shardbench.cost.caching import CacheWork, SteadyCache
 from shardbench.cost.costmodel import backward_s, caching_s, forward_s
 from shardbench.cost.load import Load, segment_load
 from shardbench.cost.published.gpus import committed, shared
-from shardbench.cost.published.points import PublishedStep, published
+from shardbench.cost.published.points import PublishedStep, Source, published
 from shardbench.cost.published.steps import distinct_rows, step_parts
 from shardbench.model.caching import slots_of
 from shardbench.model.machine import Machine
@@ -70,15 +71,9 @@ class CachedRun:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class CachedFamily:
+class CachedFamily(Source):
     """The runs of one source."""
 
-    title: str
-    source: str
-    device: str
-    machine: str
-    """The machine file whose constants predict them."""
-    assumptions: tuple[str, ...]
     points: tuple[CachedRun, ...]
 
 
@@ -116,13 +111,8 @@ def run_ms(run: CachedRun, family: CachedFamily) -> float:
     if not isinstance(step, PublishedStep):
         raise TypeError(f"{run.within} is no step")
     whole = step_parts(step, committed(step.machine), shared()).total
-    return 1e3 * max(whole - kernels(replaced(run), machine).step + own.step, own.beside)
-
-
-def replaced(run: CachedRun) -> CachedRun:
-    """Return the same run with the tables in HBM."""
-    values = {name: getattr(run, name) for name in run.__dataclass_fields__}
-    return CachedRun(**(values | {"in_hbm": True, "cache_ratio": None, "prefetched": False}))
+    in_hbm = kernels(replace(run, in_hbm=True, cache_ratio=None, prefetched=False), machine)
+    return 1e3 * max(whole - in_hbm.step + own.step, own.beside)
 
 
 def kernels(run: CachedRun, machine: Machine) -> Kernels:

@@ -5,7 +5,6 @@ GPU without any published point has constants of the same standing: its data she
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Literal
@@ -15,8 +14,8 @@ from pydantic.dataclasses import dataclass
 
 from shardbench.base.serialise import STRICT
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
-from shardbench.model.machine import Machine, MatrixConstants, NcclConstants
-from shardbench.model.machine_file import load_machine
+from shardbench.model.machine import Machine
+from shardbench.model.machine_file import load_machine, with_values
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -123,22 +122,6 @@ def rates(sheet: DataSheet, shares: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-_FIELDS = {
-    "cache_bandwidth": "cache_bytes_per_s", "cache_reach": "cache_reach_ratio",
-    "gather_efficiency": "gather_efficiency_ratio", "access_overhead": "access_overhead_bytes",
-    "sort_traffic": "sort_bytes", "launch": "launch_s", "dispatch": "dispatch_s", "sort_launch": "sort_launch_s",
-    "warp": "warp_s", "gradient_gather": "gradient_ratio", "uvm_hits": "uvm_hit_ratio",
-    "uvm_update": "uvm_update_ratio",
-    "bag_step": "bag_step_s", "intra_bandwidth": "intra_bytes_per_s",
-    "inter_bandwidth": "inter_bytes_per_s", "intra_latency": "intra_latency_s", "inter_latency": "inter_latency_s",
-    "peer_latency": "peer_latency_s", "dense_rate": "dense_flop_per_s", "dense_layer": "dense_layer_s",
-    "vector_copy": "vector_copy_bytes_per_s", "reduce": "reduce_bytes_per_s",
-    "activation_copy": "activation_bytes_per_s", "lookup_copy": "lookup_copy_s",
-    "length_copy": "length_copy_s", "bucketise": "bucketise_s",
-}  # fmt: skip
-"""Fields of a machine's constants by key."""
-
-
 @cache
 def committed(name: str) -> Machine:
     """Return a machine, which is read once: fits and draws ask for it thousands of times."""
@@ -147,10 +130,4 @@ def committed(name: str) -> Machine:
 
 def with_shares(name: str, shares: Mapping[str, float]) -> Machine:
     """Return a GPU's machine as it would be with these shares."""
-    machine, gpu_rates = committed(name), rates(known_gpus().gpus[name], shares)
-    constants = replace(machine.constants, **{field: gpu_rates[key] for key, field in _FIELDS.items()})
-    matrix = MatrixConstants(
-        dense_tf32_flop_per_s=gpu_rates["dense_tf32_rate"], dense_half_flop_per_s=gpu_rates["dense_half_rate"]
-    )
-    nccl = NcclConstants(call_s=gpu_rates["collective_call"], switch_ratio=gpu_rates["switch_reduction"])
-    return replace(machine, constants=constants, matrix=matrix, nccl=nccl)
+    return with_values(committed(name), rates(known_gpus().gpus[name], shares))

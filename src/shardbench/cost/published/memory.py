@@ -1,38 +1,19 @@
 """Published plans of DLRMv4, whose tables' memory is stated rank by rank: what ``memory_bytes`` is held against."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from shardbench.base.arrays import Floats
-from shardbench.base.memory import GIB
-from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Tier, whole_table
-from shardbench.model.problem import Problem
-from shardbench.model.profile import AccessProfile
-from shardbench.model.table import Optimizer, Pooling, Table
-from shardbench.model.validate import memory_bytes
-
-MACHINE = "b200-1x8"
-"""Any machine of eight devices in one node: only the shape counts."""
-
-
-class TablesOfRanks(NamedTuple):
-    """HBM that tables take of each rank of a plan, in GiB, [world]."""
-
-    point: str
-    published: Floats
-    counted: Floats
+from shardbench.model.table import Table
 
 
 def published_plans(tables: Iterable[Table]) -> dict[str, Plan]:
     """Return the plans in ``memory.json``, for the benchmark's tables, by the names of their points."""
     by_name = {table.name: table for table in tables}
     plans = {}
-    for one in _data()["plans"]:
+    for one in published_memory()["plans"]:
         segments = []
         for name, ranks in one["columns"].items():
             width = by_name[name].dim // len(ranks)
@@ -46,23 +27,6 @@ def published_plans(tables: Iterable[Table]) -> dict[str, Plan]:
     return plans
 
 
-def tables_of_ranks() -> Iterator[TablesOfRanks]:
-    """Yield what is published of each plan in ``memory.json`` beside what our count gives."""
-    data = _data()
-    tables = {name: Table(name=name, rows=n, dim=data["dim"], pooling=Pooling.NONE) for name, n in data["rows"].items()}
-    problem = Problem.of(
-        "published",
-        tuple(tables.values()),
-        tuple(AccessProfile(rows=t.rows, samples=1, present=0, counts=(), row_counts=()) for t in tables.values()),
-        load_machine(MACHINE),
-        batch_size=load_machine(MACHINE).topology.world_size,
-        optimizer=Optimizer.ROWWISE_ADAGRAD,
-    )
-    plans = published_plans(tables.values())
-    for one in data["plans"]:
-        counted = memory_bytes(plans[one["point"]], problem).hbm / GIB
-        yield TablesOfRanks(one["point"], np.array(one["hbm_gib"]), counted)
-
-
-def _data() -> Any:
+def published_memory() -> Any:
+    """Return what is published: rows and width of tables, and plans, with the HBM of each rank in GiB."""
     return json.loads((resources.files(__package__) / "memory.json").read_text())

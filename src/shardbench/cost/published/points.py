@@ -6,7 +6,6 @@ training steps in ``steps.json``, collectives and copies in files of their names
 source compares them, and that judge nothing but their ratio, are in ``pairs.json``.
 """
 
-from dataclasses import fields
 from functools import lru_cache
 from importlib import resources
 from typing import Annotated, Literal
@@ -18,7 +17,6 @@ from pydantic.dataclasses import dataclass
 from shardbench.base.serialise import STRICT
 from shardbench.cost.caching import CacheWork
 from shardbench.cost.load import Load, segment_load
-from shardbench.model.machine import Constants
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer, Precision
 
@@ -29,13 +27,19 @@ GRID = 4096
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PublishedKernel:
-    """One kernel over ``tables`` equal tables; lookups, distinct rows and bags are a table's."""
+class PublishedPoint:
+    """What every published point has; those of one group are one measurement repeated."""
 
-    kind: Literal["kernel"]
     point: str
     group: str
     published_ms: PositiveFloat
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PublishedKernel(PublishedPoint):
+    """One kernel over ``tables`` equal tables; lookups, distinct rows and bags are a table's."""
+
+    kind: Literal["kernel"]
     phase: Literal["forward", "backward", "train"]
     """``train`` is a forward and a backward together."""
     tier: Literal["hbm", "uvm", "uvm_cache"]
@@ -60,13 +64,10 @@ class PublishedKernel:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PublishedStep:
+class PublishedStep(PublishedPoint):
     """One training step of a model on some GPUs."""
 
     kind: Literal["step"]
-    point: str
-    group: str
-    published_ms: PositiveFloat
     model: str
     machine: str
     """Machine file of the GPU, whatever the number of GPUs and nodes."""
@@ -90,13 +91,10 @@ class PublishedStep:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PublishedExchange:
+class PublishedExchange(PublishedPoint):
     """One collective; ``bytes`` is one rank's buffer, ``constants`` are of that machine alone."""
 
     kind: Literal["all_to_all", "all_reduce"]
-    point: str
-    group: str
-    published_ms: PositiveFloat
     bytes: PositiveInt
     nodes: PositiveInt
     devices_per_node: PositiveInt
@@ -104,35 +102,26 @@ class PublishedExchange:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PublishedCopy:
+class PublishedCopy(PublishedPoint):
     """Vectors that are put in another order; ``moved_bytes`` are read and written ones together."""
 
     kind: Literal["copy"]
-    point: str
-    group: str
-    published_ms: PositiveFloat
     moved_bytes: PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PublishedBucketise:
+class PublishedBucketise(PublishedPoint):
     """Lookups of row-wise tables that are put in the buckets of their owners."""
 
     kind: Literal["bucketise"]
-    point: str
-    group: str
-    published_ms: PositiveFloat
     lookups: PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class PublishedProduct:
+class PublishedProduct(PublishedPoint):
     """``count`` products of an [m, k] and a [k, n] matrix."""
 
     kind: Literal["product"]
-    point: str
-    group: str
-    published_ms: PositiveFloat
     count: PositiveInt
     m: PositiveInt
     n: PositiveInt
@@ -194,26 +183,32 @@ class PublishedPlan:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class FamilyConstant:
-    """A constant that replaces or extends the machine's for one family, with where it comes from."""
+    """A constant that replaces the machine's for one family, with where it comes from."""
 
     value: NonNegativeFloat
     source: str
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Family:
-    """The published points of one source."""
+class Source:
+    """Where points were published, and what they were measured on."""
 
     title: str
     source: str
     device: str
     machine: str
     """Machine file whose constants predict these points."""
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Family(Source):
+    """The published points of one source."""
+
     fitted: bool = True
     """False where no constant is fitted to any point: all are held out."""
     compared: bool = False
     """Whether all points are compared with each other, for which they were restated, whatever they differ in."""
-    assumptions: tuple[str, ...]
     constants: dict[str, FamilyConstant] = Field(default_factory=dict)
     notice: str | None = None
     """What has to be said wherever these points are printed."""
@@ -248,12 +243,6 @@ def published() -> PublishedData:
         models={name: model for data in read for name, model in data.models.items()},
         plans={name: plan for data in read for name, plan in data.plans.items()},
     )
-
-
-def with_constants(constants: Constants, changed: dict[str, float]) -> Constants:
-    """Return the constants with those of ``changed`` that a machine has."""
-    values = {f.name: getattr(constants, f.name) for f in fields(Constants)}
-    return Constants(**(values | {name: value for name, value in changed.items() if name in values}))
 
 
 @lru_cache(maxsize=1024)

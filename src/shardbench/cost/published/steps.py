@@ -48,9 +48,9 @@ class StepParts:
     output_backward: float
     lookup_backward: float
     all_reduce: float
-    fill: float
+    fill: float = 0.0
     """A step's share of filling the pipeline, where that was timed."""
-    floor: float
+    floor: float = 0.0
     """What the host's own time adds to all of these."""
 
     @property
@@ -224,7 +224,8 @@ def step_parts(step: PublishedStep, machine: Machine, shares: Mapping[str, float
 
     assembled = columns_of(model) * samples * Format(step.dense).bytes
     all_reduce = all_reduce_s(_reduced_bytes(model, placed, step), machine)
-    hidden = float(backward.max()) + output_backward if software.hides_all_reduce else 0.0
+    # It goes on beside the backward pass.
+    hidden = float(backward.max()) + output_backward
     lookups_bytes = load.all_lookups.max() * INDEX_BYTES + placed.weighted.all_lookups.max() * WEIGHT_BYTES
     input_s = lookups_bytes / copy_bytes_per_s(machine)
     dense = model_dense_s(step, machine)
@@ -240,8 +241,6 @@ def step_parts(step: PublishedStep, machine: Machine, shares: Mapping[str, float
         output_backward=output_backward,
         lookup_backward=float(backward.max()),
         all_reduce=max(0.0, all_reduce - hidden),
-        fill=0.0,
-        floor=0.0,
     )
     host_s = shares["host_step_s"] + shares["host_call_s"] * HOST_CALLS * (step.gpus > 1)
     floor = 0.0 if software.graph else host_s * software.host_ratio

@@ -1,11 +1,9 @@
 """Hot rows on a rank: lookups in its own replicas, and gradients of touched rows that all ranks apply alike."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torchrec import KeyedJaggedTensor
 
 from shardbench.base.errors import Unsupported
 from shardbench.engine.blocks import Block
@@ -84,10 +82,6 @@ class HotTables(TableModule):
         self.layouts = [blocks] if key.pooled else []
         self._starts = torch.tensor([rows.starts[t.name] for t in self._tables for _ in t.keys])
 
-    def input(self, lookups: KeyedJaggedTensor) -> Any:
-        """Keep the lookups: nothing leaves the rank."""
-        return lookups
-
     def compute(self, received: Any) -> list[torch.Tensor]:
         """Look up pooled or single rows of the replicas."""
         key_lengths, width = received.length_per_key(), self.key.columns
@@ -141,32 +135,27 @@ class HotStep(TrainingStep):
         counts = torch.tensor([[len(rows) for rows, _ in own.values()]] * world, device=self.device)
         sizes = _everyones(counts, [1] * world, [1] * world, self.groups.world).tolist()
         self.enter(StepPart.ROWS)
-        gather = _Gather(sizes, list(self.rows.stores), self.groups)
-        rows = gather([rows for rows, _ in own.values()], lambda width: 1)
+        widths, group = list(own), self.groups.world
+        rows = _gather([rows for rows, _ in own.values()], sizes, [1] * len(widths), group)
         # A rank's loss is the mean over its own samples.
-        summed = gather([gradients.flatten() / world for _, gradients in own.values()], lambda width: width)
-        self._all = {width: (rows[i], summed[i].view(-1, width)) for i, width in enumerate(self.rows.stores)}
+        summed = _gather([gradients.flatten() / world for _, gradients in own.values()], sizes, widths, group)
+        self._all = {width: (rows[i], summed[i].view(-1, width)) for i, width in enumerate(widths)}
 
     def _update_rows(self) -> None:
         for width, (rows, gradients) in self._all.items():
             self.rows.stores[width].step(*coalesce(rows, gradients))
 
 
-class _Gather:
-    """What all ranks have of every store, ``sizes[rank][store]`` rows each, in rank order."""
+def _gather(own: list[torch.Tensor], sizes: list[list[int]], numbers: list[int], group: Any) -> list[torch.Tensor]:
+    """Return all ranks' numbers of each store, in rank order; one collective for all stores.
 
-    def __init__(self, sizes: list[list[int]], widths: list[int], groups: Any) -> None:
-        self._sizes, self._widths, self._groups = sizes, widths, groups
-
-    def __call__(self, own: list[torch.Tensor], numbers: Callable[[int], int]) -> list[torch.Tensor]:
-        """All ranks' numbers of each store, ``numbers(width)`` a row; one collective for all stores."""
-        counts = [[n * numbers(w) for n, w in zip(sizes, self._widths)] for sizes in self._sizes]
-        mine = torch.cat(own)
-        world = len(counts)
-        received = _everyones(mine.repeat(world), [len(mine)] * world, [sum(c) for c in counts], self._groups.world)
-        pieces = received.split([n for c in counts for n in c])
-        stores = len(self._widths)
-        return [torch.cat(pieces[i::stores]) for i in range(stores)]
+    Rank r has ``sizes[r][i]`` rows of store i, ``numbers[i]`` numbers each.
+    """
+    counts = [[n * each for n, each in zip(rows, numbers)] for rows in sizes]
+    mine, world, stores = torch.cat(own), len(sizes), len(numbers)
+    received = _everyones(mine.repeat(world), [len(mine)] * world, [sum(c) for c in counts], group)
+    pieces = received.split([n for c in counts for n in c])
+    return [torch.cat(pieces[i::stores]) for i in range(stores)]
 
 
 def _everyones(sent: torch.Tensor, to: list[int], received: list[int], group: Any) -> torch.Tensor:

@@ -71,16 +71,8 @@ class RowStore:
         scaled = gradients / (moments.sqrt() + EPSILON)[:, None]
         self.weights.index_add_(0, rows, scaled, alpha=-self.learning_rate)
 
-    def select(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return weights and moments of some rows as one tensor, [rows, dim] or [rows, dim + 1]."""
-        weights = self.weights.index_select(0, rows)
-        if self.moments is None:
-            return weights
-        return torch.cat([weights, self.moments.index_select(0, rows)[:, None]], dim=1)
-
-    def copy(self, rows: torch.Tensor, source: torch.Tensor) -> None:
-        """Overwrite some rows by what another store's ``select`` gave, bit by bit."""
-        dim = self.weights.shape[1]
-        self.weights.index_copy_(0, rows, source[:, :dim])
-        if self.moments is not None:
-            self.moments.index_copy_(0, rows, source[:, dim])
+    def copy(self, rows: torch.Tensor, source: "RowStore", source_rows: torch.Tensor) -> None:
+        """Overwrite some rows and their moments by those of another store of the same optimiser, bit by bit."""
+        self.weights.index_copy_(0, rows, source.weights.index_select(0, source_rows))
+        if self.moments is not None and source.moments is not None:
+            self.moments.index_copy_(0, rows, source.moments.index_select(0, source_rows))

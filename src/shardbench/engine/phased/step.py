@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,39 +9,9 @@ import torch.distributed as dist
 from shardbench.cost.phases import StepPhase
 from shardbench.engine.clock import Clock
 from shardbench.engine.phased.copies import Copies
-from shardbench.engine.step import LocalBatch, TrainingStep
+from shardbench.engine.step import LocalBatch, Stamps, TrainingStep
 from shardbench.engine.turns import Readable
 from shardbench.model.plan import PhaseKind
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shares:
-    """What a mini-batch of each kind, and a switch each way, counts for in a mean step of the schedule.
-
-    A kind's share is that of its samples, so the two add up to 1; ``switches`` are those of one
-    direction over the mini-batches of an epoch.
-    """
-
-    kinds: Mapping[PhaseKind, float]
-    switches: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopyStamps:
-    """Stamps around the copies of one switch."""
-
-    start: Any
-    stop: Any
-
-    def read(self, clock: Clock) -> dict[str, float]:
-        """Return the milliseconds of the copies."""
-        copy_ms = clock.ms(self.start, self.stop)
-        return {StepPhase.SYNCHRONISE: copy_ms, "step": copy_ms}
-
-    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """Return the CPU milliseconds of the copies."""
-        copy_ms = clock.process_ms(self.start, self.stop)
-        return None if copy_ms is None else {StepPhase.SYNCHRONISE: copy_ms, "step": copy_ms}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +49,19 @@ class PhasedStep:
     The stamps read as one mean step of the schedule: each mini-batch's time times the share of the
     samples that are of its kind, each switch's times how often it comes a mini-batch, which is in
     the phase ``synchronise``. Ranks begin each part together; they are not timed while they wait for
-    that. ``copies`` are None where the schedule has one kind of phase.
+    that. ``copies`` are None where the schedule has one kind of phase. ``shares`` of the samples by kind add up to 1;
+    ``switches`` are those of one direction over the mini-batches of an epoch.
     """
 
     def __init__(
-        self, steps: Mapping[PhaseKind, TrainingStep], copies: Copies | None, shares: Shares, clock: Clock
+        self,
+        steps: Mapping[PhaseKind, TrainingStep],
+        copies: Copies | None,
+        shares: Mapping[PhaseKind, float],
+        switches: float,
+        clock: Clock,
     ) -> None:
-        self.steps, self._copies, self._shares, self._clock = steps, copies, shares, clock
+        self.steps, self._copies, self._shares, self._switches, self._clock = steps, copies, shares, switches, clock
         self.kind = PhaseKind.COLD if PhaseKind.COLD in steps else PhaseKind.HOT
         """Whose copy of the hot rows is current: the replicas' in a hot phase, else the masters'."""
 
@@ -99,7 +74,7 @@ class PhasedStep:
                 parts += self._switch(kind)
             if kind in turn:
                 logits, stamps = self.train(kind, turn[kind])
-                parts.append((self._shares.kinds[kind], stamps))
+                parts.append((self._shares[kind], stamps))
                 self._together()
         parts += self._switch(PhaseKind.COLD)
         return logits, WeightedStamps(parts=parts)
@@ -118,21 +93,20 @@ class PhasedStep:
         """Copied on this rank for one mean step: into its replicas, and into its masters."""
         if self._copies is None:
             return 0.0, 0.0
-        each = self._shares.switches
-        return each * self._copies.device_bytes, each * self._copies.host_bytes
+        return self._switches * self._copies.device_bytes, self._switches * self._copies.host_bytes
 
     def _switch(self, kind: PhaseKind) -> list[tuple[float, Readable]]:
         if self._copies is None or kind is self.kind:
             return []
         self.kind = kind
-        start = self._clock.now()
+        stamps = Stamps(marks=[self._clock.now()], laps=[StepPhase.SYNCHRONISE])
         if kind is PhaseKind.HOT:
             self._copies.to_devices()
         else:
             self._copies.to_hosts()
-        stop = self._clock.now()
+        stamps.marks.append(self._clock.now())
         self._together()
-        return [(self._shares.switches, CopyStamps(start=start, stop=stop))]
+        return [(self._switches, stamps)]
 
     def _together(self) -> None:
         self._clock.settle()

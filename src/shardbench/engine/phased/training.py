@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from shardbench.base.arrays import Floats32
-from shardbench.base.errors import BadInput, Unsupported
+from shardbench.base.errors import BadInput
 from shardbench.engine.dlrm import DenseModel
 from shardbench.engine.phased.rowstore import RowStore, coalesce, flat_lookups
 from shardbench.model.plan import PhaseKind
-from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
+from shardbench.model.table import DenseShape, Optimizer, Table
 from shardbench.workloads.trace import Bags, check_rows
 
 
@@ -30,10 +30,7 @@ class GlobalBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class PhasedModel:
-    """What is trained: tables of one width of which the first ``hot[i]`` rows are hot, and the dense model.
-
-    Raises BadInput or Unsupported for what cannot be run.
-    """
+    """What is trained: tables of one width and one feature, summed, and the dense model; ``hot[i]`` rows are hot."""
 
     tables: tuple[Table, ...]
     hot: tuple[int, ...]
@@ -41,19 +38,6 @@ class PhasedModel:
     optimizer: Optimizer = Optimizer.SGD
     learning_rate: float = 0.01
     dense_seed: int = 0
-
-    def __post_init__(self) -> None:
-        if len({table.dim for table in self.tables}) != 1:
-            raise Unsupported("phases run tables of one width")
-        if any(table.features > 1 for table in self.tables):
-            raise Unsupported("phases run tables of one feature, not shared ones")
-        if any(table.pooling is not Pooling.SUM for table in self.tables):
-            raise Unsupported("phases run summed bags, not sequences")
-        if len(self.hot) != len(self.tables):
-            raise BadInput(f"{len(self.tables)} tables need as many numbers of hot rows, got {len(self.hot)}")
-        for table, hot in zip(self.tables, self.hot):
-            if not 0 <= hot <= table.rows:
-                raise BadInput(f"table '{table.name}' of {table.rows} rows cannot have {hot} hot ones")
 
     @property
     def dim(self) -> int:
@@ -118,9 +102,9 @@ class PhasedTrainer:
         self.switches += 1
         everything = torch.arange(len(self._hot_rows))
         if kind is PhaseKind.HOT:
-            self.replica.copy(everything, self.master.select(self._hot_rows))
+            self.replica.copy(everything, self.master, self._hot_rows)
         else:
-            self.master.copy(self._hot_rows, self.replica.select(everything))
+            self.master.copy(self._hot_rows, self.replica, everything)
 
     def predict(self, batch: GlobalBatch) -> torch.Tensor:
         """Give the logits [batch] without training; raises BadInput as training does for a cold batch."""

@@ -128,7 +128,9 @@ def fault(folder: Path, codes: Mapping[int, int | None], kills: int | None) -> t
     exit_codes = {rank: code for rank, code in codes.items() if code not in (None, 0)}
     killed = [rank for rank, code in exit_codes.items() if code is not None and code < 0]
     reports = sorted(
-        (path.stat().st_mtime_ns, rank, path) for rank in exit_codes if (path := _report(folder, rank)).is_file()
+        (path.stat().st_mtime_ns, rank, path)
+        for rank in exit_codes
+        if (path := folder / f"rank{rank}.error.json").is_file()
     )
     failures = [_read(path, rank) for _, rank, path in reports]
     causes = [failure for failure in failures if not lost_peer(failure)]
@@ -151,10 +153,6 @@ def fault(folder: Path, codes: Mapping[int, int | None], kills: int | None) -> t
 
 def _died(folder: Path, rank: int, codes: Mapping[int, int | None], kills: int | None) -> Failure:
     return died(codes[rank], phase_of(folder, rank), rank, kills, folder / f"rank{rank}.log")
-
-
-def _report(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.error.json"
 
 
 def _read(path: Path, rank: int) -> Failure:

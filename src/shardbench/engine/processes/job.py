@@ -50,8 +50,6 @@ class RankJob(StrictModel):
     """``Batches.hash`` of what has to lie there; None: not compared."""
     dump: bool = False
     """Start from seeded weights and write logits and stepped weights, to compare with a reference."""
-    peaks: bool = False
-    """Measure how much memory the ranks hold in each phase, and nothing else."""
 
 
 class Ran(StrictModel):
@@ -106,8 +104,3 @@ class RankResult(StrictModel):
     """One number a distinct batch: its share of all samples."""
     copied: dict[str, Number] = pydantic.Field(default_factory=dict)
     """Bytes of hot rows that a batch schedule copies for one step at this rank, by direction; empty without one."""
-    peaks: dict[str, NonNegativeInt] = pydantic.Field(default_factory=dict)
-    """Where the job asks for them, the most bytes held by phase, and ``build``: the bytes held before the first step.
-
-    They are counted from what the process held before it built anything.
-    """

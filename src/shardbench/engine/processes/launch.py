@@ -5,6 +5,7 @@ or gone, however it ended. What runs other people's code is a new Python behind 
 are read as text.
 """
 
+import gc
 import os
 import pickle
 import signal
@@ -69,7 +70,7 @@ class Worker:
 
         Behind a ``wall`` it runs somebody else's code.
         """
-        self._log, self._file_bytes, self._wall = log, file_bytes, wall
+        self.log, self._file_bytes, self._wall = log, file_bytes, wall
         self._process: Any = None
         self._pid, self._cpu_s = 0, 0.0
         self.took_s, self.took_cpu_s = 0.0, 0.0
@@ -127,7 +128,7 @@ class Worker:
         self._answers, answers = context.Pipe(duplex=False)
         # The files that a wall shows are to be there when it is built.
         command = None if self._wall is None else self._wall.around([sys.executable, "-P", "-c"])
-        arguments = (requests, answers, self._log, self._file_bytes, command)
+        arguments = (requests, answers, self.log, self._file_bytes, command)
         # No daemon: a strategy may start processes of its own.
         process = context.Process(target=_work, args=arguments)
         try:
@@ -183,7 +184,7 @@ class Worker:
         if self._wall is not None and 128 < code < 128 + signal.NSIG:
             # Bubblewrap exits with 128 more than the number of the signal that ended what is behind it.
             code = 128 - code
-        return died(code, phase, None, self._oom_kills, self._log)
+        return died(code, phase, None, self._oom_kills, self.log)
 
 
 def call_in_child(function: Callable[..., T], args: tuple[Any, ...], *, timeout_s: float, phase: str, log: Path) -> T:
@@ -282,6 +283,9 @@ def _print_to(log: Path) -> None:
 def _lead_a_group() -> None:
     """Give this process a group of its own, which ends with the program that started it."""
     os.setsid()
+    # What it has of the fork server, a million objects with the engine's, is never garbage: each search among them
+    # takes a quarter of a second.
+    gc.freeze()
 
     def end_with_the_program() -> None:
         program = parent_process()

@@ -1,6 +1,5 @@
 """The folder of a measured trial: its job, and what ranks leave there, which nothing overwrites or deletes."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from shardbench.base.atomic import write_atomically
@@ -25,11 +24,6 @@ def ranks_began(folder: Path) -> bool:
     return any(folder.glob("rank*.*"))
 
 
-def attempts(folder: Path) -> list[Path]:
-    """List ``folder``, ``folder.2``, ``folder.3``, ... as far as they are there, in this order."""
-    return sorted((path for path in folder.parent.glob(f"{folder.name}*") if _is_of(path, folder)), key=attempt_number)
-
-
 def attempt_number(folder: Path) -> int:
     """Return the number of an attempt's folder, 1 for the first."""
     number = folder.suffix[1:]
@@ -37,13 +31,14 @@ def attempt_number(folder: Path) -> int:
 
 
 def next_attempt(folder: Path) -> Path:
-    """Return the folder for ranks to be started: the last attempt's, or a new one where ranks began there."""
-    attempt_folders = attempts(folder)
-    if not attempt_folders:
-        return folder
-    if not ranks_began(attempt_folders[-1]):
-        return attempt_folders[-1]
-    return folder.with_name(f"{folder.name}.{attempt_number(attempt_folders[-1]) + 1}")
+    """Return the folder for ranks to be started: the last attempt's, or a new one where ranks began there.
+
+    Attempts are ``folder``, ``folder.2``, ``folder.3``, ..., as far as they are there.
+    """
+    numbered = (path for path in folder.parent.glob(f"{folder.name}.*") if path.stem == folder.name)
+    attempts = [folder, *(path for path in numbered if path.is_dir() and path.suffix[1:].isdigit())]
+    last = max(attempts, key=attempt_number)
+    return folder.with_name(f"{folder.name}.{attempt_number(last) + 1}") if ranks_began(last) else last
 
 
 def result_text(result: RankResult) -> str:
@@ -85,13 +80,3 @@ def phase_of(folder: Path, rank: int) -> str:
         return "start"
     with path.open("rb") as file:
         return file.read(_LONGEST_PHASE).decode("ascii", "replace") or "start"
-
-
-def extra_ranks(folder: Path, world_size: int) -> Iterator[str]:
-    """Yield the names of results that are of no rank of the job."""
-    result_names = {f"rank{rank}{kind}" for rank in range(world_size) for kind in (".json", ".error.json")}
-    return (path.name for path in sorted(folder.glob("rank*.json")) if path.name not in result_names)
-
-
-def _is_of(path: Path, folder: Path) -> bool:
-    return path.is_dir() and (path == folder or (path.stem == folder.name and path.suffix[1:].isdigit()))

@@ -19,7 +19,7 @@ from shardbench.base.errors import Unsupported
 from shardbench.engine.described import describe
 from shardbench.engine.formats import TENSOR_TYPES, codecs_registry
 from shardbench.engine.torchrec.exported import SEQUENCE_TYPES, TorchRecTable, export
-from shardbench.engine.torchrec.translated import cache_params
+from shardbench.engine.torchrec.sharding import cache_params
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile

@@ -60,7 +60,7 @@ class TorchRecTable:
     shards: tuple[Shard, ...] = ()
     """Its blocks on ranks; empty where every rank holds the table."""
 
-    def logical(self, features: int = 1) -> LogicalTable:
+    def logical(self) -> LogicalTable:
         """Return the piece as a table that the engine deals, cuts and puts together again."""
         segment = Segment(
             table=self.table,
@@ -71,7 +71,7 @@ class TorchRecTable:
             placement=OnRank(rank=0),  # where it lives is in ``shards``
         )
         module = ModuleKey(pooled=True, scope=Reach.WORLD, columns=0)
-        return LogicalTable(name=self.name, table=0, segment=segment, module=module, ways=self.ways, features=features)
+        return LogicalTable(name=self.name, table=0, segment=segment, module=module, ways=self.ways)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -230,17 +230,14 @@ def _fault(segment: Segment, world_size: int, local: int, *, grouped: bool) -> s
         return "" if isinstance(place, OnLocalRank) else _too_few(segment, local)
     if not isinstance(place, RowWise):
         return ""
-    if len(place.ranks) < world_size and place.ranks not in _nodes(world_size, local):
+    nodes = {tuple(range(first, first + local)) for first in range(0, world_size, local)}
+    if len(place.ranks) < world_size and place.ranks not in nodes:
         return f"rows are dealt over all ranks or over those of one node, not over {list(place.ranks)}"
     return _too_few(segment, len(place.ranks))
 
 
 def _too_few(segment: Segment, ways: int) -> str:
     return f"{segment.rows} rows leave one of {ways} ranks empty" if segment.rows < ways else ""
-
-
-def _nodes(world_size: int, local: int) -> set[tuple[int, ...]]:
-    return {tuple(range(first, first + local)) for first in range(0, world_size, local)}
 
 
 def _pieces(segments: list[Segment], world_size: int, *, in_blocks: bool) -> list[TorchRecTable]:

@@ -11,7 +11,7 @@ from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.distributed.sharding_plan import placement
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
+from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
@@ -22,7 +22,6 @@ from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import to_json
 from shardbench.engine.formats import DATA_TYPES
 from shardbench.engine.torchrec.exported import SEQUENCE_TYPES, Exported, TorchRecTable
-from shardbench.engine.torchrec.translated import cache_params
 from shardbench.model.sharding_plan import ShardBlock, ShardedTable
 
 Collection: TypeAlias = EmbeddingBagCollection | EmbeddingCollection
@@ -186,14 +185,15 @@ def sharding_plan_json(plan: ShardingPlan) -> str:
     Raises BadInput for a plan whose shards are not listed (``EnumerableShardingSpec``).
     """
     modules = {
-        path: {name: _sharded(name, parameter) for name, parameter in module.items()}
+        path: {name: sharded_table(name, parameter) for name, parameter in module.items()}
         for path, module in plan.plan.items()
         if isinstance(module, EmbeddingModuleShardingPlan)
     }
     return to_json(modules)
 
 
-def _sharded(name: str, parameter: ParameterSharding) -> ShardedTable:
+def sharded_table(name: str, parameter: ParameterSharding) -> ShardedTable:
+    """Return how TorchRec shards a table in plain data; raises BadInput where its shards are not listed."""
     spec = parameter.sharding_spec
     if spec is not None and not isinstance(spec, EnumerableShardingSpec):
         raise BadInput(f"table '{name}': its shards are not listed, but given by {type(spec).__name__}")
@@ -256,3 +256,8 @@ def _parameter(piece: TorchRecTable, local_size: int, device: str) -> ParameterS
         sharding_spec=EnumerableShardingSpec(shards) if shards else None,
         cache_params=cache_params(piece),
     )
+
+
+def cache_params(piece: TorchRecTable) -> CacheParams | None:
+    """Return TorchRec's parameters of a table's cache; None without one."""
+    return None if piece.cache_load_factor is None else CacheParams(load_factor=piece.cache_load_factor)

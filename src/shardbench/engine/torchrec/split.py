@@ -1,6 +1,6 @@
 """Collections whose tables a plan splits: the remap, a collection of the pieces, and the vectors put together again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -233,15 +233,11 @@ def load_tables(model: torch.nn.Module, exported: Exported, weights: Mapping[str
     weights for tables that were built on a CPU when it shards them. Tables that ``weights`` does
     not name stay as they are.
     """
-    remaps = [module for module in model.modules() if isinstance(module, IdRemap)]
-    pieces = exported.pieces
     with torch.no_grad():
-        for name, parameter in model.state_dict().items():
-            parts = name.split(".")
-            piece = pieces.get(parts[-2]) if len(parts) > 1 and parts[-1] == "weight" else None
-            if piece is None or piece.table not in weights:
+        for piece, parameter, order in _held(model, exported):
+            if piece.table not in weights:
                 continue
-            whole = _logical(piece, weights[piece.table], remaps)
+            whole = _logical(piece, weights[piece.table], order)
             if not hasattr(parameter, "local_shards"):
                 parameter.copy_(whole)
                 continue
@@ -257,16 +253,10 @@ def read_tables(model: torch.nn.Module, exported: Exported) -> dict[str, torch.T
     model is sharded, all ranks of the group that is initialised call it, and every one of them gets all tables, in its
     own memory and on the CPU.
     """
-    remaps = [module for module in model.modules() if isinstance(module, IdRemap)]
-    pieces, tables = exported.pieces, {table.name: table for table in exported.tables}
+    tables = {table.name: table for table in exported.tables}
     tables_by_name: dict[str, torch.Tensor] = {}
-    for name, parameter in model.state_dict().items():
-        parts = name.split(".")
-        piece = pieces.get(parts[-2]) if len(parts) > 1 and parts[-1] == "weight" else None
-        if piece is None:
-            continue
+    for piece, parameter, order in _held(model, exported):
         table, weights = tables[piece.table], _gathered(parameter)
-        order = _order(piece, remaps)
         places = torch.arange(table.rows) if order is None else order.cpu()
         own = ((places >= piece.row_start) & (places < piece.row_stop)).nonzero().squeeze(1)
         if piece.table not in tables_by_name:
@@ -290,15 +280,20 @@ def _gathered(parameter: Any) -> torch.Tensor:
     return whole
 
 
-def _order(piece: TorchRecTable, remaps: Sequence[IdRemap]) -> torch.Tensor | None:
-    """Return the ranks of the ids of the piece's table; None where ids are where they say."""
-    orders = (getattr(remap, f"ranks_{piece.table}", None) for remap in remaps)
-    return next((order for order in orders if order is not None), None)
+def _held(model: torch.nn.Module, exported: Exported) -> Iterator[tuple[TorchRecTable, Any, torch.Tensor | None]]:
+    """Yield the pieces that a model holds, their parameters, and ranks of ids; None where ids are where they say."""
+    remaps = [module for module in model.modules() if isinstance(module, IdRemap)]
+    pieces = exported.pieces
+    for name, parameter in model.state_dict().items():
+        parts = name.split(".")
+        if parts[-1] == "weight" and len(parts) > 1 and parts[-2] in pieces:
+            piece = pieces[parts[-2]]
+            orders = (getattr(remap, f"ranks_{piece.table}", None) for remap in remaps)
+            yield piece, parameter, next((order for order in orders if order is not None), None)
 
 
-def _logical(piece: TorchRecTable, whole: torch.Tensor, remaps: Sequence[IdRemap]) -> torch.Tensor:
+def _logical(piece: TorchRecTable, whole: torch.Tensor, order: torch.Tensor | None) -> torch.Tensor:
     """Take the piece's weights out of the table's."""
-    order = _order(piece, remaps)
     if order is None:
         return piece.logical().weights(whole)
     by_frequency = torch.empty_like(whole)

@@ -14,7 +14,7 @@ from shardbench.cost.load import Load, longest_lookups, segment_load
 from shardbench.learned.tasks.features import table_features
 from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import Tier
-from shardbench.model.table import Pooling, Table
+from shardbench.model.table import Pooling
 
 
 def shard_loads(task: Task, tables: Ints, columns: Ints, *, counted: bool) -> Load:
@@ -65,15 +65,7 @@ def augmented(tasks: Sequence[Task], widths: Sequence[int]) -> Task:
     for number, (task, at) in enumerate(table_places):
         table = task.problem.tables[at]
         loads.append(shard_loads(task, np.full(len(widths), at), np.asarray(widths, dtype=np.int64), counted=False))
-        tables += [_table_of_width(table, f"{number}-{width}", width) for width in widths]
+        tables += [replace(table, name=f"{number}-{width}", dim=width) for width in widths]
         profiles += [task.problem.profiles[at]] * len(widths)
     problem = replace(tasks[0].problem, name="augmented", tables=tuple(tables), profiles=tuple(profiles), inputs=None)
-    return Task(
-        problem=problem,
-        features=table_features(tables, profiles, problem.precision),
-        expected=Load.joined(loads),
-    )
-
-
-def _table_of_width(table: Table, name: str, width: int) -> Table:
-    return replace(table, name=name, dim=width)
+    return Task(problem=problem, features=table_features(problem), expected=Load.joined(loads))

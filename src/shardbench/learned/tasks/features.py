@@ -1,33 +1,29 @@
 """The 21 numbers by which learned strategies know a table, and their normalisation over a pool."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardbench.base.arrays import Floats, Floats32
-from shardbench.base.errors import BadInput
 from shardbench.base.memory import GIB
-from shardbench.model.profile import REUSE_BINS, AccessProfile
-from shardbench.model.table import Precision, Table
+from shardbench.model.problem import Problem
+from shardbench.model.profile import REUSE_BINS
 
 SCALARS = ("dim", "rows", "pooling", "size_gib")
 FEATURES = (*SCALARS, *(f"reuse{i}" for i in range(REUSE_BINS)))
 """Names of the columns: the four scalars, then the share of touched rows by reuse bin."""
 
 
-def table_features(tables: Sequence[Table], profiles: Sequence[AccessProfile], precision: Precision) -> Floats:
-    """Give raw features of every table, float64 [tables, 21], as AutoShard and DreamShard define them.
+def table_features(problem: Problem) -> Floats:
+    """Give raw features of every table of a problem, float64 [tables, 21], as AutoShard and DreamShard define them.
 
     Width, rows, mean pooling factor (lookups per sample, absent features counted as zero; not
-    truncated to an integer as the published code does), GiB of weights at ``precision``, and the
-    profile's 17 reuse bins.
+    truncated to an integer as the published code does), GiB of weights, and the profile's 17 reuse bins.
     """
-    if len(tables) != len(profiles):
-        raise BadInput(f"{len(tables)} tables but {len(profiles)} profiles: give one profile a table")
-    values = np.zeros((len(tables), len(FEATURES)))
-    for row, table, profile in zip(values, tables, profiles):
-        row[:4] = (table.dim, table.rows, profile.mean_pooling, table.rows * table.dim * precision.bytes / GIB)
+    values, number_bytes = np.zeros((len(problem.tables), len(FEATURES))), problem.precision.bytes
+    for row, table, profile in zip(values, problem.tables, problem.profiles):
+        row[:4] = (table.dim, table.rows, profile.mean_pooling, table.rows * table.dim * number_bytes / GIB)
         row[4:] = profile.reuse_bins()
     return values
 
@@ -43,20 +39,12 @@ class Scaling:
     mean: tuple[float, ...]
     spread: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        if len(self.mean) != len(FEATURES) or len(self.spread) != len(FEATURES):
-            raise BadInput(f"a scaling has {len(FEATURES)} means and spreads, got {len(self.mean)}, {len(self.spread)}")
-        if not all(s > 0 for s in self.spread) or not np.isfinite([*self.mean, *self.spread]).all():
-            raise BadInput("a scaling needs finite means and positive spreads")
-
     @classmethod
     def fit(cls, features: Floats, scored: Collection[str] = SCALARS) -> "Scaling":
         """Fit the constants to ``features`` float64 [tables, 21]; ``scored`` names the columns to z-score.
 
-        A feature that does not vary keeps spread 1. Raises BadInput for a name that is no feature.
+        A feature that does not vary keeps spread 1.
         """
-        if unknown := set(scored) - set(FEATURES):
-            raise BadInput(f"'{min(unknown)}' is no feature of a table; those are {', '.join(FEATURES)}")
         mean, spread = features.mean(axis=0), features.std(axis=0)
         # Rounding may leave a tiny spread where all values are equal.
         varies = spread > 1e-9 * np.maximum(np.abs(mean), 1.0)

@@ -30,6 +30,7 @@ from shardbench.engine.clock import clock_of
 from shardbench.engine.lower import NO_BF16_ON_CPU
 from shardbench.learned.tasks.oracle import NO_TABLE, Costs, Oracle
 from shardbench.learned.tasks.task import Task, one_hot
+from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Precision, Table
 from shardbench.workloads.trace import Bags
 
@@ -56,23 +57,10 @@ class MeasuredOracle(Oracle):
     ``path``, so that a killed run goes on where it was.
     """
 
-    def __init__(
-        self,
-        bags: Callable[[Table], Bags],
-        lookups: str,
-        batch_size: int,
-        precision: Precision,
-        path: Path | None = None,
-        *,
-        warmups: int = WARMUPS,
-        runs: int = RUNS,
-    ) -> None:
+    def __init__(self, bags: Callable[[Table], Bags], lookups: str, path: Path | None = None) -> None:
         super().__init__()
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if precision is Precision.BF16 and self._device.type == "cpu":
-            raise Unsupported(NO_BF16_ON_CPU)
-        self._bags, self._lookups, self._batch_size, self._precision = bags, lookups, batch_size, precision
-        self._warmups, self._runs = warmups, runs
+        self._bags, self._lookups = bags, lookups
         self._environment = Environment.here().hash
         self._store = None if path is None else JsonLines(path, SetTime, "table set")
         self._times_by_key: dict[str, SetTime] = {}
@@ -106,38 +94,35 @@ class MeasuredOracle(Oracle):
 
     def _times(self, task: Task, sets: Sequence[tuple[int, ...]]) -> Floats:
         """Forward and backward ms of sets of the task's tables, float64 [sets, 2]; those not known yet are timed."""
-        problem = task.problem
-        if (problem.batch_size, problem.precision) != (self._batch_size, self._precision):
-            raise BadInput(
-                f"task {problem.name} has batches of {problem.batch_size} in {problem.precision.value}, the times are "
-                f"for {self._batch_size} in {self._precision.value}: use the same"
-            )
+        if task.problem.precision is Precision.BF16 and self._device.type == "cpu":
+            raise Unsupported(NO_BF16_ON_CPU)
         # An empty device runs no kernel.
         empty = SetTime(key="", forward_ms=0.0, backward_ms=0.0)
-        times = [self._time_of(tuple(problem.tables[i] for i in numbers)) if numbers else empty for numbers in sets]
+        times = [self._time_of(task.problem, numbers) if numbers else empty for numbers in sets]
         return np.array([(time.forward_ms, time.backward_ms) for time in times])
 
-    def _time_of(self, tables: tuple[Table, ...]) -> SetTime:
-        """The set's times, which are measured where they are not known; the order of the tables does not count."""
-        conditions = self.identity, self._batch_size, self._precision.value, self._warmups, self._runs
+    def _time_of(self, problem: Problem, numbers: tuple[int, ...]) -> SetTime:
+        """The times of a set of tables, measured where they are not known; the order of the tables does not count."""
+        tables = tuple(problem.tables[i] for i in numbers)
+        conditions = self.identity, problem.batch_size, problem.precision.value, WARMUPS, RUNS
         key = content_hash(conditions, sorted(content_hash(table) for table in tables))
         if key not in self._times_by_key:
-            forward_ms, backward_ms = self._time(tables)
+            forward_ms, backward_ms = self._time(tables, problem)
             self._times_by_key[key] = SetTime(key=key, forward_ms=forward_ms, backward_ms=backward_ms)
             if self._store is not None:
                 self._store.append(self._times_by_key[key])
         return self._times_by_key[key]
 
-    def _time(self, tables: tuple[Table, ...]) -> tuple[float, float]:
-        """Median forward and backward ms of the tables' fused kernels."""
+    def _time(self, tables: tuple[Table, ...], problem: Problem) -> tuple[float, float]:
+        """Median forward and backward ms of the fused kernels of some of a problem's tables."""
         clock = clock_of(self._device)
-        fused = _fuse(tables, self._precision, self._device)
-        ids, offsets = _lookups([self._bags_of(table) for table in tables], self._device)
+        fused = _fuse(tables, problem.precision, self._device)
+        ids, offsets = _lookups([self._bags_of(table, problem.batch_size) for table in tables], self._device)
         width = sum(table.dim for table in tables)
-        gradient = torch.randn(self._batch_size, width, device=self._device)
+        gradient = torch.randn(problem.batch_size, width, device=self._device)
         evicted = torch.zeros(_EVICT_BYTES // 4, device=self._device)
         times = []
-        for _ in range(self._warmups + self._runs):
+        for _ in range(WARMUPS + RUNS):
             evicted.add_(1.0)
             clock.settle()
             start = clock.now()
@@ -149,11 +134,11 @@ class MeasuredOracle(Oracle):
             pooled.backward(gradient)
             clock.settle()
             times.append((clock.ms(start, forward), sum(clock.ms(a, b) for a, b in backward)))
-        forward_ms, backward_ms = np.median(times[self._warmups :], axis=0)
+        forward_ms, backward_ms = np.median(times[WARMUPS:], axis=0)
         return float(forward_ms), float(backward_ms)
 
-    def _bags_of(self, table: Table) -> Bags:
-        bags, batch_size = self._bags(table), self._batch_size
+    def _bags_of(self, table: Table, batch_size: int) -> Bags:
+        bags = self._bags(table)
         if bags.batch_size != batch_size:
             raise BadInput(f"table {table.name}: {bags.batch_size} bags given, wanted a batch of {batch_size}")
         if table.features > 1:

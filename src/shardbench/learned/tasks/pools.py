@@ -123,7 +123,7 @@ def join(parts: Sequence[tuple[Pool, Sequence[int] | Ints]], machine: Machine, n
     )  # fmt: skip
     return Task(
         problem=problem,
-        features=table_features(tables, profiles, Precision.FP16),
+        features=table_features(problem),
         expected=Load.joined([pool.expected(ids) for pool, ids in selections]),
         counted=Load.joined([pool.counted(ids) for pool, ids in selections]),
     )

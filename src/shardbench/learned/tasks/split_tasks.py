@@ -62,7 +62,7 @@ def split_task(pool: Pool, ids: Ints, widths: Sequence[int] | Ints, machine: Mac
     )  # fmt: skip
     narrow = Task(
         problem=problem,
-        features=table_features(tables, profiles, problem.precision),
+        features=table_features(problem),
         expected=pool.expected(ids),
         counted=pool.counted(ids),
     )

@@ -10,9 +10,12 @@ from shardbench.base.errors import BadInput
 from shardbench.learned.tasks.task import Task
 from shardbench.model.problem import Problem
 
+SUBSETS = 49
+"""Training tasks drawn from a single problem's tables, besides the problem itself: 50 in all, as in the papers."""
 
-def training_tasks(problems: Sequence[Problem], seed: int, subsets: int) -> tuple[Task, ...]:
-    """Make tasks of the problems; a single problem is joined by ``subsets`` random parts of it.
+
+def training_tasks(problems: Sequence[Problem], seed: int) -> tuple[Task, ...]:
+    """Make tasks of the problems; a single problem is joined by SUBSETS random parts of it.
 
     Each part has between half and all of the tables, so that a strategy meets other sets of them
     than the one that it will place. The papers train on many tasks; a trial has one problem.
@@ -25,7 +28,7 @@ def training_tasks(problems: Sequence[Problem], seed: int, subsets: int) -> tupl
         return tasks
     (whole,) = tasks
     rng = np.random.default_rng([seed, 2])
-    counts = rng.integers((whole.tables + 1) // 2, whole.tables + 1, subsets).tolist()
+    counts = rng.integers((whole.tables + 1) // 2, whole.tables + 1, SUBSETS).tolist()
     return (whole, *(part(whole, np.sort(rng.permutation(whole.tables)[:count])) for count in counts))
 
 

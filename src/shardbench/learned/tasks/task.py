@@ -51,7 +51,7 @@ class TableSet:
 
 def table_set(problem: Problem) -> TableSet:
     """List the tables of any problem, without their loads; needs its tables and profiles."""
-    return TableSet(problem=problem, features=table_features(problem.tables, problem.profiles, problem.precision))
+    return TableSet(problem=problem, features=table_features(problem))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,11 +68,7 @@ class Task(TableSet):
     @classmethod
     def of(cls, problem: Problem) -> "Task":
         """Make a task of any problem; needs its tables, profiles and machine."""
-        return cls(
-            problem=problem,
-            features=table_features(problem.tables, problem.profiles, problem.precision),
-            expected=expected_table_loads(problem),
-        )
+        return cls(problem=problem, features=table_features(problem), expected=expected_table_loads(problem))
 
     @cached_property
     def key(self) -> str:

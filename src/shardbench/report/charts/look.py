@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import cache
+from html import escape
 from typing import Any
 
 import altair as alt
@@ -77,7 +78,7 @@ def picture(chart: Chart, description: str, width: int = 720) -> str:
     style = f"svg {{ {variables(LIGHT)} }} @media (prefers-color-scheme: dark) {{ svg {{ {variables(DARK)} }} }}"
     head, _, body = drawn.partition(">")
     ground = '<rect width="100%" height="100%" fill="var(--paper)"/>'
-    return f"{head}><title>{_escaped(description)}</title>\n<style>{style}</style>{ground}\n{body}\n"
+    return f"{head}><title>{escape(description, quote=False)}</title>\n<style>{style}</style>{ground}\n{body}\n"
 
 
 def files(chart: Chart, description: str) -> dict[str, bytes]:
@@ -106,7 +107,3 @@ def _svg(told: Mapping[str, Any]) -> str:
     """Return a drawing for files: without a description of every mark, which would be half of it, and short numbers."""
     drawn = vl_convert.vegalite_to_svg({**told, "config": {**CONFIG, "aria": False}}, vl_version=_VERSION)
     return re.sub(r"(\d\.\d\d)\d+", r"\1", drawn)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -24,7 +24,7 @@ from shardbench.report.groups import Group, groups
 from shardbench.report.results import backends, cell_records, load_claims, results_folder, trial_records
 from shardbench.report.rows import Condition, Row
 from shardbench.report.tables.layout import lay_out
-from shardbench.report.tables.text import ALWAYS, Columns, readable_cell, significant
+from shardbench.report.tables.text import Columns, readable_cell, significant
 
 KINDS = {
     "simulated": "equal",
@@ -340,7 +340,6 @@ def _table(rows: pd.DataFrame) -> list[str]:
             headers=("", "quantity", "this run", "committed", "ratio", "95 % interval", "n", "why"),
             rows=tuple(map(_text, rows.head(LISTED).to_dict("records"))),
             numeric=(False, False, True, True, True, True, True, False),
-            keep=(ALWAYS,) * 8,
         )
     )
     more = [f"and {len(rows) - LISTED} more (--json has all)"] if len(rows) > LISTED else []

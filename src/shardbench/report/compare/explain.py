@@ -23,7 +23,7 @@ from shardbench.report.standing import groups_text
 from shardbench.report.tables.files import json_rows
 from shardbench.report.tables.layout import lay_out
 from shardbench.report.tables.suite_tables import phases_of
-from shardbench.report.tables.text import ALWAYS, Columns, column_words, distinct, readable_cell, significant, unknown
+from shardbench.report.tables.text import Columns, column_words, distinct, readable_cell, significant, unknown
 
 SELECTOR = "suite/workload/machine/backend/strategy[/seed[/repeat]]"
 COLUMNS = ("quantity", "faster", "slower", "difference", "share_pct")
@@ -296,14 +296,8 @@ def lines(explanation: Explanation) -> list[str]:
     rows = [_row(row) for row in explanation.differences.to_dict("records")]
     # Phases of several ranks do not add up to a measured step, and have no share of it.
     count = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
-    table = lay_out(
-        Columns(
-            headers=heads[:count],
-            rows=tuple(row[:count] for row in rows),
-            numeric=(False, *(True,) * (count - 1)),
-            keep=(ALWAYS,) * count,
-        )
-    )
+    numeric = (False, *(True,) * (count - 1))
+    table = lay_out(Columns(headers=heads[:count], rows=tuple(row[:count] for row in rows), numeric=numeric))
     return [*sentences(explanation), *table.heads, *table.rows]
 
 

@@ -42,11 +42,6 @@ def figure(title: str, caption: str, chart: Chart) -> Figure:
     return Figure(title=title, caption=caption, spec=spec(chart, f"{title}. {caption}".strip()))
 
 
-def standing_rows(problems: Sequence[Problem]) -> list[dict[str, Any]]:
-    """Return the rows of all charts of standings."""
-    return strategies.problem_rows([(one.standings, one.ranked) for one in problems])
-
-
 def ranking_figures(standings: Sequence[Standing]) -> tuple[list[Figure], dict[str, list[str]]]:
     """Return the charts over all problems, and the choices of each parameter, the first as charts begin.
 

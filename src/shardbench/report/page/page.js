@@ -2,9 +2,9 @@
 // Dark and light, folded parts, and the charts.
 
 document.getElementById("theme").addEventListener("click", () => {
-  const root = document.documentElement;
+  const { style } = document.documentElement;
   const preferred = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  root.dataset.theme = (root.dataset.theme ?? preferred) === "dark" ? "light" : "dark";
+  style.colorScheme = (style.colorScheme || preferred) === "dark" ? "light" : "dark";
 });
 
 /** Opens what the target of the address lies in, and goes there. */

@@ -20,6 +20,7 @@ from shardbench.cost.costmodel import HOST
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.report.charts.look import DARK, LIGHT, compiled, scripts, variables
+from shardbench.report.charts.strategies import problem_rows
 from shardbench.report.compare.versions import other_versions
 from shardbench.report.groups import Group, groups, suite_standings
 from shardbench.report.page.answers import LOOKUPS, MEMORY, answer
@@ -31,18 +32,18 @@ from shardbench.report.page.figures import (
     prediction_figure,
     problem_figures,
     ranking_figures,
-    standing_rows,
 )
 from shardbench.report.prediction.against_measured import points
 from shardbench.report.prediction.summary import shown_tables
 from shardbench.report.ranking import Score, scores
 from shardbench.report.rows import current
-from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem, is_measured
+from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem, is_measured, trains_text
 from shardbench.report.tables.layout import csv_columns
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import (
     NOTES,
     TITLES,
+    Columns,
     Section,
     column_words,
     readable_cell,
@@ -57,16 +58,12 @@ PLANS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extra:
+class Extra(Columns):
     """A table with charts that is shown before the groups."""
 
     id: str
     title: str
     note: str
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: tuple[bool, ...]
-    """True of each column that is aligned to the right."""
     figures: tuple[Figure, ...] = ()
     csv: str = ""
     """The table's file in the results folder; empty where there is none."""
@@ -165,7 +162,7 @@ def page(
     overview, choices = ranking_figures(scored)
     shown, rows = problem_figures(frames if study is None else {}, problems)
     prediction, rows["prediction"] = _prediction(records)
-    rows["standings"] = standing_rows(problems)
+    rows["standings"] = problem_rows([(one.standings, one.ranked) for one in problems])
     return visible(_engine(exists).get_template("page.html.j2").render(
         suite=suite,
         style=style,
@@ -294,8 +291,8 @@ def _policy(style: str, script: str) -> str:
 
 
 def _style() -> str:
-    style = _file("page.css")
-    return style.replace("/* light */", variables(LIGHT)).replace("/* dark */", variables(DARK))
+    both = {name: f"light-dark({colour}, {DARK[name]})" for name, colour in LIGHT.items()}
+    return _file("page.css").replace("/* colours */", variables(both))
 
 
 def _prediction(records: Sequence[Record]) -> tuple[list[Extra], list[dict[str, Any]]]:
@@ -350,15 +347,7 @@ def _commit(commit: str | None, *, dirty: bool | None) -> str:
 
 def _title(group: Group) -> str:
     """Return the problem's name, with what is apart of a group that trains another model than all others."""
-    return f"{group.condition.title} on {group.condition.machine}{_trains(group)}"
-
-
-def _trains(group: Group) -> str:
-    if group.condition.trains == UNSHARDED:
-        return ""
-    every = {r.planned.groups.sync_every for row in group.rows for r in row.records if r.planned and r.planned.groups}
-    synced = ", ".join(f"sync every {steps} steps" for steps in sorted(every))
-    return f", trains {group.condition.trains}" + (f" ({synced})" if synced else "")
+    return f"{group.condition.title} on {group.condition.machine}{trains_text(group.condition.trains)}"
 
 
 def _facts(environment: Environment | None) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from shardbench.records.record import Record
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, groups, ordinary, suite_standings
 from shardbench.report.paper.figures import figure_files, group_figures
-from shardbench.report.paper.latex import LatexTable, document_tex, slug, table_tex
+from shardbench.report.paper.latex import document_tex, slug, table_tex
 from shardbench.report.paper.scores import HOW, scores_paper
 from shardbench.report.rows import Condition
 from shardbench.report.tables.files import suite_records
@@ -155,15 +155,14 @@ def _table(suite: str, name: str, section: Section, group: Group, stem: str) -> 
         if outcome != "ok":
             texts = ["0", outcome, *[""] * (len(columns) - 2)]
         rows.append((cells[place["strategy"]], *(text or "-" for text in texts)))
-    table = LatexTable(
+    return table_tex(
         caption=f"{TITLES[name]}. {_problem_text(group)} {section.note[0].upper()}{section.note[1:]}.",
         label=f"{stem}-{name}",
         headers=("strategy", *(_HEADINGS.get(header, header) for header in columns)),
-        rows=tuple(rows),
+        rows=rows,
         numeric=(False, *(True for _ in columns)),
         notes=(
             f"{_NOTES[name].format(**words)} ShardBench, suite {suite}, records {commits(_records(group))}.",
             *(f"{cause}." for cause in section.causes),
         ),
     )
-    return table_tex(table)

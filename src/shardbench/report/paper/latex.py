@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from shardbench.base.generated import ascii_text
 from shardbench.report.charts.look import COLUMN_IN
@@ -23,22 +22,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ESCAPED = re.compile(r"-(?=-)|,(?=,)|[\\~^<>|`\"'{}$&#_%]")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LatexTable:
-    """A table to write; texts as they are to be read, not escaped."""
-
-    caption: str
-    label: str
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: tuple[bool, ...]
-    """True of each column that is aligned to the right."""
-    notes: tuple[str, ...] = ()
-    """Lines that stand below the table."""
-    wide: tuple[float, ...] = ()
-    """Each column's share of the page's width where its text is broken into lines, 0 where it is not."""
-
-
 def escape(text: str) -> str:
     """Return LaTeX that prints the text; white space is one blank, what is no printable ASCII is its code."""
     plain = _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", " ".join(ascii_text(text).split()))
@@ -50,28 +33,41 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
 
 
-def table_tex(table: LatexTable) -> str:
-    """Return a floating ``table``, or a ``table*`` over both columns where one is too narrow."""
-    kind = "table*" if any(table.wide) or _width_pt(table) > _COLUMN_PT else "table"
-    wide = table.wide or (0.0,) * len(table.headers)
+def table_tex(
+    *,
+    caption: str,
+    label: str,
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    notes: Sequence[str] = (),
+    wide: Sequence[float] = (),
+) -> str:
+    """Return a floating ``table``, or a ``table*`` over both columns where one is too narrow.
+
+    Texts are as they are to be read, not escaped. A column that is ``numeric`` is aligned to the right; one of a text
+    that is broken into lines has its share of the page's width in ``wide``, the others 0. ``notes`` stand below.
+    """
+    kind = "table*" if any(wide) or _width_pt(headers, rows) > _COLUMN_PT else "table"
+    shares = wide or (0.0,) * len(headers)
     columns = "".join(
-        f"p{{{share:g}\\textwidth}}" if share else "r" if right else "l" for share, right in zip(wide, table.numeric)
+        f"p{{{share:g}\\textwidth}}" if share else "r" if right else "l" for share, right in zip(shares, numeric)
     )
     lines = [
         f"\\begin{{{kind}}}",
         r"\centering",
-        f"\\caption{{{escape(table.caption)}}}",
-        f"\\label{{tab:{table.label}}}",
+        f"\\caption{{{escape(caption)}}}",
+        f"\\label{{tab:{label}}}",
         r"\scriptsize",
         r"\setlength{\tabcolsep}{3pt}",
         f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
         r"\toprule",
-        _line(table.headers),
+        _line(headers),
         r"\midrule",
-        *(_line(row) for row in table.rows),
+        *(_line(row) for row in rows),
         r"\bottomrule",
         r"\end{tabular}",
-        *(f"\\par\\smallskip\\parbox{{\\linewidth}}{{\\raggedright {escape(note)}}}" for note in table.notes),
+        *(f"\\par\\smallskip\\parbox{{\\linewidth}}{{\\raggedright {escape(note)}}}" for note in notes),
         f"\\end{{{kind}}}",
     ]
     return "\n".join(lines) + "\n"
@@ -114,6 +110,6 @@ def _line(cells: Sequence[str]) -> str:
     return " & ".join(f"{{{escape(cell)}}}" if cell.startswith(("[", "*")) else escape(cell) for cell in cells) + r" \\"
 
 
-def _width_pt(table: LatexTable) -> float:
-    longest = [max(map(len, column)) for column in zip(table.headers, *table.rows)]
+def _width_pt(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> float:
+    longest = [max(map(len, column)) for column in zip(headers, *rows)]
     return sum(longest) * _LETTER_PT + (len(longest) - 1) * _GAP_PT

@@ -6,7 +6,7 @@ import altair as alt
 
 from shardbench.report.charts import strategies
 from shardbench.report.paper.figures import figure_files
-from shardbench.report.paper.latex import LatexTable, slug, table_tex
+from shardbench.report.paper.latex import slug, table_tex
 from shardbench.report.ranking import Score, scores
 from shardbench.report.standing import AS_RUN, Standing
 from shardbench.report.tables.text import percent, significant
@@ -60,18 +60,16 @@ def _table(of_budget: Sequence[Score], about: str, made_by: str, name: str) -> s
         for one in of_budget
     ]
     return table_tex(
-        LatexTable(
-            caption=f"Scores over all problems. {about}",
-            label=name,
-            headers=_HEADERS,
-            rows=tuple(rows),
-            numeric=(False, *(True,) * (len(_HEADERS) - 1)),
-            notes=(
-                "Ended: problems with a plan that is valid and ran; best or tied: problems on which the step is the "
-                "shortest that any strategy found with any budget, or its difference within the noise or the model's "
-                "error; within 5 %: share of all problems, over draws of the model where there are some; median (of "
-                "all problems) and worst: step over the shortest; means: geometric, of strategies that ended all "
-                f"problems (bound: that have one on all); seconds: median of learning and planning. {made_by}",
-            ),
-        )
+        caption=f"Scores over all problems. {about}",
+        label=name,
+        headers=_HEADERS,
+        rows=rows,
+        numeric=(False, *(True,) * (len(_HEADERS) - 1)),
+        notes=(
+            "Ended: problems with a plan that is valid and ran; best or tied: problems on which the step is the "
+            "shortest that any strategy found with any budget, or its difference within the noise or the model's "
+            "error; within 5 %: share of all problems, over draws of the model where there are some; median (of "
+            "all problems) and worst: step over the shortest; means: geometric, of strategies that ended all "
+            f"problems (bound: that have one on all); seconds: median of learning and planning. {made_by}",
+        ),
     )

@@ -30,7 +30,6 @@ def csv_columns(text: str) -> Columns:
         headers=tuple(map(column_words, names)),
         rows=tuple(map(tuple, rows)),
         numeric=tuple(all(_is_number(row[column]) for row in rows) for column in range(len(names))),
-        keep=(ALWAYS,) * len(names),
     )
 
 
@@ -51,7 +50,7 @@ def lay_out(section: Columns, width: int | None = None) -> Layout:
     section = replace(section, rows=tuple(tuple(map(ascii_text, row)) for row in section.rows))
     columns, left_out = section, [False] * len(section.headers)
     place = list(range(len(section.headers)))
-    while width is not None and _total(columns) > width and min(columns.keep) < ALWAYS:
+    while width is not None and _total(columns) > width and min(columns.keep, default=ALWAYS) < ALWAYS:
         least = max(range(len(columns.keep)), key=lambda column: (-columns.keep[column], column))
         left_out[place.pop(least)] = True
         columns = _without(columns, least)

@@ -4,14 +4,15 @@ A problem is a workload on a machine by one backend; a strategy may stand in it 
 problems and take geometric means of ratios: milliseconds of unlike problems are never added.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from shardbench.base.arrays import Floats
+from shardbench.base.arrays import Bools, Floats
 from shardbench.base.errors import BadInput
 from shardbench.cost.costmodel import HOST
 from shardbench.cost.uncertainty import band, p_larger, sure
@@ -21,7 +22,6 @@ from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, groups
-from shardbench.report.ranking import geometric_mean
 from shardbench.report.rows import Row
 from shardbench.report.standing import RANKS, UNSHARDED, is_measured, over_pct, ranks_by_judge, table_standings
 
@@ -240,7 +240,7 @@ def scores(steps_table: pd.DataFrame) -> pd.DataFrame:
     keys = ["backend", "budget", "group"]
     for key, part in steps_table.assign(group=_group(steps_table)).groupby(keys, sort=True):
         known, backend = dict(zip(keys, key)), key[0]
-        scored = [_score(own, part) | known for own in _by_strategy(part)]
+        scored = [_score(own, part) | known for _, own in part.groupby(["strategy", "role"], sort=True)]
         rows += _with_places(scored, part) if is_measured(str(backend)) else _with_ranks(scored, part)
     return pd.DataFrame(rows, columns=list(SCORES))
 
@@ -251,10 +251,6 @@ def _group(table: pd.DataFrame) -> "pd.Series[str]":
     keys = ["backend", "workload", "machine"]
     is_bound = (best & (table["bound_by"] == HOST)).groupby([table[key] for key in keys]).transform("any")
     return is_bound.map({True: BOUND_BY_HOST, False: PLANS_MATTER})
-
-
-def _by_strategy(part: pd.DataFrame) -> list[pd.DataFrame]:
-    return [own for _, own in part.groupby(["strategy", "role"], sort=True)]
 
 
 def _score(own: pd.DataFrame, part: pd.DataFrame) -> dict[str, object]:
@@ -330,9 +326,13 @@ def _resampled_places(competing: pd.DataFrame) -> dict[str, str]:
     ]
     expected = np.mean(means, axis=0)
     ahead = np.array([(expected > expected[:, [i]] * (1.0 + SAME)).mean(axis=0) for i in range(len(shares.columns))])
-    behind = ahead >= SURE_OF_RESAMPLES
-    first, last = 1 + behind.sum(axis=1), len(behind) - behind.sum(axis=0)
-    return {name: f"{low} to {high}" for name, low, high in zip(shares.columns, first, last)}
+    return _open_places(list(shares.columns), ahead >= SURE_OF_RESAMPLES)
+
+
+def _open_places(names: Sequence[str], behind: Bools) -> dict[str, str]:
+    """Write the places that are left open where ``behind`` [names, names] tells who is surely behind whom."""
+    first, last = 1 + behind.sum(axis=1), len(names) - behind.sum(axis=0)
+    return {name: f"{low} to {high}" for name, low, high in zip(names, first, last)}
 
 
 def _with_places(rows: list[dict[str, Any]], part: pd.DataFrame) -> list[dict[str, object]]:
@@ -361,11 +361,7 @@ def _places(part: pd.DataFrame) -> dict[str, str]:
         return bool(difference.sum() > np.sqrt(squares[difference.index].sum()))
 
     names = list(logs.columns)
-    return {
-        name: f"{1 + sum(behind(name, other) for other in names)} to "
-        f"{len(names) - sum(behind(other, name) for other in names)}"
-        for name in names
-    }
+    return _open_places(names, np.array([[behind(one, other) for other in names] for one in names]))
 
 
 def _problems(rows: pd.DataFrame) -> list[tuple[str, str]]:

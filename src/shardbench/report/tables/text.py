@@ -17,7 +17,6 @@ from shardbench.records.trial import TRAINING, Backend
 from shardbench.report.groups import ComparedBy
 from shardbench.report.standing import (
     RANKS,
-    UNSHARDED,
     Cells,
     TieMark,
     certainty,
@@ -27,6 +26,7 @@ from shardbench.report.standing import (
     share_of_sign,
     throughput_standing,
     trained_model,
+    trains_text,
 )
 
 GROUP = ("workload", "machine", "backend", "batch_size", *TRAINING)
@@ -101,8 +101,9 @@ class Columns:
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
     """True of each column that is aligned to the right."""
-    keep: tuple[int, ...]
-    """How much each column matters: where room is short the least go first, and those of ALWAYS never."""
+    keep: tuple[int, ...] = ()
+    """How much each column matters: where room is short the least go first, and those of ALWAYS never; empty where all
+    columns stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +113,6 @@ class Section(Columns):
     backend: str
     heading: str
     note: str
-    strategies: tuple[str, ...]
-    """The strategy of each row."""
     causes: tuple[str, ...]
     """Why the rows that are not ok are not, one line each."""
 
@@ -122,11 +121,9 @@ class Section(Columns):
 class _Column:
     header: str
     text: Callable[[Cells], str]
-    compact: bool = True
-    """Whether the column is shown where room is short."""
     numeric: bool = True
     keep: int = 0
-    """How much the column matters, as in Section; columns that compact tables lack need none."""
+    """How much the column matters, as in Columns; compact tables lack those of 0."""
 
 
 def sections(name: str, frame: pd.DataFrame, *, compact: bool = False) -> list[Section]:
@@ -137,19 +134,19 @@ def sections(name: str, frame: pd.DataFrame, *, compact: bool = False) -> list[S
     all_sections = []
     for key, part in split_by_group(frame):
         cells = sorted(part.to_dict("records"), key=lambda row: _order(name, row))
-        columns = [c for c in _columns(name, frame) if c.compact or not compact]
+        columns = [c for c in _columns(name, frame) if c.keep or not compact]
         shown_columns = [column for column in columns if any(column.text(row) for row in cells)]
         first = cells[0]
+        problem = f"{first['workload']} on {first['machine']}"
         all_sections.append(
             Section(
                 backend=first["backend"],
-                heading=f"{first['workload']} on {first['machine']}: {_BACKENDS[first['backend']]}{_trains(key)}",
+                heading=f"{problem}: {_BACKENDS[first['backend']]}{trains_text(key[-1])}",
                 note=_note(name, cells),
                 headers=tuple(column.header for column in shown_columns),
                 rows=tuple(tuple(column.text(row) for column in shown_columns) for row in cells),
                 numeric=tuple(column.numeric for column in shown_columns),
                 keep=tuple(column.keep for column in shown_columns),
-                strategies=tuple(str(row["strategy"]) for row in cells),
                 causes=tuple(f"{row['strategy']}: {row['outcome']}: {row['cause']}" for row in cells if row["cause"]),
             )
         )
@@ -162,10 +159,6 @@ def split_by_group(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.Da
     model = pd.Series(models, index=frame.index, dtype=object)
     for key, part in frame.groupby([*(frame[name] for name in GROUP), model], sort=False):
         yield tuple(key), part
-
-
-def _trains(condition: tuple[Any, ...]) -> str:
-    return "" if condition[-1] == UNSHARDED else f", trains {condition[-1]}"
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -380,32 +373,32 @@ _FIRST = (
     _Column(header="strategy", text=lambda row: display_name(row["strategy"], row["role"]), numeric=False, keep=ALWAYS),
     _Column(header="outcome", text=_outcome, numeric=False, keep=ALWAYS),
     _Column(header="n", text=_whole("n"), keep=ALWAYS),
-    _Column(header="iterations", text=_whole("iterations"), compact=False),
+    _Column(header="iterations", text=_whole("iterations")),
 )
 
 
 def _throughput(frame: pd.DataFrame) -> tuple[_Column, ...]:
     names = list(frame.columns)
     phases = [
-        _Column(header=f"{name.removesuffix('_ms').replace('_', ' ')} (ms)", text=_number_text(name), compact=False)
+        _Column(header=f"{name.removesuffix('_ms').replace('_', ' ')} (ms)", text=_number_text(name))
         for name in names[names.index("batch_size") + 1 : names.index("step_bound_ms")]
     ]
     return (
         _Column(header="samples/s", text=_number_text("samples_per_s", _thousands), keep=4),
         _Column(header="step (ms)", text=_number_text("step_ms"), keep=ALWAYS),
-        _Column(header="95 % interval (ms)", text=_interval("step_ms", "step_ms"), compact=False),
+        _Column(header="95 % interval (ms)", text=_interval("step_ms", "step_ms")),
         _Column(header="p95 (ms)", text=_number_text("step_ms_p95"), keep=3),
         _Column(header="vs best", text=_vs_best, keep=8),
         _Column(header="rank", text=_whole("places"), keep=6),
-        _Column(header="predicted (ms)", text=_number_text("predicted_step_ms"), compact=False),
-        _Column(header="TorchRec's estimate (ms)", text=_estimate(frame), compact=False),
-        _Column(header="rank by model, TorchRec", text=_ranks, compact=False),
+        _Column(header="predicted (ms)", text=_number_text("predicted_step_ms")),
+        _Column(header="TorchRec's estimate (ms)", text=_estimate(frame)),
+        _Column(header="rank by model, TorchRec", text=_ranks),
         _Column(header="plan (s)", text=_number_text("plan_s", seconds), keep=2),
         _Column(header="fit (s)", text=_number_text("fit_s", seconds), keep=1),
         *phases,
-        _Column(header="step bound (ms)", text=_number_text("step_bound_ms"), compact=False),
-        _Column(header="mean step over it", text=_number_text("over_step_bound_pct", percent), compact=False),
-        _Column(header="over its own moves'", text=_number_text("over_own_bound_pct", percent), compact=False),
+        _Column(header="step bound (ms)", text=_number_text("step_bound_ms")),
+        _Column(header="mean step over it", text=_number_text("over_step_bound_pct", percent)),
+        _Column(header="over its own moves'", text=_number_text("over_own_bound_pct", percent)),
     )
 
 
@@ -419,35 +412,35 @@ _BALANCE = (
     _Column(header="CPU min (ms)", text=_number_text("emb_cpu_ms_min"), keep=2),
     _Column(header="CPU mean (ms)", text=_number_text("emb_cpu_ms_mean"), keep=4),
     _Column(header="CPU max (ms)", text=_number_text("emb_cpu_ms_max"), keep=ALWAYS),
-    _Column(header="CPU std (ms)", text=_number_text("emb_cpu_ms_std"), compact=False),
+    _Column(header="CPU std (ms)", text=_number_text("emb_cpu_ms_std")),
     _Column(header="CPU max/mean", text=_number_text("cpu_max_over_mean"), keep=6),
     _Column(header="min (ms)", text=_without_cpu("emb_ms_min"), keep=2),
     _Column(header="mean (ms)", text=_without_cpu("emb_ms_mean"), keep=4),
     _Column(header="max (ms)", text=_without_cpu("emb_ms_max"), keep=ALWAYS),
-    _Column(header="95 % interval of max (ms)", text=_band_of_max, compact=False),
-    _Column(header="std (ms)", text=_without_cpu("emb_ms_std"), compact=False),
+    _Column(header="95 % interval of max (ms)", text=_band_of_max),
+    _Column(header="std (ms)", text=_without_cpu("emb_ms_std")),
     _Column(header="max/mean", text=_without_cpu("max_over_mean"), keep=6),
     _Column(header="over bound", text=_number_text("over_bound_pct", percent), keep=8),
-    _Column(header="over whole-table bound", text=_number_text("over_whole_table_bound_pct", percent), compact=False),
+    _Column(header="over whole-table bound", text=_number_text("over_whole_table_bound_pct", percent)),
     _Column(header="over best found", text=_over_best_found, keep=5),
     _Column(header="predicted max (ms)", text=_number_text("predicted_emb_ms_max"), keep=3),
 )
 _TRAFFIC = (
     _Column(header="HBM", text=_number_text("hbm_bytes", readable_bytes), keep=7),
     _Column(header="UVM", text=_number_text("uvm_bytes", readable_bytes), keep=6),
-    _Column(header="host", text=_number_text("host_bytes", readable_bytes), compact=False),
+    _Column(header="host", text=_number_text("host_bytes", readable_bytes)),
     _Column(header="all-to-all intra", text=_number_text("a2a_intra_bytes", readable_bytes), keep=4),
     _Column(header="all-to-all inter", text=_number_text("a2a_inter_bytes", readable_bytes), keep=8),
     _Column(header="all-reduce", text=_number_text("allreduce_bytes", readable_bytes), keep=5),
-    _Column(header="vectors from hosts", text=_not_zero("host_vectors_bytes", readable_bytes), compact=False),
-    _Column(header="copied to devices", text=_not_zero("copied_to_device_bytes", readable_bytes), compact=False),
-    _Column(header="copied to host", text=_not_zero("copied_to_host_bytes", readable_bytes), compact=False),
+    _Column(header="vectors from hosts", text=_not_zero("host_vectors_bytes", readable_bytes)),
+    _Column(header="copied to devices", text=_not_zero("copied_to_device_bytes", readable_bytes)),
+    _Column(header="copied to host", text=_not_zero("copied_to_host_bytes", readable_bytes)),
     _Column(header="lookups off HBM", text=_number_text("off_hbm_lookups_pct", _share), keep=3),
-    _Column(header="tiers", text=lambda row: str(row["tiers"] or ""), compact=False, numeric=False),
-    _Column(header="groups", text=lambda row: str(row["sharding_groups"] or ""), compact=False, numeric=False),
+    _Column(header="tiers", text=lambda row: str(row["tiers"] or ""), numeric=False),
+    _Column(header="groups", text=lambda row: str(row["sharding_groups"] or ""), numeric=False),
     _Column(header="HBM memory max", text=_number_text("hbm_memory_bytes_max", readable_bytes), keep=2),
-    _Column(header="UVM memory max", text=_number_text("uvm_memory_bytes_max", readable_bytes), compact=False),
-    _Column(header="distinct rows max", text=_number_text("distinct_rows_max", _thousands), compact=False),
+    _Column(header="UVM memory max", text=_number_text("uvm_memory_bytes_max", readable_bytes)),
+    _Column(header="distinct rows max", text=_number_text("distinct_rows_max", _thousands)),
 )
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -38,8 +38,6 @@ SPLITS = ("train", "test")
 SIDES: tuple[Side, ...] = ("train", "test")
 JUDGED_SPLIT = "test"
 BEST_FOUND = "best-found"
-PROGRESS = "progress.log"
-"""A file in the folder of trainings, which gets a line after every stage of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +61,12 @@ class Answers(Generic[J]):
 
 
 @lru_cache(maxsize=32)
-def tasks_of(
-    row: TaskRow, split: str, folder: Path, count: int = TASKS, unseen: float | None = None
-) -> tuple[Task, ...]:
+def tasks_of(row: TaskRow, split: str, folder: Path, unseen: float | None = None) -> tuple[Task, ...]:
     """Draw the row's tasks of a split; with ``unseen`` that share (0..1) of each's tables is from the test pool."""
     pools: dict[str, Pool] = {side: pool_of(side, folder, row.widths) for side in SIDES}
     if unseen is not None:
-        return draw_tasks(row, pools["train"], count, seed=TASK_SEED + 1, other=pools["test"], share=unseen)
-    return draw_tasks(row, pools[split], count, seed=TASK_SEED)
+        return draw_tasks(row, pools["train"], TASKS, seed=TASK_SEED + 1, other=pools["test"], share=unseen)
+    return draw_tasks(row, pools[split], TASKS, seed=TASK_SEED)
 
 
 @lru_cache(maxsize=8)
@@ -84,22 +80,15 @@ def shared_pools(folder: Path) -> Path:
     return folder.parent / "pools"
 
 
-def _append(path: Path, line: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"{line}\n")
-
-
 def fit_strategy(name: str, tasks: Sequence[Task], budget: Budget, seed: int, folder: Path) -> tuple[Strategy, float]:
     """Give a strategy after ``fit`` on the tasks' problems, and the CPU seconds of that.
 
-    Trainings are kept in ``training`` under ``folder``: a killed one goes on, and a finished one is
-    not made again. The seconds are then those that it took. Their stages are lines of a file there.
+    Trainings are kept in ``training`` under ``folder``: a finished one is not made again. The seconds are then those
+    that it took.
     """
     strategy = get_strategy(name)
     if isinstance(strategy, Learner):
         strategy.folder = folder / "training"
-        strategy.progress = partial(_append, strategy.folder / PROGRESS)
     spent = fit(strategy, [task.problem for task in tasks], budget, seed)
     if spent.fit_s > budget.fit_s:
         raise BadInput(f"{name}: fitting took {spent.fit_s:.1f} s, its budget is {budget.fit_s:g} s")
@@ -124,7 +113,7 @@ def trained_with(
     kind = learner.training_type()
     training = kind(tasks, SimulatedOracle(), seed, replace(kind.settings_type(), **changes))
     trained = training.train(folder=None if folder is None else folder / "training")
-    return trained, training.clock.seconds
+    return trained, training.cpu_s
 
 
 @lru_cache(maxsize=32)

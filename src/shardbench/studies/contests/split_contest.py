@@ -64,7 +64,7 @@ class UncutLookups:
         """Refuse what was not counted: rows that are dealt to several devices, and distinct rows by rank or node."""
         raise BadInput(f"table '{self._name}' is not split by rows: only totals of its lookups are known")
 
-    dealt = distinct_by_source = distinct_by_group = _refuse
+    dealt = distinct_by_group = _refuse
 
 
 class SplitQuestion(Question[Costs]):

@@ -75,7 +75,6 @@ def region_study(
     uses: Sequence[str] = (),
     columns: Sequence[str] = (),
     points: int = FEWEST_POINTS,
-    backend: str = "simulated",
 ) -> Study:
     """Make a study of points of a Sobol sequence over some knobs, each measured once.
 
@@ -92,7 +91,7 @@ def region_study(
         ]
 
     return Study(
-        name=REGION, title=title, uses=uses, columns=columns, backend=backend, cells=cells, judge=measure,
+        name=REGION, title=title, uses=uses, columns=columns, cells=cells, judge=measure,
         summary=lambda rows: {REGION: rows, f"{REGION}_knobs": knob_table(knobs, outcomes, rows)},
     )  # fmt: skip
 

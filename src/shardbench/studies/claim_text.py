@@ -4,25 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardbench.report.tables.text import significant, unknown
+from shardbench.studies.claim import Kind
+from shardbench.studies.verdict import Finding
 
-VERDICTS = (
-    "reproduced",
-    "consistent",
-    "partly",
-    "too few, all agree",
-    "inconclusive",
-    "not reproduced",
-    "not testable here",
-    "not run",
-)
+VERDICTS = tuple(finding for finding in Finding if finding is not Finding.NOT_STATED)
 """The ledger's verdicts, in the order of their columns."""
-NOT_STATED = "not stated"
-STATEMENT = "statement"
 _KINDS = {
-    "reading": ("other reading of a statement", "other readings of a statement"),
-    "stand-in": ("row of what stand-ins show", "rows of what stand-ins show"),
-    "second-hand": ("second-hand statement", "second-hand statements"),
-    "control": ("control of our own", "controls of our own"),
+    Kind.READING: ("other reading of a statement", "other readings of a statement"),
+    Kind.STAND_IN: ("row of what stand-ins show", "rows of what stand-ins show"),
+    Kind.SECOND_HAND: ("second-hand statement", "second-hand statements"),
+    Kind.CONTROL: ("control of our own", "controls of our own"),
 }
 
 
@@ -41,16 +32,16 @@ def _of(row: Mapping[str, Any]) -> str:
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say in sentences how many statements there are, what came of them, and when they were defined."""
-    statements = [row for row in rows if row["kind"] == STATEMENT]
-    testable = [row for row in statements if row["direction"] != "not testable here"]
+    statements = [row for row in rows if row["kind"] == Kind.STATEMENT]
+    testable = [row for row in statements if row["direction"] != Finding.NOT_TESTABLE]
     words = [
         f"The ledger has {len(statements)} statements of papers. {len(statements) - len(testable)} are not testable "
         "here: they are about data, models or hardware that we do not have."
     ]
-    held = sum(row["magnitude"] == VERDICTS[0] for row in testable) or "none"
+    held = sum(row["magnitude"] == Finding.REPRODUCED for row in testable) or "none"
     abouts = {"direction": "state a direction", "magnitude": f"state a number, of which {held} is reproduced"}
     for answer, about in abouts.items():
-        with_answer = [row for row in testable if row[answer] != NOT_STATED]
+        with_answer = [row for row in testable if row[answer] != Finding.NOT_STATED]
         counts = {verdict: sum(row[answer] == verdict for row in with_answer) for verdict in VERDICTS}
         tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
         words.append(f"Of the other {len(testable)}, {len(with_answer)} {about}: {tally}.")
@@ -75,11 +66,11 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 def claim_text(row: Mapping[str, Any]) -> str:
     """Return a statement, both answers, the numbers behind them and the evidence; numbers not sourced are left out."""
     statement = str(row["statement"]).rstrip(".")
-    if row["direction"] == row["magnitude"] == "not testable here":
+    if row["direction"] == row["magnitude"] == Finding.NOT_TESTABLE:
         reason = str(row["conditions"]).rstrip(".")
         return f"`{row['claim']}`: **not testable here**: {statement}; {reason[:1].lower()}{reason[1:]}."
-    answers = [f"direction {row['direction']}"] if row["direction"] != NOT_STATED else []
-    answers += [f"magnitude {row['magnitude']}"] if row["magnitude"] != NOT_STATED else []
+    answers = [f"direction {row['direction']}"] if row["direction"] != Finding.NOT_STATED else []
+    answers += [f"magnitude {row['magnitude']}"] if row["magnitude"] != Finding.NOT_STATED else []
     words = [f"**{', '.join(answers)}**", statement]
     if row["relation"] in ("direction", "not worse"):
         words.append("the paper gives no number")
