@@ -47,6 +47,7 @@ _BACKENDS = {
     "races/correction": _BOTH,
     "scale/counting": "measured",
     "scale/prepare": "measured",
+    "scale/profile": "measured",
     "torchrec/support": "measured",
 }
 """The backend of all rows of a table that has neither such a column nor a study."""
