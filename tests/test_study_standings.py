@@ -140,11 +140,12 @@ def test_the_answer_says_what_is_best_what_ties_how_sure_and_what_takes_the_time
     study = written(tmp_path, VERSION_3)
     first, second = (answer(of_problem, study.judge) for of_problem in by_problem(study.standings).values())
     assert first.says == (
-        "own is best, but the model's error leaves open whether these are as fast: plain.",
+        "Nothing is surely best. own has the shortest step, but the model's error leaves open whether these are as "
+        "fast: plain.",
+        "Predicted by the cost model: no GPU ran these plans.",
         "It is within 5 % of the best in 50 % of the model's draws.",
         "* own makes short the very formula by which this is judged. The first that does not is plain, +5.0 % ~.",
         "Exchanges between devices take most of its step.",
-        "Predicted by the cost model: no GPU ran these plans.",
         "16 devices; HBM has room for the tables; 60 s to learn and plan",
     )
     assert first.rows["strategy"].tolist() == ["own *", "plain", "far"], "the longest budget alone"
@@ -154,14 +155,15 @@ def test_the_answer_says_what_is_best_what_ties_how_sure_and_what_takes_the_time
     assert (first.devices, first.memory, first.lookups) == ("16", "ample", "pooled")
     assert (second.memory, second.lookups) == ("short", "sequences")
     assert second.says[0] == "plain is best by more than the model's error."
-    assert second.says[2].startswith("The host takes longer")
+    assert second.says[3].startswith("The host takes longer")
 
 
 def test_a_measured_answer_and_one_without_a_best_say_so() -> None:
     measured = one("a", 0.0, backend="measured", mark=TieMark.UNKNOWN)
     assert answer([measured, replace(measured, strategy="b")], {}).says[:2] == (
-        "a is best, but the noise leaves open whether these are as fast: b.", "Measured on real ranks of m."
-    )  # fmt: skip
+        "Nothing is surely best. a has the shortest step, but the noise leaves open whether these are as fast: b.",
+        "Measured on real ranks of m.",
+    )
     assert answer([one("a", None)], {}).says[0].startswith("Nothing is best: no competitor ended")
 
 
@@ -190,7 +192,12 @@ def test_problems_that_the_host_binds_do_not_count_and_the_first_screen_is_that_
     _, rows = told(text)
     assert {row["problem"]: row["ranked"] for row in rows["standings"]} == {"0": True, "1": False}
     screen = first_screen(study, "board.html")
-    for words in ("<code>shardbench plan TABLES.csv m", "own is best, but", 'data-lookups="sequences"', "own *</td>"):
+    for words in (
+        "<code>shardbench plan TABLES.csv m",
+        "own has the shortest step",
+        'data-lookups="sequences"',
+        "own *</td>",
+    ):
         assert words in text
         assert words in screen
     assert 'href="board.html#problem-0"' in screen

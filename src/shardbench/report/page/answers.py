@@ -63,13 +63,13 @@ def answer(standings: Sequence[Standing], judge: Mapping[str, str]) -> Answer:
         "seconds": [(one.plan_s or 0.0) + (one.fit_s or 0.0) for one in ok],
     }
     batch = f" --batch-size {any_row.batch_size:.0f}" if any_row.batch_size else ""
+    where = f"Measured on real ranks of {any_row.machine}." if is_measured(any_row.backend) else PREDICTED
     return Answer(
         devices=devices,
         memory=any_row.memory,
         lookups="" if not any_row.family else "sequences" if any_row.family == SEQUENCES else "pooled",
         says=(
-            *_says([one for one in ok if one.competes], judge),
-            f"Measured on real ranks of {any_row.machine}." if is_measured(any_row.backend) else PREDICTED,
+            *_says([one for one in ok if one.competes], judge, where),
             "; ".join(words for words, known in facts.items() if known),
         ),
         command=f"shardbench plan TABLES.csv {any_row.machine}{batch}",
@@ -77,15 +77,18 @@ def answer(standings: Sequence[Standing], judge: Mapping[str, str]) -> Answer:
     )
 
 
-def _says(competing: Sequence[Standing], judge: Mapping[str, str]) -> list[str]:
-    """Say what is best, what ties with it, what takes its time; and which is the first that does not know the judge."""
+def _says(competing: Sequence[Standing], judge: Mapping[str, str], where: str) -> list[str]:
+    """Say what is best, where, what ties with it, what takes its time; and the first that does not know the judge."""
     if not competing:
-        return ["Nothing is best: no competitor ended, or times are not compared."]
+        return ["Nothing is best: no competitor ended, or times are not compared.", where]
     best, ties = competing[0], [one.strategy for one in competing[1:] if one.mark is not TieMark.APART]
     known = "the noise" if is_measured(best.backend) else "the model's error"
     more = f" and {len(ties) - NAMES} more" * (len(ties) > NAMES)
-    left_open = f", but {known} leaves open whether these are as fast: {', '.join(ties[:NAMES])}{more}"
-    says = [f"{best.strategy} is best{left_open if ties else f' by more than {known}'}."]
+    shortest = (
+        f"Nothing is surely best. {best.strategy} has the shortest step, but {known} leaves open whether these are"
+    )
+    names = f"{', '.join(ties[:NAMES])}{more}"
+    says = [f"{shortest} as fast: {names}." if ties else f"{best.strategy} is best by more than {known}.", where]
     if best.p_near is not None:
         says.append(f"It is within 5 % of the best in {100 * best.p_near:.0f} % of the model's draws.")
     others = [one for one in competing if one.strategy not in judge]

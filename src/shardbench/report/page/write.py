@@ -214,12 +214,15 @@ def _study_problems(study: StudyStandings) -> list[Problem]:
     ]
 
 
+SHORTEST = "The shortest steps. ~: not told apart from the best. Seconds: of learning and planning."
+
+
 def _choice(problems: Sequence[Problem], judge: Mapping[str, str]) -> dict[str, Any]:
     """Return what a reader chooses a problem by, and the answer of each."""
     answers = [answer(one.standings, judge) for one in problems]
     devices = sorted({one.devices for one in answers if one.lookups}, key=float)
     words = {"devices": dict(zip(devices, devices)), "memory": MEMORY, "lookups": LOOKUPS}
-    best = [frame_extra(f"best-{i}", "The shortest steps", "", one.rows) for i, one in enumerate(answers)]
+    best = [frame_extra(f"best-{i}", SHORTEST, "", one.rows) for i, one in enumerate(answers)]
     return {"problems": problems, "answers": list(zip(answers, best)), "words": words if devices else {}}
 
 
