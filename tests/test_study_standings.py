@@ -144,7 +144,7 @@ def test_the_answer_says_what_is_best_what_ties_how_sure_and_what_takes_the_time
         "fast: plain.",
         "Predicted by the cost model: no GPU ran these plans.",
         "It is within 5 % of the best in 50 % of the model's draws.",
-        "* own makes short the very formula by which this is judged. The first that does not is plain, +5.0 % ~.",
+        "* own optimises the very formula by which this is judged. The first that does not is plain, +5.0 % ~.",
         "Exchanges between devices take most of its step.",
         "16 devices; HBM has room for the tables; 60 s to learn and plan",
     )

@@ -24,7 +24,7 @@ _BINDS = {
     "dense": "The dense model, which no plan changes, takes most of its step.",
 }
 PREDICTED = "Predicted by the cost model: no GPU ran these plans."
-_KNOWS = {"makes it short": "makes short the very formula", "learns from it": "learns from the formula"}
+_KNOWS = {"makes it short": "optimises the very formula", "learns from it": "learns from the formula"}
 
 
 @dataclass(frozen=True, kw_only=True)

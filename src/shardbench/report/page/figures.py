@@ -89,7 +89,8 @@ def problem_figures(tables: Mapping[str, Any], problems: Sequence[Problem]) -> t
             "Step",
             "Milliseconds of the slowest rank, with the 95 % interval: by the noise where measured, over draws of the "
             "model's constants where simulated. Colours say whether the difference to the best is more than that. A "
-            "dashed line is the proven lower bound. Who failed has its outcome.",
+            "dashed line is the lower bound, proven for the constants as they are, so that draws may lie below it. A "
+            "strategy without a plan has its outcome.",
             strategies.steps(alt.NamedData("standings"), budget=budget),
         )
     ]
