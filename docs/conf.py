@@ -1,10 +1,14 @@
 """The documents as a site, made of the repository's Markdown from where it lies; ``nox -s docs`` builds it."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from shardbench import __version__
 from shardbench.report.page.write import first_screen
+from shardbench.report.tables.text import significant
 from shardbench.studies.page import study_standings
 
 if TYPE_CHECKING:
@@ -86,6 +90,36 @@ BOARD_PAGE = '\n<p><a href="../../results/pages/leaderboard.html">Open the page 
 """The session ``docs`` writes the page when Sphinx is done, which cannot know it."""
 
 
+BASELINE = "baselines/"
+STEPS = "results/tables/leaderboard/steps.csv"
+SHOWN = {
+    "workload": "problem", "machine": "machine", "devices": "devices", "outcome": "outcome", "step_ms": "step, ms",
+    "over_best_pct": "over the best, %", "tie": "~ not told apart", "bound_by": "bound by",
+}  # fmt: skip
+CITE = """
+## To cite
+
+*ShardBench developers, ShardBench {release}, leaderboard version {version}, strategy `{name}`*, and the work that this
+page's first lines name, whose method it is.
+"""
+
+
+def rows_of(folder: str) -> str:
+    """Return what the leaderboard has of a folder's strategies, with the longest time, and how to cite it."""
+    names = [one.name for one in import_module(f"shardbench.baselines.{folder}").strategies()]
+    steps = pd.read_csv(ROOT / STEPS, keep_default_na=False)
+    rows = steps[steps.strategy.isin(names) & (steps.budget == "60 s")]
+    lines = []
+    for name, own in rows.groupby("strategy", sort=False):
+        texts = own.assign(**{c: [v and significant(float(v)) for v in own[c]] for c in ("step_ms", "over_best_pct")})
+        cells = texts[[*SHOWN]].astype(str).values
+        table = [[*SHOWN.values()], ["---"] * len(SHOWN), *cells]
+        lines += ["", f"## `{name}` on the leaderboard", "", *(f"| {' | '.join(row)} |" for row in table), ""]
+        lines.append(f"Simulated, with a minute to learn and plan; `{STEPS}`.")
+    cite = CITE.format(release=release, version=max(steps.version), name=names[0])
+    return "\n".join(lines) + "\n" + cite * bool(lines)
+
+
 def navigation() -> str:
     """Return the sidebar as MyST's directives."""
     parts = [
@@ -96,12 +130,14 @@ def navigation() -> str:
 
 
 def add_links(_: "Sphinx", page: str, source: list[str]) -> None:
-    """Add what only the site has: the sidebar to the README, the built page to the leaderboard's README."""
+    """Add what only the site has: the sidebar, the leaderboard's page, and its rows to the page of a strategy."""
     if page == root_doc:
         source[0] += navigation()
     elif page == BOARD:
         title, _, rest = source[0].partition("\n")
         source[0] = f"{title}\n{BOARD_PAGE}{rest}"
+    elif page.startswith(BASELINE):
+        source[0] += rows_of(page.split("/")[1])
 
 
 def setup(app: "Sphinx") -> None:

@@ -13,8 +13,8 @@ from shardbench.report.tables.text import interval, percent
 
 SEQUENCES = "sequences and traces"
 """The family of the problems whose features are not all pooled."""
-ROWS, NAMES = 6, 4
-"""So many of the shortest steps are shown, and so many ties are named."""
+ROWS = 6
+"""So many of the shortest steps are shown."""
 MEMORY = {"ample": "has room for the tables", "tight": "is just enough", "short": "is too small for the tables"}
 LOOKUPS = {"pooled": "pooled features", "sequences": "histories or recorded traces"}
 _BINDS = {
@@ -83,12 +83,13 @@ def _says(competing: Sequence[Standing], judge: Mapping[str, str], where: str) -
         return ["Nothing is best: no competitor ended, or times are not compared.", where]
     best, ties = competing[0], [one.strategy for one in competing[1:] if one.mark is not TieMark.APART]
     known = "the noise" if is_measured(best.backend) else "the model's error"
-    more = f" and {len(ties) - NAMES} more" * (len(ties) > NAMES)
     shortest = (
         f"Nothing is surely best. {best.strategy} has the shortest step, but {known} leaves open whether these are"
     )
-    names = f"{', '.join(ties[:NAMES])}{more}"
-    says = [f"{shortest} as fast: {names}." if ties else f"{best.strategy} is best by more than {known}.", where]
+    says = [
+        f"{shortest} as fast: {', '.join(ties)}." if ties else f"{best.strategy} is best by more than {known}.",
+        where,
+    ]
     if best.p_near is not None:
         says.append(f"It is within 5 % of the best in {100 * best.p_near:.0f} % of the model's draws.")
     others = [one for one in competing if one.strategy not in judge]
