@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+ONE_JUDGE = "from shardbench.cli import run, reproduce; run.second_judge = reproduce.second_judge = lambda: None"
+"""Python that leaves TorchRec's judgement of plans out, whose imports take as long as all else; test_two_judges.py."""
 PROGRAM = """
 import contextlib, io, json, sys
 from shardbench.cli.main import run_command

@@ -72,7 +72,7 @@ class LongBag(DrawnBatches):
 
 def test_a_long_test_bag_is_no_room_under_the_profile() -> None:
     workload, machine = described(), load_machine("a100-40gb-2x8")
-    found = best_plan(workload, machine, [get_strategy("joint")], budget_s=2.0).best
+    found = best_plan(workload, machine, [get_strategy("joint")], budget_s=10.0).best
     assert found is not None and found.over_bound_pct is not None
     question = CountedQuestion.of_batches(workload, machine, LongBag(workload))
     bound = question.bounds().of_step(found.plan)

@@ -143,7 +143,7 @@ def test_what_an_empty_strategy_is_charged_is_little() -> None:
 
 
 def test_a_planner_that_was_killed_is_not_asked_again_with_less(monkeypatch) -> None:
-    monkeypatch.setattr(planning_process, "LATE_S", 0.5)
+    monkeypatch.setattr(planning_process, "LATE_S", 0.3)
     asked = question()
     begun = []
     made = planning_process.PlanningProcess.make_plan

@@ -224,7 +224,7 @@ def test_a_fork_server_that_was_ended_or_stopped_is_made_anew(tmp_path, small_se
     here = call_in_child(text_hash, (), timeout_s=60, phase="plan", log=tmp_path / "log")
     old = server_pid()
     os.kill(old, how)
-    monkeypatch.setattr(server, "ANSWERS_S", 6.0)
+    monkeypatch.setattr(server, "ANSWERS_S", 3.0)
     assert call_in_child(text_hash, (), timeout_s=60, phase="plan", log=tmp_path / "log") == here
     assert server_pid() != old
     assert not runs(old)

@@ -38,7 +38,7 @@ def tables(tmp_path: Path) -> Path:
 
 
 def test_one_screen_says_all(tables: Path, tmp_path: Path, command) -> None:
-    text = command("plan", tables, "a100-40gb-2x8", "--budget", 4, "--out", tmp_path / "p.json")
+    text = command("plan", tables, "a100-40gb-2x8", "--budget", 20, "--out", tmp_path / "p.json")
     said = text.splitlines()
     assert len(said) <= 40
     assert all(len(line) <= 80 for line in said if str(tmp_path) not in line)

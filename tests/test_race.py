@@ -274,8 +274,8 @@ class Several(Strategy):
 def test_runners_up_enter(workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
     asked = [Several(), get_strategy("row-wise")]
     for seed, names in ((0, {"several", "several-4", "row-wise"}), (1, {"several", "row-wise"})):
-        search = best_plan(workload, load_machine("cpu-1x2"), asked, budget_s=5.0, seed=seed)
-        found = gather_candidates(search, workload, asked, budget_s=5.0, seed=seed)
+        search = best_plan(workload, load_machine("cpu-1x2"), asked, budget_s=60.0, seed=seed)
+        found = gather_candidates(search, workload, asked, budget_s=60.0, seed=seed)
         assert {one.name for one in found} == names
         assert [one.step_ms for one in found] == sorted(one.step_ms for one in found)
     assert caplog.messages == ["several gives no runners-up: Infeasible: no more"]

@@ -6,11 +6,11 @@ import shutil
 import tomllib
 from pathlib import Path
 
-from fresh_process import said_by
+from fresh_process import ONE_JUDGE, said_by
 
 HERE = Path(__file__).parent
 
-CONFORMS = """
+CONFORMS = f"""{ONE_JUDGE}
 from shardbench.conformance.checks import cases, check
 from shardbench.engine.processes.server import FORK_SERVER
 from shardbench.trials.discovery import get_strategy
@@ -85,6 +85,7 @@ def test_an_installed_package_is_run_and_once_edited_is_planned_again(tmp_path: 
         ["report", str(suite), *results, "--json"],
         begins,
         status[:-1],
+        first=ONE_JUDGE,
     )
     state = json.loads(before)
     assert (state["settled"], state["open"], state["other_versions"]["other"]) == (0, 1, {"rank-zero": 1})

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
 
 from shardbench.learned.tasks.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.studies.contests.contest_tasks import best_of, gain_pct, ratios
@@ -69,6 +68,8 @@ def order_table(tasks: pd.DataFrame) -> pd.DataFrame:
 
     They learn nothing, so that their plans are the rule's on both sides, of other tables; ``tau`` is Kendall's tau-b.
     """
+    from scipy.stats import kendalltau  # noqa: PLC0415 - takes a second to import, and every page imports all studies
+
     rows = []
     for name, part in tasks.groupby("task", sort=False):
         task = str(name)

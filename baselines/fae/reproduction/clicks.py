@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import rankdata
 
 from shardbench.base.arrays import Floats, Floats32, Ints, Words
 from shardbench.base.errors import BadInput
@@ -173,6 +172,8 @@ def auc(logits: Floats, labels: Floats32) -> float:
     clicks, others = int(clicked.sum()), int((~clicked).sum())
     if not clicks or not others:
         return float("nan")
+    from scipy.stats import rankdata  # noqa: PLC0415 - takes a second to import, and every page imports all studies
+
     ranks = rankdata(logits)
     return float((ranks[clicked].sum() - clicks * (clicks + 1) / 2.0) / (clicks * others))
 

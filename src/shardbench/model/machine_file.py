@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module, resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -175,7 +175,7 @@ def parse_machine(text: str, what: str) -> Machine:
     has them, which may have a base itself. What was measured of the base, its dense steps and its trust, is not of the
     other machine.
     """
-    file = from_data(_MachineFile, _on_its_base(toml_data(text, what), what), what)
+    file = from_data(_MachineFile, _on_its_base(_read(text, what), what), what)
     parts = dict.fromkeys(_PART_OF[key] for key in file.constants if key in _PART_OF)
     dimensions = _with_parts(parts)
     dimensions = {key: of for key, of in dimensions.items() if key not in _UNSTATED or key in file.constants}
@@ -218,7 +218,7 @@ def parse_machine(text: str, what: str) -> Machine:
 
 def _on_its_base(data: dict[str, Any], what: str, heirs: tuple[str, ...] = ()) -> dict[str, Any]:
     """Fill what a file does not state from its base; ``heirs`` are the machines that it is a base of."""
-    base = data.pop("base", None)
+    base = data.get("base")
     if base is None:
         return data
     if not isinstance(base, str) or base not in machine_files():
@@ -229,9 +229,16 @@ def _on_its_base(data: dict[str, Any], what: str, heirs: tuple[str, ...] = ()) -
     if not isinstance(own_constants, dict):
         raise BadInput(f"{what}: constants: Input should be a valid dictionary")
     text = machine_files()[base].value.read_text(encoding="utf-8")
-    inherited = _on_its_base(toml_data(text, f"machine {base}"), f"machine {base}", (*heirs, base))
+    inherited = _on_its_base(_read(text, f"machine {base}"), f"machine {base}", (*heirs, base))
     shape = {key: inherited[key] for key in ("device", "nodes", "devices_per_node")}
-    return {**shape, **data, "constants": {**inherited["constants"], **own_constants}}
+    own = {key: value for key, value in data.items() if key != "base"}
+    return {**shape, **own, "constants": {**inherited["constants"], **own_constants}}
+
+
+@lru_cache(maxsize=256)
+def _read(text: str, what: str) -> dict[str, Any]:
+    """Parse a machine's TOML, which must not be changed: a page names the same few machines hundreds of times."""
+    return toml_data(text, what)
 
 
 def _refuse_without_error(key: str, constant: _Constant, what: str) -> None:

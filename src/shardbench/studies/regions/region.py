@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy.stats import qmc, spearmanr
 
 from shardbench.base.arrays import Floats
 from shardbench.records.cell import Cell, Row, Scalar
@@ -101,6 +100,8 @@ def design(knobs: int, points: int) -> Floats:
 
     The same by every version of the libraries, since nothing is drawn. ValueError where ``points`` is no power of two.
     """
+    from scipy.stats import qmc  # noqa: PLC0415 - takes a second to import, and every page imports all studies
+
     levels = int(np.log2(points))
     if 2**levels != points:
         raise ValueError(f"a Sobol design has a power of two of points, not {points}")
@@ -140,6 +141,8 @@ def knob_table(knobs: Sequence[Knob], outcomes: Sequence[str], rows: pd.DataFram
 
 def _rank_correlation(knob: Floats, outcome: Floats) -> float:
     """Compute Spearman's correlation; it is 0 where either does not vary."""
+    from scipy.stats import spearmanr  # noqa: PLC0415 - as in design
+
     if np.ptp(knob) == 0.0 or np.ptp(outcome) == 0.0:
         return 0.0
     return float(spearmanr(knob, outcome).statistic)
