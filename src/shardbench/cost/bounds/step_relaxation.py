@@ -218,6 +218,8 @@ class Relaxation:
         near, near_copies = self._near(lookups, vectors, wide, once), self._near_copies(lookups, copied)
         again = INDEX_BYTES * lookups.far * self.lookups - near.indices + self._lengths(lookups)
         alone = self.kernels.alone(prices.forward, prices.backward, again)
+        # In one group on one node a copy a group is on a single rank as well.
+        single = [{RANK}, {LOCAL}] if self.nodes == len(self._groups.ranks) == 1 else [{RANK}]
         costs: list[Floats] = []
         least: dict[tuple[bool, bool, bool, bool], Floats] = {}
         constants = self.problem.machine.constants
@@ -246,7 +248,7 @@ class Relaxation:
                     saving = saving + prices.backward * self.kernels.first_credit
                 least[lines] = work + rows - saving
             cost = least[lines] + sum(fixed[scope] for scope in scopes)
-            costs.append(cost + alone if scopes == {RANK} else cost)
+            costs.append(cost + alone if scopes in single else cost)
         return np.array(costs)
 
     def _link(self, weight: float, times: float = 1.0, inside: float = 1.0) -> _Link:
