@@ -335,6 +335,9 @@ class Relaxation:
         least = INDEX_BYTES * lookups.far * all_lookups.min(axis=0) - len(all_lookups) * near
         held_once = np.array([scopes <= set(ONCE) for scopes in self._sets])
         moved[held_once, 0] += np.maximum(least, 0.0)
+        if np.ptp(self._groups.beside):
+            # The rank that exchanges most for its sums need not add up most.
+            moved[:, 2] = 0.0
         return moved.transpose(1, 0, 2)
 
     def _summed(self, link: _Link) -> dict[int, float]:
