@@ -76,8 +76,8 @@ class Modules:
         """Return the least seconds of tables and calls over the kinds of scopes of each module.
 
         ``costs`` float64 [sets, tables]: what a table costs whose columns are served by a set of scopes. ``backward``
-        and ``reduced`` are the weights of the backward pass and of all-reduces. With ``sent`` [3, sets, tables], the
-        seconds that a pooled table's lookups, vectors and sums move on the mean rank, what nccl's chunks add counts.
+        and ``reduced`` are the weights of the backward pass and of all-reduces. With ``sent`` [4, sets, tables], the
+        seconds that a pooled table's lookups, vectors, sums and copies move on the mean rank, nccl's chunks count.
         With ``links_alone`` modules take no time, and the exchange of lookups does whatever the schedule.
         """
         looked_up = float(links_alone or self._problem.schedule is StepSchedule.SEQUENTIAL)
@@ -96,7 +96,8 @@ class Modules:
             if totals[use] >= least:
                 break
             at = np.ix_(self._members[use], np.flatnonzero(pooled))
-            roots = np.sqrt(self._moving[use]) * np.array([1.0, 1.0 + backward, 1.0 + backward])
+            latencies = [*self._moving[use], self._pooled[use, 4]]
+            roots = np.sqrt(latencies) * np.array([1.0, 1.0 + backward, 1.0 + backward, reduced])
             least = min(least, others_s[use] + least_with_roots(costs[at], sent[:, at[0], at[1]], roots))
         return float(least)
 

@@ -179,17 +179,11 @@ class Relaxation:
         if not hides_sources(self.problem):
             return 0.0
         moved = self._moved(prices, 1.0) / self.world
-        rows = self._link(prices.rows, inside=switched_ratio(self.problem.machine))
-        a_row = self._row_costs(replace(prices, backward=0.0, hbm_byte=0.0), rows)
-        scope_rows = dict.fromkeys(ONCE, np.zeros(len(self.dims))) | dict.fromkeys(A_NODE, a_row[NODES][0])
-        scope_rows[COPIES] = a_row[COPIES][0]
-        copied = np.array([np.min([scope_rows[scope] for scope in scopes], axis=0) for scopes in self._sets])
-        copied *= self.rows / self.world
         constants = self.problem.machine.constants
         kernel_s = max(constants.dispatch_s, constants.launch_s) * bool(self.pooled.any())
         seconds = [
             self._modules.least_s(
-                moved[0] + copied + (1.0 + b) * moved[1:].sum(axis=0), b, 1.0, moved, links_alone=True
+                moved[0] + moved[3] + (1.0 + b) * moved[1:3].sum(axis=0), b, 1.0, moved, links_alone=True
             )
             for b in (1.0, 0.0)
         ]
@@ -321,14 +315,19 @@ class Relaxation:
         return {scope: np.array(parts) for scope, parts in sent.items()}
 
     def _moved(self, prices: Prices, weight: float) -> Floats:
-        """Return the least seconds of tables' lookups, pooled vectors and sums, [3, sets, tables], by all devices.
+        """Return the least seconds of tables' lookups, pooled vectors, sums and copies, [4, sets, tables].
 
-        The lookups, which have a weight, are those of every batch: where no row has copies, all but those that are
-        near in any.
+        All devices together. The lookups, which have a weight, are those of every batch: where no row has copies, all but those that are
+        near in any. The copies are those of rows all of which have some.
         """
         lookups = self._link(prices.lookups, weight)
         sent = self._sent(lookups, self._link(prices.vectors), self._link(prices.sums))
         moved = np.array([np.sum([sent[scope] for scope in scopes], axis=0) for scopes in self._sets])
+        rows = self._link(prices.rows, inside=switched_ratio(self.problem.machine))
+        a_row = self._row_costs(replace(prices, backward=0.0, hbm_byte=0.0), rows)
+        scope_rows = dict.fromkeys(ONCE, np.zeros(len(self.dims))) | dict.fromkeys(A_NODE, a_row[NODES][0])
+        scope_rows[COPIES] = a_row[COPIES][0]
+        copied = np.array([np.min([scope_rows[scope] for scope in scopes], axis=0) for scopes in self._sets])
         all_lookups = self.demand.loads.all_lookups
         nothing = np.zeros(len(self.dims))
         near = self._near(lookups, self._link(0.0, 0.0), nothing, INDEX_BYTES * lookups.far + nothing).indices
@@ -338,7 +337,7 @@ class Relaxation:
         if np.ptp(self._groups.beside):
             # The rank that exchanges most for its sums need not add up most.
             moved[:, 2] = 0.0
-        return moved.transpose(1, 0, 2)
+        return np.concatenate([moved.transpose(1, 0, 2), (copied * self.rows)[None]])
 
     def _summed(self, link: _Link) -> dict[int, float]:
         """Return the seconds of all ranks to sum up a byte that each of them gives for each rank of a scope."""
