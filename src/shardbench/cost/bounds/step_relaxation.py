@@ -317,8 +317,8 @@ class Relaxation:
     def _moved(self, prices: Prices, weight: float) -> Floats:
         """Return the least seconds of tables' lookups, pooled vectors, sums and copies, [4, sets, tables].
 
-        All devices together. The lookups, which have a weight, are those of every batch: where no row has copies, all but those that are
-        near in any. The copies are those of rows all of which have some.
+        All devices together. The lookups, which have a weight, are those of every batch: where no row has copies, all
+        but those that are near in any. The copies are those of rows all of which have some.
         """
         lookups = self._link(prices.lookups, weight)
         sent = self._sent(lookups, self._link(prices.vectors), self._link(prices.sums))
