@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput
 from shardbench.cost.bounds.demand import Demand, count_demand, expected_demand
 from shardbench.cost.bounds.row_counts import BatchRows, grouped
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, dense_all_reduce_s, dense_step_ms, step_bound
-from shardbench.cost.bounds.step_calls import COPIES, NODES, WORLD
+from shardbench.cost.bounds.step_calls import COPIES, NODES, WORLD, least_with_roots
 from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
 from shardbench.cost.bounds.whole_tables import whole_tables_ms
 from shardbench.cost.costmodel import StepTime, step_time
@@ -22,7 +22,7 @@ from shardbench.model.plan import GroupSharded, Placement, Plan, Replicated, Row
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape, Pooling, Precision
+from shardbench.model.table import DenseShape, Pooling, Precision, StepSchedule
 from shardbench.workloads.trace import Bags
 
 TABLE = frozenset({Move.TABLE})
@@ -299,3 +299,47 @@ def test_tiers_of_whole_tables_are_counted(hbm_bytes: int, tier: Tier, ms: float
     assert beside_dense_ms(simulated(problem, batch, plan)) == pytest.approx(ms, abs=1e-9)
     bound = step_bound(counted(problem, batch), problem, DENSE, TABLE | {Move.UVM})
     assert beside_dense(bound) == pytest.approx(ms, abs=1e-9, rel=1e-6)
+
+
+def test_chunks_of_whole_tables_by_hand() -> None:
+    # 1 ms a byte and a call, on GPUs. The first device's samples ask, so that all lookups may be near.
+    made = replace(linked(intra_bytes_per_s=1e3, intra_latency_s=1e-3), device="cuda")
+    problem = of_tables(2, made)
+    batch = [ids_bags([1, 2, 3, 4])] * 2
+    lengths, vectors = SAMPLES * 4.0, SAMPLES * 4 * 4.0
+    # Beside no all-reduce of the dense model.
+    tables = Relaxation(counted(problem, batch), problem, TABLE)
+    bound = tables.value_ms(tables.first_prices())
+    both_ways = 2.0 * (1.0 + vectors + np.sqrt(vectors))
+    assert bound == pytest.approx(3.0 + lengths + np.sqrt(2.0 * lengths) + both_ways, rel=1e-3)
+    shared = simulated(problem, batch, Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1))))
+    splits, sent = 24.0 + np.sqrt(24.0), lengths + 32.0
+    assert beside_dense_ms(shared) == pytest.approx(3.0 + splits + sent + np.sqrt(2.0 * sent) + both_ways)
+
+
+def test_links_of_a_pipeline_by_hand() -> None:
+    # Nothing takes time but calls, 1 ms each. Lookups are exchanged in 3 ms, when no other exchange goes on, vectors in
+    # 1 ms forward and 1 ms beside an all-reduce of 4 ms.
+    made = replace(linked(intra_latency_s=1e-3), device="cuda")
+    problem = replace(of_tables(3, made), schedule=StepSchedule.PIPELINED)
+    batch = [ids_bags([1, 2, 3])] * 3
+    plan = Plan(world_size=2, segments=whole_tables(problem.tables, (0, 1, 0)))
+    traffic = count(plan, problem, batch.__getitem__, DENSE)
+    time = step_time(traffic, made, DENSE, problem.tables, BATCH, schedule=StepSchedule.PIPELINED)
+    bound = step_bound(counted(problem, batch), problem, DENSE, TABLE)
+    assert time.step_ms == pytest.approx(3.0 + 1.0 + 4.0 + bound.dense_ms)
+    assert bound.ms == pytest.approx(time.step_ms)
+
+
+def test_roots_of_sums_are_no_more_than_the_best_choice() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        sets, tables = int(rng.integers(1, 4)), int(rng.integers(1, 6))
+        costs, sent = rng.random((sets, tables)), 10 ** rng.uniform(-3, 1, (3, sets, tables))
+        sent *= rng.random((3, sets, tables)) < 0.7
+        roots = 10 ** rng.uniform(-2, 1, 3)
+        choices = np.indices((sets,) * tables).reshape(tables, -1).T
+        at = np.arange(tables)
+        exact = costs[choices, at].sum(axis=1) + roots @ np.sqrt(sent[:, choices, at].sum(axis=2))
+        found = least_with_roots(costs, sent, roots)
+        assert exact.min() * 0.998 <= found <= exact.min() * (1.0 + 1e-12)

@@ -69,12 +69,14 @@ def step_bound(
     dense_ms = dense_step_ms(demand, problem, dense)
     reduced_s = dense_all_reduce_s(problem, dense)
     relaxation = Relaxation(demand, problem, moves, ordered=ordered, reduced_s=reduced_s, groups=groups)
-    prices, value = _best(relaxation) if prices is None else (prices, relaxation.value_ms(prices))
-    value = max(value, relaxation.calls_ms())
+    if prices is None:
+        prices = _best_prices(relaxation)
+    value = max(relaxation.value_ms(prices), relaxation.calls_ms())
     if relaxation.kernels.whole:
         value = max(value, whole_tables_ms(demand, problem, moves, relaxation.calls_ms()))
     # Every iteration takes at least the host's floor, and so does the mean.
-    ms = max(dense_ms + value, 1e3 * problem.machine.constants.step_floor_s)
+    links_ms = relaxation.links_ms(prices, min(_dense_by_batch_s(demand, problem, dense)))
+    ms = max(dense_ms + value, links_ms, 1e3 * problem.machine.constants.step_floor_s)
     return StepBound(ms=ms * (1.0 - ROUNDING), dense_ms=dense_ms * (1.0 - ROUNDING), prices=prices)
 
 
@@ -117,10 +119,13 @@ def in_order(plan: Plan) -> bool:
 
 def dense_step_ms(demand: Demand, problem: Problem, dense: DenseShape) -> float:
     """Return mean milliseconds of the dense model, and of its all-reduce where nothing hides it, whatever the plan."""
+    reduced_s = 0.0 if hides_all_reduce(problem.machine) else dense_all_reduce_s(problem, dense)
+    return 1e3 * (float(np.mean(_dense_by_batch_s(demand, problem, dense))) + reduced_s)
+
+
+def _dense_by_batch_s(demand: Demand, problem: Problem, dense: DenseShape) -> list[float]:
     machine, tables = problem.machine, problem.tables
-    seconds = [dense_s(history, machine, dense, tables, problem.batch_size) for history in demand.histories]
-    reduced_s = 0.0 if hides_all_reduce(machine) else dense_all_reduce_s(problem, dense)
-    return 1e3 * (float(np.mean(seconds)) + reduced_s)
+    return [dense_s(history, machine, dense, tables, problem.batch_size) for history in demand.histories]
 
 
 def dense_all_reduce_s(problem: Problem, dense: DenseShape) -> float:
@@ -136,17 +141,17 @@ def expected_dense_s(problem: Problem, dense: DenseShape) -> float:
     return dense_s(histories, problem.machine, dense, problem.tables, problem.batch_size)
 
 
-def _best(relaxation: Relaxation) -> tuple[Prices, float]:
-    """Return prices found by coordinate ascent, and what they prove; the value is concave in them."""
+def _best_prices(relaxation: Relaxation) -> Prices:
+    """Return prices found by coordinate ascent; the value is concave in them."""
     prices = relaxation.first_prices()
-    value = relaxation.value_ms(prices)
+    value = relaxation.value_ms(prices, chunked=False)
     for _ in range(SWEEPS):
         before = value
         for names in relaxation.free_prices():
             prices, value = _improved(relaxation, prices, value, names)
         if value - before <= ENOUGH * abs(value):
             break
-    return prices, value
+    return prices
 
 
 def _improved(relaxation: Relaxation, prices: Prices, value: float, names: tuple[str, ...]) -> tuple[Prices, float]:
@@ -159,7 +164,7 @@ def _improved(relaxation: Relaxation, prices: Prices, value: float, names: tuple
         nonlocal best
         price = scale * (16.0**x - 1.0) if memory else x
         candidate = replace(prices, **dict.fromkeys(names, price))
-        bound_ms = relaxation.value_ms(candidate)
+        bound_ms = relaxation.value_ms(candidate, chunked=False)
         if bound_ms > best[0]:
             best = bound_ms, candidate
         return bound_ms

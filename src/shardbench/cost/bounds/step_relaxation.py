@@ -1,6 +1,6 @@
 """Bounds what plans of some moves add to a step, table by table, at prices: lemmas 7 to 12 of ``docs/bounds.md``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -25,7 +25,7 @@ from shardbench.cost.bounds.step_calls import (
     Scopes,
     scopes_of,
 )
-from shardbench.cost.bounds.step_kernels import KernelBounds, conversion_s
+from shardbench.cost.bounds.step_kernels import KernelBounds, conversion_s, hides_sources
 from shardbench.cost.bounds.step_rows import Curves, RowSums
 from shardbench.cost.collectives import switched_ratio
 from shardbench.cost.costmodel import hides_all_reduce
@@ -157,15 +157,37 @@ class Relaxation:
             names.append(("hbm_byte",))
         return tuple(names)
 
-    def value_ms(self, prices: Prices) -> float:
-        """Return milliseconds beside the dense model that no plan of the moves beats, whatever the prices are."""
+    def value_ms(self, prices: Prices, *, chunked: bool = True) -> float:
+        """Return milliseconds beside the dense model that no plan of the moves beats, whatever the prices are.
+
+        Without ``chunked`` it is less, and found sooner, where exchanges wait for their first chunks.
+        """
         constants, t = self.problem.machine.constants, prices.forward
         first = t * constants.launch_s + (1.0 - t) * max(constants.dispatch_s, constants.launch_s)
         b, reduced = prices.backward, self._reduced(prices)
-        tables = self._modules.least_s(self._costs(prices) / self.world, b, reduced)
+        moved = self._moved(prices, self.kernels.sent) / self.world if chunked else None
+        tables = self._modules.least_s(self._costs(prices) / self.world, b, reduced, moved)
         memory = prices.hbm_byte * self.capacity / self.world
         launches = self._busy * (first + b * constants.backward_launch_s)
         return 1e3 * (launches + tables + reduced * self._reduced_s - memory)
+
+    def links_ms(self, prices: Prices, dense_s: float) -> float:
+        """Return milliseconds that no plan of the moves beats, the dense model's ``dense_s`` among them, by its links.
+
+        Zero but where a pipeline exchanges lookups while no other exchange goes on.
+        """
+        if not hides_sources(self.problem):
+            return 0.0
+        moved = self._moved(prices, 1.0) / self.world
+        constants = self.problem.machine.constants
+        kernel_s = max(constants.dispatch_s, constants.launch_s) * bool(self.pooled.any())
+        seconds = [
+            self._modules.least_s(
+                moved[0] + moved[3] + (1.0 + b) * moved[1:3].sum(axis=0), b, 1.0, moved, links_alone=True
+            )
+            for b in (1.0, 0.0)
+        ]
+        return 1e3 * (self._reduced_s + min(seconds[0], seconds[1] + dense_s + kernel_s))
 
     def calls_ms(self) -> float:
         """Return milliseconds of modules' calls and of latencies that every plan waits for."""
@@ -190,6 +212,8 @@ class Relaxation:
         near, near_copies = self._near(lookups, vectors, wide, once), self._near_copies(lookups, copied)
         again = INDEX_BYTES * lookups.far * self.lookups - near.indices + self._lengths(lookups)
         alone = self.kernels.alone(prices.forward, prices.backward, again)
+        # In one group on one node a copy a group is on a single rank as well.
+        single = [{RANK}, {LOCAL}] if self.nodes == len(self._groups.ranks) == 1 else [{RANK}]
         costs: list[Floats] = []
         least: dict[tuple[bool, bool, bool, bool], Floats] = {}
         constants = self.problem.machine.constants
@@ -218,7 +242,7 @@ class Relaxation:
                     saving = saving + prices.backward * self.kernels.first_credit
                 least[lines] = work + rows - saving
             cost = least[lines] + sum(fixed[scope] for scope in scopes)
-            costs.append(cost + alone if scopes == {RANK} else cost)
+            costs.append(cost + alone if scopes in single else cost)
         return np.array(costs)
 
     def _link(self, weight: float, times: float = 1.0, inside: float = 1.0) -> _Link:
@@ -237,12 +261,10 @@ class Relaxation:
 
     def _fixed(self, prices: Prices, lookups: _Link, vectors: _Link, sums: _Link) -> dict[int, Floats]:
         """Return the seconds of each scope that do not depend on its rows, all devices together, [tables] each."""
-        world, local, nodes, work = self.world, self.local, self.nodes, self.kernels
-        groups, (copies, group) = self._groups, self._groups.ranks.shape
+        world, local, work = self.world, self.local, self.kernels
+        copies, group = self._groups.ranks.shape
         samples = self.problem.batch_size // world * self.features
-        lengths, inner = self._lengths(lookups), samples * LENGTH_BYTES
         both_ways, numbers = 1.0 + prices.backward, np.where(self.pooled, samples * self.dims, 0.0)
-        columns = both_ways * self.problem.exchange.bytes * numbers
         both = prices.backward + prices.forward
         # How often all devices together go through the table and through its bags, and each rank sends its lengths.
         devices = {
@@ -254,12 +276,6 @@ class Relaxation:
             scope: both * (tables * work.table_s + bags * work.bag_s) + bags * a_device + receivers * work.lengths_sent
             for scope, (tables, bags, receivers) in devices.items()
         }
-        away = (world - local) * vectors.inter
-        # What arrives is added up on the way forward alone.
-        added = 1.0 / both_ways / self.problem.machine.constants.reduce_bytes_per_s
-        summed = world * (local - 1) * (sums.intra + added)
-        across = (nodes - 1) / nodes * (sums.inter + added)
-        dealt = world * (world / local) * ((local - 1) * (sums.intra + added) + across)
         # The numbers that all devices together give to exchanges and get from them; groups of one have none.
         several = float(local > 1)
         converted = {
@@ -268,14 +284,69 @@ class Relaxation:
         }  # fmt: skip
         # No fewer are given than got, and to give one costs more of the way forward than of the way back.
         number_s = both_ways / 2.0 * self._number_s
-        own = {scope: seconds + number_s * converted[scope] * numbers for scope, seconds in own.items()}
+        # What arrives is added up on the way forward alone.
+        added = 1.0 / self.problem.machine.constants.reduce_bytes_per_s
+        adding = self._summed(_Link(intra=added, inter=added, inter_used=self.nodes > 1))
+        sent = self._sent(lookups, vectors, sums)
         return {
-            RANK: own[RANK] + lengths + columns * (away + (local - 1) * vectors.intra),
-            NODE: own[NODE] + local * lengths + columns * (away + summed),
-            WORLD: own[WORLD] + world * lengths + columns * dealt,
-            NODES: own[NODES] + inner * groups.peers(lookups).sum() + columns * groups.summed(sums, added),
-            LOCAL: own[LOCAL] + inner * groups.peers(lookups).min() + columns * groups.peers(vectors).min(),
-            COPIES: own[COPIES],
+            scope: seconds + number_s * converted[scope] * numbers + sent[scope][0] + both_ways * sum(sent[scope][1:])
+            + self.problem.exchange.bytes * numbers * adding.get(scope, 0.0)
+            for scope, seconds in own.items()
+        }  # fmt: skip
+
+    def _sent(self, lookups: _Link, vectors: _Link, sums: _Link) -> dict[int, Floats]:
+        """Return the seconds of each scope's lengths, and of pooled vectors' exchanges and reductions one way.
+
+        [3, tables] each, all devices together.
+        """
+        groups, samples = self._groups, self.problem.batch_size // self.world * self.features
+        lengths, inner = self._lengths(lookups), samples * LENGTH_BYTES
+        numbers = np.where(self.pooled, self.problem.exchange.bytes * samples * self.dims, 0.0)
+        away, nothing = (self.world - self.local) * vectors.inter, np.zeros(len(self.dims))
+        inside, summed = away + (self.local - 1) * vectors.intra, self._summed(sums)
+        sent = {
+            RANK: (lengths, numbers * inside, nothing),
+            NODE: (self.local * lengths, numbers * away, numbers * summed[NODE]),
+            WORLD: (self.world * lengths, nothing, numbers * summed[WORLD]),
+            NODES: (inner * groups.peers(lookups).sum(), nothing, numbers * summed[NODES]),
+            LOCAL: (inner * groups.peers(lookups).min(), numbers * groups.peers(vectors).min(), nothing),
+            COPIES: (nothing, nothing, nothing),
+        }
+        return {scope: np.array(parts) for scope, parts in sent.items()}
+
+    def _moved(self, prices: Prices, weight: float) -> Floats:
+        """Return the least seconds of tables' lookups, pooled vectors, sums and copies, [4, sets, tables].
+
+        All devices together. The lookups, which have a weight, are those of every batch: where no row has copies, all
+        but those that are near in any. The copies are those of rows all of which have some.
+        """
+        lookups = self._link(prices.lookups, weight)
+        sent = self._sent(lookups, self._link(prices.vectors), self._link(prices.sums))
+        moved = np.array([np.sum([sent[scope] for scope in scopes], axis=0) for scopes in self._sets])
+        rows = self._link(prices.rows, inside=switched_ratio(self.problem.machine))
+        a_row = self._row_costs(replace(prices, backward=0.0, hbm_byte=0.0), rows)
+        scope_rows = dict.fromkeys(ONCE, np.zeros(len(self.dims))) | dict.fromkeys(A_NODE, a_row[NODES][0])
+        scope_rows[COPIES] = a_row[COPIES][0]
+        copied = np.array([np.min([scope_rows[scope] for scope in scopes], axis=0) for scopes in self._sets])
+        all_lookups = self.demand.loads.all_lookups
+        nothing = np.zeros(len(self.dims))
+        near = self._near(lookups, self._link(0.0, 0.0), nothing, INDEX_BYTES * lookups.far + nothing).indices
+        least = INDEX_BYTES * lookups.far * all_lookups.min(axis=0) - len(all_lookups) * near
+        held_once = np.array([scopes <= set(ONCE) for scopes in self._sets])
+        moved[held_once, 0] += np.maximum(least, 0.0)
+        if np.ptp(self._groups.beside):
+            # The rank that exchanges most for its sums need not add up most.
+            moved[:, 2] = 0.0
+        return np.concatenate([moved.transpose(1, 0, 2), (copied * self.rows)[None]])
+
+    def _summed(self, link: _Link) -> dict[int, float]:
+        """Return the seconds of all ranks to sum up a byte that each of them gives for each rank of a scope."""
+        world, local = self.world, self.local
+        across = (self.nodes - 1) / self.nodes * link.inter
+        return {
+            NODE: world * (local - 1) * link.intra,
+            WORLD: world * (world / local) * ((local - 1) * link.intra + across),
+            NODES: self._groups.summed(link),
         }
 
     def _work(self, prices: Prices) -> Floats:
@@ -372,10 +443,10 @@ class _Groups:
         """Return the seconds to exchange a byte with each other rank of the group, all groups together, [size]."""
         return np.asarray(((self.beside - 1.0) * link.intra + (self._size - self.beside) * link.inter).sum(axis=0))
 
-    def summed(self, link: _Link, added: float) -> float:
-        """Return the seconds of all ranks to sum up a byte for each rank of the group, and to add what arrives."""
+    def summed(self, link: _Link) -> float:
+        """Return the seconds of all ranks to sum up a byte for each rank of the group."""
         inside, across = 1.0 - 1.0 / self.beside, 1.0 / self.beside - 1.0 / self._size
-        return self._size * float((inside * (link.intra + added) + across * (link.inter + added)).sum())
+        return self._size * float((inside * link.intra + across * link.inter).sum())
 
     def reduced(self, link: _Link) -> float:
         """Return the least seconds of the groups together to average a byte, in one of the two passes."""
