@@ -1,7 +1,7 @@
 """What is published of the benchmark DLRMv4, beside what is drawn and predicted here.
 
-``python tools/dlrm_v4.py FOLDER`` writes ``statistics.csv``, of four batches of 8,192 drawn samples, and ``steps.csv``,
-of the two runs whose plans are published, in a minute.
+``python tools/dlrm_v4.py FOLDER`` writes ``statistics.csv``, of four batches of 8,192 drawn samples, ``steps.csv``, of
+the two runs whose plans are published, and ``phases.csv``, of what is published of their parts, in a minute.
 """
 
 import sys
@@ -14,8 +14,10 @@ import pandas as pd
 from shardbench.base.arrays import Ints
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import csv_text
+from shardbench.cost.dense import sequence_s
 from shardbench.cost.published.memory import published_plans
 from shardbench.datasets.yambda_like import CONFIG, HISTORIES, POOLS, YambdaLike, kind_shares, user_events
+from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Optimizer, Precision
@@ -37,9 +39,21 @@ PUBLISHED = {
     "most loaded of 32 owners over the mean: artist_id": 1.3,
 }  # fmt: skip
 """What mlcommons/training, pull request 889, and arXiv 2505.22238 state."""
-DENSE = DenseShape(bottom=(512, 256, 512), sequence_flops=315.7e9)
+DENSE = DenseShape(
+    bottom=(512, 256, 512), sequence_flops=315.7e9, attention_flops=180.4e9, sequence_numbers=4.035e6,
+    input_bytes=210.5e3,
+)  # fmt: skip
+"""As the suite dlrm_v4 states it."""
 RUNS = {"dlrm4.mi350x.8": ("mi350x-1x8", 654.2), "dlrm4.b200.8": ("b200-1x8", 558.1)}
 """Machine, and milliseconds of a step in steady state (of the second run the traced one)."""
+REST = "all else"
+PHASES = {
+    "dlrm4.mi350x.8": {"step": 652.3, "products": 138.4, "hosts": 104.1, "exchange": 27.0},
+    "dlrm4.b200.8": {"step": 558.1, "products": 77.1, "hosts": 48.9},
+}
+"""Milliseconds of a traced rank: of matrix products, idle, and of exchanges that nothing hides. REST of a step is what
+they leave: attention, element-wise kernels and lookups, and the exchange where it is not stated."""
+EXCHANGE = ("input", "output", "output_backward")
 
 
 def statistics(workload: YambdaLike, batches: int) -> dict[str, float]:
@@ -87,8 +101,8 @@ def _most_loaded(rows: Ints) -> float:
 def steps(workload: YambdaLike) -> Iterator[dict[str, object]]:
     """Yield the step that is predicted of each published plan beside the published one.
 
-    The published runs make ids distinct. The sequence model's efficiency is from the published products of the run on
-    MI350X, so that B200 tests it.
+    The published runs make ids distinct. Rates of the sequence model are from phases of the run on the MI350X and of
+    another model on H100 (``shardbench.cost.dense``), none of them from a step of these runs.
     """
     plans, batches = published_plans(workload.tables), DrawnBatches(workload)
     distinct = workload.tables[0].distinct
@@ -109,6 +123,43 @@ def steps(workload: YambdaLike) -> Iterator[dict[str, object]]:
         }  # fmt: skip
 
 
+def phases(steps_of: pd.DataFrame) -> Iterator[dict[str, object]]:
+    """Yield each published phase of the runs beside the predicted one, from the rows of ``steps`` with distinct ids.
+
+    A rate of products and of hosts is fixed by one run's phase, and judged by the other's: each way once.
+    """
+    for row in steps_of[steps_of["distinct_ids"]].to_dict("records"):
+        point, machine = row["point"], load_machine(row["machine"])
+        said = PHASES[point]
+        law = _sequence_ms(machine)
+        exchange_ms = sum(row[f"{name}_ms"] for name in EXCHANGE)
+        head = {"backend": "simulated", "point": point, "machine": row["machine"]}
+        for other, (other_machine, _) in RUNS.items():
+            if other != point:
+                scale = _sequence_ms(load_machine(other_machine))
+                for phase in ("products", "hosts"):
+                    predicted = PHASES[other][phase] * law[phase] / scale[phase]
+                    yield head | _phase(phase, other_machine, said[phase], predicted)
+        rest = row["step_ms"] - law["products"] - law["hosts"]
+        if "exchange" in said:
+            rest -= exchange_ms
+            yield head | _phase("exchange", "published points", said["exchange"], exchange_ms)
+        left = said["step"] - sum(ms for name, ms in said.items() if name != "step")
+        yield head | _phase(REST, "published points", left, rest)
+
+
+def _sequence_ms(machine: Machine) -> dict[str, float]:
+    return {name: 1e3 * seconds for name, seconds in sequence_s(DENSE, machine, RANK_SAMPLES).items()}
+
+
+def _phase(phase: str, fixed_by: str, published_ms: float, predicted_ms: float) -> dict[str, object]:
+    error = 100.0 * (predicted_ms / published_ms - 1.0)
+    return {
+        "phase": phase, "fixed_by": fixed_by, "published_ms": round(published_ms, 1),
+        "predicted_ms": round(predicted_ms, 1), "error_pct": round(error, 1),
+    }  # fmt: skip
+
+
 def rows(made: dict[str, float]) -> Iterator[tuple[str, ...]]:
     """Yield the table's lines: each statistic as published and as drawn, and how far off it is."""
     for name, value in PUBLISHED.items():
@@ -116,13 +167,14 @@ def rows(made: dict[str, float]) -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Write both tables into the folder that is named."""
+    """Write the tables into the folder that is named."""
     workload, folder = CONFIG(dense=DENSE).build(Path()), Path(sys.argv[1])
     text = csv_text(("statistic", "published", "drawn", "error_pct"), rows(statistics(workload, 4)))
     write_atomically(folder / "statistics.csv", text)
     both = (CONFIG(dense=DENSE, distinct=distinct).build(Path()) for distinct in (True, False))
     table = pd.DataFrame(row for each in both for row in steps(each))
-    write_atomically(folder / "steps.csv", table.to_csv(index=False, lineterminator="\n"))
+    for name, one in (("steps", table), ("phases", pd.DataFrame(phases(table)))):
+        write_atomically(folder / f"{name}.csv", one.to_csv(index=False, lineterminator="\n"))
 
 
 if __name__ == "__main__":
