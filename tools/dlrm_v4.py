@@ -1,11 +1,13 @@
 """What is published of the benchmark DLRMv4, beside what is drawn and predicted here.
 
 ``python tools/dlrm_v4.py FOLDER`` writes ``statistics.csv``, of four batches of 8,192 drawn samples, ``steps.csv``, of
-the two runs whose plans are published, and ``phases.csv``, of what is published of their parts, in a minute.
+the two runs whose plans are published, ``phases.csv``, of what is published of their parts, and ``drift.csv``, of what
+plans of one day take on a later one, in minutes.
 """
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +22,15 @@ from shardbench.datasets.yambda_like import CONFIG, HISTORIES, POOLS, YambdaLike
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget
 from shardbench.model.table import DenseShape, Optimizer, Precision
-from shardbench.trials.simulate import simulate
+from shardbench.records.trial import Failure
+from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import evaluate
+from shardbench.trials.simulate import CountedQuestion, simulate
+from shardbench.trials.suite import load_suite
 from shardbench.workloads.materialise import DrawnBatches
-from shardbench.workloads.trace import Split
+from shardbench.workloads.trace import Bags, Split
 
 RANK_SAMPLES, BATCH = 1024, 8
 """Samples of a rank, which are a block, and ranks of a batch."""
@@ -54,6 +61,9 @@ PHASES = {
 """Milliseconds of a traced rank: of matrix products, idle, and of exchanges that nothing hides. REST of a step is what
 they leave: attention, element-wise kernels and lookups, and the exchange where it is not stated."""
 EXCHANGE = ("input", "output", "output_backward")
+DAYS, RENEWED = (100, 200), (0.001, 0.003, 0.01)
+"""The day that plans are made for and the one they are judged on; shares of the artists that are others after a day."""
+PLAN_S = 20.0
 
 
 def statistics(workload: YambdaLike, batches: int) -> dict[str, float]:
@@ -108,11 +118,7 @@ def steps(workload: YambdaLike) -> Iterator[dict[str, object]]:
     distinct = workload.tables[0].distinct
     for point, (machine_name, published_ms) in RUNS.items():
         machine = load_machine(machine_name)
-        problem = Problem.of(
-            workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
-            optimizer=Optimizer.ROWWISE_ADAGRAD, exchange=Precision.FP16,
-        )  # fmt: skip
-        step = simulate(plans[point], problem, batches, workload.dense, 1)
+        step = simulate(plans[point], _problem(workload, machine), batches, workload.dense, 1)
         phases = step.times[0].phases_ms
         yield {
             "backend": "simulated", "point": point, "machine": machine_name, "distinct_ids": distinct,
@@ -160,6 +166,56 @@ def _phase(phase: str, fixed_by: str, published_ms: float, predicted_ms: float) 
     }  # fmt: skip
 
 
+class LaterDay(DrawnBatches):
+    """A test batch of another day in the frequency order of the day that plans are made for."""
+
+    def __init__(self, newer: YambdaLike, older: YambdaLike) -> None:
+        super().__init__(newer)
+        self._newer, self._older = newer, older
+
+    def bags(self, iteration: int, table: int) -> Bags:
+        """Return the lookups of one table; every iteration has the one batch."""
+        if (0, table) not in self._by_batch:
+            drawn = self._newer._draw(Split.TEST, 0, table)
+            self._by_batch[0, table] = replace(drawn, values=self._older.ranking(table)(drawn.values))
+        return self._by_batch[0, table]
+
+
+def drift(renewed: float) -> Iterator[dict[str, object]]:
+    """Yield what the suite's plans of one day on 32 GPUs take then and on a later day, and what new ones take."""
+    suite = load_suite("dlrm_v4")
+    job = next(job for job in suite.jobs if job.load_machine().topology.nodes > 1)
+    batch = {"batch_size": job.batch_size, "test_batches": 1, "dense": DENSE, "distinct": True, "renewed": renewed}
+    older, newer = (CONFIG(day=day, **batch).build(Path()) for day in DAYS)
+    made_for, fresh = (
+        CountedQuestion(_problem(of_day, job.load_machine()), DrawnBatches(of_day), DENSE) for of_day in (older, newer)
+    )
+    later = LaterDay(newer, older)
+    for strategy in job.strategies:
+        was, new = (
+            evaluate(question, get_strategy(strategy), Budget(plan_s=PLAN_S), 0, sealed=False)
+            for question in (made_for, fresh)
+        )
+        head = {"backend": "simulated", "renewed_pct_a_day": 100.0 * renewed, "strategy": strategy}
+        if isinstance(was, Failure) or isinstance(new, Failure):
+            yield head | {"outcome": "failed"}
+            continue
+        then_ms, new_ms = was.judged.step_ms, new.judged.step_ms
+        now_ms = simulate(was.plan, made_for.problem, later, DENSE, 1).step_ms
+        yield head | {
+            "outcome": "ok", "then_ms": round(then_ms, 2), "now_ms": round(now_ms, 2), "new_ms": round(new_ms, 2),
+            "lost_pct": round(100.0 * (now_ms / then_ms - 1.0), 2),
+            "over_new_pct": round(100.0 * (now_ms / new_ms - 1.0), 2),
+        }  # fmt: skip
+
+
+def _problem(workload: YambdaLike, machine: Machine) -> Problem:
+    return Problem.of(
+        workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size,
+        optimizer=Optimizer.ROWWISE_ADAGRAD, exchange=Precision.FP16,
+    )  # fmt: skip
+
+
 def rows(made: dict[str, float]) -> Iterator[tuple[str, ...]]:
     """Yield the table's lines: each statistic as published and as drawn, and how far off it is."""
     for name, value in PUBLISHED.items():
@@ -173,7 +229,8 @@ def main() -> None:
     write_atomically(folder / "statistics.csv", text)
     both = (CONFIG(dense=DENSE, distinct=distinct).build(Path()) for distinct in (True, False))
     table = pd.DataFrame(row for each in both for row in steps(each))
-    for name, one in (("steps", table), ("phases", pd.DataFrame(phases(table)))):
+    drifted = pd.DataFrame(row for renewed in RENEWED for row in drift(renewed))
+    for name, one in (("steps", table), ("phases", pd.DataFrame(phases(table))), ("drift", drifted)):
         write_atomically(folder / f"{name}.csv", one.to_csv(index=False, lineterminator="\n"))
 
 
