@@ -243,7 +243,7 @@ def tables(session: nox.Session) -> None:
     `--only KIND`, `--every N`) the committed table stays as it is.
     support: what ShardBench supports of TorchRec: two ranks run every cell. `-- support PYTHON` runs them in the
     environment of that Python, which has ShardBench and another release of TorchRec; the table keeps both.
-    dlrm_v4: what listeners like those of MLPerf's benchmark are drawn as, beside what is published of them (a minute).
+    dlrm_v4: what listeners like those of MLPerf's benchmark are drawn as, beside what is published of them (minutes).
     memory: peaks of real ranks for 20 plans and four workloads, beside predicted ones, and whether simulated plans of
     quick and the leaderboard fit by their peaks (half an hour).
     gpu: the runs in results/gpu (tools/gpu_box), beside what was predicted.

@@ -101,6 +101,10 @@ class YambdaLikeConfig(HistoriesConfig, DrawnConfig):
     """Multiplies the rows of every table."""
     profile_samples: ProfileSamples = 8_192
     """Train samples that profiles are counted over: 22 million lookups of each history."""
+    day: Annotated[int, Field(ge=0, le=10_000, exclude_if=lambda day: day == 0)] = 0
+    """The day whose artists are heard; 0 is not written, so that hashes are those of before days could be chosen."""
+    renewed: Annotated[float, Field(ge=0.0, lt=1.0, exclude_if=lambda share: share == 0.0)] = 0.0
+    """Share of the artists, all alike, whose place another one has taken after a day, with other albums and items."""
 
     def build(self, data: Path) -> "YambdaLike":
         """Return the workload, which needs no files."""
@@ -263,6 +267,12 @@ class YambdaLike(DrawnWorkload):
         album = _within(artist, owners["artist_id"], owners["album_id"], ALBUMS, generator)[new_album]
         item = _within(album, owners["album_id"], owners["item_id"], ITEMS, generator)[new_item]
         artist, album = artist[new_album][new_item], album[new_item]
+        gone = _is_chosen(artist, 1.0 - (1.0 - self._config.renewed) ** self._config.day, 2)
+        if gone.any():
+            item, artist, album = (
+                np.where(gone, hashed_rows(ids, owners[name], 3), ids)
+                for name, ids in zip(HISTORIES, (item, artist, album), strict=True)
+            )
         return {
             "item_id": item + 1,
             "artist_id": np.where(_is_chosen(item, NO_ARTIST, 0), 0, artist + 1),

@@ -619,6 +619,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -
         "profile", "--out", out, *beside
     )
     assert json.loads((tmp_path / "fields.topology.json").read_text())["local_world_size"] == 8
+    assert json.loads((tmp_path / "fields.hardware.json").read_text())["fwd"]["embedding_output_multiplier"] == 1
     assert "give --torchrec FILE" in command("profile", "--out", out, *beside[2:], code=2)
     assert "is there already" in command(*line, code=2)
     assert "give logs to profile" in command("profile", "--out", out, code=2)

@@ -11,7 +11,8 @@ import pytest
 
 from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.yambda_like import CONFIG, CROSSED, HISTORIES, POOLS, ROWS, YambdaLike, _repeats
-from shardbench.model.table import Pooling
+from shardbench.model.table import DenseShape, Pooling
+from shardbench.trials.suite import load_suite
 from shardbench.workloads.trace import Bags, Split
 
 NOWHERE, ROOT = Path("no-such-folder"), Path(__file__).resolve().parents[1]
@@ -136,3 +137,30 @@ def test_the_published_plans_are_predicted_with_and_without_distinct_ids() -> No
     others = steps[~steps["distinct_ids"]]
     assert others["published_ms"].isna().all(), "the published runs make them distinct"
     assert (others["output_ms"].to_numpy() > 5.0 * runs["output_ms"].to_numpy()).all()
+
+
+def test_no_phase_is_judged_by_the_run_that_fixed_its_rate() -> None:
+    steps, committed = (pd.read_csv(TABLE.with_name(f"{name}.csv")) for name in ("steps", "phases"))
+    assert (committed["machine"] != committed["fixed_by"]).all()
+    made = pd.DataFrame(dlrm_v4.phases(steps))
+    pd.testing.assert_frame_equal(made, committed)
+    # By hand: the phase of the run that fixed the rate, by the machines' rates of products.
+    products = made[made["phase"] == "products"].set_index("machine")["predicted_ms"]
+    assert products["b200-1x8"] == pytest.approx(138.4 * 1504 / 1467, abs=0.1)
+    assert products["mi350x-1x8"] == pytest.approx(77.1 * 1467 / 1504, abs=0.1)
+    suite = next(dict(one) for one in load_suite("dlrm_v4").workloads)
+    assert DenseShape(**suite["dense"]) == dlrm_v4.DENSE
+
+
+def test_a_share_of_the_artists_is_others_on_a_later_day() -> None:
+    """Where 30 % go a day, 51 % have gone after two days, with their albums and items."""
+    first, same, later = (
+        made(batch_size=4096, row_scale=1.0, **more) for more in ({}, {"day": 9}, {"day": 2, "renewed": 0.3})
+    )
+    for table, name in enumerate(HISTORIES):
+        was, still, now = (one._draw(Split.TEST, 0, table).values for one in (first, same, later))
+        np.testing.assert_array_equal(was, still)
+        heard = was > 0  # row 0 is nobody's
+        assert (was != now)[heard].mean() == pytest.approx(0.51, abs=0.1), name
+    assert [len(one.bags(Split.TEST, 0, 10).values) for one in (first, later)] == [4096, 4096]
+    assert "renewed" not in first.recipe()

@@ -10,11 +10,12 @@ from problems import bags, machine
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.accounting import distinct_columns
 from shardbench.cost.collectives import Calls
-from shardbench.cost.dense import dense_s
+from shardbench.cost.dense import ATTENTION_SHARE, SEQUENCE_PASSES, dense_s, sequence_s
 from shardbench.cost.load import longest_lookups
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.traffic import count, expect
 from shardbench.model.machine import MatrixConstants
+from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import (
     BatchSchedule,
     DenseHome,
@@ -216,11 +217,28 @@ def test_the_dense_phase_waits_for_the_longest_histories():
     halves = replace(toy, matrix=MatrixConstants(dense_tf32_flop_per_s=1e12, dense_half_flop_per_s=3e12))
     longer = dense_s(traffic.history_columns, halves, sequences, on.tables, on.batch_size)
     assert longer - seconds == pytest.approx(6e9 / (0.666 * 3e12)), "a sample a rank"
+    parts = sequence_s(replace(sequences, attention_flops=2e9, sequence_numbers=1e6, input_bytes=1e3), halves, 2.0)
+    copied = constants.activation_bytes_per_s
+    by_hand = [2 * 4e9 / (0.666 * 3e12), 2 * 2e9 / (0.574 * 3e12), 2 * 23 * 1e6 * 2 / copied, 2 * 1e3 / 2.07e9]
+    assert list(parts.values()) == pytest.approx(by_hand)
+    for wrong in ({"attention_flops": 7e9}, {"sequence_flops": 0.0, "input_bytes": 1.0}):
+        with pytest.raises(ValueError, match="sequence_flops must be stated"):
+            replace(sequences, **wrong)
     assert not counted(OnRank(rank=1), OnRank(rank=0)).history_columns.any()
     profiles = (AccessProfile(rows=6, samples=4, present=3, counts=(3, 2, 1), row_counts=(1, 1, 1)), on.profiles[1])
     plan = Plan(world_size=4, segments=tuple(whole_table(table, OnRank(rank=0)) for table in on.tables))
     # 6 lookups in 4 samples, one a rank.
     assert expect(plan, replace(on, profiles=profiles)).history_columns.tolist() == [1.5 * 4] * 4
+
+
+def test_the_sequence_models_shares_are_of_the_published_phases():
+    """HSTU on H100: 8 layers of width 1,024, 32 samples of 4,099 events; a backward pass is 2.5 forward ones."""
+    h100, events = load_machine("h100-1x8"), 131_168
+    attention_s = 1e-3 * (185.407 - 10.643 - 2.927 - 39.507 - (18.729 + 21.471 + 3.111 + 5.794))
+    flops = 3.5 * 2 * (events / 32) ** 2 * 1024 * 8 * 32
+    assert flops / attention_s / h100.matrix.dense_half_flop_per_s == pytest.approx(ATTENTION_SHARE, rel=2e-3)
+    passes = 39.507e-3 * h100.constants.activation_bytes_per_s / (events * 8 * 1024 * 2)
+    assert passes == pytest.approx(SEQUENCE_PASSES, rel=2e-3)
 
 
 EVERY_RANK, NODE_1 = RowWise(ranks=(0, 1, 2, 3)), RowWise(ranks=(2, 3))

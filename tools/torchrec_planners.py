@@ -46,7 +46,7 @@ from shardbench.base.statistics import log_mean
 from shardbench.baselines.torchrec_planner import TorchRecFused
 from shardbench.baselines.torchrec_planner.planner import ask
 from shardbench.calibrate.correction import question_of
-from shardbench.engine.described import UVM_DIVISOR, describe
+from shardbench.engine.described import UVM_DIVISOR, describe, hardware
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.torchrec.translated import translate
 from shardbench.model.machine_file import load_machine
@@ -71,11 +71,11 @@ RESERVED = 0.15
 """Share of a device's memory that is kept free, which is TorchRec's own default."""
 BATCH = 512
 """Number of samples that each rank takes."""
-TOLD = ("capacities", "lengths too", "bandwidths too")
+TOLD = ("capacities", "lengths too", "bandwidths too", "coefficients too")
 """What TorchRec's planner is told of a problem.
 
 At first it takes 512 samples a rank and a lookup each, and is offered no host memory; then the batch and lengths of
-the problem, on TorchRec's own bandwidths, and at last those of the machine.
+the problem, on TorchRec's own bandwidths; then those of the machine; and at last the coefficients of its lookups.
 """
 MOST_DEVICES = 16
 TOLD_COLUMNS = ("suite", "workload", "machine", "precision", "exchange", "told", "outcome", "step_ms", "cause")
@@ -359,13 +359,14 @@ def told() -> list[dict[str, object]]:
                 continue
             question = question_of(suite.workload(job).build(Path()), job)
             problem = question.problem
-            for what, asked in zip(TOLD, (_by_default(problem), _by_default(problem), problem)):
+            for what, asked in zip(TOLD, (_by_default(problem), _by_default(problem), problem, problem)):
+                config = hardware(machine) if what == TOLD[-1] else None
                 row: dict[str, object] = {
                     "suite": suite.name, "workload": problem.name, "machine": machine.name,
                     "precision": problem.precision.value, "exchange": problem.exchange.value, "told": what,
                 }  # fmt: skip
                 try:
-                    sharding = ask(asked, TorchRecFused.sharding_types, blind=what == TOLD[0])
+                    sharding = ask(asked, TorchRecFused.sharding_types, blind=what == TOLD[0], config=config)
                     step_ms = question.judge(translate(sharding, problem)).step_ms
                     rows.append(row | {"outcome": "ok", "step_ms": round(step_ms, 5)})
                 except Infeasible as error:

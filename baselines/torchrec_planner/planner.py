@@ -41,15 +41,16 @@ def ask(
     first_only: bool = False,
     caches: bool = True,
     blind: bool = False,
+    config: Any = None,
 ) -> dict[str, Any]:
     """Return TorchRec's ParameterSharding by table name; raises Infeasible where its planner finds no plan.
 
     With ``first_only`` a table is offered the first of the types that it can have, and no other; without ``caches`` no
     cache of host memory. ``blind`` tells the planner neither batch size nor lengths, so that it takes its defaults, and
-    offers no host memory.
+    offers no host memory. With a ``config`` its estimator has these coefficients in place of its own.
     """
     with _quiet():
-        planner = _planner(problem, sharding_types, first_only=first_only, caches=caches, blind=blind)
+        planner = _planner(problem, sharding_types, first_only=first_only, caches=caches, blind=blind, config=config)
         try:
             codecs = codecs_registry(problem.exchange)
             kinds = (EmbeddingBagCollectionSharder, EmbeddingCollectionSharder)
@@ -61,7 +62,9 @@ def ask(
     return {name: sharding for module in plan.plan.values() for name, sharding in module.items()}
 
 
-def _planner(problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool, caches: bool, blind: bool) -> Any:
+def _planner(
+    problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool, caches: bool, blind: bool, config: Any
+) -> Any:
     topology = describe(problem)  # deviations 3 and 4
     constraints = {
         table.name: _constraint(table, i, problem, sharding_types, first_only=first_only, caches=caches, blind=blind)
@@ -69,6 +72,11 @@ def _planner(problem: Problem, sharding_types: tuple[str, ...], *, first_only: b
     }
     local_batch = BATCH_SIZE if blind else problem.batch_size // problem.world_size
     perf = EmbeddingPerfEstimator(topology=topology, constraints=constraints)
+    if config is not None:
+        # Older releases take no config.
+        from torchrec.distributed.planner.estimator import estimator  # noqa: PLC0415
+
+        perf = estimator.EmbeddingPerfEstimator(topology=topology, constraints=constraints, config=config)
     enumerator = EmbeddingEnumerator(
         topology=topology, batch_size=local_batch, constraints=constraints, estimator=[perf, WeightStorage(problem)]
     )

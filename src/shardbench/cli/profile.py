@@ -110,7 +110,8 @@ def profile_command(
         str | None,
         typer.Option(
             "--machine",
-            help="With --torchrec: machine (name or .toml) to write arguments of TorchRec's Topology of, beside it.",
+            help="With --torchrec: machine (name or .toml) to write arguments of TorchRec's Topology of, and "
+            "coefficients of its estimator, beside it.",
             autocompletion=machines,
         ),
     ] = None,
@@ -129,14 +130,15 @@ def profile_command(
     from shardbench.datasets.preparation.log_reader import find_logs  # noqa: PLC0415
     from shardbench.datasets.preparation.log_words import SampleSplit  # noqa: PLC0415
     from shardbench.datasets.preparation.side_by_side import dask_workers  # noqa: PLC0415
-    from shardbench.engine.described import topology_fields  # noqa: PLC0415
+    from shardbench.engine.described import coefficients, topology_fields  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
 
     if machine is not None and torchrec is None:
         raise BadInput("--machine is for TorchRec's planner: give --torchrec FILE, too")
     if not logs and not counts and torchrec is None:
         raise BadInput("give logs to profile, or --torchrec FILE to write of a folder that was profiled")
-    fields = topology_fields(load_machine(machine)) if machine is not None else None
+    on = load_machine(machine) if machine is not None else None
+    fields = {"topology": topology_fields(on), "hardware": coefficients(on)} if on is not None else {}
     if counts and (logs or time is not None or rate < 1):
         raise BadInput("counts are of a whole log: leave logs, --time and --rate out, or --counts")
     if (engine == "dask") != (scheduler is not None) or (scheduler is not None and not logs):
@@ -174,22 +176,22 @@ def profile_command(
     log_tables = {table.name: log_tables[table.name] for table in note.tables if table.name in log_tables}
     if torchrec is not None:
         write_atomically(torchrec, json.dumps(constraints(out), indent=2, sort_keys=True) + "\n")
-    topology = torchrec.with_suffix(".topology.json") if torchrec is not None and fields is not None else None
-    if topology is not None:
-        write_atomically(topology, json.dumps(fields, indent=2, sort_keys=True) + "\n")
+    beside = {name: torchrec.with_suffix(f".{name}.json") for name in fields} if torchrec is not None else {}
+    for name, file in beside.items():
+        write_atomically(file, json.dumps(fields[name], indent=2, sort_keys=True) + "\n")
     data = {
         "target": str(out),
         "profiled": to_data(note),
         "seen": {name: to_data(table) for name, table in log_tables.items()},
         "torchrec": str(torchrec) if torchrec else None,
-        "topology": str(topology) if topology else None,
+        **{name: str(beside[name]) if beside else None for name in ("topology", "hardware")},
     }
     kept = f"{note.samples} of {note.read_rows} rows, {note.train_samples} train"
     lines = [
         f"{out}: {kept if not note.counted else f'counts of {note.samples} samples'}; {len(note.tables)} tables",
         *(table_lines(log_tables) if log_tables else []),
         *([f"constraints of TorchRec: {torchrec}"] if torchrec is not None else []),
-        *([f"arguments of its Topology: {topology}"] if topology is not None else []),
+        *([f"arguments of its Topology: {beside['topology']}, coefficients: {beside['hardware']}"] if beside else []),
         f"in a suite (with --data {out.parent}):",
         "  [[workloads]]",
         f'  name = "{out.name}"',

@@ -27,6 +27,16 @@ by number. They are as a CPU rank's times have them, each at the one rate that a
 SEQUENCE_SHARE = 0.666
 """Share of the rate of large half-precision products that a sequence model reaches: one published run of DLRMv4 takes
 138.4 ms for 138.5 TFLOP on an MI350X, whose data sheet and the shared efficiency give 1,504 TFLOP a second."""
+ATTENTION_SHARE = 0.574
+"""Share of that rate that attention reaches, from another model and GPU, as DLRMv4's runs do not state its time. A
+published step of HSTU on H100 (gemm_h100 in published/copies.json) has 185.4 ms, of which 10.6 are of embeddings, 2.9
+of exchanges, 39.5 of element-wise kernels and 49.1 of products. The rest is for the causal attention of 8 layers of
+width 1,024 over 32 samples of 4,099 events, 30.8 TFLOP with the backward pass as two and a half forward ones."""
+SEQUENCE_PASSES = 23.0
+"""Copies, forward and backward, of what a sequence model's layers hand on: the element-wise kernels of that step, of
+131,168 events, at the rate that an H100 copies half-precision numbers with."""
+INPUT_BYTES_PER_S = 2.07e9
+"""Rate at which a sequence model's hosts feed a device: the run on the MI350X idles 104.1 ms for 215.6 MB."""
 
 
 class Format(StrEnum):
@@ -106,6 +116,21 @@ class DenseWork:
         )
 
 
+def sequence_s(dense: DenseShape, machine: Machine, samples: float) -> dict[str, float]:
+    """Return the seconds of a stated sequence model by part, forward and backward, for so many samples on a device.
+
+    Products and attention take their operations at shares of one rate, what lies between them its bytes. Hosts hold
+    every device up for as long. Raises BadInput for a machine that states no rate of half-precision products.
+    """
+    rate, copied = product_rate(machine, Format.FP16), machine.constants.activation_bytes_per_s
+    return {
+        "products": samples * (dense.sequence_flops - dense.attention_flops) / (SEQUENCE_SHARE * rate),
+        "attention": samples * dense.attention_flops / (ATTENTION_SHARE * rate),
+        "element-wise": samples * dense.sequence_numbers * SEQUENCE_PASSES * Format.FP16.bytes / copied,
+        "hosts": samples * dense.input_bytes / INPUT_BYTES_PER_S,
+    }
+
+
 def dense_s(
     history_columns: Floats,
     machine: Machine,
@@ -139,7 +164,7 @@ def dense_s(
     fixed = constants.dense_step_s + layers * constants.dense_layer_s
     seconds = fixed + flop / constants.dense_flop_per_s + moved / constants.activation_bytes_per_s
     if dense.sequence_flops:
-        seconds += samples * dense.sequence_flops / (SEQUENCE_SHARE * product_rate(machine, Format.FP16))
+        seconds += sum(sequence_s(dense, machine, samples).values())
     if machine.device == "cuda":
         # What layers take beyond their arithmetic.
         products = [Product(m=samples, k=i, n=o) for i, o in widths]

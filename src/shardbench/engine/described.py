@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from shardbench.cost.accounting import INDEX_BYTES
+from shardbench.cost.costmodel import gather_rate, gradient_rate
 from shardbench.cost.memory.fullest import device_bytes
 from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem
@@ -33,6 +35,47 @@ def topology_fields(machine: Machine) -> dict[str, Any]:
         "ddr_cap": shape.uvm_bytes,
         **bandwidths(machine),
     }
+
+
+def coefficients(machine: Machine) -> dict[str, dict[str, float]]:
+    """Return a machine's lookups as TorchRec's estimator has them: fields of ``PerfCoefficient``, ``fwd`` and ``bwd``.
+
+    Each multiplies bytes that go at HBM's rate. What TorchRec does not count is left out: equal rows of a batch, so
+    that every lookup reads and updates a row of its own, caches, the optimizer's state, and times of kernels.
+    """
+    constants = machine.constants
+    hbm, rate = constants.hbm_bytes_per_s, gather_rate(constants)
+    reached = hbm / rate
+    overhead = reached * constants.access_overhead_bytes
+    return {
+        "fwd": {
+            "input_read_size_multiplier": 1.0 + overhead / INDEX_BYTES,
+            "lookup_size_multiplier": reached,
+            "embedding_output_multiplier": 1.0,
+        },
+        "bwd": {
+            "input_read_size_multiplier": (constants.sort_bytes + 2.0 * overhead) / INDEX_BYTES,
+            "lookup_size_multiplier": 2.0 * reached,
+            "embedding_output_multiplier": hbm / gradient_rate(constants),
+        },
+    }
+
+
+def hardware(machine: Machine) -> Any:
+    """Return a machine's coefficients as the ``config`` of TorchRec's estimator; its bandwidths are the Topology's."""
+    from torchrec.distributed.planner.estimator.types import (  # noqa: PLC0415
+        EstimatorPerfCoefficients,
+        HardwarePerfConfig,
+        PerfCoefficient,
+        PerfCoefficientConfig,
+    )
+
+    ways = {way: PerfCoefficient(**fields) for way, fields in coefficients(machine).items()}
+    config = HardwarePerfConfig()
+    config._coefficients = PerfCoefficientConfig(default=EstimatorPerfCoefficients(**ways))
+    # Narrow rows cost by their lookups' coefficient.
+    config._use_block_usage_penalty = config._use_min_dim_for_lookup = False
+    return config
 
 
 def describe(problem: Problem) -> Any:

@@ -28,6 +28,8 @@ BatchSize = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Units = Annotated[int, Field(ge=1, le=1 << 20)]
 """Units of a layer of the dense model."""
+Amount = Annotated[float, Field(ge=0.0, le=1e15, exclude_if=lambda amount: amount == 0.0)]
+"""An amount a sample; none is not written, so that hashes are those of before it could be stated."""
 
 
 HISTORY_FLOPS = 4
@@ -124,11 +126,17 @@ class DenseShape:
     features: Units = 13
     bottom: Annotated[tuple[Units, ...], Field(min_length=1)] = (512, 256, 64)
     top: tuple[Units, ...] = (512, 256, 1)
-    sequence_flops: Annotated[float, Field(ge=0.0, le=1e15, exclude_if=lambda flops: flops == 0.0)] = 0.0
+    sequence_flops: Amount = 0.0
     """Operations a sample, forward and backward, of a sequence model on the histories, in half precision on a GPU.
 
     They are part of the predicted step; our trainer has no such model.
     """
+    attention_flops: Amount = 0.0
+    """Those of them that are attention's; the others are of matrix products."""
+    sequence_numbers: Amount = 0.0
+    """Numbers a sample that the sequence model's layers hand on: events, times layers, times width."""
+    input_bytes: Amount = 0.0
+    """Bytes a sample that the sequence model's devices wait for, while hosts bring them."""
 
     @field_validator("top")
     @classmethod
@@ -136,6 +144,11 @@ class DenseShape:
         if widths[-1:] != (1,):
             raise ValueError("must end in 1, the logit")
         return widths
+
+    def __post_init__(self) -> None:
+        parts = self.attention_flops, self.sequence_numbers, self.input_bytes
+        if self.attention_flops > self.sequence_flops or (any(parts) and not self.sequence_flops):
+            raise ValueError("sequence_flops must be stated, and include attention_flops")
 
     def interacts_by_dot(self, tables: tuple[Table, ...]) -> bool:
         """Say whether dot-product interaction applies (all widths equal, summed bags)."""
