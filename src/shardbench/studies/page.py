@@ -84,8 +84,14 @@ def _beside(places: Iterable[CellComparison]) -> Iterator[Extra]:
             title = f"Beside {place.others} others on record: {words[-1].rstrip(':')}"
             numeric = (False, *[True] * (len(heads) - 1))
             number += 1
-            name = f"beside-{place.study}-{number}"
-            yield Extra(id=name, title=title, note="", headers=heads, rows=tuple(rows), numeric=numeric)
+            yield Extra(
+                id=f"beside-{place.study}-{number}",
+                title=title,
+                note="",
+                headers=heads,
+                rows=tuple(rows),
+                numeric=numeric,
+            )
 
 
 def study_standings(owner: str, results: Path) -> StudyStandings | None:
