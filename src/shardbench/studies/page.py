@@ -85,13 +85,9 @@ def _beside(places: Iterable[CellComparison]) -> Iterator[Extra]:
             numeric = (False, *[True] * (len(heads) - 1))
             number += 1
             yield Extra(
-                id=f"beside-{place.study}-{number}",
-                title=title,
-                note="",
-                headers=heads,
-                rows=tuple(rows),
+                id=f"beside-{place.study}-{number}", title=title, note="", headers=heads, rows=tuple(rows),
                 numeric=numeric,
-            )
+            )  # fmt: skip
 
 
 def study_standings(owner: str, results: Path) -> StudyStandings | None:
