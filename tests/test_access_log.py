@@ -467,6 +467,25 @@ def test_a_log_in_an_object_store_is_one_on_disk(tmp_path: Path, command) -> Non
     assert "secret" not in command("profile", "odd://key:secret@x/y.csv", "--out", tmp_path / "no", code=2)
 
 
+def test_googles_and_hadoops_addresses_are_asked_of_their_drivers(
+    tmp_path: Path, command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is seen here: a log is found through Google's driver, and who is missing is said; none is read."""
+    log = hive(tmp_path / "store" / "mine")
+    with object_store(tmp_path / "store", "gs") as at:
+        found = find_logs([at.format("mine")])
+    assert found.storage.type_name == "gcs"
+    on_disk = find_logs([str(log)])
+    assert list(found.partitions.values()) == list(on_disk.partitions.values())
+    assert [path.name for path in found.files] == [path.name for path in on_disk.files]
+    monkeypatch.setattr("shardbench.datasets.preparation.log_reader._RETRIED_S", 1)
+    assert "mine cannot be read: " in command("profile", at.format("mine"), "--out", tmp_path / "no", code=2)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    said = command("profile", "hdfs://namenode:8020/log/day=*", "--out", tmp_path / "no", code=2)
+    assert "hdfs://namenode:8020/log/day=* cannot be reached: " in said
+    assert ": install Java and Hadoop's client, and set JAVA_HOME and HADOOP_HOME" in said
+
+
 def test_two_processes_do_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(4)
     names = ("a", "b", "c")

@@ -33,7 +33,7 @@ from shardbench.model.plan import (
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape, Optimizer, Table
+from shardbench.model.table import DenseShape, Optimizer, Pooling, Table
 from shardbench.model.validate import memory_bytes, used_moves, validate
 from shardbench.trials.simulate import CountedQuestion, simulate, totals
 from shardbench.workloads.materialise import DrawnBatches
@@ -187,6 +187,24 @@ def test_rows_beyond_a_set_read_host_memory_by_lookup() -> None:
     assert traffic.load.lookups[0] + traffic.load.uvm.lookups[0] == 96
 
 
+def test_distinct_ids_miss_once_a_rank_by_hand() -> None:
+    """Both ranks ask for all 64 rows of one set, odd ones twice or thrice: distinct ids are 128 lookups, not 192."""
+    table = Table(name="a", rows=64, dim=8, pooling=Pooling.NONE, distinct=True)
+    problem = Problem.of("p", (table,), (flat(64),), on(), batch_size=4)
+    cached = plan(whole_table(table, OnRank(rank=0, tier=Tier.CACHED, cache_ratio=0.5)))
+    batch = bags(list(range(64)), list(range(1, 64, 2)), list(range(64)), list(range(1, 64, 2)))
+    met = counted_caches(cached, problem, lambda n, i: batch, 1)[0]
+    numbers = met[cached.segments[0]]
+    assert (numbers.conflict[0], numbers.conflict_lookups[0]) == (32, 64)
+    traffic = count(cached, problem, lambda i: batch, DENSE, caches=met)
+    assert (traffic.load.lookups[0], traffic.load.uvm.lookups[0]) == (64, 64)
+    # Every rank asks for nearly all rows: what is expected is no more than that, and all is counted once.
+    of = expect(cached, problem).load
+    hbm = expect(plan(whole_table(table, OnRank(rank=0))), problem).load
+    assert 0 < of.uvm.distinct[0] <= of.uvm.lookups[0] <= 2 * of.uvm.distinct[0]
+    assert of.lookups[0] + of.uvm.lookups[0] == pytest.approx(hbm.lookups[0])
+
+
 @pytest.mark.parametrize("optimizer", list(Optimizer))
 def test_a_cache_that_holds_the_batch_costs_hbm_and_its_directory(optimizer: Optimizer) -> None:
     """With every row in the cache the load is that of HBM, but for large state, which host memory keeps."""
@@ -227,9 +245,13 @@ PLACED = {
 
 
 @pytest.mark.parametrize("case", PLACED)
-def test_every_lookup_is_counted_once(case: str) -> None:
+@pytest.mark.parametrize("distinct", [False, True])
+def test_every_lookup_is_counted_once(case: str, distinct: bool) -> None:
     shape, placements = PLACED[case]
     problem, cached = alike(*placements, on_=on(*shape))
+    if distinct:
+        kept = tuple(replace(table, pooling=Pooling.NONE, distinct=True) for table in problem.tables)
+        problem = replace(problem, tables=kept)
     met = counted_caches(cached, problem, lookups_of, 2)
     hbm = replace(cached, segments=tuple(replace(s, placement=in_hbm(s.placement)) for s in cached.segments))
     for n in range(2):

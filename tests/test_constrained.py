@@ -247,11 +247,33 @@ def test_wrong_constraints_are_bad_input() -> None:
     with pytest.raises(ValueError, match="table 'b' is in two groups"):
         Constraints(same_device=(("a", "b"),), same_node=(("b", "c"),))
     with pytest.raises(BadInput, match="constraints name table 'x', which there is not"):
-        Constraints(same_node=(("x",),)).check_names(problem().tables)
+        Constraints(same_node=(("x",),)).check_tables(problem().tables)
     with pytest.raises(BadInput, match="memory of 1 devices is stated, the machine has 4"):
         Constraints(device_hbm_bytes=(5,)).device_bytes(problem().topology)
     with pytest.raises(BadInput, match="device 0 has 4194304 bytes, 4194305 are reserved"):
         Constraints(reserved_bytes=(1 << 22) + 1).device_bytes(problem().topology)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "types"),
+    [
+        ({"same_device": [["t0", "t1"]]}, ["row_wise", "column_wise"]),
+        ({"tiers": {"t0": ["uvm"]}}, ["data_parallel"]),
+        ({"least_columns": {"t0": 48}}, ["column_wise"]),
+    ],
+)
+def test_two_constraints_that_contradict_each_other_are_both_named(
+    constraint: dict[str, object], types: list[str]
+) -> None:
+    asked = from_data(Constraints, {**constraint, "sharding_types": {"t0": types}}, "constraints")
+    says = (
+        f"table 't0': constraints sharding_types \\({', '.join(types)}\\) and {next(iter(constraint))} contradict each"
+    )
+    with pytest.raises(BadInput, match=says):
+        asked.check_tables(problem().tables)
+    from_data(Constraints, {**constraint, "sharding_types": {"t0": [*types, "table_wise"]}}, "").check_tables(
+        problem().tables
+    )
 
 
 def test_constraints_that_leave_no_form_are_named() -> None:

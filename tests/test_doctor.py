@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from fresh_process import said_by
 
 from shardbench.base import host
 from shardbench.base.errors import BadInput
@@ -273,3 +275,13 @@ def test_without_torch_it_can_be_asked_and_trials_can_be_made() -> None:
     )
     needs = "error: this needs torch, not installed here: run it in the environment that your trainer runs in\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "no file\n2\n", needs)
+
+
+def test_without_torch_a_strategy_is_tested(tmp_path: Path) -> None:
+    """Modules of these names that cannot be imported stand in every process's way."""
+    for name in ("torch", "torchrec", "fbgemm_gpu"):
+        (tmp_path / f"{name}.py").write_text(
+            f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')\n"
+        )
+    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    assert said_by({**os.environ, "PYTHONPATH": places}, ["test", "row-wise"]) == ["row-wise: passes all 21 checks\n"]

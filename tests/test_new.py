@@ -90,7 +90,7 @@ def test_from_an_empty_folder_to_a_ranked_row(tmp_path: Path, part: list[str]) -
     new_strategy, pip_install, *others = (shlex.split(line)[1:] for line in lines)
     command([*SHARDBENCH, *new_strategy], tmp_path, site)
     install(tmp_path / pip_install[-1], site)
-    others[-1] += part
+    others[-1] += [*part, "--page"]
     asked, timeout_s = (others[-1:], 240.0) if part else (others, 3600.0)
     *said, board = said_by(beside(site), *asked, cwd=tmp_path, timeout_s=timeout_s, first=ONE_PROBLEM if part else "")
     for suite in said[1:]:
@@ -108,6 +108,9 @@ def test_from_an_empty_folder_to_a_ranked_row(tmp_path: Path, part: list[str]) -
     )
     assert board.count(f"| my-strategy | {problems} | ") == 2
     assert "to submit: " in board.splitlines()[-1]
+    assert re.search(
+        r"others on record: 60 s: my-strategy has (no )?rank", (tmp_path / "mine/pages/leaderboard.html").read_text()
+    )
     rows = [row for record in cell_store(tmp_path / "mine", "leaderboard", "steps").read() for row in record.rows]
     plans = {f"{row['plan_hash']}.json" for row in rows if "plan_hash" in row}
     assert {path.name for path in (tmp_path / "mine" / "plans").iterdir()} == plans, "check-submission judges them"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput
 from shardbench.datasets.described import DescribedConfig
+from shardbench.model.plan import Plan
 from shardbench.workloads import from_torchrec, read_table_list, write_table_list
 from shardbench.workloads.table_list import ListedTable
 
@@ -84,6 +85,18 @@ def test_a_wrong_list_is_refused_by_file_and_line(tmp_path: Path, content: str, 
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(BadInput, match=message):
         read_table_list(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("name", ["_user", "user:id", "user@v1", "emb/user", "user id", "用户"])
+def test_any_name_is_listed_and_planned(tmp_path: Path, command, name: str) -> None:
+    from torchrec.modules.embedding_configs import EmbeddingBagConfig  # noqa: PLC0415
+
+    config = EmbeddingBagConfig(name=name, num_embeddings=100, embedding_dim=16, feature_names=[f"{name}.in"])
+    write_table_list(from_torchrec([config]), tmp_path / "t.csv")
+    assert [(one.name, one.inputs) for one in read_table_list(tmp_path / "t.csv")] == [(name, (f"{name}.in",))]
+    out = tmp_path / "plan.json"
+    command("plan", tmp_path / "t.csv", "h100-1x8", "--strategy", "greedy-size", "--batch-size", 64, "--out", out)
+    assert Plan.from_json(out.read_text()).segments[0].table == name
 
 
 def test_files_that_are_no_list_are_refused(tmp_path: Path) -> None:

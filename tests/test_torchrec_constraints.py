@@ -48,6 +48,10 @@ def test_constraints_that_cannot_be_kept_are_refused() -> None:
         planner(ParameterConstraints(device_group="cpu")).plan(module([100]), SHARDERS)
     with pytest.raises(PlannerError, match=r"'t0': no compute kernel is left of \['key_value'\]"):
         planner(ParameterConstraints(compute_kernels=["key_value"])).plan(module([100_000]), SHARDERS)
+    both = ParameterConstraints(compute_kernels=["fused_uvm"], sharding_types=["data_parallel"])
+    says = r"'t0': no compute kernel is left of \['fused_uvm'\] for sharding types data_parallel: change one of the two"
+    with pytest.raises(PlannerError, match=says):
+        planner(both).plan(module([100_000]), SHARDERS)
     with pytest.raises(PlannerError, match="no sharder is given for tables"):
         ShardBenchPlanner(topology(), 64, ask_torchrec=False).plan(module([100]), [])
 

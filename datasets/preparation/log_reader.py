@@ -52,6 +52,11 @@ _WILDS = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])")
 _WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 """Wildcards of a pattern, as regular expressions."""
 _SECRET = re.compile("//[^/@]*@")
+_DRIVERS = {"hdfs": ": install Java and Hadoop's client, and set JAVA_HOME and HADOOP_HOME"}
+"""What to do where a kind of address has no driver here."""
+_GOOGLE, _RETRIES = ("gs://", "gcs://"), "retry_limit_seconds"
+_RETRIED_S = 30
+"""Seconds in which Google's storage must answer, unless the address states others; Arrow's own limit is 15 minutes."""
 _MAGIC, _TAIL_BYTES = b"PAR1", 8
 _OWN_SCHEMA = (b"ARROW:schema", b"arrow_schema")
 """Name in a parquet file's footer under which Arrow looks for its own schema, and one as long that means nothing."""
@@ -398,12 +403,14 @@ def _storage(name: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """Return where a file is stored, and its path there."""
     if "://" not in name:
         return pyarrow.fs.LocalFileSystem(), name
+    limit = f"{'&' if '?' in name else '?'}{_RETRIES}={_RETRIED_S}"
     try:
-        storage, path = pyarrow.fs.FileSystem.from_uri(name)
+        is_endless = name.startswith(_GOOGLE) and _RETRIES not in name
+        storage, path = pyarrow.fs.FileSystem.from_uri(name + limit if is_endless else name)
     except _FAULTS as error:
         # Without the secret that an address may have.
         line = _SECRET.sub("//", f"{name} cannot be reached: {' '.join(str(error).split())[:300]}")
-        raise BadInput(line) from error
+        raise BadInput(line + _DRIVERS.get(name.partition("://")[0], "")) from error
     return storage, str(path)
 
 

@@ -60,7 +60,7 @@ def _text(read: Callable[[str, str], object]) -> Callable[[Path], object]:
 def _constraints(path: Path) -> object:
     kept = from_data(Constraints, toml_file(path), "constraints")
     problem = random_problem(4)
-    kept.check_names(problem.tables)
+    kept.check_tables(problem.tables)
     return kept.device_bytes(problem.topology)
 
 

@@ -192,11 +192,11 @@ def best_plan(
     that is better than the one before, with its step in ms; an interruption from then on ends it with the best so far.
 
     ``against`` is the user's own plan, judged alike. Raises BadInput for constraints that name no table
-    of these or leave no memory, for strategies that cannot be imported here or are not there, and for
-    a plan of the user's that is none of these tables on this machine, or breaks a constraint.
+    of these, contradict each other or leave no memory, for strategies that cannot be imported here or are not there,
+    and for a plan of the user's that is none of these tables on this machine, or breaks a constraint.
     """
     limits = constraints or Constraints()
-    limits.check_names(workload.tables)
+    limits.check_tables(workload.tables)
     start = time.perf_counter()
     clock, later = Clock(start + budget_s + ASKED_S), Clock(start + (1.0 + SPILL) * budget_s + SPILL_S)
     training = {"precision": precision, "optimizer": optimizer, "exchange": exchange, "schedule": schedule}

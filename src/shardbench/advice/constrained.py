@@ -277,7 +277,7 @@ class _Placing:
             self.segments, self.room, self.work = before
         for table in tables:
             if not any(self._forms(table, ranks) for ranks in spaces):
-                raise Infeasible(f"constraints: {self._no_form(table)}")
+                raise Infeasible(f"constraints: {self._no_form(table, where)}")
         names = ", ".join(table.name for table in tables)
         needed_bytes = sum(self.problem.weight_bytes(table) for table in tables)
         raise Infeasible(
@@ -295,13 +295,14 @@ class _Placing:
                 return True
         return False
 
-    def _no_form(self, table: Table) -> str:
-        """Say that a table's constraints leave it no form, and which they are."""
+    def _no_form(self, table: Table, where: str) -> str:
+        """Say that a table's constraints leave it no form there, and which they are."""
         types = ", ".join(self.constraints.sharding_types.get(table.name, TYPES))
         tiers = ", ".join(self.constraints.tiers.get(table.name, (Tier.HBM,)))
+        together = "" if where == "anywhere" else f" on one {where}"
         return (
-            f"table '{table.name}' ({table.rows} x {table.dim}) may be {types} in {tiers} alone, which the strategy "
-            f"did not make of it and which cannot be placed here: allow it another type or memory"
+            f"table '{table.name}' ({table.rows} x {table.dim}) may be {types} in {tiers}{together} alone, which the "
+            f"strategy did not make of it and which cannot be placed here: allow it another type or memory"
         )
 
     def _forms(self, table: Table, ranks: tuple[int, ...]) -> list[list[Segment]]:

@@ -221,10 +221,10 @@ class BestSoFar:
             self._status.stop()
 
     def __call__(self, strategy: str, step_ms: float) -> None:
-        """Say that a strategy has a better plan than its last one."""
+        """Say that a strategy has a better plan than its last one, and the whole step that it expects of it itself."""
         now_s = self._clock()
-        step = "a first plan" if math.isnan(step_ms) else f"{step_ms:.4g} ms a step"
-        line = ascii_text(f"{now_s - self._begun_s:.0f} of {self._budget_s:g} s: {strategy} has {step}")
+        step = "has a first plan" if math.isnan(step_ms) else f"expects {step_ms:.4g} ms a step"
+        line = ascii_text(f"{now_s - self._begun_s:.0f} of {self._budget_s:g} s: {strategy} {step}")
         if self._status is not None:
             self._status.update(escape(f"{line}; ctrl-C answers with it"))
         elif self._is_time():

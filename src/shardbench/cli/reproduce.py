@@ -61,7 +61,7 @@ def reproduce_command(
     """
     from shardbench.cli.progress import progress  # noqa: PLC0415
     from shardbench.report.tables.files import write_tables  # noqa: PLC0415
-    from shardbench.studies.beside import reuse  # noqa: PLC0415
+    from shardbench.studies.beside import compare_cells, reuse  # noqa: PLC0415
     from shardbench.studies.files import write_study_files  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, run_studies  # noqa: PLC0415
@@ -117,9 +117,10 @@ def reproduce_command(
             files = write_tables(results, name) if trials else []
         cells = run_studies(reproduction, study_options, listener)
     files += write_study_files(reproduction, results)
+    places = list(compare_cells(reproduction, study_options, committed)) if strategy else []
     if page:
-        files.append(write_reproduction_page(reproduction, results))
-    _say(reproduction, study_options, files, [*trials, *cells], listener, committed=committed)
+        files.append(write_reproduction_page(reproduction, results, places))
+    _say(reproduction, study_options, files, [*trials, *cells], listener, places=places, committed=committed)
     errors = any(record.outcome is Outcome.ERROR for record in trials)
     return shared.EXIT_FAILED if errors or any(record.cause for record in cells) else shared.EXIT_OK
 
@@ -173,15 +174,14 @@ def _say(
     records: "list[BaseRecord]",
     listener: "PlainProgress",
     *,
+    places: "list[CellComparison]",
     committed: Path | None,
 ) -> None:
     from shardbench.cli.progress import JsonProgress  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
-    from shardbench.studies.beside import compare_cells  # noqa: PLC0415
     from shardbench.studies.ledger import ledger  # noqa: PLC0415
 
     results = options.results
-    places = list(compare_cells(reproduction, options, committed)) if options.strategies else []
     if isinstance(listener, JsonProgress):
         listener.write(
             {

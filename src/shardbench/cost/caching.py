@@ -23,6 +23,7 @@ import numpy as np
 from shardbench.base.arrays import Floats, Ids, Ints, zeros
 from shardbench.base.errors import Unsupported
 from shardbench.cost.cache import ANY, EMPTY, NEVER, Cache, set_of
+from shardbench.cost.lookups import CountedLookups
 from shardbench.model.caching import (
     WAYS,
     CachedPart,
@@ -44,6 +45,8 @@ KNOWN = 2.0
 """Samples of the profile that the extrapolation of its distinct rows reaches."""
 YOUNGEST = 1e-4
 """The first of these points, in batches."""
+RATE_SHARE = 1e-3
+"""Share of a batch over which the lookups that miss are taken from the curve of distinct rows."""
 SCANNED_RATIO = 8
 """Rows for each lookup up to which a count of every row is cheaper than sorting the lookups."""
 SALT = 0x5BD1E995
@@ -94,10 +97,14 @@ class Part(NamedTuple):
     table: int
     batch: float
     """The samples that ask for it."""
+    asks: float | None = None
+    """Share of the batch in which a row is looked up once, a rank's; None where ids are not made distinct."""
 
     @property
     def lookups(self) -> float:
         """Return the lookups of one batch."""
+        if self.asks is not None:
+            return self.distinct(self.asks) / self.asks
         share = self.profile.share(self.segment.row_start, self.segment.row_stop)
         return self.profile.mean_pooling * self.batch * share / self.cached.ways
 
@@ -121,9 +128,12 @@ class SteadyCache:
     """The number of batches that the cache has seen."""
     locked: int = 1
     """Batches whose rows stay: 1, or 2 where one is prefetched while another is in work."""
+    asks: tuple[float | None, ...] = (None,)
+    """As ``Part.asks``, of each part or of all."""
 
-    def _each(self, batches: float) -> Floats:
-        return np.array([distinct(batches) for distinct in self.distinct])
+    def _each(self, batches: Floats | float) -> Floats:
+        at = np.broadcast_to(batches, len(self.distinct)).tolist()
+        return np.array([distinct(number) for distinct, number in zip(self.distinct, at)])
 
     @cached_property
     def _curve(self) -> tuple[Floats, Floats]:
@@ -148,7 +158,7 @@ class SteadyCache:
 
     def batch_counts(self) -> Floats:
         """Return what one batch is expected to meet, [parts, inserted / conflict / its lookups / evicted]."""
-        step = 1e-3
+        step = np.array([RATE_SHARE if share is None else share for share in self.asks])
         once, twice = self._each(1.0), self._each(2.0)
         lookups = np.array(self.lookups)
         if self.age >= 1.0:
@@ -186,6 +196,7 @@ def steady_cache(parts: Sequence[Part]) -> SteadyCache:
         distinct=tuple(part.distinct for part in parts),
         lookups=tuple(part.lookups for part in parts),
         slots=slots_of(sum(part.cached.rows * ratio_of(part.segment) for part in parts)),
+        asks=tuple(part.asks for part in parts),
         longest=KNOWN * max(part.profile.samples / part.batch for part in parts),
     )
 
@@ -210,7 +221,8 @@ def shared_caches(plan: Plan, problem: Problem) -> list[list[Part]]:
             kernel = kernel_of(segment, problem.tables[i], problem.topology)
             for at, cached_part in enumerate(cached_parts(segment, groups)):
                 copies = 1 if cached_part.group is None else len(groups)
-                part = Part(segment, at, cached_part, problem.profiles[i], i, problem.batch_size / copies)
+                asks = copies / problem.world_size if problem.tables[i].distinct else None
+                part = Part(segment, at, cached_part, problem.profiles[i], i, problem.batch_size / copies, asks)
                 parts_by_cache.setdefault((cached_part.rank, kernel), []).append(part)
     if parts_by_cache and problem.machine.device == "cpu":
         raise Unsupported("a CPU has no HBM to cache rows in; use the tier 'uvm' or devices with HBM")
@@ -274,12 +286,10 @@ class _PartRows:
         return local[own] // part.cached.ways, counts[own]
 
     def _distinct(self, batch: int, table: int, group: int | None) -> tuple[Ids, Ints]:
-        bags = self.bags(batch, table)
-        values = bags.values
-        if group is not None:
-            bounds = bags.offsets[:: bags.features * bags.batch_size // self.groups.size]
-            values = np.concatenate([values[bounds[rank] : bounds[rank + 1]] for rank in self.groups[group]])
-        if self.problem.tables[table].rows <= SCANNED_RATIO * len(values):  # counted without being sorted
+        of = self.problem.tables[table]
+        lookups = CountedLookups(self.bags(batch, table), of.rows, self.groups.size, of.name, distinct=of.distinct)
+        values = lookups.values if group is None else lookups.of_ranks(self.groups[group])
+        if of.rows <= SCANNED_RATIO * len(values):  # counted without being sorted
             often = np.bincount(values)
             rows = np.flatnonzero(often)
             return rows, often[rows]

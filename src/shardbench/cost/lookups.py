@@ -145,10 +145,10 @@ class CountedLookups:
 
     def distinct_by_group(self, start: int, stop: int, groups: Ints, ways: int) -> Floats:
         """Count the distinct rows of each group's samples by owner."""
-        chunks = (distinct_ids(self._lookups_of(ranks), self.rows) for ranks in groups)
+        chunks = (distinct_ids(self.of_ranks(ranks), self.rows) for ranks in groups)
         return np.stack([self._by_owner(ids, start, stop, ways) for ids in chunks])
 
-    def _lookups_of(self, ranks: Ints) -> Ids:
+    def of_ranks(self, ranks: Ints) -> Ids:
         """Return the lookups of the samples of some ranks, which ascend."""
         if ranks[-1] - ranks[0] + 1 == len(ranks):  # neighbours: nothing to copy
             return self.values[self.ends[ranks[0]] : self.ends[ranks[-1] + 1]]

@@ -73,13 +73,31 @@ class Constraints:
             if not tiers:
                 raise ValueError(f"table '{name}' may be in no memory: state some of {', '.join(Tier)}")
 
-    def check_names(self, tables: tuple[Table, ...]) -> None:
-        """Raise BadInput where a constraint names a table that there is not."""
+    def check_tables(self, tables: tuple[Table, ...]) -> None:
+        """Raise BadInput where a constraint names a table that there is not, or some leave one no sharding type."""
         names = {name for group in (*self.same_device, *self.same_node) for name in group}
         names |= self.sharding_types.keys() | self.tiers.keys() | self.cache_ratios.keys() | self.least_columns.keys()
         strange = sorted(names - {table.name for table in tables})
         if strange:
             raise BadInput(f"constraints name table '{strange[0]}', which there is not: correct the name")
+        for table in tables:
+            self._check_types(table)
+
+    def _check_types(self, table: Table) -> None:
+        every, name = set(TYPES), table.name
+        halves = table.dim // (2 * COLUMN_MULTIPLE) * COLUMN_MULTIPLE
+        possible = {
+            "same_device": {"table_wise"} if any(name in group for group in self.same_device) else every,
+            "tiers": every - ({"data_parallel", HOST} if Tier.HBM not in self.tiers.get(name, Tier) else set()),
+            "least_columns": every - ({"column_wise"} if self.least_columns.get(name, 0) > halves else set()),
+        }
+        types = types_of(self.sharding_types.get(name, TYPES), table)
+        for constraint, others in possible.items():
+            if others.isdisjoint(types):
+                raise BadInput(
+                    f"table '{name}': constraints sharding_types ({', '.join(types)}) and {constraint} contradict each "
+                    "other, as no type is left by both: change one of the two"
+                )
 
     def device_bytes(self, topology: Topology) -> tuple[int, ...]:
         """Return each device's memory for tables; raises BadInput where nothing is left or the ranks do not match."""

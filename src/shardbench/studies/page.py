@@ -1,7 +1,8 @@
 """Pages of suites and of reproductions, and their sections on claims and studies."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from shardbench.report.standing import (
 )
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.leaderboard import PLANS_MATTER
+from shardbench.studies.beside import CellComparison
 from shardbench.studies.claim_text import below_statements
 from shardbench.studies.files import study_versions
 from shardbench.studies.ledger import Ledger, ledger
@@ -47,11 +49,14 @@ SHOWN_ROWS = 100
 """Rows of a study's table on the page; the file has all."""
 
 
-def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
-    """Write ``<results>/pages/<owner>.html``, claims and studies before the suite's groups, and give its path."""
+def write_reproduction_page(reproduction: Reproduction, results: Path, places: Sequence[CellComparison] = ()) -> Path:
+    """Write ``<results>/pages/<owner>.html``, claims and studies before the suite's groups, and give its path.
+
+    ``places`` are said first: they are what a run of some strategies came to beside others that are not in its folder.
+    """
     standings = study_standings(reproduction.owner, results)
     cells = [record for _, record in recorded_cells(reproduction, results)]
-    sections = extras(reproduction, results)
+    sections = [*_beside(places), *extras(reproduction, results)]
     if standings is not None and not reproduction.claims:
         # It stands for all systems, so that what their papers claim is told beside it.
         sections = [*sections, *claims_sections(ledger(results))]
@@ -64,6 +69,25 @@ def write_reproduction_page(reproduction: Reproduction, results: Path) -> Path:
         cells=cells,
         study=standings,
     )
+
+
+def _beside(places: Iterable[CellComparison]) -> Iterator[Extra]:
+    """Yield a section a table of what is said beside others' cells, with the words before it."""
+    for place in places:
+        words, number = [place.study], 0
+        for is_table, group in groupby(place.lines, lambda line: line.lstrip().startswith("|")):
+            lines = [line.strip() for line in group]
+            if not is_table:
+                words = lines
+                continue
+            heads, _, *rows = (tuple(line.strip("| ").split(" | ")) for line in lines)
+            title = f"Beside {place.others} others on record: {words[-1].rstrip(':')}"
+            numeric = (False, *[True] * (len(heads) - 1))
+            number += 1
+            yield Extra(
+                id=f"beside-{place.study}-{number}", title=title, note="", headers=heads, rows=tuple(rows),
+                numeric=numeric,
+            )  # fmt: skip
 
 
 def study_standings(owner: str, results: Path) -> StudyStandings | None:

@@ -220,7 +220,10 @@ def _possible_types(
     kernels = {kind: _kernels(sharder, constraint, kind, device) for kind in sorted(kinds)}
     types = tuple(kind for kind, run in kernels.items() if (DENSE in run if kind == "data_parallel" else run))
     if not types:
-        raise PlannerError(f"table '{config.name}': no compute kernel is left of {constraint.compute_kernels}")
+        raise PlannerError(
+            f"table '{config.name}': no compute kernel is left of {constraint.compute_kernels} for sharding types "
+            f"{', '.join(kernels)}: change one of the two constraints"
+        )
     tiers = {TIERS[kernel] for kind in types for kernel in kernels[kind]}
     return types, tuple(tier for tier in Tier if tier in tiers)
 
