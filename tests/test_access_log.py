@@ -87,9 +87,9 @@ def bags(folder: Path, feature: int = 0, table: int = 0) -> list[list[int]]:
 
 def encoded(table: RowsOfTable, *columns: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Row ids and bag lengths of columns, one after the other."""
-    parts = [table.words(column, "x") for column in columns]
-    table.values = len(np.unique(np.concatenate([words for words, _ in parts])))
-    rows, lengths = zip(*(table.bags(*part) for part in parts))
+    parts = [table.coded(column, "x") for column in columns]
+    table.values = len(np.unique(np.concatenate([part.each(part.words) for part in parts])))
+    rows, lengths = zip(*(table.bags(part) for part in parts))
     return np.concatenate(rows), np.concatenate(lengths)
 
 
@@ -268,17 +268,24 @@ def test_what_was_seen_is_what_the_log_has(tmp_path: Path, mode: Mode) -> None:
     assert seen.sharing == pytest.approx(sharing(values, rows) if mode == "hash" else 0.0)
 
 
-@given(st.lists(st.lists(st.integers(0, 30)), max_size=12), st.integers(0, 20))
-def test_words_are_counted_however_they_come(parts: list[list[int]], pending: int) -> None:
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3), st.integers(0, 3))), max_size=12),
+    st.integers(0, 20),
+)
+def test_words_are_counted_however_they_come(parts: list[list[tuple[int, int, int]]], pending: int) -> None:
     counted = WordCounts()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distinct, "_PENDING", pending)
         for part in parts:
-            counted.add(np.array(part, dtype=np.uint64))
-        words, counts = counted.counts()
-    together = [word for part in parts for word in part]
-    assert dict(zip(words.tolist(), counts.tolist())) == Counter(together)
-    assert len(words) == len(set(together))
+            words, train, test = np.array(part, dtype=np.int64).reshape(-1, 3).T
+            counted.add(words.astype(np.uint64), train, test)
+        words, counts, values = counted.of_train()
+    together: Counter[int] = Counter()
+    for word, times, _ in (one for part in parts for one in part):
+        together[word] += times
+    assert dict(zip(words.tolist(), counts.tolist())) == {word: times for word, times in together.items() if times}
+    assert len(words) == len(set(words.tolist()))
+    assert values == len({word for part in parts for word, *times in part if any(times)})
 
 
 def test_suggested_rows_leave_room_and_the_sharing_is_what_a_hash_gives() -> None:
@@ -373,7 +380,7 @@ def test_a_fault_is_one_line_and_nothing_is_left(
 )
 def test_values_that_are_no_categories_are_refused(column: pa.Array, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        RowsOfTable("t", Cells(), 10).words(column, "x")
+        RowsOfTable("t", Cells(), 10).coded(column, "x")
 
 
 def test_a_whole_number_is_the_same_in_every_writing() -> None:
