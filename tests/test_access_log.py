@@ -37,7 +37,7 @@ from shardbench.model.machine_file import load_machine
 from shardbench.workloads.kinds import workload_kinds
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split
-from shardbench.workloads.value_hash import hash_ids
+from shardbench.workloads.value_hash import Missing, hash_ids
 
 WORDS = st.text("ab1 .\u00e9", min_size=1, max_size=3)
 CELLS = st.lists(st.none() | st.lists(WORDS, max_size=3), min_size=2, max_size=30)
@@ -684,3 +684,21 @@ def test_what_is_written_for_torchrec_is_taken_by_it(tmp_path: Path) -> None:
     # TorchRec reserves of the whole device what its machine's file keeps of it.
     assert topology.devices[0].storage.hbm == pytest.approx(machine.topology.hbm_bytes / 0.8)
     assert topology.hbm_mem_bw == machine.constants.hbm_bytes_per_s / 1e3
+
+
+@pytest.mark.parametrize("mode", ["hash", "vocabulary"])
+@pytest.mark.parametrize("missing", ["empty", "row"])
+def test_what_a_dictionary_has_besides_is_not_met(mode: Mode, missing: Missing) -> None:
+    numbers = pa.array([str(number) for number in range(127)])
+    for places, texts in (
+        (pa.array([0, 2, None, 1], pa.int8()), pa.array(["a", "b", None])),
+        (pa.array([], pa.int32()), pa.array(["a"])),
+        (pa.array([1, 1, 0], pa.int32()), pa.array(["7", "7.0", "x", "y", "z"])),
+        (pa.array([126, 0, None] * 60, pa.int8()), numbers),
+    ):
+        column = pa.DictionaryArray.from_arrays(places, texts)
+        rows = 100 if mode == "hash" else None
+        own, plain = (RowsOfTable("t", Cells(mode=mode, missing=missing), rows) for _ in range(2))
+        for one, other in zip(encoded(own, column), encoded(plain, column.dictionary_decode())):
+            assert one.tolist() == other.tolist()
+        assert own.rows == plain.rows

@@ -167,7 +167,8 @@ def _read_anew(job: Reading, tell: Tell) -> _Part:
 
 def _packed(*arrays: NDArray[Any] | None) -> pa.Array:
     """Return three rows of bytes: those of up to three arrays."""
-    data = [b"" if array is None else np.ascontiguousarray(array).data.cast("B") for array in arrays]
+    # Bytes: of views Arrow 26 keeps each one for ever.
+    data = [b"" if array is None else array.tobytes() for array in arrays]
     return pa.array([*data, *[b""] * (_ARRAYS - len(data))], pa.large_binary())
 
 
