@@ -66,7 +66,7 @@ class AccessLog(RecordedWorkload):
     def _raw(self, table: int, start: int, stop: int) -> Bags:
         of_features = []
         for values, offsets in self._files[table]:
-            ends = np.array(offsets[start : stop + 1])
+            ends = offsets[start : stop + 1].astype(np.int64)
             of_features.append(Bags(values=values[ends[0] : ends[-1]].astype(np.int64), offsets=ends - ends[0]))
         return Bags.shared(of_features)
 
@@ -166,7 +166,7 @@ def constraints(folder: Path) -> dict[str, dict[str, Any]]:
 def _read(folder: Path, table: int, feature: int, lookups: int, samples: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the row ids and offsets of a feature; raises BadInput where a file is not as noted."""
     values = read_array(folder / values_file(table, feature), np.signedinteger, (lookups,), _HOW)
-    return values, read_array(folder / offsets_file(table, feature), np.int64, (samples + 1,), _HOW)
+    return values, read_array(folder / offsets_file(table, feature), np.signedinteger, (samples + 1,), _HOW)
 
 
 CONFIG = AccessLogConfig

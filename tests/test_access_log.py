@@ -37,7 +37,7 @@ from shardbench.model.machine_file import load_machine
 from shardbench.workloads.kinds import workload_kinds
 from shardbench.workloads.table_list import ListedTable
 from shardbench.workloads.trace import Split
-from shardbench.workloads.value_hash import hash_ids
+from shardbench.workloads.value_hash import Missing, hash_ids
 
 WORDS = st.text("ab1 .\u00e9", min_size=1, max_size=3)
 CELLS = st.lists(st.none() | st.lists(WORDS, max_size=3), min_size=2, max_size=30)
@@ -87,9 +87,9 @@ def bags(folder: Path, feature: int = 0, table: int = 0) -> list[list[int]]:
 
 def encoded(table: RowsOfTable, *columns: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Row ids and bag lengths of columns, one after the other."""
-    parts = [table.words(column, "x") for column in columns]
-    table.values = len(np.unique(np.concatenate([words for words, _ in parts])))
-    rows, lengths = zip(*(table.bags(*part) for part in parts))
+    parts = [table.coded(column, "x") for column in columns]
+    table.values = len(np.unique(np.concatenate([part.each(part.words) for part in parts])))
+    rows, lengths = zip(*(table.bags(part) for part in parts))
     return np.concatenate(rows), np.concatenate(lengths)
 
 
@@ -268,17 +268,24 @@ def test_what_was_seen_is_what_the_log_has(tmp_path: Path, mode: Mode) -> None:
     assert seen.sharing == pytest.approx(sharing(values, rows) if mode == "hash" else 0.0)
 
 
-@given(st.lists(st.lists(st.integers(0, 30)), max_size=12), st.integers(0, 20))
-def test_words_are_counted_however_they_come(parts: list[list[int]], pending: int) -> None:
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3), st.integers(0, 3))), max_size=12),
+    st.integers(0, 20),
+)
+def test_words_are_counted_however_they_come(parts: list[list[tuple[int, int, int]]], pending: int) -> None:
     counted = WordCounts()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distinct, "_PENDING", pending)
         for part in parts:
-            counted.add(np.array(part, dtype=np.uint64))
-        words, counts = counted.counts()
-    together = [word for part in parts for word in part]
-    assert dict(zip(words.tolist(), counts.tolist())) == Counter(together)
-    assert len(words) == len(set(together))
+            words, train, test = np.array(part, dtype=np.int64).reshape(-1, 3).T
+            counted.add(words.astype(np.uint64), train, test)
+        words, counts, values = counted.of_train()
+    together: Counter[int] = Counter()
+    for word, times, _ in (one for part in parts for one in part):
+        together[word] += times
+    assert dict(zip(words.tolist(), counts.tolist())) == {word: times for word, times in together.items() if times}
+    assert len(words) == len(set(words.tolist()))
+    assert values == len({word for part in parts for word, *times in part if any(times)})
 
 
 def test_suggested_rows_leave_room_and_the_sharing_is_what_a_hash_gives() -> None:
@@ -373,7 +380,7 @@ def test_a_fault_is_one_line_and_nothing_is_left(
 )
 def test_values_that_are_no_categories_are_refused(column: pa.Array, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        RowsOfTable("t", Cells(), 10).words(column, "x")
+        RowsOfTable("t", Cells(), 10).coded(column, "x")
 
 
 def test_a_whole_number_is_the_same_in_every_writing() -> None:
@@ -697,3 +704,21 @@ def test_what_is_written_for_torchrec_is_taken_by_it(tmp_path: Path) -> None:
     # TorchRec reserves of the whole device what its machine's file keeps of it.
     assert topology.devices[0].storage.hbm == pytest.approx(machine.topology.hbm_bytes / 0.8)
     assert topology.hbm_mem_bw == machine.constants.hbm_bytes_per_s / 1e3
+
+
+@pytest.mark.parametrize("mode", ["hash", "vocabulary"])
+@pytest.mark.parametrize("missing", ["empty", "row"])
+def test_what_a_dictionary_has_besides_is_not_met(mode: Mode, missing: Missing) -> None:
+    numbers = pa.array([str(number) for number in range(127)])
+    for places, texts in (
+        (pa.array([0, 2, None, 1], pa.int8()), pa.array(["a", "b", None])),
+        (pa.array([], pa.int32()), pa.array(["a"])),
+        (pa.array([1, 1, 0], pa.int32()), pa.array(["7", "7.0", "x", "y", "z"])),
+        (pa.array([126, 0, None] * 60, pa.int8()), numbers),
+    ):
+        column = pa.DictionaryArray.from_arrays(places, texts)
+        rows = 100 if mode == "hash" else None
+        own, plain = (RowsOfTable("t", Cells(mode=mode, missing=missing), rows) for _ in range(2))
+        for one, other in zip(encoded(own, column), encoded(plain, column.dictionary_decode())):
+            assert one.tolist() == other.tolist()
+        assert own.rows == plain.rows

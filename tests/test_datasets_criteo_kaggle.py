@@ -87,7 +87,7 @@ def test_prepared_arrays_are_the_cells(tmp_path: Path, mode: Any, suffix: str) -
             there = np.array([bool(row[14 + column]) for row in cells])
             texts = pa.array([row[14 + column] for row in cells])
             table = RowsOfTable(f"C{column + 1}", Cells(seed=3), 1000)
-            assert got[there].tolist() == table.bags(*table.words(texts, "x"))[0].tolist()
+            assert got[there].tolist() == table.bags(table.coded(texts, "x"))[0].tolist()
             assert (got[~there] == MISSING).all()
         assert prepared.missing[column] == sum(not row[14 + column] for row in cells)
         assert prepared.checksums[file] == hashlib.sha256(got.tobytes()).hexdigest()

@@ -127,7 +127,7 @@ def _stream(
             if at is not None:
                 place = f"{source.name} line {first + at + 1}: column {names.index(name) + 1}"
                 raise BadInput(f"{place} must be 1 to 8 hex digits or empty, not {quoted(texts, at)}")
-            rows, lengths = table.bags(*table.words(texts, source.name))
+            rows, lengths = table.bags(table.coded(texts, source.name))
             missing[c] += len(lengths) - len(rows)
             column.append(_one_each(rows, lengths))
         progress(0, batch.num_rows)

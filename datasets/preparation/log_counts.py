@@ -115,11 +115,11 @@ def _gathered(counts: LogFiles, coders: dict[str, RowsOfTable], column: str) -> 
         names = batch.column(TABLE).cast(pa.string())
         for name in set(names.unique().to_pylist()) & met.keys():
             own = pc.and_(pc.equal(names, name), pc.greater(times, 0))
-            words, lengths = coders[name].words(batch.column(column).filter(own), f"{file} column {column}")
+            coded = coders[name].coded(batch.column(column).filter(own), f"{file} column {column}")
             numbers = times.filter(own).cast(pa.int64()).to_numpy(zero_copy_only=False)
-            if (lengths > 1).any():
+            if (coded.bag_lengths > 1).any():
                 raise BadInput(f"{file} column {column}: a count is of one value, not of a list")
-            met[name].words.append(words)
-            met[name].counts.append(numbers[lengths > 0])
-            met[name].missing += int(numbers[lengths == 0].sum())
+            met[name].words.append(coded.each(coded.words))
+            met[name].counts.append(numbers[coded.there])
+            met[name].missing += int(numbers[~coded.there].sum())
     return met

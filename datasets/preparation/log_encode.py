@@ -2,11 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from shardbench.base.arrays import Bools, Ints, Words
 from shardbench.base.errors import BadInput
@@ -27,7 +28,10 @@ from shardbench.workloads.value_hash import (
     texts_of,
 )
 
+Places = NDArray[np.unsignedinteger[Any]]
 Mode = Literal["hash", "vocabulary", "ids"]
+_NARROW = (np.uint8, np.uint16, np.uint32)
+"""Types of places, the first one that can number the words and one more is taken."""
 _HEAD, _WEIGHTED = 1000, r"^[^:]+:-?\d*\.\d+$"
 """How many values are looked at for weights, and what each then is: an id, a colon, a number with a point."""
 
@@ -53,14 +57,70 @@ class Cells:
             raise BadInput("the delimiter is empty: give at least one character")
 
 
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """Values of some cells: each of ``words`` uint64 [words] stands for a value, and ``places`` say where it is met.
+
+    ``places`` are unsigned, one for each value; a cell that is missing has the place behind the last word. ``lengths``
+    say how many values each cell has, integers [cells]; None: one, or it is missing. A word may be there twice, and
+    one that is in no place may be there, too.
+    """
+
+    words: Words
+    places: Places
+    lengths: NDArray[np.signedinteger[Any]] | None = None
+
+    @property
+    def cells(self) -> int:
+        """Return the number of cells."""
+        return len(self.places if self.lengths is None else self.lengths)
+
+    def of(self, chosen: Bools) -> "Coded":
+        """Return those of some cells, bool [cells]."""
+        if chosen.all():
+            return self
+        if self.lengths is None:
+            return Coded(self.words, self.places[chosen])
+        return Coded(self.words, self.places[np.repeat(chosen, self.lengths)], self.lengths[chosen])
+
+    @property
+    def there(self) -> Bools:
+        """Return which cells have a value, bool [cells]."""
+        return self.places < len(self.words) if self.lengths is None else self.lengths > 0
+
+    @property
+    def bag_lengths(self) -> Ints:
+        """Return how many values each cell has, int64 [cells]."""
+        return (self.there if self.lengths is None else self.lengths).astype(np.int64)
+
+    def counts(self) -> Ints:
+        """Return how often each word is met, and then how many cells have none, int64 [words + 1]."""
+        counts = np.bincount(self.places, minlength=len(self.words) + 1)
+        if self.lengths is not None:
+            counts[-1] = np.count_nonzero(self.lengths == 0)
+        return counts
+
+    def each(self, of_words: NDArray[Any]) -> NDArray[Any]:
+        """Return for each value what ``of_words`` [words, or with what stands for a missing cell] say of its word."""
+        if len(of_words) == len(self.words):
+            there = self.places < len(self.words)
+            return of_words[self.places if there.all() else self.places[there]]
+        return of_words[self.places]
+
+
+def kind_of_places(words: int) -> type[np.unsignedinteger[Any]]:
+    """Return the type of the places of so many words, and of one more."""
+    return next(kind for kind in _NARROW if words <= np.iinfo(kind).max)
+
+
 class RowsOfTable:
     """Rows of one table's values: features that share a table share this.
 
-    A value is its text: 7 in a parquet file and "7" in a CSV are one. Cells first become ``words``, one for each value,
-    wherever in the log they are; ``codes`` of words, given in the order of the log, become ``rows_of``. Modes:
-    ``hash``, as ``hash_ids`` hashes values; ``vocabulary``, numbers by first appearance; ``ids``, the number itself. A
-    hashed table without rows gets those that fit its ``values``, the number of different ones, which whoever counts
-    them sets.
+    A value is its text: 7 in a parquet file and "7" in a CSV are one. Cells are first ``coded``, to a word for each
+    different value, the same wherever in the log it is; ``codes`` of words, given in the order of the log, become
+    ``rows_of``. Modes: ``hash``, as ``hash_ids`` hashes values; ``vocabulary``, numbers by first appearance; ``ids``,
+    the number itself. A hashed table without rows gets those that fit its ``values``, the number of different ones,
+    which whoever counts them sets.
     """
 
     def __init__(self, table: str, cells: Cells, rows: int | None) -> None:
@@ -88,16 +148,18 @@ class RowsOfTable:
             return max(1, len(self._vocabulary) + self._own)
         return suggested_rows(self.values + self._own)
 
-    def words(self, column: pa.Array, where: str) -> tuple[Words, Ints]:
-        """Return a word uint64 [lookups] of each value, and bag lengths int64 [cells]; faults begin with ``where``."""
+    def coded(self, column: pa.Array, where: str) -> Coded:
+        """Return the values of a column's cells; faults begin with ``where``."""
         values, lengths = _bags(column, self._cells.delimiter, where)
-        words, there = self._words(values, where)
+        coded = self._coded(values, where)
         if lengths is None:
-            lengths = there.astype(np.int64)
-        elif len(words) < len(there):
+            return coded
+        there = coded.places < len(coded.words)
+        if not there.all():
             ends = np.concatenate([[0], np.cumsum(there)])
             lengths = np.diff(ends[np.concatenate([[0], np.cumsum(lengths)])])
-        return words, lengths
+            coded = Coded(coded.words, coded.places[there])
+        return Coded(coded.words, coded.places, lengths)
 
     def codes(self, words: Words) -> Words:
         """Return what stands for words, uint64 as ``words``: numbers of a vocabulary, which grows, else the words."""
@@ -115,33 +177,36 @@ class RowsOfTable:
             return rows_of_words(codes, self.rows, self._own)
         return codes.view(np.int64) + self._own
 
-    def bags(self, words: Words, lengths: Ints) -> tuple[Ints, Ints]:
-        """Return the rows and bag lengths that ``words`` and their lengths come to."""
-        rows = self.rows_of(self.codes(words))
-        return _with_missing(rows, lengths) if self._own else (rows, lengths)
+    def bags(self, coded: Coded, kind: type[np.signedinteger[Any]] = np.int64) -> tuple[NDArray[Any], Ints]:
+        """Return the rows, of a kind that has room for all, and the bag lengths int64 [cells] that values come to."""
+        rows = self.rows_of(self.codes(coded.words)).astype(kind, copy=False)
+        if not self._own:
+            return coded.each(rows), coded.bag_lengths
+        if coded.lengths is None:
+            return coded.each(np.append(rows, kind(0))), np.ones(coded.cells, dtype=np.int64)
+        return _with_missing(coded.each(rows), coded.bag_lengths)
 
-    def _words(self, values: pa.Array, where: str) -> tuple[Words, Bools]:
-        """Return a word for each of the values that are there, and which of the values these are, bool [values]."""
-        kind = values.type
+    def _coded(self, values: pa.Array, where: str) -> Coded:
+        """Return what values stand for that are not in lists."""
+        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
         if pa.types.is_temporal(kind):
             raise BadInput(f"{where}: values are {kind}: name it with --time, or leave it out by --columns")
         if not is_category(kind):
             raise BadInput(f"{where}: values are {kind}: give whole numbers, texts, or lists of them")
-        if self._cells.mode == "ids" and pa.types.is_integer(kind) and not self._cells.null:
-            there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
-            return self._ids(values.drop_null(), where), there
         # Hashing takes several times longer than telling which values are alike.
-        alike = values.cast(pa.string()).dictionary_encode() if pa.types.is_null(kind) else values.dictionary_encode()
-        words, is_word = self._words_of_texts(alike.dictionary, where)
-        places = alike.indices.fill_null(len(is_word)).to_numpy()
-        of_value = np.zeros(len(is_word) + 1, dtype=np.uint64)
-        of_value[:-1][is_word] = words
-        there = np.append(is_word, False)[places]
-        return of_value[places if there.all() else places[there]], there
+        alike = _alike(values, whole=self._cells.mode == "hash")
+        words, is_word = self._words_of(alike.dictionary, where)
+        places = alike.indices.cast(pa.int32()).fill_null(len(is_word)).to_numpy()
+        if not is_word.all():
+            new_places = np.where(is_word, np.cumsum(is_word) - 1, len(words))
+            places = np.append(new_places, len(words))[places]
+        return Coded(words, places.astype(kind_of_places(len(words))))
 
-    def _words_of_texts(self, values: pa.Array, where: str) -> tuple[Words, Bools]:
+    def _words_of(self, values: pa.Array, where: str) -> tuple[Words, Bools]:
         """Return a word for each of the values that are there, and which of the values these are, bool [values]."""
         kind = values.type
+        if self._cells.mode == "ids" and pa.types.is_integer(kind) and not self._cells.null:
+            return self._ids(values, where), np.ones(len(values), dtype=np.bool_)
         try:
             texts = texts_of(values)
         except pa.ArrowInvalid as error:
@@ -187,9 +252,24 @@ class RowsOfTable:
         return rows.view(np.uint64)
 
 
+def _alike(values: pa.Array, *, whole: bool) -> pa.DictionaryArray:
+    """Return values with their dictionary: in the order of first appearance, or, if it may be ``whole``, as it was."""
+    if pa.types.is_null(values.type):
+        values = values.cast(pa.string())
+    elif pa.types.is_dictionary(values.type) and values.dictionary.null_count:
+        values = values.dictionary_decode()
+    if not pa.types.is_dictionary(values.type):
+        return values.dictionary_encode()
+    if whole and len(values.dictionary) <= len(values):
+        return values
+    met = values.indices.dictionary_encode()
+    texts = values.dictionary.take(met.dictionary)
+    return pa.DictionaryArray.from_arrays(met.indices, texts)
+
+
 def _bags(column: pa.Array, delimiter: str | None, where: str) -> tuple[pa.Array, Ints | None]:
     """Return the values of a column's cells, and how many each cell has, int64 [cells]; None: one, or it is missing."""
-    if pa.types.is_dictionary(column.type):
+    if pa.types.is_dictionary(column.type) and (delimiter is not None or pa.types.is_nested(column.type.value_type)):
         column = column.dictionary_decode()
     if delimiter is not None and is_text(column.type):
         column = pc.split_pattern(column, delimiter)
@@ -208,7 +288,7 @@ def _bags(column: pa.Array, delimiter: str | None, where: str) -> tuple[pa.Array
     return column.flatten(), np.asarray(lengths.to_numpy(zero_copy_only=False))
 
 
-def _with_missing(rows: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+def _with_missing(rows: NDArray[Any], lengths: Ints) -> tuple[NDArray[Any], Ints]:
     """Put a lookup of row 0 into every empty bag."""
     empty = lengths == 0
     starts = np.cumsum(lengths) - lengths

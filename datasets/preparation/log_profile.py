@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from shardbench.base.arrays import Bools, Ints, Words
+from shardbench.base.arrays import Ints
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import StrictModel
@@ -43,7 +43,7 @@ HOT_SHARE = 0.01
 UNFINISHED = ".unfinished"
 """What is behind the folder's name where a run that was killed left what it had read."""
 _WORD_BYTES = 8
-_MAX_ROWS32 = 2**31 - 1
+_MAX_INT32 = 2**31 - 1
 _WHOLE = "whole-"
 
 
@@ -88,7 +88,7 @@ def values_file(table: int, feature: int) -> str:
 
 
 def offsets_file(table: int, feature: int) -> str:
-    """Return the name of the file of where a feature's bags begin and end in its row ids, int64 [samples + 1]."""
+    """Return the name of the file of where a feature's bags begin and end in its row ids, integers [samples + 1]."""
     return f"t{table}_f{feature}_offsets.npy"
 
 
@@ -203,32 +203,28 @@ class _Counted:
 def _count(job: _Counting, tell: Tell) -> _Counted:
     """Count a table, and write its bags, train ones first, and its rows in frequency order."""
     table, rows = job.table, RowsOfTable(job.table.name, job.cells, job.table.rows)
-    count_all = job.count_values or (job.cells.mode == "hash" and table.rows is None)
-    train, test = WordCounts(), WordCounts()
+    counted = WordCounts()
+    lookups = [0] * len(job.places)
     empty = present = 0
     for of_train, features in job.words.bags(job.places):
         tell(0, 0)
-        for words, lengths in features:
-            codes = rows.codes(words)
+        for feature, coded in enumerate(features):
+            codes = rows.codes(coded.words)
             if job.cells.mode == "ids":
                 rows.most_id = max(rows.most_id, int(codes.max(initial=0)))
-            train.add(_chosen(codes, lengths, of_train))
-            if count_all:
-                test.add(_chosen(codes, lengths, ~of_train))
-            empty += int(np.count_nonzero(lengths[of_train] == 0))
-        together = np.sum([lengths for _, lengths in features], axis=0)
-        present += int(np.count_nonzero(together[of_train]))
-    codes, counts = train.counts()
-    if count_all:
-        test.add(codes)
-        rows.values = len(test)
+            train, test = coded.of(of_train).counts(), coded.of(~of_train).counts()
+            counted.add(codes, train[:-1], test[:-1])
+            lookups[feature] += len(coded.places) if coded.lengths is not None else int(np.count_nonzero(coded.there))
+            empty += int(train[-1])
+        present += int(np.count_nonzero(np.logical_or.reduce([coded.there for coded in features])[of_train]))
+    codes, counts, rows.values = counted.of_train()
     if not own_rows(job.cells.missing):
         empty = 0
     elif empty:
         present = job.words.train
     in_order, sums = ordered(rows.rows_of(codes), counts, empty)
     profile = AccessProfile.from_counts(sums, rows=rows.rows, samples=job.words.train, present=present)
-    files = _write_bags(job, rows, tell)
+    files = _write_bags(job, rows, lookups, tell)
     order = ArrayFile(job.folder / order_file(job.number), np.int64)
     order.append(in_order)
     logged = LoggedTable(
@@ -255,12 +251,14 @@ def ordered(rows: Ints, counts: Ints, empty: int) -> tuple[Ints, Ints]:
     return seen[order], sums[order]
 
 
-def _write_bags(job: _Counting, rows: RowsOfTable, tell: Tell) -> list[tuple[ArrayFile, ArrayFile]]:
+def _write_bags(
+    job: _Counting, rows: RowsOfTable, lookups: Sequence[int], tell: Tell
+) -> list[tuple[ArrayFile, ArrayFile]]:
     """Write the row ids and offsets of each feature, the train samples before those that test."""
-    kind = np.int64 if rows.rows > _MAX_ROWS32 else np.int32
+    kind = _kind(rows.rows)
     files = []
-    for feature in range(len(job.places)):
-        offsets = ArrayFile(job.folder / offsets_file(job.number, feature), np.int64)
+    for feature, of_feature in enumerate(lookups):
+        offsets = ArrayFile(job.folder / offsets_file(job.number, feature), _kind(of_feature + job.words.samples))
         offsets.append(np.zeros(1, dtype=np.int64))
         files.append((ArrayFile(job.folder / values_file(job.number, feature), kind), offsets))
     for trains in (True, False):
@@ -269,18 +267,16 @@ def _write_bags(job: _Counting, rows: RowsOfTable, tell: Tell) -> list[tuple[Arr
             if not chosen.any():
                 continue
             tell(0, 0)
-            for (values, offsets), (words, lengths) in zip(files, features):
-                bags, bag_lengths = rows.bags(_chosen(words, lengths, chosen), lengths[chosen])
+            for (values, offsets), coded in zip(files, features):
+                bags, bag_lengths = rows.bags(coded.of(chosen), kind)
                 offsets.append(values.length + np.cumsum(bag_lengths))
                 values.append(bags)
     return files
 
 
-def _chosen(words: Words, lengths: Ints, samples: Bools) -> Words:
-    """Return the words of some samples."""
-    if samples.all():
-        return words
-    return words[np.repeat(samples, lengths)] if samples.any() else words[:0]
+def _kind(most: int) -> type[np.signedinteger[Any]]:
+    """Return the type of numbers up to ``most``."""
+    return np.int64 if most > _MAX_INT32 else np.int32
 
 
 class TableProfiles(StrictModel):

@@ -22,6 +22,7 @@ import pyarrow.parquet
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
+from shardbench.workloads.value_hash import is_text
 
 BLOCK_BYTES = 1 << 20
 """Bytes of a text parsed at once: larger blocks leave a core's cache before all their columns are converted."""
@@ -155,7 +156,8 @@ class LogFiles:
         """Yield a file's name and a part of its rows, with all ``columns``, file by file.
 
         Cells of a text are strings, but those of ``kinds``, and of the columns ``typed``, which become what they look
-        like. Raises BadInput naming the file that lacks a column or cannot be read.
+        like; texts of parquet come with a dictionary, but those of ``typed``. Raises BadInput naming the file that
+        lacks a column or cannot be read.
         """
         for path in self.files:
             with one_line(path):
@@ -190,8 +192,11 @@ class LogFiles:
         return size * len(self.row_groups) // max(groups, 1)
 
     @contextmanager
-    def _parquet(self, path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-        """Open a parquet file; lists of texts are none of dictionaries, which Arrow cannot read where they are long."""
+    def _parquet(self, path: Path, alike: Sequence[str] = ()) -> Iterator[pyarrow.parquet.ParquetFile]:
+        """Open a parquet file; columns ``alike`` that are texts come with their dictionaries, as they are stored.
+
+        Lists of texts are none of dictionaries, which Arrow cannot read where they are long.
+        """
         with self.storage.open_input_file(str(path)) as stream:
             stated = pyarrow.parquet.read_metadata(stream)
             if any(_has_dictionaries(field.type) for field in stated.schema.to_arrow_schema()):
@@ -200,7 +205,11 @@ class LogFiles:
                 length = int.from_bytes(stream.read_at(_TAIL_BYTES, size - _TAIL_BYTES)[:4], "little") + _TAIL_BYTES
                 footer = stream.read_at(length, size - length).replace(*_OWN_SCHEMA)
                 stated = pyarrow.parquet.read_metadata(pa.BufferReader(_MAGIC + footer))
-            with pyarrow.parquet.ParquetFile(stream, metadata=stated, pre_buffer=not self._is_local) as file:
+            texts = [field.name for field in stated.schema.to_arrow_schema() if is_text(field.type)]
+            with pyarrow.parquet.ParquetFile(
+                stream, metadata=stated, pre_buffer=not self._is_local,
+                read_dictionary=[name for name in texts if name in alike],
+            ) as file:  # fmt: skip
                 yield file
 
     @property
@@ -213,7 +222,7 @@ class LogFiles:
         """Yield a part of the rows, and about how many bytes of the file lie before its end."""
         stated = self.partitions.get(path, {})
         if self.kind(path) == ".parquet":
-            with self._parquet(path) as file:
+            with self._parquet(path, [name for name in columns if name not in typed]) as file:
                 own = _own_columns(path, columns, file.schema_arrow.names, stated)
                 groups = range(file.metadata.num_row_groups) if self.row_groups is None else self.row_groups
                 rows = sum(file.metadata.row_group(group).num_rows for group in groups)

@@ -6,17 +6,19 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
+from numpy.typing import NDArray
 from pydantic import NonNegativeInt
 
-from shardbench.base.arrays import Bools, Ints, Words
+from shardbench.base.arrays import Bools, Ints
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import StrictModel, content_hash, to_json
-from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
+from shardbench.datasets.preparation.log_encode import Cells, Coded, RowsOfTable, kind_of_places
 from shardbench.datasets.preparation.log_reader import Source, times
 from shardbench.datasets.preparation.prepared import read_model, write_model
 from shardbench.datasets.preparation.side_by_side import Tell, side_by_side
@@ -25,6 +27,8 @@ from shardbench.workloads.value_hash import mixed
 
 _SAMPLED_TIMES = 1 << 21
 _WORDS, _PART, _TIME = "words.arrow", "part.json", "time"
+_ARRAYS = 3
+"""Arrays of the values of a batch's cells: words, places and lengths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +140,8 @@ def _read_anew(job: Reading, tell: Tell) -> _Part:
     tables = [
         rows for table in job.tables for rows in [RowsOfTable(table.name, job.cells, table.rows)] * len(table.inputs)
     ]
-    fields = [pa.field(str(place), pa.list_(pa.uint64())) for place in range(len(columns))]
-    schema = pa.schema([*fields, *([pa.field(_TIME, pa.int64())] if time is not None else [])])
+    names = [*map(str, range(len(columns))), *([_TIME] if time is not None else [])]
+    schema = pa.schema([pa.field(name, pa.large_binary()) for name in names])
     rows = samples = 0
     with whole_folder(job.target) as folder:
         with pa.OSFile(str(folder / _WORDS), "wb") as file, pa.ipc.new_file(file, schema) as writer:
@@ -146,12 +150,13 @@ def _read_anew(job: Reading, tell: Tell) -> _Part:
             for name, batch in job.log.batches(needed, typed, lambda more: tell(more, 0)):
                 is_kept = job.cut.kept(job.first + rows, batch.num_rows)
                 kept = batch if is_kept.all() else batch.filter(pa.array(is_kept))
-                made = [
-                    _as_lists(*table.words(kept.column(column), f"{name} column {column}"))
-                    for column, table in zip(columns, tables)
-                ]
+                made = []
+                for column, table in zip(columns, tables):
+                    coded = table.coded(kept.column(column), f"{name} column {column}")
+                    lengths = None if coded.lengths is None else coded.lengths.astype(np.int32)
+                    made.append(_packed(coded.words, coded.places, lengths))
                 if time is not None:
-                    made.append(pa.array(times(batch.column(time), f"{name} column {time}")[is_kept]))
+                    made.append(_packed(times(batch.column(time), f"{name} column {time}")[is_kept]))
                 writer.write_batch(pa.RecordBatch.from_arrays(made, schema=schema))
                 rows, samples = rows + batch.num_rows, samples + kept.num_rows
                 tell(0, batch.num_rows)
@@ -160,9 +165,11 @@ def _read_anew(job: Reading, tell: Tell) -> _Part:
     return part
 
 
-def _as_lists(words: Words, lengths: Ints) -> pa.ListArray:
-    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(ends), pa.array(words))
+def _packed(*arrays: NDArray[Any] | None) -> pa.Array:
+    """Return three rows of bytes: those of up to three arrays."""
+    # Bytes: of views Arrow 26 keeps each one for ever.
+    data = [b"" if array is None else array.tobytes() for array in arrays]
+    return pa.array([*data, *[b""] * (_ARRAYS - len(data))], pa.large_binary())
 
 
 @dataclass(frozen=True)
@@ -183,23 +190,24 @@ class LogWords:
         parts: list[Ints] = []
         rows = 0
         for batch in self._batches():
-            row_times = batch.column(_TIME).to_numpy()
+            row_times = _times(batch)
             parts.append(row_times[-rows % step :: step])
             rows += len(row_times)
         split_at = int(np.quantile(np.concatenate(parts), cut.train_share, method="higher"))
         by_time = replace(self, split_at=split_at)
         return replace(by_time, train=sum(int(of_train.sum()) for of_train, _ in by_time.bags([])))
 
-    def bags(self, places: Sequence[int]) -> Iterator[tuple[Bools, list[tuple[Words, Ints]]]]:
-        """Yield which samples train, bool [n], and the words and bag lengths of each place, some samples at a time."""
+    def bags(self, places: Sequence[int]) -> Iterator[tuple[Bools, list[Coded]]]:
+        """Yield which samples train, bool [n], and the values of each place, some samples at a time."""
         rows = 0
         for batch in self._batches():
+            coded = [_unpacked(batch.column(str(place))) for place in places]
             if self.split_at is not None:
-                of_train = batch.column(_TIME).to_numpy() < self.split_at
+                of_train = _times(batch) < self.split_at
             else:
-                of_train = np.arange(rows, rows + batch.num_rows) < self.train
-            rows += batch.num_rows
-            yield of_train, [_words_of(batch.column(str(place))) for place in places]
+                of_train = np.arange(rows, rows + coded[0].cells) < self.train
+            rows += len(of_train)
+            yield of_train, coded
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all batches; they are mapped, so that columns which are not looked at are not read."""
@@ -210,5 +218,14 @@ class LogWords:
                     yield reader.get_batch(number)
 
 
-def _words_of(lists: pa.ListArray) -> tuple[Words, Ints]:
-    return lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
+def _times(batch: pa.RecordBatch) -> Ints:
+    return np.frombuffer(batch.column(_TIME)[0].as_buffer(), dtype=np.int64)
+
+
+def _unpacked(column: pa.Array) -> Coded:
+    words, places, lengths = (cell.as_buffer() for cell in column)
+    of_words = np.frombuffer(words, dtype=np.uint64)
+    of_cells = np.frombuffer(lengths, dtype=np.int32)
+    return Coded(
+        of_words, np.frombuffer(places, dtype=kind_of_places(len(of_words))), of_cells if len(of_cells) else None
+    )

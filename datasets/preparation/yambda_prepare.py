@@ -120,7 +120,8 @@ def _named(files: Sequence[Path]) -> tuple[dict[str, Path], Size]:
 def _owners(path: Path, column: str, folder: Path) -> ArrayFile:
     """Write the artist or album of every item int32 [items]: the first that the file has of it, 0 where it has none."""
     owners = np.zeros(ROWS["item_id"], dtype=np.int32)
-    for name, batch in LogFiles(files=(path,)).batches(["item_id", column]):
+    numbers = ["item_id", column]
+    for name, batch in LogFiles(files=(path,)).batches(numbers, numbers):
         items, first = np.unique(_whole(batch, "item_id", ROWS["item_id"], name), return_index=True)
         new = owners[items] == 0
         owners[items[new]] = _whole(batch, column, ROWS[column], name)[first[new]]
@@ -135,7 +136,8 @@ def _read(path: Path, folder: Path, progress: Tell) -> tuple[list[ArrayFile], ND
     runs = ArrayFile(_by_user(folder), np.int64, (3,))
     days: list[NDArray[np.uint16]] = []
     last, begin, events = -1, 0, 0
-    for name, batch in LogFiles(files=(path,)).batches([*_LIMITS, "event_type", "played_ratio_pct"]):
+    columns = [*_LIMITS, "event_type", "played_ratio_pct"]
+    for name, batch in LogFiles(files=(path,)).batches(columns, columns):
         uid, items, seconds, organic = (_whole(batch, column, limit, name) for column, limit in _LIMITS.items())
         for array, values in zip(arrays.values(), (items, _kinds(batch, name), seconds // 3600 % 24, organic)):
             array.append(values)
