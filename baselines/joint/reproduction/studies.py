@@ -168,8 +168,9 @@ def none_known(profiles: Sequence[AccessProfile]) -> tuple[AccessProfile, ...]:
     for profile in profiles:
         each, more = divmod(profile.lookups, profile.rows)
         counts = [(each + 1, more), (each, profile.rows - more)]
-        runs = [(count, rows) for count, rows in counts if count and rows]
-        flat.append(replace(profile, counts=tuple(c for c, _ in runs), row_counts=tuple(r for _, r in runs)))
+        runs = [(count, number) for count, number in counts if count and number]
+        new, rows = tuple(c for c, _ in runs), tuple(r for _, r in runs)
+        flat.append(replace(profile, counts=new, row_counts=rows, held_out=None))
     return tuple(flat)
 
 

@@ -8,10 +8,10 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from operator import gt, mul
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from shardbench.base.arrays import Floats, Ids, Ints
@@ -20,6 +20,14 @@ from shardbench.base.serialise import STRICT
 
 REUSE_BINS = 17
 """Number of bins (0,1], (1,2], (2,4] ... (16384,32768], >32768: dlrm_datasets' and AutoShard's histogram."""
+
+
+Share = Annotated[float, Field(ge=0.0, le=1.0 + 1e-9)]
+
+
+def count_classes(counts: Any) -> Ints:
+    """Return the classes of access counts: 0 for never, then one for each power of two: 1, 2 to 3, 4 to 7, ..."""
+    return np.frexp(np.asarray(counts, dtype=np.float64))[1].astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -37,6 +45,11 @@ class AccessProfile:
     present: NonNegativeInt
     counts: tuple[PositiveInt, ...]
     row_counts: tuple[PositiveInt, ...]
+    held_out: tuple[Share, ...] | None = Field(default=None, exclude_if=lambda shares: shares is None)
+    """Shares of new lookups that meet rows of each of the ``count_classes``, measured on train lookups left out.
+
+    None where they are as if lookups were drawn one by one, so that the counts tell, or where nobody measured.
+    """
 
     def __post_init__(self) -> None:
         if len(self.counts) != len(self.row_counts):
@@ -49,9 +62,21 @@ class AccessProfile:
             raise ValueError(f"{self.seen_rows} rows were seen but the table has {self.rows}")
         if self.lookups and not self.present:
             raise BadInput(f"{self.lookups} lookups but no sample that has one: present must be at least 1")
+        if self.held_out is not None:
+            self._check_held_out(np.array(self.held_out))
+
+    def _check_held_out(self, shares: Floats) -> None:
+        if abs(shares.sum() - 1.0) > 1e-6:
+            raise ValueError(f"held_out: the shares add up to {shares.sum():g}, not to 1")
+        has_rows = np.bincount(count_classes(self.counts), minlength=len(shares))
+        has_rows[0] = self.rows - self.seen_rows
+        if len(has_rows) > len(shares) or np.any(shares[has_rows == 0] > 0.0):
+            raise ValueError("held_out: there is a share for each class of counts, and 0 for one that has no row")
 
     @classmethod
-    def from_counts(cls, counts: Ints, *, rows: int, samples: int, present: int) -> "AccessProfile":
+    def from_counts(
+        cls, counts: Ints, *, rows: int, samples: int, present: int, held_out: tuple[float, ...] | None = None
+    ) -> "AccessProfile":
         """Make a profile out of the access counts of any rows (zeros allowed, any order)."""
         values, multiplicity = np.unique(counts[counts > 0], return_counts=True)
         return cls(
@@ -60,6 +85,7 @@ class AccessProfile:
             present=present,
             counts=tuple(values[::-1].tolist()),
             row_counts=tuple(multiplicity[::-1].tolist()),
+            held_out=held_out,
         )
 
     @cached_property
@@ -191,10 +217,12 @@ class AccessProfile:
 
     @property
     def unseen_share(self) -> float:
-        """Share of the accesses that rows which the sample never saw are expected to get (Good and Turing).
+        """Share of the accesses that rows which the sample never saw are expected to get.
 
-        These are as many as the rows that the sample saw once.
+        As measured, or else what Good and Turing expect: as many as there are rows that the sample saw once.
         """
+        if self.held_out is not None:
+            return self.held_out[0]
         if not self.counts or self.counts[-1] != 1 or self.seen_rows == self.rows:
             return 0.0
         return self.row_counts[-1] / self.lookups

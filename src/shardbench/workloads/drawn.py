@@ -15,6 +15,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.memory import free_memory_bytes
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Seed
+from shardbench.workloads.held_out import held_out_shares
 from shardbench.workloads.hotness import join
 from shardbench.workloads.ranking_cache import CompactRanking, Survey
 from shardbench.workloads.trace import Bags, Split, access_runs
@@ -96,9 +97,11 @@ class DrawnWorkload(Workload):
     def _survey(self, table: int) -> Survey:
         ids, present = self._train_ids(table)
         ranking = CompactRanking(ids, self.tables[table].rows)
-        return ranking, self._profile_of(table, ranking.runs, present)
+        return ranking, self._profile_of(table, ranking.runs, present, held_out_shares(ids, ranking))
 
-    def _profile_of(self, table: int, runs: tuple[Ints, Ints], present: int) -> AccessProfile:
+    def _profile_of(
+        self, table: int, runs: tuple[Ints, Ints], present: int, held_out: tuple[float, ...] | None = None
+    ) -> AccessProfile:
         counts, row_counts = (tuple(numbers.tolist()) for numbers in runs)
         return AccessProfile(
             rows=self.tables[table].rows,
@@ -106,6 +109,7 @@ class DrawnWorkload(Workload):
             present=present,
             counts=counts,
             row_counts=row_counts,
+            held_out=held_out,
         )
 
     def _train_ids(self, table: int) -> tuple[NDArray[np.integer], int]:

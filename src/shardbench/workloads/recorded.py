@@ -9,6 +9,7 @@ from pydantic import Field, PositiveInt
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
+from shardbench.workloads.held_out import held_out_shares
 from shardbench.workloads.hotness import take
 from shardbench.workloads.ranking_cache import Survey
 from shardbench.workloads.trace import Bags, Ranking, Split, assert_readable, check_rows
@@ -78,8 +79,9 @@ class RecordedWorkload(Workload):
         ranking = Ranking(train.values, shape.rows)
         present = int(np.count_nonzero(train.sample_lengths))
         profile = AccessProfile.from_counts(
-            ranking.counts, rows=shape.rows, samples=self.profile_samples, present=present
-        )
+            ranking.counts, rows=shape.rows, samples=self.profile_samples, present=present,
+            held_out=held_out_shares(train.values, ranking),
+        )  # fmt: skip
         return ranking, profile
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:

@@ -1,0 +1,111 @@
+"""The share of lookups of rows that nobody counted, where lookups come in clusters and where they do not."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardbench.base.errors import BadInput
+from shardbench.base.serialise import from_json, to_json
+from shardbench.datasets.yambda_like import YambdaLikeConfig
+from shardbench.model.expected import expected
+from shardbench.model.profile import AccessProfile, count_classes
+from shardbench.workloads.held_out import held_out_shares
+from shardbench.workloads.trace import Ranking, Split
+
+HOT_AND_OWN = AccessProfile(
+    rows=20, samples=32, present=32, counts=(8, 3), row_counts=(1, 8), held_out=(0.75, 0.0, 0.0, 0.0, 0.25)
+)
+
+
+def surveyed(ids: np.ndarray, rows: int) -> AccessProfile:
+    ranking = Ranking(ids, rows)
+    return AccessProfile.from_counts(
+        ranking.counts, rows=rows, samples=len(ids), present=len(ids), held_out=held_out_shares(ids, ranking)
+    )
+
+
+def drawn(generator: np.random.Generator, size: int, rows: int, exponent: float) -> np.ndarray:
+    # Rows of alike counts are ranked by number, which is to tell nothing of the law.
+    law = np.random.default_rng(rows).permutation(np.arange(1, rows + 1) ** -exponent)
+    return generator.choice(rows, size, p=law / law.sum())
+
+
+def of_users(generator: np.random.Generator, users: int, repeats: int, rows: int) -> np.ndarray:
+    """Each user in turn asks for fifty rows, several times all."""
+    return np.tile(drawn(generator, 50 * users, rows, 0.7).reshape(users, 50), repeats).ravel()
+
+
+def test_classes_of_counts() -> None:
+    assert count_classes([0, 1, 2, 3, 4, 7, 8, 2**40]).tolist() == [0, 1, 2, 2, 3, 3, 4, 41]
+
+
+def test_by_hand() -> None:
+    # Each of eight blocks asks for a row of its own alone: whatever is new meets rows never seen.
+    own = surveyed(np.repeat(np.arange(8), 2), 20)
+    assert own.held_out == (1.0, 0.0, 0.0) and own.unseen_share == 1.0
+    # In each block one lookup of four is of row 0.
+    ids = np.concatenate([[0, block, block, block] for block in range(1, 9)])
+    assert surveyed(ids, 20) == HOT_AND_OWN
+    # The same lookups in an order in which all blocks ask for all rows.
+    assert surveyed(np.concatenate([ids[0::4], np.tile(np.arange(1, 9), 3)]), 20).held_out is None
+    assert held_out_shares(np.arange(7), Ranking(np.arange(7), 20)) is None
+    # A table of which all rows were seen has no rows that were not: those of the least count take their lookups.
+    assert surveyed(ids, 9).held_out == pytest.approx((0.0, 0.0, 0.75, 0.0, 0.25))
+
+
+def test_the_measured_shares_are_expected() -> None:
+    # The eight rows that one block each asked for are no hotter than the eleven never seen.
+    found = expected(HOT_AND_OWN)
+    assert found.cdf([1, 9, 20]) == pytest.approx([0.25, 0.25 + 0.75 * 8 / 19, 1.0], abs=3e-3)
+    assert (found.row_counts, found.held_out) == ((1, 19), None)
+    assert found.mean_pooling == pytest.approx(HOT_AND_OWN.mean_pooling, rel=1e-2)
+    # Nothing new: rows never seen get nothing.
+    known = replace(HOT_AND_OWN, held_out=(0.0, 0.0, 0.25, 0.0, 0.75))
+    assert expected(known).cdf([1, 9]) == pytest.approx([0.75, 1.0], abs=3e-3)
+
+
+def test_a_profile_without_it_is_written_as_before_and_one_with_it_is_checked() -> None:
+    plain = replace(HOT_AND_OWN, held_out=None)
+    assert "held_out" not in json.loads(to_json(plain))
+    for profile in (plain, HOT_AND_OWN):
+        assert from_json(AccessProfile, to_json(profile)) == profile
+    for shares, words in (((0.5, 0.0, 0.0, 0.0, 0.25), "add up to 0.75"), ((0.5, 0.5), "each class of counts")):
+        with pytest.raises((ValueError, BadInput), match=words):
+            replace(HOT_AND_OWN, held_out=shares)
+
+
+@given(st.integers(0, 2**32), st.integers(10, 3000), st.integers(8, 4000), st.floats(0.0, 1.5))
+def test_lookups_drawn_one_by_one_leave_it_to_good_and_turing(
+    seed: int, rows: int, lookups: int, exponent: float
+) -> None:
+    assert surveyed(drawn(np.random.default_rng(seed), lookups, rows, exponent), rows).held_out is None
+
+
+@pytest.mark.parametrize("repeats", [2, 5, 40])
+@pytest.mark.parametrize("users", [200, 1000])
+def test_rows_that_only_other_users_ask_for_are_expected(users: int, repeats: int) -> None:
+    generator, rows = np.random.default_rng(users + repeats), 100_000
+    ids = of_users(generator, users, repeats, rows)
+    profile, ranking = surveyed(ids, rows), Ranking(ids, rows)
+    new = ranking(of_users(generator, 400, repeats, rows))
+    truth = float(np.mean(new >= profile.seen_rows))
+    assert truth > 0.3
+    assert profile.unseen_share == pytest.approx(truth, abs=0.03)
+    assert replace(profile, held_out=None).unseen_share < 0.05
+    # Rows seen often get what they do, too.
+    ends = np.array([100, 1000, 5000, profile.seen_rows])
+    assert expected(profile).cdf(ends) == pytest.approx([float(np.mean(new < end)) for end in ends], abs=0.03)
+
+
+def test_histories_of_other_users_are_expected_in_a_workload() -> None:
+    workload = YambdaLikeConfig(batch_size=64, pool=50, row_scale=0.01, profile_samples=1024).build(Path())
+    for table in (0, 3):
+        profile = workload.profiles[table]
+        tested = np.concatenate([workload.bags(Split.TEST, batch, table).values for batch in range(4)])
+        assert profile.unseen_share == pytest.approx(float(np.mean(tested >= profile.seen_rows)), abs=0.06)
+        assert profile.unseen_share > 3.0 * replace(profile, held_out=None).unseen_share
