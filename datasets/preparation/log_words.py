@@ -27,6 +27,8 @@ from shardbench.workloads.value_hash import mixed
 
 _SAMPLED_TIMES = 1 << 21
 _WORDS, _PART, _TIME = "words.arrow", "part.json", "time"
+FORMAT = 2
+"""Of what a part's files hold: an unfinished folder of another format is read anew."""
 _ARRAYS = 3
 """Arrays of the values of a batch's cells: words, places and lengths."""
 
@@ -99,7 +101,7 @@ class Reading:
     def target(self) -> Path:
         """Return the folder of the part, whose name says what is in it: whatever is changed gets another one."""
         tables = [to_json(table) for table in self.tables]
-        return self.folder / content_hash(self.log.state, tables, self.cells, self.cut, self.number, self.first)
+        return self.folder / content_hash(FORMAT, self.log.state, tables, self.cells, self.cut, self.number, self.first)
 
 
 class _Part(StrictModel):
