@@ -15,7 +15,7 @@ from peak_ranks import PeakClock
 from problems import bags, machine
 from random_plans import random_plans
 
-from shardbench.advice.peak import MOST_TIMES, DeviceMemory
+from shardbench.advice.peak import MOST_TIMES, DeviceMemory, first_above
 from shardbench.base.errors import Unsupported
 from shardbench.base.memory import GIB
 from shardbench.cli.plan import _peak_lines
@@ -262,6 +262,23 @@ def test_row_wise_with_a_hot_owner_does_not_fit_and_column_wise_does():
 
 def memory_of(problem: Problem, there_bytes: float = THERE, **limits) -> DeviceMemory:
     return DeviceMemory(problem=problem, dense=DENSE, there_bytes=there_bytes, limits=Constraints(**limits))
+
+
+@pytest.mark.parametrize("power", [0.3, 1.0, 4.0])
+def test_the_first_batch_that_fails_is_found_in_few_steps_whatever_grows_how(power):
+    sizes, looked_at = [3 * n for n in range(1, 300)], list[int]()
+
+    def height(size: int, limit: float) -> float:
+        looked_at.append(size)
+        return size**power - limit
+
+    for last_that_fits in (2, 3, 10, 500, 895, 896):
+        limit = (last_that_fits + 0.5) ** power
+        expected = next(size for size in sizes if size > last_that_fits)
+        looked_at.clear()
+        assert first_above(sizes, lambda size: height(size, limit)) == expected  # noqa: B023
+        assert len({*looked_at}) <= (5 if power == 1.0 else 16)
+    assert first_above(sizes, lambda size: height(size, 897.0**power)) is None
 
 
 @pytest.mark.parametrize("now", [256, 1024])
