@@ -244,8 +244,8 @@ def tables(session: nox.Session) -> None:
     support: what ShardBench supports of TorchRec: two ranks run every cell. `-- support PYTHON` runs them in the
     environment of that Python, which has ShardBench and another release of TorchRec; the table keeps both.
     dlrm_v4: what listeners like those of MLPerf's benchmark are drawn as, beside what is published of them (minutes).
-    memory: peaks of real ranks for 20 plans and four workloads, beside predicted ones, and whether simulated plans of
-    quick and the leaderboard fit by their peaks (half an hour).
+    memory: peaks of real ranks for 20 plans and four workloads, beside predicted ones (half an hour), and which
+    simulated plans of quick and the leaderboard fit by their peaks; `-- memory fits` counts these alone, off tables.
     gpu: the runs in results/gpu (tools/gpu_box), beside what was predicted.
     field: what people reported, a line a kind, by the tests that take their input.
     fuzz: 100,000 wrong files and options for every parser of what others write (ten minutes), or `-- fuzz N` of them.
@@ -292,7 +292,14 @@ def tables(session: nox.Session) -> None:
     elif name == "field":
         run(session, "python", "tests/field_cases.py", str(folder / "field" / "cases.csv"))
     elif name == "memory":
-        run(session, "python", str(scripts / "memory_peaks.py"), str(folder / "memory"), PYTHONPATH=str(scripts))
+        run(
+            session,
+            "python",
+            str(scripts / "memory_peaks.py"),
+            str(folder / "memory"),
+            *options,
+            PYTHONPATH=str(scripts),
+        )
     else:
         python_path = os.pathsep.join(map(str, (scripts, scripts / "fuzz", ROOT / "tools")))
         out = folder / "faults" / "fuzz.csv"

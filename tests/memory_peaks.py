@@ -5,8 +5,8 @@ most, when, what was predicted, and the terms of the prediction. Every second pl
 others are held out. It prints how far predictions are off, beside what the constants in
 ``shardbench.cost.memory.peak`` would be if they were fitted anew.
 
-It also plans the simulated problems of the suite ``quick`` and of the leaderboard anew and writes which plans fit by
-their peaks.
+``nox -s tables -- memory fits`` only counts, from the tables of the suite ``quick`` and of the leaderboard, whose plans
+fit by their peaks.
 """
 
 import math
@@ -21,18 +21,15 @@ import numpy as np
 import pandas as pd
 from peak_ranks import measure_peaks
 
-from shardbench.advice.best_plan import default_strategies
 from shardbench.base.arrays import Floats
 from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import csv_text
 from shardbench.base.memory import GIB
-from shardbench.cost.memory.fullest import device_bytes, predicted_peak
+from shardbench.cost.memory.fullest import device_bytes
 from shardbench.cost.memory.peak import CPU, TERMS, PeakMemory, Term
 from shardbench.cost.memory.step import peak_memory
 from shardbench.cost.traffic import counted_lookups
 from shardbench.engine.measure import rank_job
-from shardbench.leaderboard.problems import VERSION, question, workload_and_batches
-from shardbench.leaderboard.problems import load as load_board
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import (
     OnLocalRank,
@@ -47,14 +44,8 @@ from shardbench.model.plan import (
     whole_table,
 )
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import Budget, Strategy
-from shardbench.model.table import DenseShape, Optimizer, Precision, StepSchedule, Table
-from shardbench.records.store import trial_store
-from shardbench.records.trial import TRAINING, Backend, Failure
-from shardbench.report.rows import current
-from shardbench.trials.discovery import get_strategy
-from shardbench.trials.evaluate import RulesOnly, evaluate
-from shardbench.trials.suite import load_suite
+from shardbench.model.table import Optimizer, Precision, StepSchedule, Table
+from shardbench.records.trial import Backend
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.workload import Workload
@@ -84,10 +75,6 @@ WORKLOADS: tuple[dict[str, Any], ...] = (
     HISTORIES | {"name": "histories-distinct", "distinct": True},
 )  # fmt: skip
 FITTED, HELD_OUT = "fitted", "held out"
-FITS = (
-    "suite", "workload", "machine", *TRAINING, "strategy", "backend", "peak_gib", "device_gib", "moment", "fits",
-    "same_plan", "cause",
-)  # fmt: skip
 TOO_LOW_PCT = -5.0
 SLACK_SHARE = 0.9
 """The share of the ranks that slack is fitted to whose peaks it covers: too low is worse than too high."""
@@ -230,66 +217,28 @@ def measured(workload: Workload, case: Case, folder: Path, *, fitted: bool) -> M
     return Measured(workload=workload.name, case=case.name, fitted=fitted, measured=held, predicted=predicted)
 
 
-def quick_fits(results: Path) -> Iterator[list[object]]:
-    """Plan what a results folder has of simulated trials of ``quick`` anew; yield whether each plan fits by its peak.
+def fits(tables: Path) -> pd.DataFrame:
+    """Return which simulated plans of ``quick`` and of the leaderboard fit by their peaks, a row a suite and strategy.
 
-    Records have no plans, but the hash of each: ``same_plan`` says whether it is the one on record.
+    ``plans`` are those on record, ``peaks`` those whose peak is predicted, ``judged`` those whose devices' memory is
+    known as well, and ``fail`` those that have more; on the leaderboard these are no answers, and have a cause instead.
     """
-    suite, built = load_suite("quick"), {}
-    for record in current(trial_store(results, suite.name).read()):
-        spec = record.spec
-        if spec.backend is not Backend.SIMULATED or record.planned is None:
-            continue
-        if spec.workload not in built:
-            config = next(one for one in suite.workloads if one["name"] == spec.workload)
-            built[spec.workload] = workload_config(config, suite.name).build(Path())
-        workload = built[spec.workload]
-        problem = Problem.of(
-            workload.name, workload.tables, workload.profiles, load_machine(spec.machine),
-            batch_size=workload.batch_size, **{name: getattr(spec, name) for name in TRAINING},
-            inputs=workload.input_sample,
-        )  # fmt: skip
-        budget = Budget(plan_s=spec.plan_s, fit_s=spec.fit_s)
-        there = device_bytes(problem.machine)
-        plan = record.planned.plan_hash
-        yield [suite.name, *_fit(problem, get_strategy(spec.strategy), budget, workload.stated_dense, there, plan)]
-
-
-def board_fits() -> Iterator[list[object]]:
-    """Plan the leaderboard's problems by its shorter effort, by strategies that learn nothing and need nothing else.
-
-    Where a problem says how full the devices are, their memory is made up, and no peak is held against it.
-    """
-    for posed, name in load_board().problems():
-        problem, machine = question(VERSION, posed.name, name, inputs=False).problem, load_machine(name)
-        dense = workload_and_batches(VERSION, posed, machine)[0].stated_dense
-        there = device_bytes(machine) if posed.fills is None else None
-        for strategy in default_strategies():
-            if not strategy.requires:
-                yield ["leaderboard", *_fit(problem, strategy, Budget(plan_s=min(load_board().efforts)), dense, there)]
-
-
-def _fit(
-    problem: Problem,
-    strategy: Strategy,
-    budget: Budget,
-    dense: DenseShape | None,
-    there: float | None,
-    made: str | None = None,
-) -> list[object]:
-    """Return the cells of a plan from the workload on; ``made`` is the hash of the plan on record."""
-    answer = evaluate(RulesOnly(problem), strategy, budget, 0, sealed=False, slack=math.inf)
-    training = [getattr(problem, name) for name in TRAINING]
-    identity = [problem.name, problem.machine.name, *training, strategy.name, Backend.SIMULATED]
-    if isinstance(answer, Failure):
-        return [*identity, *[""] * 5, f"{answer.outcome}: {answer.cause}"]
-    same = "" if made is None else answer.planned.plan_hash == made
-    peak = predicted_peak(answer.plan, problem, dense, there)
-    if peak is None:
-        return [*identity, *[""] * 4, same, "no peak is predicted of such plans"]
-    has = "" if peak.device_bytes is None else f"{peak.device_bytes / GIB:.2f}"
-    fits = "" if peak.fits is None else peak.fits
-    return [*identity, f"{peak.bytes / GIB:.2f}", has, peak.moment, fits, same, ""]
+    quick, board = (pd.read_csv(tables / name) for name in ("quick/traffic.csv", "leaderboard/steps.csv"))
+    there = {name: device_bytes(load_machine(name)) for name in {*quick["machine"], *board["machine"]}}
+    failed = board["cause"].str.startswith("peak: ", na=False)
+    plans = pd.concat([
+        quick.assign(suite="quick", peak=quick["peak_bytes_max"]),
+        board.assign(suite="leaderboard", peak=(GIB * board["peak_gib"]).mask(failed, math.inf)),
+    ])  # fmt: skip
+    plans = plans[plans["backend"].eq(Backend.SIMULATED.value) & (plans["outcome"].eq("ok") | plans["peak"].notna())]
+    has = plans["machine"].map(there).astype(float)
+    fails = plans["peak"] > has
+    columns = {"peaks": plans["peak"].notna(), "judged": plans["peak"].notna() & has.notna(), "fail": fails}
+    groups = plans.assign(plans=True, **columns, failing=plans["workload"].where(fails, "")).groupby(
+        ["suite", "backend", "strategy"]
+    )
+    numbers = groups[["plans", *columns]].sum()
+    return numbers.join(groups["failing"].agg(lambda names: " ".join(sorted({*names} - {""})))).reset_index()
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
@@ -312,6 +261,13 @@ def slack_needed(rows: pd.DataFrame) -> float:
     return float((missing / asked).quantile(SLACK_SHARE))
 
 
+def write_fits(out: Path) -> None:
+    """Write which plans on record fit."""
+    table = fits(out.parent)
+    write_atomically(out / "fits.csv", csv_text(table.columns, table.to_numpy().tolist()))
+    print(table.to_string())
+
+
 def main(out: Path) -> None:
     """Measure all plans for all workloads, and write the tables."""
     results: list[list[object]] = []
@@ -324,7 +280,7 @@ def main(out: Path) -> None:
                 print(*row[:10], sep=", ", flush=True)
             results += rows
     write_atomically(out / "peaks.csv", csv_text(COLUMNS, results))
-    write_atomically(out / "fits.csv", csv_text(FITS, [*quick_fits(out.parent.parent), *board_fits()]))
+    write_fits(out)
     table = pd.read_csv(out / "peaks.csv")
     summary = errors(table)
     write_atomically(out / "errors.csv", csv_text(summary.columns, summary.to_numpy().tolist()))
@@ -335,4 +291,4 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (write_fits if sys.argv[2:] == ["fits"] else main)(Path(sys.argv[1]))

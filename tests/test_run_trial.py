@@ -101,6 +101,7 @@ def test_an_honest_trial_is_simulated_and_measured(context):
     assert 0 < simulated.whole_table_bound_ms <= max(simulated.timing.embedding_ms)
     assert 0 < simulated.bound_fixed_ms < simulated.bound_ms <= simulated.whole_table_bound_ms
     assert 0 < simulated.step_bound_ms <= simulated.own_step_bound_ms <= simulated.mean_step_ms
+    assert simulated.peak_bytes > max(simulated.planned.hbm_memory_bytes)
     assert min(simulated.timing.step_ms) <= simulated.mean_step_ms <= max(simulated.timing.step_ms)
     measured = outcome(context, misbehaving.Honest, Backend.MEASURED)
     assert measured.outcome is Outcome.OK

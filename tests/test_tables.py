@@ -128,6 +128,15 @@ def test_copies_have_columns_that_old_records_leave_empty():
     assert not set(headers) & set(plain.headers)
 
 
+def test_a_peak_has_a_column_that_old_records_leave_empty():
+    old, new = make.ok("old"), make.ok("new", changes={"peak_bytes": 3e9})
+    frame = traffic([old, new]).set_index("strategy")
+    assert frame.loc["new", "peak_bytes_max"] == 3e9
+    assert frame["peak_bytes_max"].isna().to_dict() == {"old": True, "new": False}
+    # Those that have none are written as they were.
+    assert "peak_bytes" not in old.model_dump_json()
+
+
 def test_every_collective_is_waited_for_in_one_phase():
     assert sorted(name for names in WAITS.values() for name in names) == sorted(CollectiveName)
 

@@ -1,8 +1,8 @@
 """What devices' memory leaves: the room for tables beside a step, and the batch that a plan has room for."""
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ MOST_TIMES = 8
 """Times the batch up to which it is said how much of it is left."""
 GRAIN = 32
 """The batch that fails is told to this part of the problem's."""
+GUESSES = 4
+"""Batches that are tried where a straight line has the one that fails, before halves are."""
 SPREAD = 0.3
 """What the fullest device of a plan holds beside tables beyond an even plan's, over that.
 
@@ -113,16 +115,15 @@ class DeviceMemory:
         if there_bytes is None or self.peak(answer) is None:
             return None
 
-        def fails(batch_size: int) -> bool:
-            peaks = peaks_of(plan, replace(self.problem, batch_size=batch_size), self.dense).peak
-            return bool((peaks > there_bytes).any())
+        @cache
+        def peaks_at(batch_size: int) -> Floats:
+            return peaks_of(plan, replace(self.problem, batch_size=batch_size), self.dense).peak
 
-        if not fails(MOST_TIMES * size):
+        sizes = [*range(world, MOST_TIMES * size, max(1, size // world // GRAIN) * world), MOST_TIMES * size]
+        first = first_above(sizes, lambda batch_size: float((peaks_at(batch_size) - there_bytes).max()))
+        if first is None:
             return None
-        sizes = range(world, MOST_TIMES * size, max(1, size // world // GRAIN) * world)
-        first = bisect_left(sizes, True, key=fails)
-        failing = replace(self.problem, batch_size=sizes[first] if first < len(sizes) else MOST_TIMES * size)
-        peaks = peaks_of(plan, failing, self.dense).peak
+        failing, peaks = replace(self.problem, batch_size=first), peaks_at(first)
         left = BatchLeft(batch_size=failing.batch_size, device=int((peaks - there_bytes).argmax()))
         return self._with_cause(left, plan, failing, peaks)
 
@@ -154,6 +155,26 @@ def _shared_out(problem: Problem) -> Plan:
         place = RowWise(ranks=everyone) if is_dealt else OnRank(rank=i % len(everyone))
         segments.append(whole_table(table, place))
     return Plan(world_size=len(everyone), segments=tuple(segments))
+
+
+def first_above(sizes: Sequence[int], height: Callable[[int], float]) -> int | None:
+    """Return the first of ascending sizes at which ``height``, which grows with them, is above zero; None without any.
+
+    It is sought where a line between those that are known crosses zero, as what a step holds grows about evenly with
+    its batch, and after ``GUESSES`` in the middle.
+    """
+    low, high, known = 0, len(sizes) - 1, 0
+    if height(sizes[high]) <= 0.0:
+        return None
+    if height(sizes[low]) > 0.0:
+        return sizes[low]
+    while high - low > 1:
+        below, above = height(sizes[low]), height(sizes[high])
+        share = -below / (above - below) if known < GUESSES else 0.5
+        middle = min(max(low + round(share * (high - low)), low + 1), high - 1)
+        low, high = (low, middle) if height(sizes[middle]) > 0.0 else (middle, high)
+        known += 1
+    return sizes[high]
 
 
 def _most_uneven(plan: Plan, problem: Problem, device: int) -> tuple[Table | None, float, float]:

@@ -192,6 +192,9 @@ class Record(BaseRecord):
     """The same for the moves that the strategy declares."""
     torchrec_estimate_ms: NonNegativeFloat | None = None
     """The plan's step by TorchRec's own estimator; None where TorchRec cannot express it, and in earlier records."""
+    peak_bytes: NonNegativeFloat | None = Field(default=None, exclude_if=lambda peak: peak is None)
+    """The most that the fullest device is predicted to hold in a step by the lookups that profiles expect, the trial's
+    dense model included; None where nothing is predicted, and in earlier records."""
 
     def ended(self, failure: Failure | None, **fields: object) -> "Record":
         """Return this record with other fields and this failure, or ok: simulated, a trial takes what is predicted."""

@@ -285,13 +285,15 @@ def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -
     bounds = context.bounds(answer)
     bound = bounds.of(answer.plan, answer.planned.moves)
     any_moves, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
-    second = context.second
+    second, problem, dense = context.second, context.question.problem, context.workload.dense
+    peak = predicted_peak(answer.plan, problem, dense)
     fields: dict[str, object] = {
         "traffic": judged.totals,
         "predicted": judged.timing(spec.iterations, by_rank=measured),
-        "draws": judged.draws(context.question.problem, context.workload.dense),
+        "draws": judged.draws(problem, dense),
         "tiers": _tiers(spec.backend, context),
-        "torchrec_estimate_ms": second(answer.plan, context.question.problem, spec.timeout_s) if second else None,
+        "torchrec_estimate_ms": second(answer.plan, problem, spec.timeout_s) if second else None,
+        "peak_bytes": peak.bytes if peak is not None else None,
     }
     if bound is not None:
         fields |= {

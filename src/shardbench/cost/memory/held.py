@@ -1,8 +1,10 @@
 """How much of everything a rank has in a step: what its tables' modules send, look up and get, and the dense model."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -101,32 +103,37 @@ class _Tables:
         self.account = Account(problem, groups=plan.groups)
         self.homes: list[int] = []
         self.asked = zeros(problem.world_size)
-        """Lookups as the samples have them, [world]."""
-        self.most_lookups, self.most_weights = zeros(problem.world_size), zeros(problem.world_size)
-        """Lookups and replicated weights of the table that has most of them, [world] each."""
+        """Lookups as the samples have them, [world]; none where ids are not made distinct."""
+        self.lookups, self.most_lookups = zeros(problem.world_size), zeros(problem.world_size)
+        """Lookups of all tables, and of the one that has most of them, [world] each."""
+        self.most_weights = 0
+        """Replicated weights of the table that has most of them."""
 
     def add(self, table: Table, segments: list[Segment], lookups: TableLookups) -> None:
         """Add a table's segments."""
-        looked_up, weights = self.load.all_lookups, self.account.held_weights()
         self.account.add(table, segments, lookups)
-        for segment in segments:
-            self.asked += lookups.of_samples.by_source(segment.row_start, segment.row_stop)
         self.homes += [_home(segment, self.account.topology) for segment in segments]
-        self.most_lookups = np.maximum(self.most_lookups, self.load.all_lookups - looked_up)
-        self.most_weights = np.maximum(self.most_weights, self.account.held_weights() - weights)
+        copied = [one for one in segments if isinstance(one.placement, Replicated) and not one.placement.ranks[0]]
+        self.most_weights = max(self.most_weights, sum(segment.rows * segment.columns for segment in copied))
+        before, self.lookups = self.lookups, self.load.all_lookups
+        self.most_lookups = np.maximum(self.most_lookups, self.lookups - before)
+        for segment in segments if table.distinct else ():
+            self.asked += lookups.of_samples.by_source(segment.row_start, segment.row_stop)
 
     @property
     def load(self) -> Load:
         """Return what ranks look up; on CPUs a node's first rank does so for its host, too."""
+        if self.account.problem.machine.device != "cpu":
+            return self.account.load
         values = self.account.load.values.copy()
-        if self.account.problem.machine.device == "cpu":
-            values[:: self.account.topology.devices_per_node] += self.account.host.values
+        values[:: self.account.topology.devices_per_node] += self.account.host.values
         return Load(values)
 
 
 def modules(plan: Plan, problem: Problem, lookups: Sequence[TableLookups], constants: MemoryConstants) -> list[Module]:
     """Return a plan's modules in the order in which a step goes through them."""
-    tables: dict[Key, _Tables] = {}
+    # Each has an account of what every rank sends to every other: made once a module, and never for a table.
+    tables = defaultdict[Key, _Tables](partial(_Tables, problem, plan))
     segments = plan.by_table()
     for i, table in enumerate(problem.tables):
         by_key: dict[Key, list[Segment]] = {}
@@ -134,12 +141,13 @@ def modules(plan: Plan, problem: Problem, lookups: Sequence[TableLookups], const
             by_key.setdefault(_key(table, segment), []).append(_in_hbm(segment))
         for key, parts in by_key.items():
             own = lookups[i] if key.distinct else lookups[i].of_samples
-            tables.setdefault(key, _Tables(problem, plan)).add(replace(table, distinct=key.distinct), parts, own)
+            as_looked_up = table if key.distinct is table.distinct else replace(table, distinct=key.distinct)
+            tables[key].add(as_looked_up, parts, own)
     listed = {key: _module(key, tables[key], constants) for key in tables}
     replicas, others = Key(True, Scope.REPLICAS, 0), Key(True, Scope.WORLD, 0)
     if replicas in listed and others in listed:
         # Replicas' lookups are a view of those of all pooled tables, put in order, all of which they keep.
-        kept = INDEX_BYTES * tables[replicas].load.all_lookups + listed[others].sent
+        kept = INDEX_BYTES * tables[replicas].lookups + listed[others].sent
         listed[replicas] = listed[replicas]._replace(indices=kept)
     return [listed[key] for key in sorted(listed)]
 
@@ -180,7 +188,7 @@ def _module(key: Key, tables: _Tables, constants: MemoryConstants) -> Module:
     sent, received = account.lookup_bytes()
     vectors, fp32 = account.exchanged(), VECTOR_BYTES / problem.exchange.bytes
     if problem.machine.device == "cuda" or (key.pooled and not replicated):
-        workspace = constants.sort_bytes * load.all_lookups + constants.table_sort_bytes * tables.most_lookups
+        workspace = constants.sort_bytes * tables.lookups + constants.table_sort_bytes * tables.most_lookups
         workspace = workspace + constants.row_bytes * (load.distinct + load.uvm.distinct)
     else:
         # A CPU's kernels add the gradients of replicas up in place, and collect those of unpooled rows in a map.
@@ -191,7 +199,7 @@ def _module(key: Key, tables: _Tables, constants: MemoryConstants) -> Module:
     # Distinct indices lie in the order of their owners, but for those whose owner is found yet.
     lies_so = -1 not in tables.homes and (in_order or key.distinct)
     weights = account.held_weights() * problem.precision.bytes
-    gradients = weights if key.pooled else tables.most_weights * problem.precision.bytes
+    gradients = weights if key.pooled else np.full(world, float(tables.most_weights * problem.precision.bytes))
     return Module(
         pooled=key.pooled,
         exchanged=exchanged,
@@ -201,8 +209,8 @@ def _module(key: Key, tables: _Tables, constants: MemoryConstants) -> Module:
         kept=(repeated * (1.0 if in_order else 2.0) + sent) * key.distinct,
         received=received,
         # 8 bytes each, twice a length but of distinct ids.
-        offsets=(1.0 if key.distinct else 2.0) * (received - INDEX_BYTES * load.all_lookups) * exchanged,
-        indices=INDEX_BYTES * load.all_lookups * exchanged,
+        offsets=(1.0 if key.distinct else 2.0) * (received - INDEX_BYTES * tables.lookups) * exchanged,
+        indices=INDEX_BYTES * tables.lookups * exchanged,
         vectors=load.bag_bytes,
         to_all=fp32 * vectors.sent,
         to_sum=fp32 * (vectors.given - vectors.sent),

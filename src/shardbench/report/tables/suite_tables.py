@@ -52,7 +52,7 @@ _COUNTED = (
     "hbm_bytes", "uvm_bytes", "host_bytes", "host_vectors_bytes", "copied_to_device_bytes", "copied_to_host_bytes",
 )  # fmt: skip
 REDUCTIONS = tuple(name for name in CollectiveName if name not in EXCHANGES)
-_MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "distinct_rows_max")
+_MEMORY = ("hbm_memory_bytes_max", "uvm_memory_bytes_max", "peak_bytes_max", "distinct_rows_max")
 
 Cell = str | int | float | bool | None
 Cells = dict[str, Cell]
@@ -109,7 +109,10 @@ def balance(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def traffic(records: Iterable[Record]) -> pd.DataFrame:
-    """Bytes per iteration by tier and collective, memory of the fullest rank, off-HBM lookups."""
+    """Bytes per iteration by tier and collective, memory of the fullest rank, off-HBM lookups.
+
+    ``peak_bytes_max`` is what the fullest device is predicted to hold in a step, all included; empty where none is.
+    """
     grouped = groups(records)
     names = collectives_of(_records(grouped))
     unknown = [name for name in names if name not in list(CollectiveName)]
@@ -220,6 +223,7 @@ def _traffic_cells(group: Group, row: Row) -> Cells:
         "sharding_groups": _groups_text(row.worst.planned),
         "hbm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.hbm_memory_bytes, default=0))),
         "uvm_memory_bytes_max": row.typical(_of_planned(lambda planned: max(planned.uvm_memory_bytes, default=0))),
+        "peak_bytes_max": row.typical(lambda record: record.peak_bytes),
         "distinct_rows_max": row.typical(of_traffic(lambda totals: max(totals.distinct_rows, default=0.0))),
     }
     for name in collectives_of(row.records):

@@ -440,6 +440,7 @@ _TRAFFIC = (
     _Column(header="groups", text=lambda row: str(row["sharding_groups"] or ""), numeric=False),
     _Column(header="HBM memory max", text=_number_text("hbm_memory_bytes_max", readable_bytes), keep=2),
     _Column(header="UVM memory max", text=_number_text("uvm_memory_bytes_max", readable_bytes)),
+    _Column(header="peak max", text=_number_text("peak_bytes_max", readable_bytes)),
     _Column(header="distinct rows max", text=_number_text("distinct_rows_max", _thousands)),
 )
 
