@@ -118,9 +118,10 @@ class _Tables:
     @property
     def load(self) -> Load:
         """Return what ranks look up; on CPUs a node's first rank does so for its host, too."""
+        if self.account.problem.machine.device != "cpu":
+            return self.account.load
         values = self.account.load.values.copy()
-        if self.account.problem.machine.device == "cpu":
-            values[:: self.account.topology.devices_per_node] += self.account.host.values
+        values[:: self.account.topology.devices_per_node] += self.account.host.values
         return Load(values)
 
 
@@ -134,7 +135,9 @@ def modules(plan: Plan, problem: Problem, lookups: Sequence[TableLookups], const
             by_key.setdefault(_key(table, segment), []).append(_in_hbm(segment))
         for key, parts in by_key.items():
             own = lookups[i] if key.distinct else lookups[i].of_samples
-            tables.setdefault(key, _Tables(problem, plan)).add(replace(table, distinct=key.distinct), parts, own)
+            if key not in tables:
+                tables[key] = _Tables(problem, plan)
+            tables[key].add(replace(table, distinct=key.distinct), parts, own)
     listed = {key: _module(key, tables[key], constants) for key in tables}
     replicas, others = Key(True, Scope.REPLICAS, 0), Key(True, Scope.WORLD, 0)
     if replicas in listed and others in listed:
