@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from shardbench.cost.accounting import distinct_columns
 from shardbench.cost.collectives import Calls
 from shardbench.cost.dense import ATTENTION_SHARE, SEQUENCE_PASSES, dense_s, sequence_s
 from shardbench.cost.load import longest_lookups
-from shardbench.cost.lookups import CountedLookups
+from shardbench.cost.lookups import CountedLookups, ExpectedLookups
 from shardbench.cost.traffic import count, expect
 from shardbench.model.machine import MatrixConstants
 from shardbench.model.machine_file import load_machine
@@ -373,3 +374,18 @@ def test_batch_must_divide_and_rows_must_exist():
         expect(Plan(world_size=3, segments=whole_tables(on.tables, [0, 1])), on)
     with pytest.raises(BadInput, match=r"asks for row 9, the table has rows 0\.\.5"):
         CountedLookups(bags([0], [9]), 6, 2, "a")
+
+
+@pytest.mark.parametrize("pooling", [Pooling.SUM, Pooling.NONE])
+@pytest.mark.parametrize("place", [RowWise(ranks=tuple(range(6))), RowWise(ranks=(3, 4, 5)), GroupSharded()])
+def test_expected_lookups_that_are_alike_for_all_owners_count_to_the_last_bit_as_a_matrix_does(
+    place, pooling, monkeypatch
+):
+    tables = (Table(name="a", rows=7, dim=4, pooling=pooling),)
+    profiles = (AccessProfile(rows=7, samples=9, present=9, counts=(5, 2, 1), row_counts=(1, 3, 2)),)
+    on = Problem.of("alike", tables, profiles, machine(2, 3), batch_size=12)
+    plan = Plan(world_size=6, segments=(whole_table(tables[0], place),))
+    alike, dealt = expect(plan, on, DENSE), ExpectedLookups.dealt
+    monkeypatch.setattr(ExpectedLookups, "dealt", lambda *arguments: np.array(dealt(*arguments), order="C"))
+    with np.printoptions(floatmode="unique", threshold=10_000):
+        assert repr(expect(plan, on, DENSE)) == repr(alike)

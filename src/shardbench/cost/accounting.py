@@ -6,6 +6,7 @@ gradients return along the same links.
 """
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -263,7 +264,12 @@ class Account:
         # Ranks ascend, so that either group is one range of them.
         at = slice(ranks[0], ranks[-1] + 1)
         start = deal_start(table.name, len(ranks))
-        owned = np.roll(lookups.dealt(segment.row_start, segment.row_stop, len(ranks)), start, axis=1)
+        owned = lookups.dealt(segment.row_start, segment.row_stop, len(ranks))
+        # Where all owners get as many, a column stands for all, and there is nothing to roll: with 1,024 ranks the
+        # matrix would take longer than all else.
+        alike = not owned.strides[1]
+        owned = owned if alike else np.roll(owned, start, axis=1)
+        each = owned[:, :1] if alike else owned
         distinct = np.roll(lookups.distinct(segment.row_start, segment.row_stop, len(ranks)), start)
         total = owned.sum(axis=0)
         longest = lookups.longest_bag(segment.row_start, segment.row_stop, 1, len(ranks))[0]
@@ -271,9 +277,9 @@ class Account:
             self.load, at, table, segment, tier=place.tier, ways=len(ranks), samples=self.problem.batch_size,
             lookups=total, distinct=distinct, longest_bag=longest,
         )  # fmt: skip
-        self._to[:, at] += owned * INDEX_BYTES + self._length_bytes(table)
+        self._to[:, at] += each * INDEX_BYTES + self._length_bytes(table)
         if table.pooling is Pooling.NONE:
-            self._back[at, :] += owned.T * segment.columns * self._number_bytes
+            self._back[at, :] += each.T * segment.columns * self._number_bytes
         self._send(table, owned.sum(axis=1), len(ranks), dealt=True)
         return ("world", 0) if whole else ("node", nodes.pop())
 
@@ -331,7 +337,7 @@ class Account:
         in_world, in_node, in_group = self._sums()
         scatter = world_reduction(in_world, 1.0, topology) + node_reduction(in_node, topology)
         scatter = scatter + group_reduction(np.full(self.world, in_group), 1.0, self.groups, topology)
-        group, place = self._of_group()
+        group, place = self._of_group
         same = group[:, None] == group[None, :]
         # Weights and their gradients are all-reduced in the tables' own precision.
         weight_bytes = self.problem.precision.bytes
@@ -380,7 +386,7 @@ class Account:
         # Table-row-wise: after the node's reduce-scatter, equal local ranks exchange across nodes.
         forward += (local[:, None] == local[None, :]) * (self._node_columns[node] * sample_bytes)[:, None]
         if self.groups.shape[1] > 1:
-            group, place = self._of_group()
+            group, place = self._of_group
             forward += (group[:, None] == group[None, :]) * (self._local_columns[place] * sample_bytes)[:, None]
         return np.asarray(forward)
 
@@ -425,7 +431,7 @@ class Account:
 
     def held_weights(self) -> Floats:
         """Return the weights of each rank's replicas and of its copies by sharding group, blocks padded, [world]."""
-        return self._replicated_weights + self._copied_weights[self._of_group()[1]]
+        return self._replicated_weights + self._copied_weights[self._of_group[1]]
 
     def _calls(self) -> tuple[Calls, Calls, Calls]:
         """Return the calls that exchange lookups (splits, lengths or indices), return vectors, and return sums."""
@@ -447,6 +453,7 @@ class Account:
             sums.plus(one.times(calls("node_sharded", pooled=True))),
         )
 
+    @cached_property
     def _of_group(self) -> tuple[Ints, Ints]:
         """Return the sharding group of each rank and its place in it, [world] each."""
         at = np.empty((2, self.world), dtype=np.int64)

@@ -187,8 +187,8 @@ class ExpectedLookups:
         return np.full(self.world, self.total / self.world * self.profile.share(start, stop))
 
     def dealt(self, start: int, stop: int, ways: int) -> Floats:
-        """Expect equal shares for the owners: hot rows are dealt round-robin."""
-        return np.repeat(self.by_source(start, stop)[:, None] / ways, ways, axis=1)
+        """Expect equal shares for the owners, as a view: hot rows are dealt round-robin."""
+        return np.broadcast_to(self.by_source(start, stop)[:, None] / ways, (self.world, ways))
 
     def distinct(self, start: int, stop: int, ways: int) -> Floats:
         """Expect equal shares of the distinct rows for the owners."""
