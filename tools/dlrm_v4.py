@@ -50,7 +50,7 @@ DENSE = DenseShape(
     bottom=(512, 256, 512), sequence_flops=315.7e9, attention_flops=180.4e9, sequence_numbers=4.035e6,
     input_bytes=210.5e3,
 )  # fmt: skip
-"""As the suite dlrm_v4 states it."""
+"""The dense model that the suite dlrm_v4 states."""
 RUNS = {"dlrm4.mi350x.8": ("mi350x-1x8", 654.2), "dlrm4.b200.8": ("b200-1x8", 558.1)}
 """Machine, and milliseconds of a step in steady state (of the second run the traced one)."""
 REST = "all else"

@@ -28,7 +28,7 @@ from shardbench.workloads.value_hash import mixed
 _SAMPLED_TIMES = 1 << 21
 _WORDS, _PART, _TIME = "words.arrow", "part.json", "time"
 FORMAT = 2
-"""Of what a part's files hold: an unfinished folder of another format is read anew."""
+"""What a part's files hold: an unfinished folder of another format is read anew."""
 _ARRAYS = 3
 """Arrays of the values of a batch's cells: words, places and lengths."""
 

@@ -129,7 +129,7 @@ class SteadyCache:
     locked: int = 1
     """Batches whose rows stay: 1, or 2 where one is prefetched while another is in work."""
     asks: tuple[float | None, ...] = (None,)
-    """As ``Part.asks``, of each part or of all."""
+    """What ``Part.asks`` says, of each part or of all."""
 
     def _each(self, batches: Floats | float) -> Floats:
         at = np.broadcast_to(batches, len(self.distinct)).tolist()
