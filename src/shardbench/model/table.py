@@ -132,7 +132,7 @@ class DenseShape:
     They are part of the predicted step; our trainer has no such model.
     """
     attention_flops: Amount = 0.0
-    """Those of them that are attention's; the others are of matrix products."""
+    """Attention's part of them; the others are of matrix products."""
     sequence_numbers: Amount = 0.0
     """Numbers a sample that the sequence model's layers hand on: events, times layers, times width."""
     input_bytes: Amount = 0.0
