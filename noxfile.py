@@ -43,8 +43,8 @@ COMMON = ("drift", LEADERBOARD)
 EVERYTHING = "all"
 REPEATED_SUITE = "measured"
 TABLES = (
-    "scale", "prepare", "planners", "plan", "races", "impostors", "faults", "fuzz", "support", "gpu", "memory",
-    "dlrm_v4", "field",
+    "scale", "prepare", "planners", "plan", "impostors", "faults", "fuzz", "support", "gpu", "memory", "dlrm_v4",
+    "field",
 )  # fmt: skip
 GRID = "grid"
 """Takes an hour, and is made only where it is named."""
@@ -235,8 +235,6 @@ def tables(session: nox.Session) -> None:
     plan: seconds of `shardbench plan` with many tables, its answers within short budgets on a busy machine, and the
     terminal of the README's first screen, for which `nox -s build` made the wheel; `-- plan session` makes that alone.
     `-- plan grid` asks it in 72 cells (an hour of a quiet machine): those in its file are kept, so that it can go on.
-    races: six races, what all plans take afterwards, and what the corrections do for other tables (an hour). What is
-    on record in results/races is not run again; with `--draw COMMIT` three table sets are drawn first.
     impostors: which check catches each strategy that breaks a rule; an error where another check does.
     faults: 286 seeded faults of ranks, planners, cells, the program, its files, the disk, memory and network; those of
     disk and network need unshare (util-linux). With options (`--seed N`,
@@ -270,13 +268,6 @@ def tables(session: nox.Session) -> None:
             session.error(f"nox -s tables -- plan takes {', '.join(PLAN_TABLES)} or nothing, not {' '.join(options)}")
         for what in options or [name for name in PLAN_TABLES if name != GRID]:
             run(session, "python", "tools/plan_command.py", what, str(folder / "plan" / f"{what}{PLAN_TABLES[what]}"))
-    elif name == "races":
-        races = str(ROOT / "results" / "races")
-        if options:
-            run(session, "python", "tools/races.py", "draw", races, options[-1])
-        run(session, "python", "tools/races.py", "run", races)
-        run(session, "python", "tools/thin.py", *map(str, Path(races, "records").glob("*.jsonl")))
-        run(session, "python", "tools/races.py", "tables", races, str(folder / "races"))
     elif name == "impostors":
         run(session, "python", str(scripts / "conformance" / "table.py"), PYTHONPATH=str(scripts / "conformance"))
     elif name == "faults":

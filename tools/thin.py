@@ -1,6 +1,6 @@
 """Leave in records of measured trials what tables of steps read: the steps, their plan, and who made them when.
 
-``python tools/thin.py FILE...``: no more is kept of a suite's second run and of trials after a race.
+``python tools/thin.py FILE...``: no more is kept of a suite's second run.
 """
 
 import sys
