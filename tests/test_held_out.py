@@ -13,19 +13,24 @@ from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json, to_json
 from shardbench.datasets.yambda_like import YambdaLikeConfig
 from shardbench.model.expected import expected
-from shardbench.model.profile import AccessProfile, count_classes
-from shardbench.workloads.held_out import held_out_shares
+from shardbench.model.profile import BLOCKS, AccessProfile, HeldOut, count_classes
+from shardbench.workloads.held_out import measure_held_out
 from shardbench.workloads.trace import Ranking, Split
 
 HOT_AND_OWN = AccessProfile(
-    rows=20, samples=32, present=32, counts=(8, 3), row_counts=(1, 8), held_out=(0.75, 0.0, 0.0, 0.0, 0.25)
+    rows=20,
+    samples=32,
+    present=32,
+    counts=(8, 3),
+    row_counts=(1, 8),
+    held_out=HeldOut(shares=(0.75, 0.0, 0.0, 0.0, 0.25), block_rows=2.0),
 )
 
 
 def surveyed(ids: np.ndarray, rows: int) -> AccessProfile:
     ranking = Ranking(ids, rows)
     return AccessProfile.from_counts(
-        ranking.counts, rows=rows, samples=len(ids), present=len(ids), held_out=held_out_shares(ids, ranking)
+        ranking.counts, rows=rows, samples=len(ids), present=len(ids), held_out=measure_held_out(ids, ranking)
     )
 
 
@@ -47,15 +52,16 @@ def test_classes_of_counts() -> None:
 def test_by_hand() -> None:
     # Each of eight blocks asks for a row of its own alone: whatever is new meets rows never seen.
     own = surveyed(np.repeat(np.arange(8), 2), 20)
-    assert own.held_out == (1.0, 0.0, 0.0) and own.unseen_share == 1.0
+    assert own.held_out == HeldOut(shares=(1.0, 0.0, 0.0), block_rows=1.0) and own.unseen_share == 1.0
     # In each block one lookup of four is of row 0.
     ids = np.concatenate([[0, block, block, block] for block in range(1, 9)])
     assert surveyed(ids, 20) == HOT_AND_OWN
     # The same lookups in an order in which all blocks ask for all rows.
     assert surveyed(np.concatenate([ids[0::4], np.tile(np.arange(1, 9), 3)]), 20).held_out is None
-    assert held_out_shares(np.arange(7), Ranking(np.arange(7), 20)) is None
+    assert measure_held_out(np.arange(7), Ranking(np.arange(7), 20)) is None
     # A table of which all rows were seen has no rows that were not: those of the least count take their lookups.
-    assert surveyed(ids, 9).held_out == pytest.approx((0.0, 0.0, 0.75, 0.0, 0.25))
+    all_seen = surveyed(ids, 9).held_out
+    assert all_seen is not None and all_seen.shares == pytest.approx((0.0, 0.0, 0.75, 0.0, 0.25))
 
 
 def test_the_measured_shares_are_expected() -> None:
@@ -65,8 +71,22 @@ def test_the_measured_shares_are_expected() -> None:
     assert (found.row_counts, found.held_out) == ((1, 19), None)
     assert found.mean_pooling == pytest.approx(HOT_AND_OWN.mean_pooling, rel=1e-2)
     # Nothing new: rows never seen get nothing.
-    known = replace(HOT_AND_OWN, held_out=(0.0, 0.0, 0.25, 0.0, 0.75))
+    known = replace(HOT_AND_OWN, held_out=HeldOut(shares=(0.0, 0.0, 0.25, 0.0, 0.75), block_rows=2.0))
     assert expected(known).cdf([1, 9]) == pytest.approx([0.75, 1.0], abs=3e-3)
+
+
+def test_a_block_has_as_many_distinct_rows_as_measured() -> None:
+    # A block of four lookups has two rows: 0 and its own. Drawn one by one they have more, since each lookup of the second row would most likely meet another one.
+    found = expected(HOT_AND_OWN)
+    assert found.expected_distinct(4) == pytest.approx(2.0)
+    assert replace(found, drawn_share=1.0).expected_distinct(4) > 3.0
+    assert found.distinct_below(4, [20]) == pytest.approx([2.0])
+    chances = found.met_shares(4)
+    assert float(np.array(found.row_counts) @ chances) == pytest.approx(2.0)
+    # More rows than draws can have: all of them are draws.
+    assert expected(replace(HOT_AND_OWN, held_out=HeldOut(shares=(0.75, 0.0, 0.0, 0.0, 0.25), block_rows=4.0))) == (
+        replace(found, drawn_share=1.0)
+    )
 
 
 def test_a_profile_without_it_is_written_as_before_and_one_with_it_is_checked() -> None:
@@ -76,7 +96,7 @@ def test_a_profile_without_it_is_written_as_before_and_one_with_it_is_checked() 
         assert from_json(AccessProfile, to_json(profile)) == profile
     for shares, words in (((0.5, 0.0, 0.0, 0.0, 0.25), "add up to 0.75"), ((0.5, 0.5), "each class of counts")):
         with pytest.raises((ValueError, BadInput), match=words):
-            replace(HOT_AND_OWN, held_out=shares)
+            replace(HOT_AND_OWN, held_out=HeldOut(shares=shares, block_rows=2.0))
 
 
 @given(st.integers(0, 2**32), st.integers(10, 3000), st.integers(8, 4000), st.floats(0.0, 1.5))
@@ -97,6 +117,9 @@ def test_rows_that_only_other_users_ask_for_are_expected(users: int, repeats: in
     assert truth > 0.3
     assert profile.unseen_share == pytest.approx(truth, abs=0.03)
     assert replace(profile, held_out=None).unseen_share < 0.05
+    # Users ask again and again: a new block has as many distinct rows as one of those counted.
+    block = new[: len(ids) // BLOCKS]
+    assert expected(profile).expected_distinct(len(block)) == pytest.approx(len(np.unique(block)), rel=0.2)
     # Rows seen often get what they do, too.
     ends = np.array([100, 1000, 5000, profile.seen_rows])
     assert expected(profile).cdf(ends) == pytest.approx([float(np.mean(new < end)) for end in ends], abs=0.03)

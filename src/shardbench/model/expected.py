@@ -6,7 +6,9 @@ gives up the same part of a count (absolute discounting): hot rows lose next to 
 every row was seen once, all is given up, as it should be.
 
 Where lookups come in clusters, a row may have been seen often in one of them, and then gives up as much as one that was
-seen once. There, rows of each class of counts get what was measured of them (``AccessProfile.held_out``).
+seen once. There, rows of each class of counts get what was measured of them (``AccessProfile.held_out``),
+and so many lookups count as drawn one by one that a block has as many distinct rows as was measured
+(``AccessProfile.drawn_share``).
 """
 
 from dataclasses import replace
@@ -14,10 +16,12 @@ from dataclasses import replace
 import numpy as np
 
 from shardbench.model.problem import Problem
-from shardbench.model.profile import AccessProfile, count_classes
+from shardbench.model.profile import BLOCKS, AccessProfile, count_classes
 
 FINE = 16
 """Counts are whole numbers: they are multiplied so that a row never seen gets at least so many."""
+HALVINGS = 40
+"""Steps by which a share is found."""
 
 
 def as_expected(problem: Problem) -> Problem:
@@ -42,7 +46,7 @@ def expected(profile: AccessProfile) -> AccessProfile:
     for rate, number in pooled:
         if rate > 0.0:
             counts[round(times * rate)] = counts.get(round(times * rate), 0) + number
-    return replace(
+    drawn = replace(
         profile,
         samples=profile.samples * times,
         present=profile.present * times,
@@ -50,6 +54,18 @@ def expected(profile: AccessProfile) -> AccessProfile:
         row_counts=tuple(counts.values()),
         held_out=None,
     )
+    if profile.held_out is None:
+        return drawn
+    return replace(drawn, drawn_share=_drawn_share(drawn, profile.lookups / BLOCKS, profile.held_out.block_rows))
+
+
+def _drawn_share(profile: AccessProfile, lookups: float, distinct: float) -> float:
+    """Return the share of ``lookups`` that have so many distinct rows if they are drawn one by one."""
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if profile.expected_distinct(middle * lookups) >= distinct else (middle, high)
+    return high
 
 
 def _rates(profile: AccessProfile) -> list[tuple[float, int]]:
@@ -60,6 +76,6 @@ def _rates(profile: AccessProfile) -> list[tuple[float, int]]:
         rates = counts - unseen / profile.seen_rows
     else:
         classes = count_classes(counts)
-        counted = np.bincount(classes, weights=counts * row_counts, minlength=len(profile.held_out))
-        rates = counts * profile.lookups * np.take(profile.held_out, classes) / counted[classes]
+        counted = np.bincount(classes, weights=counts * row_counts, minlength=len(profile.held_out.shares))
+        rates = counts * profile.lookups * np.take(profile.held_out.shares, classes) / counted[classes]
     return [*zip(rates.tolist(), row_counts), *([(unseen / never, never)] if never else [])]

@@ -30,6 +30,20 @@ def count_classes(counts: Any) -> Ints:
     return np.frexp(np.asarray(counts, dtype=np.float64))[1].astype(np.int64)
 
 
+BLOCKS = 8
+"""Blocks of consecutive train lookups, each of which is left out in turn: with more, clusters would be cut in two."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class HeldOut:
+    """What blocks of train lookups met of rows that were counted in the others."""
+
+    shares: tuple[Share, ...]
+    """Shares of new lookups that meet rows of each of the ``count_classes``."""
+    block_rows: Annotated[float, Field(ge=1.0)]
+    """Mean distinct rows of a block, of one ``BLOCKS``-th of the lookups."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AccessProfile:
     """Access statistics of one table over ``samples`` training samples.
@@ -45,11 +59,13 @@ class AccessProfile:
     present: NonNegativeInt
     counts: tuple[PositiveInt, ...]
     row_counts: tuple[PositiveInt, ...]
-    held_out: tuple[Share, ...] | None = Field(default=None, exclude_if=lambda shares: shares is None)
-    """Shares of new lookups that meet rows of each of the ``count_classes``, measured on train lookups left out.
+    held_out: HeldOut | None = Field(default=None, exclude_if=lambda held_out: held_out is None)
+    """What train lookups left out met, where lookups come in clusters.
 
-    None where they are as if lookups were drawn one by one, so that the counts tell, or where nobody measured.
+    None where lookups are as if they were drawn one by one, so that the counts tell, or where nobody measured.
     """
+    drawn_share: Share = Field(default=1.0, exclude_if=lambda share: share == 1.0)
+    """Lookups that are drawn one by one and have as many distinct rows as a lookup in clusters."""
 
     def __post_init__(self) -> None:
         if len(self.counts) != len(self.row_counts):
@@ -63,7 +79,7 @@ class AccessProfile:
         if self.lookups and not self.present:
             raise BadInput(f"{self.lookups} lookups but no sample that has one: present must be at least 1")
         if self.held_out is not None:
-            self._check_held_out(np.array(self.held_out))
+            self._check_held_out(np.array(self.held_out.shares))
 
     def _check_held_out(self, shares: Floats) -> None:
         if abs(shares.sum() - 1.0) > 1e-6:
@@ -75,7 +91,7 @@ class AccessProfile:
 
     @classmethod
     def from_counts(
-        cls, counts: Ints, *, rows: int, samples: int, present: int, held_out: tuple[float, ...] | None = None
+        cls, counts: Ints, *, rows: int, samples: int, present: int, held_out: HeldOut | None = None
     ) -> "AccessProfile":
         """Make a profile out of the access counts of any rows (zeros allowed, any order)."""
         values, multiplicity = np.unique(counts[counts > 0], return_counts=True)
@@ -158,15 +174,16 @@ class AccessProfile:
         1 - (1 - n/N)^c, which does not underrate rarely seen rows as drawing from the sample
         would. Beyond, the rows seen and the never-seen ones of the Chao1 extrapolation (Chao et
         al., Ecological Monographs 84(1), 2014, eq. 9). Grows with ``lookups``, without a jump.
+        Of lookups in clusters only their ``drawn_share`` counts.
         """
         _, _, row_ends, lookup_ends = self._arrays
-        sampled = lookup_ends[-1]
+        sampled, lookups = lookup_ends[-1], self.drawn_share * lookups
         if sampled == 0 or lookups <= 0:
             return 0.0
         stop = self.rows if row_stop is None else row_stop
         rows = np.clip(np.minimum(row_ends[1:], stop) - np.maximum(row_ends[:-1], row_start), 0, None)
         if lookups <= sampled:
-            return float(rows @ self.met_shares(lookups))
+            return float(rows @ self._met_shares(lookups))
         seen_in_range = float(rows.sum())
         never = self.rows - self.seen_rows
         inside = min(stop, self.rows) - max(row_start, self.seen_rows)
@@ -174,6 +191,9 @@ class AccessProfile:
 
     def met_shares(self, lookups: float) -> Floats:
         """Return the chance of a row of each run of ``counts`` to be among ``lookups`` new lookups, float64 [runs]."""
+        return self._met_shares(self.drawn_share * lookups)
+
+    def _met_shares(self, lookups: float) -> Floats:
         counts, _, _, lookup_ends = self._arrays
         if lookups > lookup_ends[-1]:
             return np.ones_like(counts)
@@ -205,12 +225,12 @@ class AccessProfile:
     def distinct_below(self, lookups: float, ends: Any) -> Floats:
         """Return ``expected_distinct`` of rows [0, end) for each of ``ends`` (array in, array out)."""
         _, rows, row_ends, lookup_ends = self._arrays
-        sampled = lookup_ends[-1]
+        sampled, lookups = lookup_ends[-1], self.drawn_share * lookups
         below = np.asarray(ends, dtype=np.float64)
         if sampled == 0 or lookups <= 0:
             return np.zeros(below.shape)
         if lookups <= sampled:
-            met = np.cumsum(rows * self.met_shares(lookups))
+            met = np.cumsum(rows * self._met_shares(lookups))
             return np.asarray(np.interp(below, row_ends, np.concatenate([[0.0], met])))
         unseen = np.clip((below - self.seen_rows) / max(self.rows - self.seen_rows, 1), 0.0, 1.0)
         return np.asarray(np.minimum(below, self.seen_rows) + self._unseen_met(lookups - sampled) * unseen)
@@ -222,7 +242,7 @@ class AccessProfile:
         As measured, or else what Good and Turing expect: as many as there are rows that the sample saw once.
         """
         if self.held_out is not None:
-            return self.held_out[0]
+            return self.held_out.shares[0]
         if not self.counts or self.counts[-1] != 1 or self.seen_rows == self.rows:
             return 0.0
         return self.row_counts[-1] / self.lookups

@@ -13,9 +13,9 @@ from pydantic import Field
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.memory import free_memory_bytes
-from shardbench.model.profile import AccessProfile
+from shardbench.model.profile import AccessProfile, HeldOut
 from shardbench.model.table import Seed
-from shardbench.workloads.held_out import held_out_shares
+from shardbench.workloads.held_out import measure_held_out
 from shardbench.workloads.hotness import join
 from shardbench.workloads.ranking_cache import CompactRanking, Survey
 from shardbench.workloads.trace import Bags, Split, access_runs
@@ -97,10 +97,10 @@ class DrawnWorkload(Workload):
     def _survey(self, table: int) -> Survey:
         ids, present = self._train_ids(table)
         ranking = CompactRanking(ids, self.tables[table].rows)
-        return ranking, self._profile_of(table, ranking.runs, present, held_out_shares(ids, ranking))
+        return ranking, self._profile_of(table, ranking.runs, present, measure_held_out(ids, ranking))
 
     def _profile_of(
-        self, table: int, runs: tuple[Ints, Ints], present: int, held_out: tuple[float, ...] | None = None
+        self, table: int, runs: tuple[Ints, Ints], present: int, held_out: HeldOut | None = None
     ) -> AccessProfile:
         counts, row_counts = (tuple(numbers.tolist()) for numbers in runs)
         return AccessProfile(

@@ -8,16 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.model.profile import count_classes
+from shardbench.model.profile import BLOCKS, HeldOut, count_classes
 from shardbench.workloads.trace import Ranking
 
-BLOCKS = 8
-"""Blocks of consecutive lookups: with more, clusters would be cut in two, and with fewer, few lookups be counted."""
 LEAST_SHARE, SURE = 0.01, 4.0
 """Share of the lookups, and standard deviations of chance, below which a cluster is none."""
 
 
-def held_out_shares(ids: NDArray[np.integer], ranking: Ranking) -> tuple[float, ...] | None:
+def measure_held_out(ids: NDArray[np.integer], ranking: Ranking) -> HeldOut | None:
     """Return ``AccessProfile.held_out`` of lookups [n], in the order of their samples, which ``ranking`` is made of.
 
     None where each block meets no more rows that the others lack than if the order of the lookups were left to chance.
@@ -46,7 +44,8 @@ def held_out_shares(ids: NDArray[np.integer], ranking: Ranking) -> tuple[float, 
     # A class without rows gives its lookups to the next colder one that has some.
     classes = np.flatnonzero(class_rows)
     at = np.maximum(np.searchsorted(classes, np.arange(len(met)), side="right") - 1, 0)
-    return tuple((np.bincount(classes[at], weights=met, minlength=len(met)) / lookups).tolist())
+    shares = np.bincount(classes[at], weights=met, minlength=len(met)) / lookups
+    return HeldOut(shares=tuple(shares.tolist()), block_rows=float(blocks_of.sum(dtype=np.int64)) / BLOCKS)
 
 
 def _met_by_chance(counts: Ints, row_counts: Ints, blocks: Floats) -> tuple[float, float]:

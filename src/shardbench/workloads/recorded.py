@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
-from shardbench.workloads.held_out import held_out_shares
+from shardbench.workloads.held_out import measure_held_out
 from shardbench.workloads.hotness import take
 from shardbench.workloads.ranking_cache import Survey
 from shardbench.workloads.trace import Bags, Ranking, Split, assert_readable, check_rows
@@ -80,7 +80,7 @@ class RecordedWorkload(Workload):
         present = int(np.count_nonzero(train.sample_lengths))
         profile = AccessProfile.from_counts(
             ranking.counts, rows=shape.rows, samples=self.profile_samples, present=present,
-            held_out=held_out_shares(train.values, ranking),
+            held_out=measure_held_out(train.values, ranking),
         )  # fmt: skip
         return ranking, profile
 
