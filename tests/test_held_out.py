@@ -76,7 +76,7 @@ def test_the_measured_shares_are_expected() -> None:
 
 
 def test_a_block_has_as_many_distinct_rows_as_measured() -> None:
-    # A block of four lookups has two rows: 0 and its own. Drawn one by one they have more, since each lookup of the second row would most likely meet another one.
+    # A block of four lookups has two rows: 0 and its own. Four that are drawn one by one have more.
     found = expected(HOT_AND_OWN)
     assert found.expected_distinct(4) == pytest.approx(2.0)
     assert replace(found, drawn_share=1.0).expected_distinct(4) > 3.0
