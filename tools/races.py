@@ -1,17 +1,17 @@
 """Races of six problems, and what came of them: is the raced plan best, and does its correction help other tables?
 
-``python tools/races.py draw RESULTS COMMIT`` draws three table sets that the commit decides, so that nobody
-chose them. ``run RESULTS`` races all six problems, each by the user's commands, then times the plans afresh,
-beside variants that choose in other ways among the plans that they saw. ``tables RESULTS OUT`` makes the tables of
-these records. What is on record is not run again.
+``python tools/races.py RESULTS OUT`` races all six problems, each by the user's commands, then times the plans afresh,
+beside variants that choose in other ways among the plans that they saw, and makes the tables of these records. What is
+on record is not run again. ``--draw COMMIT`` first draws three table sets that the commit decides, so that nobody chose
+them.
 """
 
+import argparse
 import hashlib
 import json
 import math
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
+from thin import thin_file
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.host import load
@@ -92,11 +93,9 @@ PROBLEMS = (
 )
 
 
-def run(results: Path, only: Sequence[str]) -> None:
+def run(results: Path) -> None:
     """Race the problems by the user's commands, then time all plans afresh."""
     for problem in PROBLEMS:
-        if only and problem.name not in only:
-            continue
         if not (results / f"{problem.name}.json").is_file():
             _race(problem, results)
         _check(problem, results)
@@ -162,6 +161,7 @@ def _check(problem: Raced, results: Path) -> None:
         suite = Suite(name=problem.check, description="plans after a race", workloads=(config,), jobs=(job,))
         with progress(as_json=False) as listener:
             run_suite(suite, RunOptions(results=results, data=Path("data")), listener)
+    thin_file(trial_store(results, problem.check).path)
 
 
 def draw(results: Path, commit: str) -> None:
@@ -331,16 +331,13 @@ def _tau(plans: Sequence[RacedPlan], machine: Machine) -> float:
     return float(kendalltau(predicted, [plan.step.measured_s for plan in plans]).statistic)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run the command line."""
-    what, results, *rest = arguments
-    if what == "draw":
-        draw(Path(results), rest[0])
-    elif what == "run":
-        run(Path(results), rest)
-    else:
-        tables(Path(results), Path(rest[0]))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("results", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--draw", metavar="COMMIT")
+    given = parser.parse_args()
+    if given.draw:
+        draw(given.results, given.draw)
+    run(given.results)
+    tables(given.results, given.out)

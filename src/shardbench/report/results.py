@@ -45,7 +45,6 @@ _BACKENDS = {
     "published/points": _BOTH,
     "published/steps": _BOTH,
     "races/correction": _BOTH,
-    "scale/counting": "measured",
     "scale/prepare": "measured",
     "scale/profile": "measured",
     "torchrec/support": "measured",
