@@ -74,14 +74,14 @@ class Stream:
 
 def measure_cached(box: Box, stopwatch: Stopwatch, case: Case) -> None:
     """Count a stream batch by batch from an empty cache, then time it on, warm, then batches in an empty cache."""
-    counted_batches, warm, cold = (2, 2, 2) if box.small else (4, 2, 2) if box.cpu else (10, 6, 4)
+    counted_batches, warm, cold = (2, 2, 2) if box.cpu else (10, 6, 4)
     stream, tables = Stream(box, case), None
     if box.cpu:
         box.skip(f"FBGEMM's cache, {_name(case)}", "FBGEMM has no cache on CPUs: only the simulation runs")
     else:
         tables = _tables(box, case)
     for _ in range(counted_batches):
-        if box.over(1.0 if not box.small else 0.0):
+        if box.over(1.0):
             return
         _compare(box, case, stream, tables)
     if tables is not None:
@@ -89,7 +89,7 @@ def measure_cached(box: Box, stopwatch: Stopwatch, case: Case) -> None:
         tables.gather_uvm_cache_stats = False
         # Two batches whose times do not count: memory is made, and kernels are loaded.
         for how in (IDLE, BEHIND):
-            stopwatch.forward_and_backward(tables, stream.next().lookups, how=how, apart=how == BEHIND)
+            stopwatch.times(tables, stream.next().lookups, how=how, apart=how == BEHIND)
     _time(box, stopwatch, stream, tables, state="warm", batches=warm)
     _time(box, stopwatch, stream, tables, state="cold", batches=cold)
 
@@ -183,13 +183,12 @@ def _time(box: Box, stopwatch: Stopwatch, stream: Stream, tables: Any, *, state:
                 tables.reset_cache_states()
         batch = stream.next()
         traffic = traffic_of(stream.case, box.whole_machine, batch.lookups, stream.met(batch))
-        predicted = predicted_ms(traffic, box.whole_machine)
+        predicted = predicted_ms(traffic.load, box.whole_machine, traffic.caching)
         how = BEHIND if turn % 2 else IDLE
-        times = []
+        times: dict[str, list[float]] = {}
         if tables is not None:
-            times = [stopwatch.forward_and_backward(tables, batch.lookups, how=how, apart=how == BEHIND)]
+            times = stopwatch.times(tables, batch.lookups, how=how, apart=how == BEHIND)
         what = stream.case.what() | counted(traffic) | stopwatch.marks(times)
         for phase in ("populate", "lookup", "backward") if turn % 2 else ("forward", "backward"):
-            phase_ms = [one[phase] for one in times]
             what |= {"phase": phase, "how": how, "state": state, "number": batch.number}
-            box.add("kernels", phase_ms, predicted[phase, how], **what)
+            box.add("kernels", times.get(phase, []), predicted[phase, how], **what)

@@ -58,12 +58,8 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, box: Box) -> "Sizes":
-        """Return the papers' sizes on a GPU; small batches of small tables on a CPU, which is much slower."""
-        if not box.cpu:
-            return cls(BATCH, NO_LIMIT, 3, 10, processes_here(), 0.006)
-        if box.small:
-            return cls(64, 1000, 1, 1, 0, 0.0)
-        return cls(512, 1 << 16, 1, 3, min(2, processes_here()), 0.006)
+        """Return the papers' sizes on a GPU; a small batch of small tables in a rehearsal."""
+        return cls(64, 1000, 1, 1, 0, 0.0) if box.cpu else cls(BATCH, NO_LIMIT, 3, 10, processes_here(), 0.006)
 
 
 class SlideTask(NamedTuple):
@@ -88,22 +84,6 @@ class SlideTask(NamedTuple):
         return len(self.tables) * len(self.placements)
 
 
-class Times(NamedTuple):
-    """Milliseconds of each run."""
-
-    forward: list[float]
-    backward: list[float]
-
-    def median(self, phase: str) -> float:
-        """Return the median of a phase."""
-        return float(np.median(getattr(self, phase)))
-
-    @property
-    def both(self) -> float:
-        """Add up the medians of both phases."""
-        return self.median("forward") + self.median("backward")
-
-
 def measure(box: Box) -> None:
     """Measure task by task, as many as there is time for."""
     sizes, data = Sizes.of(box), json.loads(PLACEMENTS.read_text())
@@ -111,7 +91,7 @@ def measure(box: Box) -> None:
     tasks = ordered_tasks(data["rows"])
     left_s, table_s, work = box.left_s(), sizes.table_s, 0
     with drawing_processes(sizes.processes) as processes:
-        for task in [_cut(tasks[0])] if box.small else tasks:
+        for task in [_cut(tasks[0])] if box.cpu else tasks:
             if box.over(SET_S):
                 break
             if box.over(table_s * task.work):
@@ -215,16 +195,11 @@ class Slide:
             device_tables = task.tables[placement == device]
             if len(device_tables):  # an empty device runs no kernel
                 times = self._time(device_tables)
-                slowest = max(slowest, times.both)
+                slowest = max(slowest, float(np.median(times["forward"]) + np.median(times["backward"])))
                 for phase, of_devices in predicted.items():
                     what = self._what(task, strategy, device, device_tables)
-                    self._add(getattr(times, phase), of_devices[device], of="device", phase=phase, **what)
-        of_placement: dict[str, Any] = {
-            "row": task.row,
-            "task": task.number,
-            "strategy": strategy,
-            "devices": task.devices,
-        }
+                    self._add(times[phase], of_devices[device], of="device", phase=phase, **what)
+        of_placement = {"row": task.row, "task": task.number, "strategy": strategy, "devices": task.devices}
         modelled = float((costs.forward_ms + costs.backward_ms).max())
         exchange = float((costs.forward_comm_ms + costs.backward_comm_ms).max())
         self._add([slowest], modelled, of="placement", phase="slowest device", **of_placement)
@@ -245,8 +220,8 @@ class Slide:
             times = self._time(device_tables[at : at + 1])
             what = self._what(task, ALONE, device, device_tables[at : at + 1])
             for phase, of_tables in predicted.items():
-                sums[phase] += times.median(phase)
-                self._add(getattr(times, phase), of_tables[at], of="table alone", phase=phase, **what)
+                sums[phase] += float(np.median(times[phase]))
+                self._add(times[phase], of_tables[at], of="table alone", phase=phase, **what)
         for phase, of_tables in predicted.items():
             what = self._what(task, ALONE, device, device_tables)
             self._add([sums[phase]], of_tables.sum(), of="tables alone, summed", phase=phase, **what)
@@ -258,17 +233,10 @@ class Slide:
         }  # fmt: skip
 
     def _add(self, repeats: Sequence[float], predicted: float, **what: Any) -> None:
-        limit = {"most_rows": self._sizes.most_rows} if self._box.cpu else {}
-        same: dict[str, Any] = {
-            "batch": self._sizes.batch,
-            "columns": WIDTH,
-            "weights": "fp16",
-            "optimizer": "sgd",
-            **limit,
-        }
+        same = {"batch": self._sizes.batch, "columns": WIDTH, "weights": "fp16", "optimizer": "sgd"}
         self._box.add("slide", repeats, float(predicted), **what, **same)
 
-    def _time(self, table_set: Ints) -> Times:
+    def _time(self, table_set: Ints) -> dict[str, list[float]]:
         """Time the fused kernels of some tables as ``learned.tasks.measured_oracle`` does, and keep every run."""
         box, sizes = self._box, self._sizes
         shapes = [(self._pool.tables[table].rows, WIDTH) for table in table_set]
@@ -277,10 +245,7 @@ class Slide:
         ids = torch.cat([self._bags[table][0] for table in table_set.tolist()])
         lengths = torch.cat([self._bags[table][1] for table in table_set.tolist()])
         lookups = Lookups(ids, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]), ())
-        times = [
-            self._stopwatch.forward_and_backward(fused, lookups, how=IDLE) for _ in range(sizes.warmups + sizes.runs)
-        ]
-        return Times(*([one[phase] for one in times[sizes.warmups :]] for phase in Times._fields))
+        return self._stopwatch.times(fused, lookups, how=IDLE, warmups=sizes.warmups, runs=sizes.runs)
 
     def _check_room(self, shapes: Sequence[tuple[int, int]], lookups: int) -> None:
         """Raise Refused where a set may take more than half of what the device has free."""

@@ -42,7 +42,7 @@ from shardbench.workloads.materialise import Batches, materialise
 from shardbench.workloads.trace import closed_test_split
 
 DRAWS, FEW_DRAWS = 40, 5
-"""Draws of the constants that a prediction's range is of, and in a trial of the code."""
+"""Draws of the constants that a prediction's range is of, and in a rehearsal."""
 _GROUPS: list[Groups] = []
 """The process groups of this rank, made once: every group has a communicator and threads of its own."""
 
@@ -204,7 +204,7 @@ class Bench:
         """Return the 5th and 95th percentile of the predicted step under draws of the constants."""
         if case.predicted is None:
             return {}
-        draws = case.predicted.draws(case.problem, self.workload.dense, FEW_DRAWS if self.box.small else DRAWS)
+        draws = case.predicted.draws(case.problem, self.workload.dense, FEW_DRAWS if self.box.cpu else DRAWS)
         if draws is None:
             return {}
         low, high = np.percentile(draws.step_ms, [5, 95])

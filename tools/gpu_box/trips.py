@@ -27,8 +27,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from importable import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 TRIPS = (".gpu-trip-1", ".gpu-trip-2")
 """Wheels and the first part of FBGEMM; its other parts. A folder that travels replaces its namesake: hence two."""
 COMMIT = "commit"
