@@ -10,12 +10,10 @@ import argparse
 import json
 import os
 import platform
-import queue
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import tomllib
 from contextlib import suppress
@@ -132,27 +130,28 @@ def _watch(command: list[str], environment: dict[str, str], until: float, printe
     Return the parts that had their turn, and its exit code; None where it was killed.
     """
     turns: list[str] = []
-    lines: queue.Queue[str | None] = queue.Queue()
+    signal.signal(signal.SIGALRM, _overrun)
     # A group of its own, so that what it starts ends with it. A ``with`` would wait for its end, however long.
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         start_new_session=True,
     )  # fmt: skip
-    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
-    # Imports come before the first part.
-    ends = time.monotonic() + max(60.0, until - time.monotonic())
+    assert process.stdout is not None
     try:
-        while (line := lines.get(timeout=max(0.0, ends - time.monotonic()))) is not None:
-            _say(line, printed)
+        # Imports come before the first part.
+        signal.setitimer(signal.ITIMER_REAL, max(60.0, until - time.monotonic()))
+        for line in process.stdout:
+            _say(line.rstrip("\n"), printed)
             if line.startswith(BEGINS):
                 name, seconds = line.removeprefix(BEGINS).split()
                 turns.append(name)
-                ends = time.monotonic() + float(seconds) + GRACE_S
+                signal.setitimer(signal.ITIMER_REAL, float(seconds) + GRACE_S)
         return turns, process.wait(timeout=KILL_S)
-    except (queue.Empty, subprocess.TimeoutExpired):
+    except (TimeoutError, subprocess.TimeoutExpired):
         _say(f"killed: {turns[-1] if turns else 'the start'} did not end in its time", printed)
         return turns, None
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         _kill(process)
 
 
@@ -164,17 +163,14 @@ def _kill(process: "subprocess.Popen[str]") -> None:
         process.wait(timeout=KILL_S)
 
 
-def _read(stream: Any, lines: "queue.Queue[str | None]") -> None:
-    with stream:
-        for line in stream:
-            lines.put(line.rstrip("\n"))
-    lines.put(None)
-
-
 def _say(line: str, printed: Any) -> None:
     print(line, flush=True)
     printed.write(line + "\n")
     printed.flush()
+
+
+def _overrun(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
