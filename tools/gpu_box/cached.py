@@ -12,12 +12,13 @@ import torch
 from box import Box
 from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, predicted_ms, traffic_of
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import CacheAlgorithm
-from tbe import fused_tables
 
 from shardbench.base.arrays import Ids, Ints
+from shardbench.calibrate.kernels import fused_tables
 from shardbench.cost.cache import EMPTY, Cache, CacheStep
 from shardbench.cost.caching import CacheCounts
 from shardbench.model.caching import WAYS, slots_of
+from shardbench.model.plan import Tier
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def measure_cached(box: Box, stopwatch: Stopwatch, case: Case) -> None:
 
 def _tables(box: Box, case: Case) -> Any:
     return fused_tables(
-        box, [(case.rows, case.dim)] * case.tables, tier="cached", optimizer=OPTIMIZERS[case.optimizer],
+        box.device, [(case.rows, case.dim)] * case.tables, tier=Tier.CACHED, optimizer=OPTIMIZERS[case.optimizer],
         pooled=not case.unpooled, cache_algorithm=CacheAlgorithm.LRU,
         cache_load_factor=case.cache_ratio,
     )  # fmt: skip

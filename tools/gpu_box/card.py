@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from box import Box
-from cases import IDLE, Stopwatch
-from tbe import even_bags, fused_tables
+from cases import IDLE, Stopwatch, even_bags
 from torchrec_loop import TorchRecLoop
 
+from shardbench.calibrate.kernels import fused_tables
 from shardbench.cost.published.gpus import shared
 
 EAGER, CAPTURED = "eager", "captured"
@@ -55,7 +55,7 @@ def host_of_calls(box: Box, how: str, time: Timer) -> None:
     launch_ms, forward_ms = 1e3 * constants.launch_s, 1e3 * max(constants.dispatch_s, constants.launch_s)
     for tables in (1,) if box.cpu else (1, 26):
         with box.attempt(f"host time of a call, {tables} tables, {how}"):
-            module = fused_tables(box, [(1000, 64)] * tables)
+            module = fused_tables(box.device, [(1000, 64)] * tables)
             ids, offsets = even_bags(box, tables, 1000, 8, 1)
             gradient = torch.ones(8, 64 * tables, device=box.device)
 

@@ -139,6 +139,15 @@ def counted(traffic: Traffic) -> dict[str, Any]:
     return numbers
 
 
+def even_bags(box: Box, tables: int, rows: int, batch: int, pooling: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw uniform ids [tables x batch x pooling] and the offsets of their bags, on the device."""
+    draw = torch.Generator(device=box.device).manual_seed(tables * 1_000_003 + batch)
+    bags = tables * batch
+    ids = torch.randint(0, rows, (bags * pooling,), device=box.device, generator=draw)
+    offsets = torch.arange(0, bags * pooling + 1, pooling, device=box.device)
+    return ids, offsets
+
+
 class Stopwatch:
     """Times kernels with what they need in the caches of the device written over."""
 

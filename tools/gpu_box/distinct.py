@@ -17,8 +17,8 @@ import torch
 from box import Box
 from cases import BEHIND, IDLE, Lookups, Stopwatch, predicted_ms
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
-from tbe import fused_tables
 
+from shardbench.calibrate.kernels import fused_tables
 from shardbench.cost.load import segment_load
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer, Precision
@@ -59,7 +59,7 @@ def measure(box: Box) -> None:
     for dim in DIMS[: 1 if box.cpu else None]:
         with box.attempt(f"lookups of distinct ids, {dim} columns"):
             box.check_room(4 * rows * dim)
-            tables = fused_tables(box, [(rows, dim)], pooled=False)
+            tables = fused_tables(box.device, [(rows, dim)], pooled=False)
             for number, share in _sizes(box):
                 if box.over(1.5):
                     return

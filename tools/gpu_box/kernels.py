@@ -16,8 +16,8 @@ from box import Box
 from cached import measure_cached
 from cases import BEHIND, IDLE, OPTIMIZERS, Case, Stopwatch, counted, draw, predicted_ms, traffic_of
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
-from tbe import fused_tables
 
+from shardbench.calibrate.kernels import fused_tables
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer
 
@@ -115,7 +115,7 @@ class Bench:
             self.drop()
             self.box.check_room(case.weight_bytes if case.tier is Tier.HBM else 0)
             self._tables = fused_tables(
-                self.box, [(case.rows, case.dim)] * case.tables, tier=case.tier.value,
+                self.box.device, [(case.rows, case.dim)] * case.tables, tier=case.tier,
                 optimizer=OPTIMIZERS[case.optimizer], pooled=not case.unpooled,
             )  # fmt: skip
             self._of = of

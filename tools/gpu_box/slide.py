@@ -27,9 +27,9 @@ from cases import IDLE, Lookups, Stopwatch
 from drawing import drawing_processes
 from fbgemm_gpu.split_embedding_configs import SparseType
 from pool_lookups import NO_LIMIT, WIDTH, TableLookups, draw, draw_all, processes_here, tables_of_pool
-from tbe import fused_tables
 
 from shardbench.base.arrays import Ints
+from shardbench.calibrate.kernels import fused_tables
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.learned.tasks.oracle import costs_of, device_loads
 from shardbench.learned.tasks.pools import BATCH, Pool, machine_of
@@ -241,7 +241,7 @@ class Slide:
         box, sizes = self._box, self._sizes
         shapes = [(self._pool.tables[table].rows, WIDTH) for table in table_set]
         self._check_room(shapes, int(self._pool.lookups[table_set].sum()))
-        fused = fused_tables(box, shapes, weights_precision=SparseType.FP16)
+        fused = fused_tables(box.device, shapes, weights_precision=SparseType.FP16)
         ids = torch.cat([self._bags[table][0] for table in table_set.tolist()])
         lengths = torch.cat([self._bags[table][1] for table in table_set.tolist()])
         lookups = Lookups(ids, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]), ())
