@@ -189,7 +189,7 @@ def test_tables_that_were_not_drawn_in_time_wait_no_more(tool):
     waiting = [Future(), Future()]
     processes = SimpleNamespace(submit=lambda *_: waiting[_[1]])
     with pytest.raises(TimeoutError):
-        list(tool("pool_lookups").draw_all(processes, [0, 1], 1, 1, 0.0))
+        list(tool("pool_lookups").draw_all(processes, [0, 1], 1, 0.0))
     assert all(future.cancelled() for future in waiting)
 
 

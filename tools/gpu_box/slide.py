@@ -16,7 +16,6 @@ All predictions are of the cost model on loads that are counted from the very lo
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from box import Box, Refused
 from cases import IDLE, Lookups, Stopwatch
 from drawing import drawing_processes
 from fbgemm_gpu.split_embedding_configs import SparseType
-from pool_lookups import NO_LIMIT, WIDTH, TableLookups, draw, draw_all, processes_here, tables_of_pool
+from pool_lookups import WIDTH, TableLookups, draw, draw_all, processes_here, tables_of_pool
 
 from shardbench.base.arrays import Ints
 from shardbench.calibrate.kernels import fused_tables
@@ -48,7 +47,6 @@ class Sizes(NamedTuple):
     """What is measured, and how often."""
 
     batch: int
-    most_rows: int
     warmups: int
     runs: int
     processes: int
@@ -58,8 +56,8 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, box: Box) -> "Sizes":
-        """Return the papers' sizes on a GPU; a small batch of small tables in a rehearsal."""
-        return cls(64, 1000, 1, 1, 0, 0.0) if box.cpu else cls(BATCH, NO_LIMIT, 3, 10, processes_here(), 0.006)
+        """Return the papers' sizes on a GPU; a small batch in a rehearsal."""
+        return cls(64, 1, 1, 0, 0.0) if box.cpu else cls(BATCH, 3, 10, processes_here(), 0.006)
 
 
 class SlideTask(NamedTuple):
@@ -91,7 +89,7 @@ def measure(box: Box) -> None:
     tasks = ordered_tasks(data["rows"])
     left_s, table_s, work = box.left_s(), sizes.table_s, 0
     with drawing_processes(sizes.processes) as processes:
-        for task in [_cut(tasks[0])] if box.cpu else tasks:
+        for task in [slide.cut(tasks[0])] if box.cpu else tasks:
             if box.over(SET_S):
                 break
             if box.over(table_s * task.work):
@@ -121,13 +119,6 @@ def ordered_tasks(rows: Mapping[str, Any]) -> list[SlideTask]:
     return tasks
 
 
-def _cut(task: SlideTask) -> SlideTask:
-    """Leave two tables a device of one placement."""
-    placement = task.placements[ALONE]
-    numbers = np.concatenate([np.flatnonzero(placement == device)[:2] for device in range(task.devices)])
-    return task._replace(tables=task.tables[numbers], placements={ALONE: placement[numbers]})
-
-
 class Slide:
     """The tables of the test pool, of which those of the tasks so far have their lookups on the device."""
 
@@ -135,21 +126,27 @@ class Slide:
         """``counts`` are the lookups, distinct rows and longest bags that placements.json has of all tables."""
         self._box, self._sizes, self._counts = box, sizes, counts
         workload = tables_of_pool(sizes.batch)
-        tables = tuple(replace(table, rows=min(table.rows, sizes.most_rows)) for table in workload.tables)
-        unknown = np.full((3, len(tables)), np.nan)
+        unknown = np.full((3, len(workload.tables)), np.nan)
         self._pool = Pool(
-            name="test", tables=tables, profiles=(), batch_size=sizes.batch,
+            name="test", tables=workload.tables, profiles=(), batch_size=sizes.batch,
             lookups=unknown[0], distinct=unknown[1], longest_bag=unknown[2],
         )  # fmt: skip
         self._bags: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._compared, self._different = 0, 0
         self._stopwatch = Stopwatch(box)
 
+    def cut(self, task: SlideTask) -> SlideTask:
+        """Leave the two smallest tables of each device of one placement."""
+        order = np.argsort([self._pool.tables[table].rows for table in task.tables], kind="stable")
+        homes = task.placements[ALONE][order]
+        numbers = np.concatenate([order[homes == device][:2] for device in range(task.devices)])
+        return task._replace(tables=task.tables[numbers], placements={ALONE: task.placements[ALONE][numbers]})
+
     def draw(self, processes: Executor | None, tables: Ints) -> None:
         """Draw the lookups of those tables that have none yet, the longest first."""
         missing = sorted(set(tables.tolist()) - self._bags.keys(), key=lambda table: -self._counts[table][0])
         sizes = self._sizes
-        for lookups in draw_all(processes, missing, sizes.batch, sizes.most_rows, self._box.left_s()):
+        for lookups in draw_all(processes, missing, sizes.batch, self._box.left_s()):
             # Both travel as int32 and are widened on the device.
             ids, lengths = (
                 torch.from_numpy(array).to(self._box.device).to(torch.int64) for array in (lookups.ids, lookups.lengths)
@@ -157,15 +154,13 @@ class Slide:
             for values, count in zip((self._pool.lookups, self._pool.distinct, self._pool.longest_bag), lookups.counts):
                 values[lookups.table] = count
             self._bags[lookups.table] = ids, lengths
-            if (sizes.batch, sizes.most_rows) == (BATCH, NO_LIMIT):
+            if sizes.batch == BATCH:
                 self._compare(lookups)
 
     def compare_counts(self) -> None:
         """Note whether lookups are the same here as where the placements were made; without any, draw one table's."""
         if not self._compared:
-            self._compare(
-                draw(min(range(len(self._counts)), key=lambda table: self._counts[table][0]), BATCH, NO_LIMIT)
-            )
+            self._compare(draw(min(range(len(self._counts)), key=lambda table: self._counts[table][0]), BATCH))
         self._box.note(compared_tables=self._compared, with_other_counts=self._different)
 
     def _compare(self, lookups: TableLookups) -> None:
