@@ -76,6 +76,10 @@ class Raced:
         configs = toml_file(results / DRAWN)["workloads"] if drawn else read_suite(self.tables).workloads
         return dict(next(one for one in configs if one["name"] == self.workload))
 
+    def answer(self, results: Path) -> dict[str, Any]:
+        """Return what became of the race."""
+        return dict(json.loads((results / f"{self.name}.json").read_text()))
+
     def job(self, **settings: Any) -> Job:
         """Return the trials of the problem's plans."""
         return Job(
@@ -149,7 +153,7 @@ def _standings(suite: Suite, results: Path) -> dict[str, Any]:
 
 def _check(problem: Raced, results: Path) -> None:
     """Time the raced plans and the variants' again, none of them knowing the race."""
-    answer = json.loads((results / f"{problem.name}.json").read_text())
+    answer = problem.answer(results)
     with tempfile.TemporaryDirectory() as folder:
         paths = []
         for one in answer["standings"]:
@@ -252,8 +256,8 @@ def tables(results: Path, out: Path) -> None:
 def _plan_rows(
     problem: Raced, results: Path, checked: Mapping[str, tuple[Plan, list[Record]]]
 ) -> Iterator[dict[str, object]]:
-    raced = {one["name"]: one for one in json.loads((results / f"{problem.name}.json").read_text())["standings"]}
-    winner = json.loads((results / f"{problem.name}.json").read_text())["best"]
+    answer = problem.answer(results)
+    raced, winner = {one["name"]: one for one in answer["standings"]}, answer["best"]
     noise = pooled_noise([[math.exp(log) for log in _logs(records)] for _, records in checked.values()])
     assert noise is not None
     ours = _logs(checked[RACED][1])
@@ -273,7 +277,7 @@ def _plan_rows(
 
 
 def _race_row(problem: Raced, results: Path, plans: pd.DataFrame) -> dict[str, object]:
-    answer = json.loads((results / f"{problem.name}.json").read_text())
+    answer = problem.answer(results)
     own = plans[plans["problem"] == problem.name]
     rivals = own[~own["raced_best"]]
     first = rivals.loc[rivals["over_raced_pct"].idxmin()]

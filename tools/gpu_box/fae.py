@@ -184,11 +184,8 @@ class Comparison:
             start_s = time.perf_counter()
             first = number * self.size.block
             for name in list(plans):
-                ms = self._step(plans, name, range(first - 1, first + self.size.block))
-                block = {phase: values[1:] for phase, values in ms.items()}
-                self.box.note(round=number, strategy=name, ms=block, **self.bench.facts)
-                for phase, values in block.items():
-                    self.ms.setdefault(name, {}).setdefault(phase, []).extend(values)
+                for phase, values in self._step(plans, name, range(first - 1, first + self.size.block)).items():
+                    self.ms.setdefault(name, {}).setdefault(phase, []).extend(values[1:])
             if self.box.over(time.perf_counter() - start_s):
                 return
 

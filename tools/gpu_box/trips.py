@@ -120,16 +120,7 @@ def pack(root: Path) -> None:
     with tempfile.TemporaryDirectory(dir=first) as scratch:
         place = Path(scratch)
         platforms = [word for name in PLATFORMS for word in ("--platform", name)]
-        pip = (
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--require-hashes",
-        )
+        pip = (sys.executable, *"-m pip download --quiet --no-deps --only-binary=:all: --require-hashes".split())
         there = ("--python-version", PYTHON, "--implementation", "cp", *platforms)
         subprocess.run([*pip, *there, "--dest", str(place), "--requirement", str(WHEELS)], check=True)
         (large,) = place.glob("fbgemm_gpu-*.whl")
