@@ -94,7 +94,7 @@ def file_text(name: str) -> str:
     """Return the text of a machine file as it has to be."""
     text = (FILES / f"{name}.toml").read_text()
     # Blank lines part what each constant states, by its head.
-    blocks = {lines.partition("\n")[0]: lines for lines in text.rstrip("\n").split("\n\n")}
+    blocks = {lines.partition("\n")[0]: lines for lines in re.split("\n{2,}", text.rstrip())}
     trust = blocks.pop(TRUST, None)
     of, part = SLICES.get(name, (name, 1))
     sheet = known_gpus().gpus.get(of)

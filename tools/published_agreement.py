@@ -114,8 +114,11 @@ def pair_row(pair: Pair) -> dict[str, str]:
 
 def texts(rows: list[Predicted]) -> dict[Path, str]:
     """Return the tables of points, of whole steps and of pairs of plans as CSV, by their paths."""
-    tables = {CSV: map(point_row, rows), STEPS_CSV: step_rows(rows), PAIRS_CSV: map(pair_row, pairs())}
-    return {path: rows_csv(table) for path, table in tables.items()}
+    return {
+        CSV: rows_csv(map(point_row, rows)),
+        STEPS_CSV: rows_csv(step_rows(rows)),
+        PAIRS_CSV: rows_csv(map(pair_row, pairs())),
+    }
 
 
 def whole_steps(rows: Iterable[Predicted]) -> list[Predicted]:

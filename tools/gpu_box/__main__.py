@@ -153,6 +153,7 @@ def _watch(command: list[str], environment: dict[str, str], until: float, printe
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         _kill(process)
+        process.stdout.close()
 
 
 def _kill(process: "subprocess.Popen[str]") -> None:

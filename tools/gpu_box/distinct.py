@@ -153,7 +153,7 @@ def _put_back(box: Box, stopwatch: Stopwatch, ids: Ids, dim: int, what: dict[str
     _keep(box, stopwatch, sum_gradients, None, phase="backward", **what)
 
 
-def _often(box: Box) -> dict[str, int]:
+def _often(box: Box) -> dict[str, Any]:
     return {"warmups": 1, "runs": 1} if box.cpu else {"warmups": WARMUPS, "runs": RUNS}
 
 

@@ -74,6 +74,7 @@ def measure(box: Box) -> None:
 
 def size_of(box: Box) -> Size:
     """Return the sizes for this machine; on a GPU those of the suite ``fae``, its log of 5 % of an epoch included."""
+    config: WorkloadConfig
     if box.cpu:
         config = config_of(tables=3, seed=12632, dim=16, batch=128, profile=1024, batches=4)
         return Size(config=config, batches=(128, 64), timed=2, rounds=1, block=1, plan_s=0.1, first_s=0.0)

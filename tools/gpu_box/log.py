@@ -19,7 +19,7 @@ class Log:
         self._file = os.open(folder / "numbers.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a row."""
+        """Append a row to the file."""
         os.write(self._file, (json.dumps(row, allow_nan=False) + "\n").encode())
         os.fsync(self._file)
 

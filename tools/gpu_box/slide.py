@@ -228,7 +228,7 @@ class Slide:
         }  # fmt: skip
 
     def _add(self, repeats: Sequence[float], predicted: float, **what: Any) -> None:
-        same = {"batch": self._sizes.batch, "columns": WIDTH, "weights": "fp16", "optimizer": "sgd"}
+        same: dict[str, Any] = {"batch": self._sizes.batch, "columns": WIDTH, "weights": "fp16", "optimizer": "sgd"}
         self._box.add("slide", repeats, float(predicted), **what, **same)
 
     def _time(self, table_set: Ints) -> dict[str, list[float]]:

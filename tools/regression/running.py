@@ -52,7 +52,7 @@ class Worker:
         self._calls = 1
 
     def list(self) -> list[Listed]:
-        """Return all benchmarks."""
+        """Return all benchmarks of the folder."""
         for benchmark in disc_benchmarks(str(self._folder), ignore_import_errors=self._skips):
             self._keep(benchmark)
         return [
