@@ -42,14 +42,20 @@ COMMON = ("drift", LEADERBOARD)
 """Studies of all strategies, which reproduce no paper."""
 EVERYTHING = "all"
 REPEATED_SUITE = "measured"
-TABLES = (
-    "scale", "prepare", "planners", "plan", "impostors", "faults", "fuzz", "support", "gpu", "memory", "dlrm_v4",
-    "field",
-)  # fmt: skip
-GRID = "grid"
-"""Takes an hour, and is made only where it is named."""
-PLAN_TABLES = {"speed": ".csv", "loaded": ".csv", "session": ".txt", GRID: ".csv"}
-"""What `nox -s tables -- plan` makes, and as which kind of file."""
+TABLES = {
+    "prepare": ("tools", "tools/prepare_scale.py results/tables/scale"),
+    "planners": ("tools", "tools/torchrec_planners.py results/tables/planner"),
+    "plan": ("tools benchmarks", "tools/plan_command.py results/tables/plan"),
+    "impostors": ("tests/conformance", "tests/conformance/table.py"),
+    "faults": ("tests", "-m faults results/tables/faults/summary.csv"),
+    "fuzz": ("tests tests/fuzz tools", "tests/fuzz results/tables/faults/fuzz.csv"),
+    "support": ("tests", "-m torchrec_cells results/tables/torchrec/support.csv"),
+    "gpu": ("tools", "tools/gpu_box/tables.py"),
+    "memory": ("tests", "tests/memory_peaks.py results/tables/memory"),
+    "dlrm_v4": ("tools", "tools/dlrm_v4.py results/tables/dlrm_v4"),
+    "field": ("tests", "tests/field_cases.py results/tables/field/cases.csv"),
+}
+"""By name the folders whose modules are imported, and what Python runs to make the tables; options follow."""
 MARKS = ("slow", "gpu", "latex")
 """Marks of tests that are not run by default and that a session can be asked for."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -225,9 +231,8 @@ def make_again(session: nox.Session, name: str, *options: str) -> None:
 
 @nox.session
 def tables(session: nox.Session) -> None:
-    """Make committed tables that no suite has: `-- NAME`, one of those below.
+    """Make committed tables that no suite has: `-- NAME`, one of those below. Options go to what makes them.
 
-    scale: count the synthetic workload (887 million lookups) against plans for 8, 128 and 1,024 devices.
     prepare: prepare made-up logs of one and of ten million rows, and profile one of ten million; rows a CPU second,
     seconds on one and two cores, and the peak memory.
     planners: our planner beside TorchRec's own on the same modules; plans, predicted and measured steps; and what more
@@ -252,49 +257,13 @@ def tables(session: nox.Session) -> None:
     if name not in TABLES:
         session.error(f"say which tables to make: nox -s tables -- NAME, where NAME is one of {', '.join(TABLES)}")
     install(session)
-    folder, scripts = ROOT / "results" / "tables", ROOT / "tests"
-    if name in ("scale", "prepare"):
-        tool, out = ("counting_scale", "counting") if name == "scale" else ("prepare_scale", "prepare")
-        run(session, "python", f"tools/{tool}.py", str(folder / "scale" / f"{out}.csv"), *options)
-        if name == "prepare":
-            run(session, "python", "tools/prepare_scale.py", "--profile", str(folder / "scale" / "profile.csv"))
-    elif name == "planners":
-        for what in ("plans", "told", "measured"):
-            command = ("python", "tools/torchrec_planners.py", what, str(folder / "planner" / f"{what}.csv"))
-            # TorchRec's planner takes its options out of sets of strings.
-            run(session, *command, PYTHONHASHSEED="0")
-    elif name == "plan":
-        if set(options) - PLAN_TABLES.keys():
-            session.error(f"nox -s tables -- plan takes {', '.join(PLAN_TABLES)} or nothing, not {' '.join(options)}")
-        for what in options or [name for name in PLAN_TABLES if name != GRID]:
-            run(session, "python", "tools/plan_command.py", what, str(folder / "plan" / f"{what}{PLAN_TABLES[what]}"))
-    elif name == "impostors":
-        run(session, "python", str(scripts / "conformance" / "table.py"), PYTHONPATH=str(scripts / "conformance"))
-    elif name == "faults":
-        out = Path(session.create_tmp()) / "summary.csv" if options else folder / "faults" / "summary.csv"
-        run(session, "python", "-m", "faults", str(out), *options, PYTHONPATH=str(scripts))
-    elif name == "support":
-        out = str(folder / "torchrec" / "support.csv")
-        run(session, *(options or ["python"]), "-m", "torchrec_cells", out, PYTHONPATH=str(scripts))
-    elif name == "gpu":
-        run(session, "python", "tools/gpu_box/tables.py")
-    elif name == "dlrm_v4":
-        run(session, "python", "tools/dlrm_v4.py", str(folder / "dlrm_v4"))
-    elif name == "field":
-        run(session, "python", "tests/field_cases.py", str(folder / "field" / "cases.csv"))
-    elif name == "memory":
-        run(
-            session,
-            "python",
-            str(scripts / "memory_peaks.py"),
-            str(folder / "memory"),
-            *options,
-            PYTHONPATH=str(scripts),
-        )
-    else:
-        python_path = os.pathsep.join(map(str, (scripts, scripts / "fuzz", ROOT / "tools")))
-        out = folder / "faults" / "fuzz.csv"
-        run(session, "python", str(scripts / "fuzz"), *(options or ["100000"]), str(out), PYTHONPATH=python_path)
+    folders, command = map(str.split, TABLES[name])
+    python = options.pop(0) if name == "support" and options else "python"
+    if name == "faults" and options:
+        command[-1] = str(Path(session.create_tmp()) / "summary.csv")
+    path = os.pathsep.join(str(ROOT / folder) for folder in folders)
+    # TorchRec's planner takes its options out of sets of strings.
+    run(session, python, *command, *options, PYTHONPATH=path, PYTHONHASHSEED="0")
 
 
 @nox.session
@@ -481,9 +450,7 @@ def build(session: nox.Session) -> None:
         session.run(python, str(ROOT / "examples" / "plan_in_torchrec.py"), env=ENVIRONMENT, external=True)
         rehearsed = str(work / f"gpu-box-{engine['torchrec']}")
         shutil.rmtree(rehearsed, ignore_errors=True)
-        session.run(
-            python, str(ROOT / "tools" / "gpu_box"), "--cpu", "--minutes", "1", "--out", rehearsed, external=True
-        )
+        session.run(python, str(ROOT / "tools" / "gpu_box"), "--cpu", "--out", rehearsed, external=True)
         shutil.rmtree(place)
 
 

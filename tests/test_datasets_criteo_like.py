@@ -6,9 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fits.criteo_dependence import INPUTS, ceilings, clusters, factorised, published
+from fits.criteo_dependence import (
+    INPUTS,
+    ceilings,
+    clusters,
+    factorised,
+    hot_shares,
+    normal_scores,
+    published,
+    score_correlations,
+)
 from fits.criteo_like import SOURCE, feature
-from fits.measured_dependence import hot_shares, normal_scores, score_correlations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -148,7 +148,6 @@ def test_a_gpu_box_is_tested_calibrated_measured_and_judged(box, monkeypatch, ca
         ("publish", "recshard --strategy x", "", r"^recshard is a paper: .* takes no options, not --strategy x$"),
         ("tables", "", "", r"^say which tables to make: nox -s tables -- NAME, where"),
         ("tables", "quick", "", r"^say which tables to make: nox -s tables -- NAME, where"),
-        ("tables", "plan speeds", "", r"takes speed, loaded, session, grid or nothing, not speeds$"),
         ("tests", "latex", "", r"^there is no pdflatex and no pdftotext: install a TeX"),
         ("pythons", "", "python3.11 python3.12", r"^no Python 3\.13 on PATH; try those that are: nox -s pythons -- V"),
         ("build", "wheel", "", r"^nox -s build takes archives, engines or nothing, not wheel$"),

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import records as make
-from thin import main
+from thin import thin_file
 
 from shardbench.base.errors import BadInput
 from shardbench.records.store import trial_store
@@ -72,7 +72,7 @@ def test_thin_records_agree_as_whole_ones_do(tmp_path):
     whole = [one.model_copy(update=full) for one in run(FIRST)]
     for record in whole:
         store.append(record)
-    main([str(store.path)])
+    thin_file(store.path)
     kept = store.read()
     assert agreement(whole, kept) == agreement(whole, whole)
     for one, thin in zip(whole, kept, strict=True):

@@ -14,9 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tools" / "regression"))
 
 from judging import LIMIT, MOST_PAIRS, Kind, Level, LevelChange, Verdict, quantity
 from measuring import SAMPLES, Outcome, in_turn
-from running import Broken, Listed
+from running import Broken, Listed, Worker
 from trees import git, linked
-from worker import Worker
 
 ROOT = Path(__file__).parent.parent
 CODE = ROOT / "tools" / "regression"
@@ -96,10 +95,6 @@ class Told:
         self.processes = 0
         self.asked: list[tuple[str, str | None]] = []
 
-    @property
-    def process(self):
-        return self
-
     def benchmarks(self):
         return [Listed(name=name, kind=Kind.TIME, unit="seconds") for name in self.given]
 
@@ -154,7 +149,7 @@ def test_what_fails_now_is_raised_and_what_failed_before_is_new():
 
 def test_every_case_is_listed(tmp_path):
     listed = Worker(ROOT / "benchmarks" / "cases", tmp_path, skips_unknown=False).list()
-    assert len({one["name"] for one in listed}) == len(listed) > 100
+    assert len({one.name for one in listed}) == len(listed) > 100
 
 
 TOY = """

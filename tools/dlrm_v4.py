@@ -1,21 +1,19 @@
 """What is published of the benchmark DLRMv4, beside what is drawn and predicted here.
 
-``python tools/dlrm_v4.py FOLDER`` writes ``statistics.csv``, of four batches of 8,192 drawn samples, ``steps.csv``, of
-the two runs whose plans are published, ``phases.csv``, of what is published of their parts, and ``drift.csv``, of what
-plans of one day take on a later one, in minutes.
+``python tools/dlrm_v4.py FOLDER [NAME ...]`` writes, or those that are named, ``statistics.csv``, of four batches of
+8,192 drawn samples, ``steps.csv``, of the two runs whose plans are published, ``phases.csv``, of what is published of
+their parts, and ``drift.csv``, of what plans of one day take on a later one, in minutes.
 """
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from table_files import rows_csv, write_tables
 
 from shardbench.base.arrays import Ints
-from shardbench.base.atomic import write_atomically
-from shardbench.base.generated import csv_text
 from shardbench.cost.dense import sequence_s
 from shardbench.cost.published.memory import published_plans
 from shardbench.datasets.yambda_like import CONFIG, HISTORIES, POOLS, YambdaLike, kind_shares, user_events
@@ -108,14 +106,14 @@ def _most_loaded(rows: Ints) -> float:
     return float(loads.max() / loads.mean())
 
 
-def steps(workload: YambdaLike) -> Iterator[dict[str, object]]:
+def steps(*, distinct: bool) -> Iterator[dict[str, object]]:
     """Yield the step that is predicted of each published plan beside the published one.
 
     The published runs make ids distinct. Rates of the sequence model are from phases of the run on the MI350X and of
     another model on H100 (``shardbench.cost.dense``), none of them from a step of these runs.
     """
+    workload = CONFIG(dense=DENSE, distinct=distinct).build(Path())
     plans, batches = published_plans(workload.tables), DrawnBatches(workload)
-    distinct = workload.tables[0].distinct
     for point, (machine_name, published_ms) in RUNS.items():
         machine = load_machine(machine_name)
         step = simulate(plans[point], _problem(workload, machine), batches, workload.dense, 1)
@@ -216,23 +214,19 @@ def _problem(workload: YambdaLike, machine: Machine) -> Problem:
     )  # fmt: skip
 
 
-def rows(made: dict[str, float]) -> Iterator[tuple[str, ...]]:
-    """Yield the table's lines: each statistic as published and as drawn, and how far off it is."""
+def compared(made: dict[str, float]) -> Iterator[dict[str, object]]:
+    """Yield each statistic as published and as drawn, and how far off it is."""
     for name, value in PUBLISHED.items():
-        yield name, f"{value:g}", f"{made[name]:.4g}", f"{100.0 * (made[name] / value - 1.0):.1f}"
-
-
-def main() -> None:
-    """Write the tables into the folder that is named."""
-    workload, folder = CONFIG(dense=DENSE).build(Path()), Path(sys.argv[1])
-    text = csv_text(("statistic", "published", "drawn", "error_pct"), rows(statistics(workload, 4)))
-    write_atomically(folder / "statistics.csv", text)
-    both = (CONFIG(dense=DENSE, distinct=distinct).build(Path()) for distinct in (True, False))
-    table = pd.DataFrame(row for each in both for row in steps(each))
-    drifted = pd.DataFrame(row for renewed in RENEWED for row in drift(renewed))
-    for name, one in (("steps", table), ("phases", pd.DataFrame(phases(table))), ("drift", drifted)):
-        write_atomically(folder / f"{name}.csv", one.to_csv(index=False, lineterminator="\n"))
+        error = 100.0 * (made[name] / value - 1.0)
+        yield {"statistic": name, "published": f"{value:g}", "drawn": f"{made[name]:.4g}", "error_pct": f"{error:.1f}"}
 
 
 if __name__ == "__main__":
-    main()
+    write_tables(
+        {
+            "statistics.csv": lambda _: rows_csv(compared(statistics(CONFIG(dense=DENSE).build(Path()), 4))),
+            "steps.csv": lambda _: rows_csv(row for distinct in (True, False) for row in steps(distinct=distinct)),
+            "phases.csv": lambda path: rows_csv(phases(pd.read_csv(path.with_name("steps.csv")))),
+            "drift.csv": lambda _: rows_csv(row for renewed in RENEWED for row in drift(renewed)),
+        }
+    )

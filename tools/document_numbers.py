@@ -74,20 +74,17 @@ class Column(pydantic.BaseModel):
         return re.sub(r"^-(0(\.0+)?)$", r"\1", printed)
 
 
-class Fact(pydantic.BaseModel):
+class Fact(Column):
     """A number, or a word, for a sentence: an expression over the one row that is left, or how many rows are."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
+    head: str = ""
+    value: str = ""
     table: str
     where: str = ""
     wide: tuple[str, str, str] | None = None
     """Columns of rows, of columns and of values of a wide table that is made of what ``where`` leaves."""
     having: str = ""
     """A condition on the wide table's rows."""
-    value: str = ""
-    unit: str = ""
-    decimals: int | None = None
 
 
 class Headline(pydantic.BaseModel):
@@ -254,10 +251,9 @@ def _table(block: Block, frame: pd.DataFrame) -> str:
         rows.append([by, *blank, *(c.text(v) + _unit(c, v) for c, v in zip(block.columns, values))])
     heads = [*block.rows.values(), *(column.head for column in block.columns)]
     backends = block.backend or " and ".join(sorted(set(frame["backend"])))
-    files = ", ".join(f"`{TABLES}/{name}`" for name in block.tables)
     ruler = ["---"] * len(block.rows) + ["---:"] * len(block.columns)
     lines = [_line(row) for row in (heads, ruler, *rows)]
-    return "\n".join([*lines, "", f"{backends.capitalize()}; {files}."])
+    return "\n".join([*lines, "", f"{backends.capitalize()}; {_files(block, ', ')}."])
 
 
 def _name(value: Any) -> str:
@@ -303,6 +299,10 @@ def _unit(column: Column, value: Any) -> str:
     return f" {column.unit}" if column.unit and not pd.isna(value) else ""
 
 
+def _files(block: Block, between: str = " and ") -> str:
+    return between.join(f"`{TABLES}/{name}`" for name in block.tables)
+
+
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -312,8 +312,7 @@ def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _summary(block: Block, frame: pd.DataFrame) -> str:
-    files = " and ".join(f"`{TABLES}/{name}`" for name in block.tables)
-    return "\n".join(textwrap.wrap(f"{summary(_rows(frame))} {files}.", WIDTH, break_on_hyphens=False))
+    return "\n".join(textwrap.wrap(f"{summary(_rows(frame))} {_files(block)}.", WIDTH, break_on_hyphens=False))
 
 
 def _ledger(block: Block, frame: pd.DataFrame) -> str:
@@ -324,7 +323,7 @@ def _ledger(block: Block, frame: pd.DataFrame) -> str:
         lines_of_paper = [(ledger_cells(row), below) for row, below in below_statements(_rows(rows))]
         cells = [(cell[0] if below else f"**{cell[0]}**", *cell[1:]) for cell, below in lines_of_paper]
         parts += [_line(row) for row in (heads, ["---"] * len(heads), *cells)] + [""]
-    return "\n".join([*parts, f"{' and '.join(f'`{TABLES}/{name}`' for name in block.tables)}."])
+    return "\n".join([*parts, f"{_files(block)}."])
 
 
 def _verdicts(block: Block, frame: pd.DataFrame) -> str:
@@ -345,13 +344,13 @@ def _verdicts(block: Block, frame: pd.DataFrame) -> str:
         ]
         cells = [f"{direction} / {magnitude}" if direction + magnitude else "-" for direction, magnitude in counts]
         lines.append(_line([str(name), str(len(rows)), *cells]))
-    return "\n".join([*lines, "", f"{' and '.join(f'`{TABLES}/{name}`' for name in block.tables)}."])
+    return "\n".join([*lines, "", f"{_files(block)}."])
 
 
 def _answer(block: Block, frame: pd.DataFrame) -> str:
     """Write the end of ``shardbench run``, without logs and keys, which tables do not have."""
     texts = ["\n".join(lines(answer)) for answer in answers_of_table(frame)]
-    return "\n".join(["```", "\n\n".join(texts), "```", "", f"`{TABLES}/{block.tables[0]}`."])
+    return "\n".join(["```", "\n\n".join(texts), "```", "", f"{_files(block)}."])
 
 
 def _support(block: Block, frame: pd.DataFrame) -> str:
@@ -361,7 +360,7 @@ def _support(block: Block, frame: pd.DataFrame) -> str:
     lines = [_line([*block.rows.values(), *ways]), _line(["---"] * (len(block.rows) + len(ways)))]
     for row, cells in frame.groupby("row", sort=False):
         lines.append(_line([str(row), *(_support_cell(cells[cells["way"] == way], len(engines)) for way in ways)]))
-    end = f"TorchRec {', '.join(engines)}: two gloo ranks on CPUs; `{TABLES}/{block.tables[0]}`."
+    end = f"TorchRec {', '.join(engines)}: two gloo ranks on CPUs; {_files(block)}."
     return "\n".join([*lines, "", end])
 
 
@@ -395,7 +394,7 @@ def _headlines(block: Block, tables: Path) -> str:
         lines.append(_line([str(number), each.says, *(text.format(**facts) for text in given)]))
         note = f"{number}. {each.why.format(**facts)}"
         notes += textwrap.wrap(note, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
-    files = textwrap.wrap(" ".join(f"`{TABLES}/{name}`" for name in block.tables), WIDTH)
+    files = textwrap.wrap(_files(block, " "), WIDTH)
     return "\n".join([*lines, "", *notes, "", *files])
 
 
@@ -409,12 +408,12 @@ def _fact(fact: Fact, frame: pd.DataFrame) -> str:
         return str(len(rows))
     if len(rows) != 1:
         raise BadInput(f"{len(rows)} rows of {fact.table} are left for {fact.value}, not one")
-    return _cells(Column(head="", value=fact.value, unit=fact.unit, decimals=fact.decimals), rows)[0]
+    return _cells(fact, rows)[0]
 
 
 def _session(block: Block, tables: Path) -> str:
     text = "".join((tables / name).read_text() for name in block.tables)
-    return "\n".join(["```console", text.rstrip(), "```", "", f"`{TABLES}/{block.tables[0]}`."])
+    return "\n".join(["```console", text.rstrip(), "```", "", f"{_files(block)}."])
 
 
 _FORMS = {

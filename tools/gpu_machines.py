@@ -19,11 +19,12 @@ from shardbench.calibrate.write import trust_lines
 from shardbench.cost.published.agreement import published_trust
 from shardbench.cost.published.gpus import DataSheet, known_gpus, rates, shared
 from shardbench.cost.uncertainty import with_pairs
-from shardbench.model.machine_file import UNITS
+from shardbench.model.machine_file import _PARTS, UNITS, _with_parts
 
 FILES = Path("benchmarks/machines")
 SLICES = {"a100-24gb-512th-2x8": ("a100-40gb-2x8", 512)}
 """Machines with a part of all rates of another one."""
+TRUST = "[trust]"
 UNJUDGED = "assumption: a factor 2, nothing judges it"
 SWITCH = "nccl 2.32.3's own table: 0.85 of the links on Hopper, 0.74 on Blackwell"
 FITTED = "fitted once to published points of all GPUs (docs/costmodel.md, section 4)"
@@ -36,15 +37,8 @@ _SHARES = {
     "lookup_copy": ("hbm", "copy", "GB/s"), "length_copy": ("hbm", "copy", "GB/s"),
 }  # fmt: skip
 """Peak of the data sheet, share and words by key, where a constant is a share of a peak."""
-_UNIT = {
-    "cache_bandwidth": "GB/s", "cache_reach": "ratio", "gather_efficiency": "ratio", "access_overhead": "B",
-    "sort_traffic": "B", "launch": "us", "dispatch": "us", "bag_step": "us", "intra_bandwidth": "GB/s",
-    "sort_launch": "us", "warp": "ns", "gradient_gather": "ratio", "uvm_hits": "ratio", "uvm_update": "ratio",
-    "inter_bandwidth": "GB/s", "intra_latency": "us", "inter_latency": "us", "peer_latency": "us",
-    "dense_rate": "TFLOP/s", "dense_tf32_rate": "TFLOP/s", "dense_half_rate": "TFLOP/s", "dense_layer": "us",
-    "vector_copy": "GB/s", "reduce": "GB/s", "activation_copy": "GB/s", "lookup_copy": "ns",
-    "length_copy": "ns", "bucketise": "ns", "collective_call": "us", "switch_reduction": "ratio",
-}  # fmt: skip
+_UNIT = {"bytes_per_s": "GB/s", "bytes": "B", "flop_per_s": "TFLOP/s", "ratio": "ratio", "s": "us"}
+"""The unit by dimension; of what a slice slows, nanoseconds."""
 _SLOWED = ("lookup_copy", "length_copy", "bucketise", "warp")
 _SLICED = ("bandwidth", "dense_rate", "dense_tf32_rate", "dense_half_rate", "vector_copy", "reduce", "activation_copy")
 
@@ -73,43 +67,22 @@ def source(key: str, sheet: DataSheet) -> str:
 
 def block(key: str, value: float, origin: str, errors: Mapping[str, str]) -> str:
     """Return the lines of one constant; ``errors`` are the words of what judges it, by key."""
-    unit, judged = _UNIT[key], errors.get(key, UNJUDGED)
+    unit = "ns" if key in _SLOWED else _UNIT[_with_parts(_PARTS)[key][1]]
+    judged = errors.get(key, UNJUDGED)
     number = float(f"{value / UNITS[unit][1]:.4g}")
     error = stated_factor(judged) or 2
     return (
         f'[constants.{key}]\nvalue = {number:.10g}\nunit = "{unit}"\nsource = "{origin}"\n'
-        f'error = {error:g}\nerror_source = "{judged}"\n'
+        f'error = {error:g}\nerror_source = "{judged}"'
     )
 
 
-def with_block(text: str, key: str, lines: str | None) -> str:
-    """Return a machine file's text with one constant's lines replaced, added at the end, or (None) removed."""
-    match = re.search(rf"^\[constants\.{key}\]\n(?:[^\n]+\n?)*", text, flags=re.M)
-    if match is None:
-        return text if lines is None else text.rstrip("\n") + "\n\n" + lines
-    head, tail = text[: match.start()], text[match.end() :]
-    if lines is None:
-        return head.rstrip("\n") + "\n" + ("\n" + tail.lstrip("\n") if tail.strip() else "")
-    return head + lines + tail
-
-
-def with_errors(text: str) -> str:
-    """Return a machine file's text with the errors of those constants that held-out points judge."""
-
-    def judged(match: re.Match[str]) -> str:
-        key = match[1]
-        if key not in ERROR_OF or "error = " not in match[0]:
-            return match[0]
-        lines = re.sub(r"^error = .*$", f"error = {stated_factor(ERROR_OF[key]) or 2:g}", match[0], flags=re.M)
-        return re.sub(r"^error_source = .*$", f'error_source = "{ERROR_OF[key]}"', lines, flags=re.M)
-
-    return re.sub(r"^\[constants\.(\w+)\]\n(?:[^\n]+\n?)*", judged, text, flags=re.M)
-
-
-def with_trust(text: str) -> str:
-    """Return a machine file's text with its trust replaced, or added at the end."""
-    head = re.sub(r"^\[trust\]\n(?:[^\n]+\n?)*", "", text, flags=re.M).rstrip("\n")
-    return "\n".join([head, "", *trust_lines(with_pairs(published_trust(), gpu_pair_error())), ""])
+def with_error(key: str, lines: str) -> str:
+    """Return the lines of a constant with its error, where held-out points judge it."""
+    if key not in ERROR_OF or "error = " not in lines:
+        return lines
+    lines = re.sub(r"^error = .*$", f"error = {stated_factor(ERROR_OF[key]) or 2:g}", lines, flags=re.M)
+    return re.sub(r"^error_source = .*$", f'error_source = "{ERROR_OF[key]}"', lines, flags=re.M)
 
 
 def gpu_files() -> list[str]:
@@ -120,22 +93,30 @@ def gpu_files() -> list[str]:
 def file_text(name: str) -> str:
     """Return the text of a machine file as it has to be."""
     text = (FILES / f"{name}.toml").read_text()
+    # Blank lines part what each constant states, by its head.
+    blocks = {lines.partition("\n")[0]: lines for lines in re.split("\n{2,}", text.rstrip())}
+    trust = blocks.pop(TRUST, None)
     of, part = SLICES.get(name, (name, 1))
-    if of not in known_gpus().gpus:
-        return with_trust(text) if "\n[trust]" in text else text
-    sheet = known_gpus().gpus[of]
-    base = known_gpus().gpus.get(tomllib.loads(text).get("base", ""))
-    # What nothing judges differs from what it is based on by its error alone.
-    inherited = rates(base, shared()) if base is not None and base.judged == sheet.judged else {}
-    for key, whole in rates(sheet, shared()).items():
-        value, origin = whole, source(key, sheet)
-        if part > 1 and any(word in key for word in _SLICED):
-            value, origin = whole / part, f"a {part}th of {of}"
-        elif part > 1 and key in _SLOWED:
-            value, origin = whole * part, f"{part} times {of}"
-        lines = block(key, value, origin, ERROR_OF if sheet.judged else {})
-        text = with_block(text, key, None if inherited.get(key) == value else lines)
-    return with_trust(with_errors(text)) if sheet.judged else text
+    sheet = known_gpus().gpus.get(of)
+    if sheet is not None:
+        base = known_gpus().gpus.get(tomllib.loads(text).get("base", ""))
+        # What nothing judges differs from what it is based on by its error alone.
+        inherited = rates(base, shared()) if base is not None and base.judged == sheet.judged else {}
+        for key, whole in rates(sheet, shared()).items():
+            value, origin, head = whole, source(key, sheet), f"[constants.{key}]"
+            if part > 1 and any(word in key for word in _SLICED):
+                value, origin = whole / part, f"a {part}th of {of}"
+            elif part > 1 and key in _SLOWED:
+                value, origin = whole * part, f"{part} times {of}"
+            if inherited.get(key) == value:
+                blocks.pop(head, None)
+            else:
+                blocks[head] = block(key, value, origin, ERROR_OF if sheet.judged else {})
+        if sheet.judged:
+            blocks = {head: with_error(head.removeprefix("[constants.")[:-1], own) for head, own in blocks.items()}
+    if sheet.judged if sheet is not None else trust is not None:
+        trust = "\n".join(trust_lines(with_pairs(published_trust(), gpu_pair_error())))
+    return "\n\n".join([*blocks.values(), *([trust] if trust else [])]) + "\n"
 
 
 def main() -> None:

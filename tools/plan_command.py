@@ -1,19 +1,17 @@
-"""What ``shardbench plan`` takes: seconds with many tables, and answers within short budgets on a busy machine.
+"""What `shardbench plan` takes with many tables, and what it answers within short budgets on a busy machine.
 
-``python tools/plan_command.py speed OUT.csv`` asks, each in a process of its own on one core: the command about 2,000
-tables (CPU seconds in all, and those of the strategies), and ``joint`` about 856 tables on 128 devices and 5,000 on
-1,024. Seconds stand beside those of sorting ten million numbers in the same run, since they belong to a machine.
+``python tools/plan_command.py FOLDER [NAME ...]`` writes these files, or those that are named:
 
-``python tools/plan_command.py loaded OUT.csv`` runs the command with budgets of 0.1 to 2 s about 100 tables, five at a
-time beside eight processes that do nothing but compute, and counts the runs that end in a plan.
-
-``python tools/plan_command.py grid OUT.csv`` asks the command about 100 to 5,000 tables on 8 to 1,024 devices with
-ample, short and too little HBM, within 1, 10 and 30 s, alone and beside eight processes that do nothing but compute,
-and holds each plan against that of ``joint`` within 60 s. Cells that the file has are not asked again: who stops it can
-go on.
-
-``python tools/plan_command.py session OUT.txt`` installs the wheel in ``dist/`` into a new environment, asks it, and
-writes what a terminal shows, with the seconds of each command.
+- ``speed.csv``: each in a process of its own on one core, the command about 2,000 tables (CPU seconds in all, and those
+  of the strategies), and ``joint`` about 856 tables on 128 devices and 5,000 on 1,024. Seconds stand beside those of
+  sorting ten million numbers in the same run, since they belong to a machine.
+- ``loaded.csv``: the command with budgets of 0.1 to 2 s about 100 tables, five at a time beside eight processes that do
+  nothing but compute, and how many runs end in a plan.
+- ``session.txt``: the wheel in ``dist/`` is installed into a new environment and asked: what a terminal shows, with the
+  seconds of each command.
+- ``grid.csv``, only where it is named: the command about 100 to 5,000 tables on 8 to 1,024 devices with ample, short
+  and too little HBM, within 1, 10 and 30 s, alone and beside eight processes that do nothing but compute; each plan
+  beside that of ``joint`` within 60 s. Cells that the file has are not asked again: who stops it can go on.
 """
 
 import csv
@@ -25,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
@@ -34,9 +32,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from cases.made_up import made_problem
+from table_files import rows_csv, write_tables
 
 from shardbench.base.atomic import write_atomically
 from shardbench.cost.costmodel import estimate
@@ -230,9 +227,9 @@ def grid(out: Path) -> str:
                 if known[cell] not in rows:
                     known[cell]["over_longest_pct"] = 100.0 * (steps[-1] / steps[0] - 1.0)
                     rows.append(known[cell])
-                    write_atomically(out, as_csv(rows))
-                    print(as_csv(rows[-1:]), end="", flush=True)
-    return as_csv(rows)
+                    write_atomically(out, rounded(rows))
+                    print(rounded(rows[-1:]), end="", flush=True)
+    return rounded(rows)
 
 
 def _grid_row(
@@ -286,24 +283,18 @@ def session() -> str:
     return "".join(outputs)
 
 
-def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as CSV, with all columns that any of them has."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [",".join(columns)]
-    for row in rows:
-        cells = (row.get(name, "") for name in columns)
-        lines.append(",".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
-    return "\n".join(lines) + "\n"
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Run the command line."""
-    what, out = arguments[0], Path(arguments[1])
-    made: dict[str, Callable[[], str]] = {"session": session, "grid": partial(grid, out)}
-    text = made[what]() if what in made else as_csv({"speed": speed, "loaded": under_load}[what]())
-    write_atomically(out, text)
-    print(text, end="")
+def rounded(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows as CSV, numbers with four digits."""
+    return rows_csv({name: f"{v:.4g}" if isinstance(v, float) else v for name, v in row.items()} for row in rows)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write_tables(
+        {
+            "speed.csv": lambda _: rounded(speed()),
+            "loaded.csv": lambda _: rounded(under_load()),
+            "session.txt": lambda _: session(),
+            "grid.csv": grid,
+        },
+        when_named=["grid"],
+    )

@@ -1,12 +1,13 @@
 """Preparing logs of Criteo's form: rows per CPU second, and peak memory at one and at ten million rows.
 
-``python tools/prepare_scale.py [OUT.csv] [ROWS ...]`` writes made-up files (labels, integers and categories
-of ``criteo_like``, form kaggle, columns independent) into a temporary folder, prepares each in a process of its own as
-Criteo Kaggle and as Criteo Terabyte, a million rows several times in turn, plain and packed, other numbers once, and
-writes the median rate with its range, and the peak memory of the process. Making the files is not timed.
+``python tools/prepare_scale.py FOLDER [NAME ...]`` writes these files, or those that are named:
 
-``python tools/prepare_scale.py --profile [OUT.csv] [ROWS]`` profiles a log of these columns in eight parquet files, on
-one core and on two, and has DuckDB and Polars, where they are installed, count the values of each of its columns.
+- ``prepare.csv``: made-up files (labels, integers and categories of ``criteo_like``, form kaggle, columns independent),
+  each prepared in a process of its own as Criteo Kaggle and as Criteo Terabyte, a million rows several times in turn,
+  plain and packed, other numbers once: the median rate with its range, and the peak memory of the process. Making the
+  files is not timed.
+- ``profile.csv``: a log of these columns in eight parquet files, profiled on one core and on two, and DuckDB and
+  Polars, where they are installed, counting the values of each of its columns.
 """
 
 import gc
@@ -28,8 +29,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+from table_files import rows_csv, write_tables
 
-from shardbench.base.generated import csv_text
 from shardbench.datasets import criteo_terabyte
 from shardbench.datasets.criteo_like import CONFIG
 from shardbench.datasets.preparation.criteo_prepare import CATEGORIES, HEADER, INTEGERS, prepare
@@ -48,9 +49,7 @@ BATCH = 1 << 16
 FILES = 8
 ENGINES = ("shardbench", "duckdb", "polars")
 WORKERS = (1, 2)
-PROFILE_COLUMNS = ("rows", "files", "engine", "workers", "cpu_s", "wall_s", "peak_bytes")
 SCHEMA = pa.schema([(name, pa.int64() if i <= INTEGERS else pa.string()) for i, name in enumerate(HEADER)])
-COLUMNS = ("data_set", "file", "rows", "repeats", "rows_per_cpu_s", "least", "most", "peak_bytes")
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 
@@ -175,9 +174,8 @@ def count(engine: str, folder: Path, target: Path) -> tuple[float, float, int]:
     return cpu_s, took_s, (own.ru_maxrss + (workers if workers > 1 else 0) * others.ru_maxrss) * 1024
 
 
-def measure_profile(rows: int) -> list[dict[str, object]]:
-    """Return a row for each engine that is installed and each number of cores."""
-    measured: list[dict[str, object]] = []
+def measure_profile(rows: int) -> Iterator[dict[str, object]]:
+    """Yield a row for each engine that is installed and each number of cores."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "log"
         folder.mkdir()
@@ -188,37 +186,32 @@ def measure_profile(rows: int) -> list[dict[str, object]]:
                     continue
                 cpu_s, took_s, peak = _said("--count", engine, str(workers), str(folder), str(Path(name) / "out"))
                 shutil.rmtree(Path(name) / "out", ignore_errors=True)
-                values = (rows, FILES, engine, workers, round(float(cpu_s), 1), round(float(took_s), 1), int(peak))
-                measured.append(dict(zip(PROFILE_COLUMNS, values)))
-    return measured
+                yield {
+                    "rows": rows, "files": FILES, "engine": engine, "workers": workers,
+                    "cpu_s": round(float(cpu_s), 1), "wall_s": round(float(took_s), 1), "peak_bytes": int(peak),
+                }  # fmt: skip
 
 
 def _row(data_set: str, kind: str, size: int, times: list[tuple[float, int]]) -> dict[str, object]:
     rates = sorted(size / seconds for seconds, _ in times)
-    middle = (round(rate) for rate in (statistics.median(rates), rates[0], rates[-1]))
-    return dict(zip(COLUMNS, (data_set, kind, size, len(times), *middle, max(peak for _, peak in times))))
-
-
-def main(arguments: list[str]) -> None:
-    """Run the command line; with ``--one`` and ``--count`` this is one of the processes that are measured."""
-    if arguments[:1] == ["--one"]:
-        print(*one(arguments[1], Path(arguments[2]), Path(arguments[3])))
-        return
-    if arguments[:1] == ["--count"]:
-        os.sched_setaffinity(0, range(int(arguments[2])))
-        print(*count(arguments[1], Path(arguments[3]), Path(arguments[4])))
-        return
-    is_profile = arguments[:1] == ["--profile"]
-    out, *sizes = arguments[is_profile:] or [""]
-    if is_profile:
-        rows = measure_profile(int(sizes[0]) if sizes else 10 * MILLION)
-    else:
-        rows = measure(tuple(int(size) for size in sizes) or (MILLION, 10 * MILLION))
-    text = csv_text(rows[0], (row.values() for row in rows))
-    if out:
-        Path(out).write_text(text)
-    print(text, end="")
+    return {
+        "data_set": data_set, "file": kind, "rows": size, "repeats": len(times),
+        "rows_per_cpu_s": round(statistics.median(rates)), "least": round(rates[0]), "most": round(rates[-1]),
+        "peak_bytes": max(peak for _, peak in times),
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    # Two words begin the processes that are measured.
+    if sys.argv[1] == "--one":
+        print(*one(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])))
+    elif sys.argv[1] == "--count":
+        os.sched_setaffinity(0, range(int(sys.argv[3])))
+        print(*count(sys.argv[2], Path(sys.argv[4]), Path(sys.argv[5])))
+    else:
+        write_tables(
+            {
+                "prepare.csv": lambda _: rows_csv(measure((MILLION, 10 * MILLION))),
+                "profile.csv": lambda _: rows_csv(measure_profile(10 * MILLION)),
+            }
+        )

@@ -6,40 +6,22 @@
 
 import argparse
 import re
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from scipy.optimize import least_squares
+from table_files import rows_csv
 
 from shardbench.base.atomic import write_atomically
-from shardbench.base.generated import csv_text
+from shardbench.base.generated import write_files
 from shardbench.cost.published.agreement import Pair, Predicted, pairs, predict_all, predicted_ms
 from shardbench.cost.published.gpus import committed, known_gpus, shared
 from shardbench.cost.published.points import FIT, HELD_OUT, Family, Point, PublishedStep, published
-from shardbench.cost.published.steps import StepParts, step_parts
+from shardbench.cost.published.steps import step_parts
 
-COLUMNS = (
-    "point",
-    "source",
-    "published_ms",
-    "predicted_ms",
-    "error_pct",
-    "split",
-    "family",
-    "group",
-    "device",
-    "constants_of",
-)
-STEP_COLUMNS = (
-    "step", "published_ms", "predicted_ms", "error_pct", "split", "gpu", "gpus", "nodes", "batch_size", "framework",
-    "plan", "dense", "group",
-)  # fmt: skip
-PAIR_COLUMNS = (
-    "family", "same", "first", "second", "published_ratio", "predicted_ratio", "sign_right", "ratio_error_pct",
-)  # fmt: skip
 CSV = Path("results/tables/published/points.csv")
 STEPS_CSV = Path("results/tables/published/steps.csv")
 PAIRS_CSV = Path("results/tables/published/pairs.csv")
@@ -54,12 +36,13 @@ AT_MOST_ONE = ("gather", "nvlink", "pcie", "copy", "product_tensor")
 SHARES = Path("src/shardbench/cost/published/gpus.json")
 
 
-def cells(point: Predicted) -> tuple[str, ...]:
-    """Return a point's cells, in the order of COLUMNS."""
-    return (
-        point.point, point.source, f"{point.published_ms:.5g}", f"{point.predicted_ms:.4g}", f"{point.error_pct:.1f}",
-        point.split, point.family, point.group, point.device, point.constants_of,
-    )  # fmt: skip
+def point_row(point: Predicted) -> dict[str, str]:
+    """Return a point's row of the table."""
+    return {
+        "point": point.point, "source": point.source, "published_ms": f"{point.published_ms:.5g}",
+        "predicted_ms": f"{point.predicted_ms:.4g}", "error_pct": f"{point.error_pct:.1f}", "split": point.split,
+        "family": point.family, "group": point.group, "device": point.device, "constants_of": point.constants_of,
+    }  # fmt: skip
 
 
 def fit() -> dict[str, float]:
@@ -100,43 +83,42 @@ def with_values(text: str, values: dict[str, float]) -> str:
     return text
 
 
-def table_csv(rows: Iterable[Predicted]) -> str:
-    """Return the table of published points as CSV."""
-    return csv_text(COLUMNS, map(cells, rows))
-
-
-def steps_csv(rows: Iterable[Predicted]) -> str:
-    """Return the table of whole published steps as CSV, with the parts of each prediction."""
-    lines = []
-    families = published().families
-    points = {f"{name}/{point.point}": point for name in families for point in families[name].points}
+def step_rows(rows: Iterable[Predicted]) -> Iterator[dict[str, object]]:
+    """Yield the rows of whole published steps, with the parts of each prediction."""
+    points = {f"{name}/{point.point}": point for name, of in published().families.items() for point in of.points}
     for row in rows:
         step = points[row.point]
         if not isinstance(step, PublishedStep):
             continue
-        parts = step_parts(step, committed(step.machine), shared())
-        lines.append(
-            (
-                row.point, *cells(row)[2:5], row.split, step.machine, step.gpus, step.nodes, step.batch_size,
-                step.executor, step.plan, step.dense, step.group,
-                *(f"{1e3 * getattr(parts, part.name):.4g}" for part in fields(parts)),
-                row.source + (f"; {step.assumed}" if step.assumed else ""),
-            )
-        )  # fmt: skip
-    names = [f"{part.name}_ms" for part in fields(StepParts)]
-    return csv_text((*STEP_COLUMNS, *names, "source"), lines)
+        own = point_row(row)
+        parts = asdict(step_parts(step, committed(step.machine), shared()))
+        yield {
+            "step": row.point, "published_ms": own["published_ms"], "predicted_ms": own["predicted_ms"],
+            "error_pct": own["error_pct"], "split": row.split, "gpu": step.machine, "gpus": step.gpus,
+            "nodes": step.nodes, "batch_size": step.batch_size, "framework": step.executor, "plan": step.plan,
+            "dense": step.dense, "group": step.group,
+            **{f"{name}_ms": f"{1e3 * seconds:.4g}" for name, seconds in parts.items()},
+            "source": row.source + (f"; {step.assumed}" if step.assumed else ""),
+        }  # fmt: skip
 
 
-def pairs_csv(rows: Iterable[Pair]) -> str:
-    """Return the table of pairs of plans as CSV."""
-    lines = [
-        (
-            p.family, p.what, p.first, p.second, f"{p.published_ratio:.3f}", f"{p.predicted_ratio:.3f}",
-            ("yes" if p.sign_right else "no") if p.differs else "=", f"{p.error_pct:.1f}",
-        )
-        for p in rows
-    ]  # fmt: skip
-    return csv_text(PAIR_COLUMNS, lines)
+def pair_row(pair: Pair) -> dict[str, str]:
+    """Return the row of a pair of plans."""
+    return {
+        "family": pair.family, "same": pair.what, "first": pair.first, "second": pair.second,
+        "published_ratio": f"{pair.published_ratio:.3f}", "predicted_ratio": f"{pair.predicted_ratio:.3f}",
+        "sign_right": ("yes" if pair.sign_right else "no") if pair.differs else "=",
+        "ratio_error_pct": f"{pair.error_pct:.1f}",
+    }  # fmt: skip
+
+
+def texts(rows: list[Predicted]) -> dict[Path, str]:
+    """Return the tables of points, of whole steps and of pairs of plans as CSV, by their paths."""
+    return {
+        CSV: rows_csv(map(point_row, rows)),
+        STEPS_CSV: rows_csv(step_rows(rows)),
+        PAIRS_CSV: rows_csv(map(pair_row, pairs())),
+    }
 
 
 def whole_steps(rows: Iterable[Predicted]) -> list[Predicted]:
@@ -187,7 +169,7 @@ def _statistics(rows: list[Predicted]) -> str:
     """Return groups, median and worst absolute error; of repeats of one measurement the worst counts, once."""
     groups: dict[str, list[float]] = {}
     for row in rows:
-        groups.setdefault(row.group, []).append(abs(float(cells(row)[4])))
+        groups.setdefault(row.group, []).append(abs(float(point_row(row)["error_pct"])))
     errors = [max(repeats) for repeats in groups.values()]
     return f"{len(errors)} | {median(errors):.1f} % | {max(errors):.1f} %"
 
@@ -207,10 +189,7 @@ def main() -> None:
         write_atomically(SHARES, with_values(SHARES.read_text(), fit()))
         return
     rows = predict_all()
-
-    write_atomically(CSV, table_csv(rows))
-    write_atomically(STEPS_CSV, steps_csv(rows))
-    write_atomically(PAIRS_CSV, pairs_csv(pairs()))
+    write_files(texts(rows))
     text = embed(DOCUMENT.read_text(), markdown(rows))
     write_atomically(DOCUMENT, embed(text, steps_markdown(rows), "whole steps"))
 

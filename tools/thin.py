@@ -1,10 +1,9 @@
 """Leave in records of measured trials what tables of steps read: the steps, their plan, and who made them when.
 
-``python tools/thin.py FILE...``: no more is kept of a suite's second run.
+``python tools/thin.py FILE``: no more is kept of a suite's second run.
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from shardbench.base.atomic import whole_file
@@ -24,13 +23,12 @@ def thin(record: Record) -> Record:
     return record.model_copy(update=changes)
 
 
-def main(paths: Sequence[str]) -> None:
-    """Run the command line."""
-    for path in map(Path, paths):
-        records = RecordStore(path, Record, "trial").read()
-        with whole_file(path) as file:
-            file.writelines(digested(to_json(thin(one), exclude_none=True).encode()) + b"\n" for one in records)
+def thin_file(path: Path) -> None:
+    """Write a file of records again, each thin."""
+    records = RecordStore(path, Record, "trial").read()
+    with whole_file(path) as file:
+        file.writelines(digested(to_json(thin(one), exclude_none=True).encode()) + b"\n" for one in records)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    thin_file(Path(sys.argv[1]))

@@ -1,30 +1,30 @@
 """ShardBenchPlanner beside TorchRec's own planner: the same module, sharders, topology, constraints and reservation.
 
-``python tools/torchrec_planners.py plans OUT.csv`` plans random modules of several sizes, with memory to
-spare and without, by both: CPU seconds (median and range of repeats), the step that the cost model predicts for either
-plan on the same drawn lookups, the fullest device, tables whose constraint a plan breaks, and whose plan ours took.
-ShardBenchPlanner asks TorchRec's planner too, so that its seconds are TorchRec's and its own, which ``own_cpu_s`` are.
+``python tools/torchrec_planners.py FOLDER [NAME ...]`` writes these files, or those that are named:
 
-``python tools/torchrec_planners.py told OUT.csv`` asks TorchRec's planner for plans of the simulated problems of the
-suites ``quick`` and ``dlrm_v4`` on at most 16 devices, telling it more each time (``TOLD``): the step that the cost
-model predicts for each plan on the test batches.
-
-``python tools/torchrec_planners.py measured OUT.csv`` plans the tables of the suite ``measured`` for two
-gloo ranks by both, and steps the two plans in turn in the same ranks, several process groups one after the other.
+- ``plans.csv``: random modules of several sizes, with memory to spare and without, planned by both: CPU seconds (median
+  and range of repeats), the step that the cost model predicts for either plan on the same drawn lookups, the fullest
+  device, tables whose constraint a plan breaks, and whose plan ours took. ShardBenchPlanner asks TorchRec's planner
+  too, so that its seconds are TorchRec's and its own, which ``own_cpu_s`` are.
+- ``told.csv``: TorchRec's planner asked for plans of the simulated problems of the suites ``quick`` and ``dlrm_v4`` on
+  at most 16 devices, and told more each time (``TOLD``): the step that the cost model predicts for each plan on the
+  test batches.
+- ``measured.csv``: the tables of the suite ``measured``, planned for two gloo ranks by both, and the two plans' steps
+  in turn in the same ranks, several process groups one after the other.
 """
 
 import logging
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from table_files import rows_csv, write_tables
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
@@ -39,9 +39,7 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
-from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import Infeasible
-from shardbench.base.generated import csv_text
 from shardbench.base.statistics import log_mean
 from shardbench.baselines.torchrec_planner import TorchRecFused
 from shardbench.baselines.torchrec_planner.planner import ask
@@ -49,17 +47,14 @@ from shardbench.calibrate.correction import question_of
 from shardbench.engine.described import UVM_DIVISOR, describe, hardware
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.torchrec.translated import translate
-from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
 from shardbench.records.trial import Backend
 from shardbench.torchrec import ShardBenchPlanner
 from shardbench.trials.simulate import simulate
 from shardbench.trials.suite import load_suite
-from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.materialise import materialise
 
 GIB = 1 << 30
@@ -78,7 +73,6 @@ At first it takes 512 samples a rank and a lookup each, and is offered no host m
 the problem, on TorchRec's own bandwidths; then those of the machine; and at last the coefficients of its lookups.
 """
 MOST_DEVICES = 16
-TOLD_COLUMNS = ("suite", "workload", "machine", "precision", "exchange", "told", "outcome", "step_ms", "cause")
 
 
 @dataclass(frozen=True)
@@ -96,14 +90,6 @@ CASES = [
     for tables, nodes, ranks in ((20, 1, 8), (100, 1, 8), (100, 2, 16))
     for filled in (0.3, 0.6, 0.75, 0.85, 0.9, 0.95)
 ]
-COLUMNS = (
-    "tables", "nodes", "ranks", "memory", "planner", "outcome", "n", "plan_cpu_s", "least_cpu_s", "most_cpu_s",
-    "own_cpu_s", "step_ms", "fullest_pct", "constraints_broken", "taken", "cause",
-)  # fmt: skip
-MEASURED_COLUMNS = (
-    "workload", "machine", "planner", "n", "iterations", "plan_cpu_s", "step_ms", "step_ms_low", "step_ms_high",
-    "of_torchrecs", "of_torchrecs_low", "of_torchrecs_high", "predicted_ms",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,7 +115,7 @@ class Inputs:
         """Return TorchRec's planner, with its own proposers."""
         return EmbeddingShardingPlanner(**self.arguments(), stats=[], debug=False)
 
-    def kinds(self, sharding: dict[str, Any]) -> int:
+    def broken_constraints(self, sharding: dict[str, Any]) -> int:
         """Count the tables that are not sharded as their constraint says."""
         types = {name: constraint.sharding_types for name, constraint in self.constraints.items()}
         return sum(bool(types[name]) and how.sharding_type not in types[name] for name, how in sharding.items())
@@ -161,13 +147,17 @@ def random_module(case: Case) -> Inputs:
     return Inputs(torch.nn.ModuleDict({"tables": tables}), topology, constraints, BATCH, RESERVED)
 
 
-def bytes_by_rank(sharding: dict[str, Any], ranks: int) -> list[int]:
-    """Return the bytes of fp32 weights by rank, without tables that all ranks hold."""
+def fullest_bytes(sharding: dict[str, Any], inputs: Inputs, ranks: int) -> int:
+    """Return the bytes of fp32 weights on the rank that has most; a table without shards is on all of them."""
     sizes = np.zeros(ranks, dtype=np.int64)
-    for how in sharding.values():
-        for rank, shard in zip(how.ranks, how.sharding_spec.shards, strict=True) if how.sharding_spec else ():
+    for config in inputs.module["tables"].embedding_bag_configs():  # type: ignore[index]
+        how = sharding[config.name]
+        if how.sharding_spec is None:
+            sizes += 4 * config.num_embeddings * config.embedding_dim
+            continue
+        for rank, shard in zip(how.ranks, how.sharding_spec.shards, strict=True):
             sizes[rank] += 4 * shard.shard_sizes[0] * shard.shard_sizes[1]
-    return [int(size) for size in sizes]
+    return int(sizes.max())
 
 
 class Timed(ShardBenchPlanner):
@@ -182,14 +172,12 @@ class Timed(ShardBenchPlanner):
         return answer
 
 
-def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[dict[str, object]]:
-    """Return two rows for each case, one for each planner; the row of a planner without a plan says why."""
-    rows: list[dict[str, object]] = []
+def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> Iterator[dict[str, object]]:
+    """Yield two rows for each case, one for each planner; the row of a planner without a plan says why."""
     _warm_up()
     for case in cases:
         inputs = random_module(case)
-        seconds: dict[str, list[float]] = {"torchrec": [], "shardbench": []}
-        own: list[float] = []
+        seconds: dict[str, list[float]] = {"torchrec": [], "shardbench": [], "own": []}
         sharding_of: dict[str, dict[str, Any] | str] = {}
         for _ in range(repeats):
             # A planner is made anew: each keeps what it enumerated.
@@ -202,11 +190,17 @@ def plans(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[dict[st
                 except PlannerError as error:
                     sharding_of[name] = " ".join(str(error).partition("Possible solutions")[0].split())[:120]
                 seconds[name].append(time.process_time() - start)
-            own.append(seconds["shardbench"][-1] - ours.theirs_s)
-        case_rows = [_row(case, inputs, name, sharding_of[name], seconds[name], ours) for name in seconds]
-        case_rows[-1]["own_cpu_s"] = round(statistics.median(own), 3)
-        rows += case_rows
-    return rows
+            seconds["own"].append(seconds["shardbench"][-1] - ours.theirs_s)
+        for name, sharding in sharding_of.items():
+            own_s = statistics.median(seconds["own"]) if name == "shardbench" else None
+            yield {
+                "tables": case.tables, "nodes": case.nodes, "ranks": case.ranks,
+                "memory": f"{100 * case.filled:.0f} % full", "planner": name,
+                "outcome": "infeasible" if isinstance(sharding, str) else "ok", "n": repeats,
+                "plan_cpu_s": round(statistics.median(seconds[name]), 3),
+                "least_cpu_s": round(min(seconds[name]), 3), "most_cpu_s": round(max(seconds[name]), 3),
+                "own_cpu_s": None if own_s is None else round(own_s, 3), **_judged(case, inputs, name, sharding, ours),
+            }  # fmt: skip
 
 
 def _warm_up() -> None:
@@ -215,54 +209,22 @@ def _warm_up() -> None:
         planner.plan(inputs.module, [EmbeddingBagCollectionSharder()])
 
 
-def _row(
-    case: Case,
-    inputs: Inputs,
-    name: str,
-    sharding: dict[str, Any] | str,
-    seconds: list[float],
-    ours: ShardBenchPlanner,
+def _judged(
+    case: Case, inputs: Inputs, name: str, sharding: dict[str, Any] | str, ours: ShardBenchPlanner
 ) -> dict[str, object]:
-    row: dict[str, object] = {
-        "tables": case.tables, "nodes": case.nodes, "ranks": case.ranks,
-        "memory": f"{100 * case.filled:.0f} % full", "planner": name,
-        "outcome": "infeasible" if isinstance(sharding, str) else "ok", "n": len(seconds),
-        "plan_cpu_s": round(statistics.median(seconds), 3),
-        "least_cpu_s": round(min(seconds), 3), "most_cpu_s": round(max(seconds), 3),
-    }  # fmt: skip
+    judged: dict[str, object] = dict.fromkeys(("step_ms", "fullest_pct", "constraints_broken", "taken", "cause"))
     if isinstance(sharding, str):
-        return row | {"cause": sharding}
-    usable_bytes = (1 - RESERVED) * inputs.topology.devices[0].storage.hbm
-    row["fullest_pct"] = round(100 * max(_with_replicas(sharding, inputs, case.ranks)) / usable_bytes, 1)
-    row["constraints_broken"] = inputs.kinds(sharding)
-    if name == "shardbench":
-        row["taken"] = ours.taken
+        return judged | {"cause": sharding}
     if ours.answer is not None:
         question: Any = ours.answer.question
         plan = ours.answer.plan if name == "shardbench" else translate(sharding, question.problem)
-        simulation = simulate(plan, question.problem, question.batches, question.dense, 1)
-        row["step_ms"] = round(simulation.step_ms, 5)
-    return row
-
-
-def _with_replicas(sharding: dict[str, Any], inputs: Inputs, ranks: int) -> list[int]:
-    configs = {config.name: config for config in inputs.module["tables"].embedding_bag_configs()}  # type: ignore[index]
-    copies = sum(
-        4 * configs[name].num_embeddings * configs[name].embedding_dim
-        for name, how in sharding.items()
-        if how.sharding_spec is None
-    )
-    return [size + copies for size in bytes_by_rank(sharding, ranks)]
-
-
-def suites_tables() -> tuple[Any, Problem]:
-    """Return the suite's mixed tables, and the problem of placing them on two ranks."""
-    suite = load_suite("measured")
-    parameters = next(dict(workload) for workload in suite.workloads if workload["name"] == "mixed")
-    workload = workload_config(parameters, "suite measured").build(Path())
-    machine = load_machine("cpu-1x2")
-    problem = Problem.of("mixed", workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
-    return workload, problem
+        judged["step_ms"] = round(simulate(plan, question.problem, question.batches, question.dense, 1).step_ms, 5)
+    usable_bytes = (1 - RESERVED) * inputs.topology.devices[0].storage.hbm
+    return judged | {
+        "fullest_pct": round(100 * fullest_bytes(sharding, inputs, case.ranks) / usable_bytes, 1),
+        "constraints_broken": inputs.broken_constraints(sharding),
+        "taken": ours.taken if name == "shardbench" else None,
+    }
 
 
 def inputs_of(problem: Problem) -> Inputs:
@@ -286,9 +248,45 @@ def inputs_of(problem: Problem) -> Inputs:
     return Inputs(module, describe(problem), constraints, problem.batch_size // problem.world_size, 0.0)
 
 
-def measured(groups: int = GROUPS, iterations: int = 20) -> list[dict[str, object]]:
-    """Return a row for each plan with its steps in all process groups; ours with the tables' profiles and without."""
-    workload, problem = suites_tables()
+def measured(groups: int = GROUPS, iterations: int = 20) -> Iterator[dict[str, object]]:
+    """Yield a row for each plan with its steps in all process groups; ours with the tables' profiles and without.
+
+    Our plans step in turn in the same ranks as TorchRec's; either steps first in half of the process groups.
+    """
+    suite = load_suite("measured")
+    job = next(job for job in suite.jobs if (job.workload, job.machine) == ("mixed", "cpu-1x2"))
+    workload = suite.workload(job).build(Path())
+    problem = question_of(workload, job).problem
+    plan_of = _plans_of(problem)
+    for plan, _ in plan_of.values():
+        validate(plan, problem, frozenset(Move))
+    theirs, _ = plan_of["torchrec"]
+    with tempfile.TemporaryDirectory() as name_of_folder:
+        folder = Path(name_of_folder)
+        source = materialise(workload, folder / "batches", range(2))
+        for name, (plan, plan_s) in plan_of.items():
+            ours_ms, theirs_ms = list[float](), list[float]()
+            for number in range(groups):
+                pair = (plan, theirs) if number % 2 == 0 else (theirs, plan)
+                job_of_pair = rank_job(
+                    pair[0], problem, workload.dense, source.folder, control=pair[1], warmup=3, iterations=iterations,
+                    seed=0, timeout_s=300,
+                )  # fmt: skip
+                result = measure(job_of_pair, folder / f"{name}-{number}")
+                both = float(np.median(result.timing.step_ms)), float(np.median(result.control_ms))
+                own_ms, other_ms = both if number % 2 == 0 else both[::-1]
+                ours_ms.append(own_ms)
+                theirs_ms.append(other_ms)
+            yield {
+                "workload": "mixed", "machine": "cpu-1x2", "planner": name, "n": groups, "iterations": iterations,
+                "plan_cpu_s": round(plan_s, 3), **_mean("step_ms", ours_ms),
+                **_mean("of_torchrecs", np.divide(ours_ms, theirs_ms).tolist()),
+                "predicted_ms": round(simulate(plan, problem, source, workload.dense, 2).step_ms, 4),
+            }  # fmt: skip
+
+
+def _plans_of(problem: Problem) -> dict[str, tuple[Plan, float]]:
+    """Return each planner's plan, and the CPU seconds that it took."""
     inputs = inputs_of(problem)
     plan_of: dict[str, tuple[Plan, float]] = {}
     for name, profiles in (("shardbench", None), ("shardbench with profiles", problem.profiles)):
@@ -301,57 +299,17 @@ def measured(groups: int = GROUPS, iterations: int = 20) -> list[dict[str, objec
     start = time.process_time()
     sharding = inputs.torchrecs().plan(inputs.module, [EmbeddingBagCollectionSharder()]).plan["tables"]
     seconds = time.process_time() - start
-    plan_of["torchrec"] = translate(sharding, problem), seconds
-    for plan, _ in plan_of.values():
-        validate(plan, problem, frozenset(Move))
-    with tempfile.TemporaryDirectory() as folder:
-        source = materialise(workload, Path(folder) / "batches", range(2))
-        rows = _step(plan_of, problem, workload.dense, Path(folder), groups, iterations)
-        for row in rows:
-            plan = plan_of[str(row["planner"])][0]
-            row["predicted_ms"] = round(simulate(plan, problem, source, workload.dense, 2).step_ms, 4)
-    return rows
+    return plan_of | {"torchrec": (translate(sharding, problem), seconds)}
 
 
-def _step(
-    plan_of: dict[str, tuple[Plan, float]],
-    problem: Problem,
-    dense: DenseShape,
-    folder: Path,
-    groups: int,
-    iterations: int,
-) -> list[dict[str, object]]:
-    """Step our plans in the same ranks as TorchRec's, in turn; either steps first in half of the process groups."""
-    theirs = plan_of["torchrec"][0]
-    steps: dict[str, list[float]] = {name: [] for name in plan_of}
-    ratios: dict[str, list[float]] = {name: [] for name in plan_of}
-    for number in range(groups):
-        for place, name in enumerate(plan_of):
-            pair = (plan_of[name][0], theirs) if number % 2 == 0 else (theirs, plan_of[name][0])
-            job = rank_job(
-                pair[0], problem, dense, folder / "batches", control=pair[1], warmup=3, iterations=iterations, seed=0,
-                timeout_s=300,
-            )  # fmt: skip
-            result = measure(job, folder / f"job{number}_{place}")
-            both = float(np.median(result.timing.step_ms)), float(np.median(result.control_ms))
-            own, other = both if number % 2 == 0 else both[::-1]
-            steps[name].append(own)
-            ratios[name].append(own / other)
-    rows = []
-    for name, (_, seconds) in plan_of.items():
-        step, ratio = log_mean(steps[name]), log_mean(ratios[name])
-        values = (
-            "mixed", "cpu-1x2", name, groups, iterations, round(seconds, 3),
-            *(round(value or 0.0, 4) for value in (step.value, step.low, step.high)),
-            *(round(value or 0.0, 4) for value in (ratio.value, ratio.low, ratio.high)),
-        )  # fmt: skip
-        rows.append(dict(zip(MEASURED_COLUMNS, values)))
-    return rows
+def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
+    mean = log_mean(values)
+    ends = {"": mean.value, "_low": mean.low, "_high": mean.high}
+    return {f"{name}{end}": round(value or 0.0, 4) for end, value in ends.items()}
 
 
-def told() -> list[dict[str, object]]:
-    """Return a row for each problem and what TorchRec's planner is told of it."""
-    rows: list[dict[str, object]] = []
+def told() -> Iterator[dict[str, object]]:
+    """Yield a row for each problem and what TorchRec's planner is told of it."""
     for suite in map(load_suite, ("quick", "dlrm_v4")):
         for job in suite.jobs:
             machine = job.load_machine()
@@ -368,11 +326,9 @@ def told() -> list[dict[str, object]]:
                 try:
                     sharding = ask(asked, TorchRecFused.sharding_types, blind=what == TOLD[0], config=config)
                     step_ms = question.judge(translate(sharding, problem)).step_ms
-                    rows.append(row | {"outcome": "ok", "step_ms": round(step_ms, 5)})
+                    yield row | {"outcome": "ok", "step_ms": round(step_ms, 5)}
                 except Infeasible as error:
-                    rows.append(row | {"outcome": "infeasible", "cause": str(error)[:120]})
-                print(rows[-1], file=sys.stderr, flush=True)
-    return rows
+                    yield row | {"outcome": "infeasible", "cause": str(error)[:120]}
 
 
 def _by_default(problem: Problem) -> Problem:
@@ -388,24 +344,13 @@ def _by_default(problem: Problem) -> Problem:
     return replace(problem, machine=replace(problem.machine, constants=constants))
 
 
-def write(rows: list[dict[str, object]], columns: Sequence[str], path: Path) -> None:
-    """Write the rows as CSV."""
-    write_atomically(path, csv_text(columns, ([row.get(name) for name in columns] for row in rows)))
-
-
-def main(arguments: list[str]) -> None:
-    """Run the command line: ``plans OUT.csv``, ``told OUT.csv`` or ``measured OUT.csv``."""
+if __name__ == "__main__":
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
-    what, out = arguments[0], Path(arguments[1])
-    if what == "plans":
-        write(plans(), COLUMNS, out)
-    elif what == "told":
-        write(told(), TOLD_COLUMNS, out)
-    else:
-        write(measured(), MEASURED_COLUMNS, out)
-    print(out.read_text(), end="")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    write_tables(
+        {
+            "plans.csv": lambda _: rows_csv(plans()),
+            "told.csv": lambda _: rows_csv(told()),
+            "measured.csv": lambda _: rows_csv(measured()),
+        }
+    )

@@ -12,7 +12,7 @@ COLUMNS = ("parser", "cases", "clean_errors", "crashes", "max_rss_mb")
 SHOWN = 5
 
 
-def main(total: int, out: Path) -> int:
+def main(out: Path, total: int) -> int:
     """Exit code: 0 where nothing crashed."""
     tallies: list[Tally] = []
     for tally, seconds in run_all(total):
@@ -29,4 +29,4 @@ def main(total: int, out: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), int("".join(sys.argv[2:]) or 100_000)))

@@ -16,10 +16,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from fits.measured_dependence import hot_shares, score_correlations
 from scipy.optimize import minimize
+from scipy.special import ndtri
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.base.atomic import write_atomically
 from shardbench.datasets.criteo_like import CriteoLike, CriteoLikeConfig, measured_fields
 from shardbench.datasets.laws.criteo_dependence import (
@@ -31,7 +31,7 @@ from shardbench.datasets.laws.criteo_dependence import (
     Dependence,
 )
 from shardbench.workloads.trace import Split
-from shardbench.workloads.workload import one_hot_values
+from shardbench.workloads.workload import MISSING, one_hot_values
 
 PUBLISHED = FITTED.with_name("criteo_joint_dependence.json")
 INPUTS = 10_109
@@ -185,6 +185,45 @@ def move_shares(dependence: Dependence, seeds: Sequence[int]) -> tuple[Floats, F
     # No column has more popular places than popular inputs ask for.
     most_asked = np.cumsum((shares / dependence.ceilings)[:, ::-1], axis=1).max()
     return shares * min(1.0, MOST_ASKED / most_asked), now
+
+
+def normal_scores(values: Ints, rng: np.random.Generator) -> Floats:
+    """Return the scores float64 [n, columns] of ``values`` int64 [n, columns]; MISSING is a value like any other.
+
+    A value is replaced by its place in its column's cumulative frequency, most frequent first and values of
+    one frequency in random order, uniform within the value; the score is the normal quantile of the place.
+    """
+    scores = np.empty(values.shape)
+    for column in range(values.shape[1]):
+        _, of_input, counts = np.unique(values[:, column], return_inverse=True, return_counts=True)
+        order = np.lexsort((rng.random(len(counts)), -counts))
+        starts = np.empty(len(counts))
+        starts[order] = np.cumsum(counts[order]) - counts[order]
+        places = (starts[of_input] + rng.random(len(values)) * counts[of_input]) / len(values)
+        scores[:, column] = ndtri(np.maximum(places, 0.5 / len(values) ** 2))
+    return scores
+
+
+def score_correlations(values: Ints, rng: np.random.Generator, draws: int = 5) -> Floats:
+    """Return the Pearson correlations of normal scores, [columns, columns], mean of some draws of the ties."""
+    correlations = [np.corrcoef(normal_scores(values, rng).T) for _ in range(draws)]
+    return np.asarray(np.mean(correlations, axis=0))
+
+
+def cold_columns(log: Ints, inputs: Ints) -> Bools:
+    """Say which columns of ``inputs`` have a value that ``log`` lacks, bool [n, columns]; MISSING is never cold."""
+    columns = [~np.isin(inputs[:, c], log[:, c]) & (inputs[:, c] != MISSING) for c in range(inputs.shape[1])]
+    return np.stack(columns, axis=1)
+
+
+def hot_shares(values: Ints, logs: Sequence[int], rng: np.random.Generator, splits: int = 10) -> Floats:
+    """Share of inputs outside a random log that are wholly hot, by size of the log, mean of random splits."""
+    shares = np.zeros((splits, len(logs)))
+    for split in range(splits):
+        shuffled = values[rng.permutation(len(values))]
+        for at, size in enumerate(logs):
+            shares[split, at] = np.mean(~cold_columns(shuffled[:size], shuffled[size:]).any(axis=1))
+    return np.asarray(shares.mean(axis=0))
 
 
 def main() -> None:

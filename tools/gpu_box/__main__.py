@@ -1,8 +1,8 @@
 """Measure in minutes what one GPU says of the cost model: `python tools/gpu_box --minutes 8 --out FOLDER`.
 
 Nothing is installed: it runs with the torch, FBGEMM and TorchRec of this Python, on one GPU without a network. `--cpu`
-rehearses every part on CPUs. The parts run in the order below, each with its share of the minutes; every number is in
-FOLDER before the next is measured, in at most eight files that need no packing. What measures is a process of its own:
+rehearses every part on CPUs, in the smallest sizes that touch all code. The parts run in the order below, each with its
+share of the minutes; every number is in FOLDER before the next is measured. What measures is a process of its own:
 where it ends, or a part hangs, the next part begins in another one.
 """
 
@@ -10,13 +10,12 @@ import argparse
 import json
 import os
 import platform
-import queue
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+import tomllib
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -24,9 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from importable import ROOT, make_importable
 from log import REST, Log
-from trips import COMMIT, TRIPS
+from trips import COMMIT, ROOT, TRIPS
 from worker import BEGINS, LOST
 
 PARTS = {
@@ -46,8 +44,6 @@ GRACE_S = 20.0
 """How long after its end a part may take for what it has begun."""
 KILL_S = 10.0
 """How long a process may take to end: one whose device hangs may never."""
-SMALL_MINUTES = 0.5
-"""Every part takes its smallest sizes where there are fewer: a trial of the code."""
 PACKAGES = ("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "fbgemm_gpu_cpu", "numpy", "tensordict")
 
 
@@ -60,7 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python tools/gpu_box", description=__doc__)
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--cpu", action="store_true", help="rehearse on CPUs")
+    parser.add_argument("--cpu", action="store_true", help="rehearse on CPUs, in small sizes")
     parser.add_argument("--only", action="append", choices=PARTS, help="run this part alone (may be repeated)")
     arguments = parser.parse_args()
     if not 0.0 < arguments.minutes <= 60.0:
@@ -88,6 +84,17 @@ def main() -> int:
     return 0 if facts["ended"].startswith("all") else 1
 
 
+def make_importable(folder: Path) -> None:
+    """Fill ``folder``, which is to be on the path, with the package as an installation lays it out, by links."""
+    folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
+    package = folder / "shardbench"
+    package.mkdir(parents=True)
+    for entry in (ROOT / folders.pop("shardbench")).iterdir():
+        (package / entry.name).symlink_to(entry)
+    for name, place in folders.items():
+        (package / name.partition(".")[2]).symlink_to(ROOT / place)
+
+
 def _run(
     arguments: argparse.Namespace, facts: dict[str, Any], until: float, places: tuple[Path, Path], printed: Any
 ) -> None:
@@ -101,12 +108,11 @@ def _run(
     if arguments.cpu:
         # Cores are few here. On a GPU's host, threads that wait for their next work asleep would be late for it.
         ours |= {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE"}
-    options = ["--out", str(arguments.out), "--data", str(data), "--until", str(until)]
-    options += ["--cpu"] * arguments.cpu + ["--small"] * (arguments.minutes < SMALL_MINUTES)
     rest = list(facts["parts"])
     while rest:
-        weights = [f"{name}={PARTS[name]}" for name in rest]
-        command = [sys.executable, str(Path(__file__).with_name("worker.py")), *weights, *options]
+        weights = {name: PARTS[name] for name in rest}
+        told = {"weights": weights, "out": str(arguments.out), "data": str(data), "until": until, "cpu": arguments.cpu}
+        command = [sys.executable, str(Path(__file__).with_name("worker.py")), json.dumps(told)]
         turns, code = _watch(command, os.environ | ours, until, printed)
         facts["processes"].append({"parts": turns, "exit_code": code})
         _write(arguments.out, facts)
@@ -124,28 +130,30 @@ def _watch(command: list[str], environment: dict[str, str], until: float, printe
     Return the parts that had their turn, and its exit code; None where it was killed.
     """
     turns: list[str] = []
-    lines: queue.Queue[str | None] = queue.Queue()
+    signal.signal(signal.SIGALRM, _overrun)
     # A group of its own, so that what it starts ends with it. A ``with`` would wait for its end, however long.
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         start_new_session=True,
     )  # fmt: skip
-    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
-    # Imports come before the first part.
-    ends = time.monotonic() + max(60.0, until - time.monotonic())
+    assert process.stdout is not None
     try:
-        while (line := lines.get(timeout=max(0.0, ends - time.monotonic()))) is not None:
-            _say(line, printed)
+        # Imports come before the first part.
+        signal.setitimer(signal.ITIMER_REAL, max(60.0, until - time.monotonic()))
+        for line in process.stdout:
+            _say(line.rstrip("\n"), printed)
             if line.startswith(BEGINS):
                 name, seconds = line.removeprefix(BEGINS).split()
                 turns.append(name)
-                ends = time.monotonic() + float(seconds) + GRACE_S
+                signal.setitimer(signal.ITIMER_REAL, float(seconds) + GRACE_S)
         return turns, process.wait(timeout=KILL_S)
-    except (queue.Empty, subprocess.TimeoutExpired):
+    except (TimeoutError, subprocess.TimeoutExpired):
         _say(f"killed: {turns[-1] if turns else 'the start'} did not end in its time", printed)
         return turns, None
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         _kill(process)
+        process.stdout.close()
 
 
 def _kill(process: "subprocess.Popen[str]") -> None:
@@ -156,17 +164,14 @@ def _kill(process: "subprocess.Popen[str]") -> None:
         process.wait(timeout=KILL_S)
 
 
-def _read(stream: Any, lines: "queue.Queue[str | None]") -> None:
-    with stream:
-        for line in stream:
-            lines.put(line.rstrip("\n"))
-    lines.put(None)
-
-
 def _say(line: str, printed: Any) -> None:
     print(line, flush=True)
     printed.write(line + "\n")
     printed.flush()
+
+
+def _overrun(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -21,8 +21,6 @@ from shardbench.engine.clock import Clock, clock_of
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.machine_file import load_machine
 
-TRIAL_S = 10.0
-"""Seconds that a part has left at any time of a trial of the code, which ends by its small sizes."""
 CPU_MACHINE = "cpu-1x2"
 CARDS = {
     "NVIDIA H100 80GB HBM3": "h100-1x8", "NVIDIA H100 PCIe": "h100-pcie-80gb-1x8", "NVIDIA H200": "h200-1x8",
@@ -43,9 +41,9 @@ class Refused(Exception):
 class Box:
     """The machine that a part measures on, and the time that it has."""
 
-    def __init__(self, log: Log, *, cpu: bool, small: bool, data: Path) -> None:
-        """``small`` asks for the smallest sizes that touch all code; ``data`` is a folder for what is drawn."""
-        self.cpu, self.small, self.data = cpu, small, data
+    def __init__(self, log: Log, *, cpu: bool, data: Path) -> None:
+        """``cpu`` is a rehearsal, in the smallest sizes that touch all code; ``data`` a folder for what is drawn."""
+        self.cpu, self.data = cpu, data
         self.device = torch.device("cpu") if cpu else torch.device("cuda", 0)
         self.clock: Clock = clock_of(self.device)
         self.part, self.deadline = "start", time.monotonic()
@@ -66,9 +64,8 @@ class Box:
         self.part, self.deadline = part, time.monotonic() + seconds
 
     def left_s(self) -> float:
-        """Return the seconds that the part has left; a trial of the code always has some, as machines may be busy."""
-        left_s = self.deadline - time.monotonic()
-        return max(left_s, TRIAL_S) if self.small else left_s
+        """Return the seconds that the part has left."""
+        return self.deadline - time.monotonic()
 
     def over(self, needed_s: float = 0.0) -> bool:
         """Say whether the part has no time for what takes ``needed_s`` seconds."""

@@ -1,11 +1,9 @@
 """FBGEMM's cache in HBM of rows in host memory: what each batch of a stream meets in it, and the times it takes.
 
-FBGEMM's own counts stand beside those of the project's simulation of the same cache, batch by batch. They come from
-two places: its counters, and its table of which row each slot holds, read before and after the batch. The counters
-(``UVMCacheStatsIndex``) count distinct rows but for requested indices and conflict misses, which are lookups.
+FBGEMM's own counts stand beside those of the project's simulation of the same cache, batch by batch. They come from its
+table of which row each slot holds, read before and after the batch.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +12,13 @@ import torch
 from box import Box
 from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, predicted_ms, traffic_of
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import CacheAlgorithm
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import UVMCacheStatsIndex
-from tbe import fused_tables
 
 from shardbench.base.arrays import Ids, Ints
-from shardbench.cost.cache import EMPTY, Cache, CacheStep, set_of
+from shardbench.calibrate.kernels import fused_tables
+from shardbench.cost.cache import EMPTY, Cache, CacheStep
 from shardbench.cost.caching import CacheCounts
 from shardbench.model.caching import WAYS, slots_of
+from shardbench.model.plan import Tier
 
 
 @dataclass(frozen=True)
@@ -74,31 +72,29 @@ class Stream:
 
 def measure_cached(box: Box, stopwatch: Stopwatch, case: Case) -> None:
     """Count a stream batch by batch from an empty cache, then time it on, warm, then batches in an empty cache."""
-    counted_batches, warm, cold = (2, 2, 2) if box.small else (4, 2, 2) if box.cpu else (10, 6, 4)
+    counted_batches, warm, cold = (2, 2, 2) if box.cpu else (10, 6, 4)
     stream, tables = Stream(box, case), None
     if box.cpu:
         box.skip(f"FBGEMM's cache, {_name(case)}", "FBGEMM has no cache on CPUs: only the simulation runs")
     else:
         tables = _tables(box, case)
     for _ in range(counted_batches):
-        if box.over(1.0 if not box.small else 0.0):
+        if box.over(1.0):
             return
         _compare(box, case, stream, tables)
     if tables is not None:
-        # Its counters take time of their own.
-        tables.gather_uvm_cache_stats = False
         # Two batches whose times do not count: memory is made, and kernels are loaded.
         for how in (IDLE, BEHIND):
-            stopwatch.forward_and_backward(tables, stream.next().lookups, how=how, apart=how == BEHIND)
+            stopwatch.times(tables, stream.next().lookups, how=how, apart=how == BEHIND)
     _time(box, stopwatch, stream, tables, state="warm", batches=warm)
     _time(box, stopwatch, stream, tables, state="cold", batches=cold)
 
 
 def _tables(box: Box, case: Case) -> Any:
     return fused_tables(
-        box, [(case.rows, case.dim)] * case.tables, tier="cached", optimizer=OPTIMIZERS[case.optimizer],
+        box.device, [(case.rows, case.dim)] * case.tables, tier=Tier.CACHED, optimizer=OPTIMIZERS[case.optimizer],
         pooled=not case.unpooled, cache_algorithm=CacheAlgorithm.LRU,
-        cache_load_factor=case.cache_ratio, gather_uvm_cache_stats=True,
+        cache_load_factor=case.cache_ratio,
     )  # fmt: skip
 
 
@@ -109,7 +105,7 @@ def _name(case: Case) -> str:
 def _compare(box: Box, case: Case, stream: Stream, tables: Any) -> None:
     """Keep the counts of the next batch: simulated ones as the prediction, FBGEMM's own as what is measured."""
     batch = stream.next()
-    own = {} if tables is None else _own_counts(box, case, stream, batch, tables)
+    own = {} if tables is None else _own_counts(box, case, batch, tables)
     step = batch.step
     simulated = _numbers(batch, step.hit, step.inserted, len(step.evicted))
     missed = [own["fbgemm_inserted"] + own["fbgemm_conflict"]] if "fbgemm_inserted" in own else []
@@ -121,32 +117,19 @@ def _compare(box: Box, case: Case, stream: Stream, tables: Any) -> None:
     )  # fmt: skip
 
 
-def _own_counts(box: Box, case: Case, stream: Stream, batch: Batch, tables: Any) -> dict[str, Any]:
+def _own_counts(box: Box, case: Case, batch: Batch, tables: Any) -> dict[str, Any]:
     """Look a batch up, and return what FBGEMM's cache says of it; what it does not say is skipped."""
-    own: dict[str, Any] = {}
-    before = None
-    with box.attempt(f"FBGEMM's slots before a batch, {_name(case)}"):
+    with box.attempt(f"FBGEMM's slots around a batch, {_name(case)}"):
         before = _rows_by_slot(tables)
-    with torch.no_grad():
-        tables(batch.lookups.ids, batch.lookups.offsets)
-    with box.attempt(f"FBGEMM's counters, {_name(case)}"):
-        own |= {f"counter_{name}": number for name, number in _counters_say(tables)}
-    if before is not None:
-        with box.attempt(f"FBGEMM's slots after a batch, {_name(case)}"):
-            after = _rows_by_slot(tables)
-            own |= _slots_say(batch, before, after) | {f"alike_{name}": share for name, share in _alike(stream, after)}
-    return own
+        with torch.no_grad():
+            tables(batch.lookups.ids, batch.lookups.offsets)
+        return _slots_say(batch, before, _rows_by_slot(tables))
+    return {}
 
 
 def _rows_by_slot(tables: Any) -> Ids:
     """Return the row that each slot of FBGEMM's cache holds, int64 [sets, ways]; EMPTY where none."""
     return np.asarray(tables.lxu_cache_state.cpu().numpy())
-
-
-def _counters_say(tables: Any) -> Iterator[tuple[str, int]]:
-    numbers = tables.get_uvm_cache_stats(use_local_cache=True).tolist()
-    for index in UVMCacheStatsIndex:
-        yield index.name, int(numbers[index.value])
 
 
 def _slots_say(batch: Batch, before: Ids, after: Ids) -> dict[str, float]:
@@ -164,15 +147,6 @@ def _numbers(batch: Batch, hit: Any, inserted: Any, evicted: int) -> dict[str, f
     }  # fmt: skip
 
 
-def _alike(stream: Stream, after: Ids) -> Iterator[tuple[str, float]]:
-    """Say which share of FBGEMM's rows the simulated cache holds, and which share is in the set that it computes."""
-    rows = after[after != EMPTY]
-    simulated = stream.simulated.rows
-    yield "rows", float(np.isin(rows, simulated[simulated != EMPTY]).mean()) if len(rows) else 1.0
-    sets = np.nonzero(after != EMPTY)[0]
-    yield "sets", float((set_of(rows, len(after)) == sets).mean()) if len(rows) else 1.0
-
-
 def _time(box: Box, stopwatch: Stopwatch, stream: Stream, tables: Any, *, state: str, batches: int) -> None:
     """Time batches: every other one whole and from idle, the others behind other work, the cache filled apart."""
     for turn in range(batches):
@@ -183,13 +157,12 @@ def _time(box: Box, stopwatch: Stopwatch, stream: Stream, tables: Any, *, state:
                 tables.reset_cache_states()
         batch = stream.next()
         traffic = traffic_of(stream.case, box.whole_machine, batch.lookups, stream.met(batch))
-        predicted = predicted_ms(traffic, box.whole_machine)
+        predicted = predicted_ms(traffic.load, box.whole_machine, traffic.caching)
         how = BEHIND if turn % 2 else IDLE
-        times = []
+        times: dict[str, list[float]] = {}
         if tables is not None:
-            times = [stopwatch.forward_and_backward(tables, batch.lookups, how=how, apart=how == BEHIND)]
+            times = stopwatch.times(tables, batch.lookups, how=how, apart=how == BEHIND)
         what = stream.case.what() | counted(traffic) | stopwatch.marks(times)
         for phase in ("populate", "lookup", "backward") if turn % 2 else ("forward", "backward"):
-            phase_ms = [one[phase] for one in times]
             what |= {"phase": phase, "how": how, "state": state, "number": batch.number}
-            box.add("kernels", phase_ms, predicted[phase, how], **what)
+            box.add("kernels", times.get(phase, []), predicted[phase, how], **what)

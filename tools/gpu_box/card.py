@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from box import Box
-from cases import IDLE, Stopwatch
-from tbe import even_bags, fused_tables
+from cases import IDLE, Stopwatch, even_bags
 from torchrec_loop import TorchRecLoop
 
+from shardbench.calibrate.kernels import fused_tables
 from shardbench.cost.published.gpus import shared
 
 EAGER, CAPTURED = "eager", "captured"
@@ -25,7 +25,7 @@ LOOP_TABLES = (4, 26, 100)
 
 def measure(box: Box) -> None:
     """Measure the host's time first: nothing else tells it."""
-    runs = 20 if box.small else 50 if box.cpu else 200
+    runs = 20 if box.cpu else 200
 
     def eager(work: Callable[[], object]) -> list[float]:
         return box.host_times(work, warmups=10, runs=runs)
@@ -53,9 +53,9 @@ def host_of_calls(box: Box, how: str, time: Timer) -> None:
     """Time calls of a fused module on next to nothing; forward alone, and with its backward."""
     constants = box.whole_machine.constants
     launch_ms, forward_ms = 1e3 * constants.launch_s, 1e3 * max(constants.dispatch_s, constants.launch_s)
-    for tables in (1,) if box.small else (1, 26):
+    for tables in (1,) if box.cpu else (1, 26):
         with box.attempt(f"host time of a call, {tables} tables, {how}"):
-            module = fused_tables(box, [(1000, 64)] * tables)
+            module = fused_tables(box.device, [(1000, 64)] * tables)
             ids, offsets = even_bags(box, tables, 1000, 8, 1)
             gradient = torch.ones(8, 64 * tables, device=box.device)
 
@@ -76,7 +76,7 @@ def host_of_calls(box: Box, how: str, time: Timer) -> None:
 def host_of_steps(box: Box, how: str, time: Timer) -> None:
     """Time whole steps of TorchRec's loop on next to nothing."""
     floor_ms = None if box.cpu or how == CAPTURED else 1e3 * shared()["host_step_s"]
-    for tables in LOOP_TABLES[: 1 if box.small else None]:
+    for tables in LOOP_TABLES[: 1 if box.cpu else None]:
         label = f"host time of TorchRec's step, {tables} tables, {how}"
         if box.over(0.03 * tables):
             box.skip(label, f"{box.left_s():.0f} s are left")
@@ -90,7 +90,7 @@ def host_of_steps(box: Box, how: str, time: Timer) -> None:
 def _copies(box: Box) -> None:
     """Time copies in HBM and over the link to the host, both ways, of pinned memory."""
     stopwatch, constants = Stopwatch(box), box.whole_machine.constants
-    size = 2**20 if box.small else 2**26 if box.cpu else 2**30
+    size = 2**20 if box.cpu else 2**30
     with box.attempt("a copy in device memory"):
         source = torch.zeros(size // 4, device=box.device)
         target = torch.empty_like(source)

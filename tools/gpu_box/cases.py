@@ -17,8 +17,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBat
 
 from shardbench.calibrate.kernels import kernel_ms, time_backward
 from shardbench.calibrate.points import KernelCase, on_one_device, problem_of
-from shardbench.cost.caching import CacheCounts
+from shardbench.cost.caching import CacheCounts, CacheWork
 from shardbench.cost.costmodel import backward_s, caching_s, forward_s
+from shardbench.cost.load import Load
 from shardbench.cost.published.gpus import shared
 from shardbench.cost.traffic import Traffic, count
 from shardbench.model.machine import Machine
@@ -109,12 +110,12 @@ def traffic_of(case: Case, machine: Machine, lookups: Lookups, met: Sequence[Cac
     return count(plan, problem, lambda table: lookups.bags[table], DenseShape(), caches=caches)
 
 
-def predicted_ms(traffic: Traffic, machine: Machine) -> dict[tuple[str, str], float]:
+def predicted_ms(load: Load, machine: Machine, caching: CacheWork | None = None) -> dict[tuple[str, str], float]:
     """Return what the committed model predicts of each phase and way of timing it; a cached forward is also parted."""
-    load, constants, cache_s = traffic.load, machine.constants, 0.0
+    constants, cache_s = machine.constants, 0.0
     times = {}
-    if traffic.caching is not None:
-        cache_s = float(caching_s(traffic.caching, constants, shared()["cache_directory_s"])[0])
+    if caching is not None:
+        cache_s = float(caching_s(caching, constants, shared()["cache_directory_s"])[0])
         times["populate", BEHIND] = 1e3 * cache_s
         launched = replace(constants, dispatch_s=0.0)
         times["lookup", BEHIND] = 1e3 * float(forward_s(load, launched)[0])
@@ -138,21 +139,46 @@ def counted(traffic: Traffic) -> dict[str, Any]:
     return numbers
 
 
+def even_bags(box: Box, tables: int, rows: int, batch: int, pooling: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw uniform ids [tables x batch x pooling] and the offsets of their bags, on the device."""
+    draw = torch.Generator(device=box.device).manual_seed(tables * 1_000_003 + batch)
+    bags = tables * batch
+    ids = torch.randint(0, rows, (bags * pooling,), device=box.device, generator=draw)
+    offsets = torch.arange(0, bags * pooling + 1, pooling, device=box.device)
+    return ids, offsets
+
+
 class Stopwatch:
     """Times kernels with what they need in the caches of the device written over."""
 
     def __init__(self, box: Box) -> None:
         self.box, self.clock, self._writes = box, box.clock, WRITES
-        size = 2**20 if box.small else 2**24 if box.cpu else EVICTED_BYTES
+        size = 2**20 if box.cpu else EVICTED_BYTES
         self._evicted = torch.zeros(size // 4, device=box.device)
 
-    def forward_and_backward(
-        self, tables: SplitTableBatchedEmbeddingBagsCodegen, lookups: Lookups, *, how: str, apart: bool = False
-    ) -> dict[str, float]:
-        """Return the ms of a forward and of its backward; with ``apart`` the cache is filled by a call of its own.
+    def times(
+        self,
+        tables: SplitTableBatchedEmbeddingBagsCodegen,
+        lookups: Lookups,
+        *,
+        how: str,
+        warmups: int = 0,
+        runs: int = 1,
+        apart: bool = False,
+    ) -> dict[str, list[float]]:
+        """Return the ms of each forward and of its backward by phase.
 
-        Behind other work, OVERTAKEN is among them.
+        With ``apart`` the cache is filled by a call of its own. Behind other work, OVERTAKEN is among the phases.
         """
+        times: dict[str, list[float]] = {}
+        for number in range(warmups + runs):
+            for phase, ms in self._forward_and_backward(tables, lookups, how=how, apart=apart).items():
+                times.setdefault(phase, []).extend([ms] if number >= warmups else [])
+        return times
+
+    def _forward_and_backward(
+        self, tables: SplitTableBatchedEmbeddingBagsCodegen, lookups: Lookups, *, how: str, apart: bool
+    ) -> dict[str, float]:
         self.begin(how)
         stamps = [self.clock.now()]
         if apart:
@@ -207,6 +233,6 @@ class Stopwatch:
         return times, {OVERTAKEN: overtaken} if how == BEHIND else {}
 
     @staticmethod
-    def marks(times: Sequence[dict[str, float]]) -> dict[str, Any]:
+    def marks(times: dict[str, list[float]]) -> dict[str, Any]:
         """Return how often several forwards and backwards were OVERTAKEN, as a row of numbers states it."""
-        return {OVERTAKEN: sum(one[OVERTAKEN] for one in times)} if times and OVERTAKEN in times[0] else {}
+        return {OVERTAKEN: sum(times[OVERTAKEN])} if OVERTAKEN in times else {}

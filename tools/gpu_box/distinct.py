@@ -8,16 +8,17 @@ gradients of equal ids, so that nothing is predicted of them.
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from box import Box
-from cases import BEHIND, IDLE, Lookups, Stopwatch
+from cases import BEHIND, IDLE, Lookups, Stopwatch, predicted_ms
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
-from tbe import fused_tables
 
-from shardbench.cost.costmodel import backward_s, forward_s
+from shardbench.calibrate.kernels import fused_tables
 from shardbench.cost.load import segment_load
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer, Precision
@@ -51,16 +52,16 @@ def measure(box: Box) -> None:
     """Measure the making first, of every size, then the lookups of narrow tables, then of wide ones."""
     stopwatch, rows = Stopwatch(box), ROWS // 100 if box.cpu else ROWS
     for number, share in _sizes(box):
-        if box.over(0.0 if box.small else 0.5):
+        if box.over(0.5):
             return
         with box.attempt(f"{number} ids, {share:g} of them distinct"):
             _make_distinct(box, stopwatch, _draw_ids(box, number, share, rows), rows)
-    for dim in DIMS[: 1 if box.small else None]:
+    for dim in DIMS[: 1 if box.cpu else None]:
         with box.attempt(f"lookups of distinct ids, {dim} columns"):
             box.check_room(4 * rows * dim)
-            tables = fused_tables(box, [(rows, dim)], pooled=False)
+            tables = fused_tables(box.device, [(rows, dim)], pooled=False)
             for number, share in _sizes(box):
-                if box.over(0.0 if box.small else 1.5):
+                if box.over(1.5):
                     return
                 with box.attempt(f"lookups of {number} ids of {dim} columns, {share:g} of them distinct"):
                     _look_up(box, stopwatch, tables, _draw_ids(box, number, share, rows), rows, dim)
@@ -68,9 +69,7 @@ def measure(box: Box) -> None:
 
 
 def _sizes(box: Box) -> Iterator[tuple[int, float]]:
-    for number in NUMBERS[: 1 if box.small else None]:
-        for share in SHARES[: 2 if box.small else None]:
-            yield number // 1000 if box.small else number // 100 if box.cpu else number, share
+    return product((NUMBERS[0] // 1000,), SHARES[:2]) if box.cpu else product(NUMBERS, SHARES)
 
 
 def _draw_ids(box: Box, number: int, share: float, rows: int) -> Ids:
@@ -112,8 +111,7 @@ def _keep(
     box: Box, stopwatch: Stopwatch, work: Callable[[], object], predicted: float | None, *, how: str = IDLE, **what: Any
 ) -> None:
     """Time one piece of work and keep it."""
-    warmups, runs = (1, 1) if box.small else (WARMUPS, RUNS)
-    times, marks = stopwatch.of(work, how=how, warmups=warmups, runs=runs)
+    times, marks = stopwatch.of(work, how=how, **_often(box))
     box.add("dedup", times, predicted, how=how, **what, **marks)
 
 
@@ -127,13 +125,16 @@ def _look_up(
     for how in (IDLE,) if box.cpu else (IDLE, BEHIND):
         for name, looked_up in (("all ids", ids.all), ("distinct ids", ids.distinct)):
             lookups = Lookups(looked_up, _offsets(box, len(looked_up)), ())
-            predicted = _predicted_ms(box, len(looked_up), len(ids.distinct), rows, dim, how)
-            warmups, runs = (1, 1) if box.small else (WARMUPS, RUNS)
-            times = [stopwatch.forward_and_backward(tables, lookups, how=how) for _ in range(warmups + runs)][warmups:]
-            for phase, ms in predicted.items():
-                phase_ms = [one[phase] for one in times]
-                marks = stopwatch.marks(times)
-                box.add("dedup", phase_ms, ms, of=f"lookup of {name}", phase=phase, how=how, **what, **marks)
+            load = segment_load(
+                lookups=np.array([len(looked_up)], dtype=float), distinct=float(len(ids.distinct)),
+                bags=float(len(looked_up)), rows=rows, columns=dim, unpooled=True, tier=Tier.HBM,
+                precision=Precision.FP32, state=Optimizer.SGD.state_bytes(dim),
+            )  # fmt: skip
+            predicted = predicted_ms(load, box.whole_machine)
+            times = stopwatch.times(tables, lookups, how=how, **_often(box))
+            own = what | {"of": f"lookup of {name}", "how": how} | stopwatch.marks(times)
+            for phase in ("forward", "backward"):
+                box.add("dedup", times[phase], predicted[phase, how], phase=phase, **own)
         _put_back(box, stopwatch, ids, dim, what | {"of": "index_select of the vectors", "how": how})
 
 
@@ -152,19 +153,8 @@ def _put_back(box: Box, stopwatch: Stopwatch, ids: Ids, dim: int, what: dict[str
     _keep(box, stopwatch, sum_gradients, None, phase="backward", **what)
 
 
-def _predicted_ms(box: Box, lookups: int, distinct: int, rows: int, dim: int, how: str) -> dict[str, float]:
-    """Return what the kernel model predicts of one unpooled table's lookup."""
-    constants = box.whole_machine.constants
-    if how == BEHIND:
-        constants = replace(constants, dispatch_s=0.0)
-    load = segment_load(
-        lookups=float(lookups), distinct=float(distinct), bags=float(lookups), rows=rows, columns=dim, unpooled=True,
-        tier=Tier.HBM, precision=Precision.FP32, state=Optimizer.SGD.state_bytes(dim),
-    )  # fmt: skip
-    return {
-        "forward": 1e3 * float(forward_s(load, constants)),
-        "backward": 1e3 * float(backward_s(load, constants)),
-    }
+def _often(box: Box) -> dict[str, Any]:
+    return {"warmups": 1, "runs": 1} if box.cpu else {"warmups": WARMUPS, "runs": RUNS}
 
 
 def _offsets(box: Box, ids: int) -> torch.Tensor:

@@ -66,49 +66,28 @@ def measure(box: Box) -> None:
     if width is None:
         box.skip(TERABYTE, f"no time or memory for its tables, {box.left_s():.0f} s are left")
         return
-    workload = _draw(box, terabyte(width), processes)
+    dense = DenseShape(bottom=(512, 256, width), top=(512, 512, 256, 1))
+    workload = _draw(box, criteo(TERABYTE, "terabyte_one_hot", dense), processes)
     for samples in size.batches:
         _measure_batch(box, size, workload, samples, _terabyte_s(width, made_bytes_per_s))
 
 
 def size_of(box: Box) -> Size:
     """Return the sizes for this machine; on a GPU those of the suite ``fae``, its log of 5 % of an epoch included."""
-    if box.small:
+    config: WorkloadConfig
+    if box.cpu:
         config = config_of(tables=3, seed=12632, dim=16, batch=128, profile=1024, batches=4)
         return Size(config=config, batches=(128, 64), timed=2, rounds=1, block=1, plan_s=0.1, first_s=0.0)
-    if box.cpu:
-        return Size(
-            config=kaggle(4, 65536, 4), batches=(4096, 1024), timed=4, rounds=3, block=3, plan_s=5.0, first_s=12.0
-        )
-    return Size(
-        config=kaggle(16, 1964598, 16), batches=(4096, 1024), timed=16, rounds=4, block=5, plan_s=5.0, first_s=12.0
-    )
+    config = criteo("criteo-kaggle-like", "kaggle", DenseShape(bottom=(512, 256, 64, 16), top=(512, 256, 1)))
+    return Size(config=config, batches=(4096, 1024), timed=16, rounds=4, block=5, plan_s=5.0, first_s=12.0)
 
 
-def kaggle(width: int, profile_samples: int, batches: int) -> CriteoLikeConfig:
-    """Return Criteo Kaggle's shape in tables of so many columns."""
+def criteo(name: str, form: str, dense: DenseShape) -> CriteoLikeConfig:
+    """Return one of Criteo's shapes in tables as wide as the dense model asks for."""
     return CriteoLikeConfig(
-        name="criteo-kaggle-like",
-        form="kaggle",
-        dim=width,
-        batch_size=4096,
-        profile_samples=profile_samples,
-        test_batches=batches,
-        dense=DenseShape(bottom=(512, 256, 64, width), top=(512, 256, 1)),
-    )
-
-
-def terabyte(width: int) -> CriteoLikeConfig:
-    """Return Criteo Terabyte's shape with one lookup a feature, in tables of so many columns."""
-    return CriteoLikeConfig(
-        name=TERABYTE,
-        form="terabyte_one_hot",
-        dim=width,
-        batch_size=4096,
-        profile_samples=1964598,
-        test_batches=16,
-        dense=DenseShape(bottom=(512, 256, width), top=(512, 512, 256, 1)),
-    )
+        name=name, form=form, dim=dense.bottom[-1], batch_size=4096, profile_samples=1964598, test_batches=16,
+        dense=dense,
+    )  # fmt: skip
 
 
 def _draw(box: Box, config: WorkloadConfig, processes: int) -> KeptWorkload:
@@ -206,11 +185,8 @@ class Comparison:
             start_s = time.perf_counter()
             first = number * self.size.block
             for name in list(plans):
-                ms = self._step(plans, name, range(first - 1, first + self.size.block))
-                block = {phase: values[1:] for phase, values in ms.items()}
-                self.box.note(round=number, strategy=name, ms=block, **self.bench.facts)
-                for phase, values in block.items():
-                    self.ms.setdefault(name, {}).setdefault(phase, []).extend(values)
+                for phase, values in self._step(plans, name, range(first - 1, first + self.size.block)).items():
+                    self.ms.setdefault(name, {}).setdefault(phase, []).extend(values[1:])
             if self.box.over(time.perf_counter() - start_s):
                 return
 

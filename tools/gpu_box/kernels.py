@@ -14,10 +14,10 @@ from typing import Any
 
 from box import Box
 from cached import measure_cached
-from cases import BEHIND, IDLE, OPTIMIZERS, Case, Lookups, Stopwatch, counted, draw, predicted_ms, traffic_of
+from cases import BEHIND, IDLE, OPTIMIZERS, Case, Stopwatch, counted, draw, predicted_ms, traffic_of
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
-from tbe import fused_tables
 
+from shardbench.calibrate.kernels import fused_tables
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer
 
@@ -82,8 +82,6 @@ class Bench:
 
     def needed_s(self, case: Case) -> float:
         """Return about how long a case takes at most."""
-        if self.box.small:
-            return 0.0
         if case.tier is Tier.CACHED:
             return 8.0 if case.rows > CACHED.rows else 5.0
         return 2.0 + (2e-9 * case.weight_bytes if case.tier is Tier.UVM else 0.0)
@@ -98,26 +96,18 @@ class Bench:
         box = self.box
         lookups = draw(box, case)
         traffic = traffic_of(case, box.whole_machine, lookups)
-        predicted = predicted_ms(traffic, box.whole_machine)
+        predicted = predicted_ms(traffic.load, box.whole_machine)
         tables = self._tables_for(case)
         whole_s = 1e-3 * (predicted["forward", IDLE] + predicted["backward", IDLE])
         for how, warmups, runs in ((IDLE, WARMUPS, RUNS), (BEHIND, 1, BEHIND_RUNS)):
             if how == BEHIND and box.cpu:
                 continue  # a CPU's host and device are one: it has no such time
             fewer = max(2, min(runs, int(MOST_S / 2.0 / whole_s) - warmups)) if whole_s else runs
-            times = self._times(tables, lookups, how, warmups if whole_s < MOST_S / 4.0 else 1, fewer)
+            often = (1, 1) if box.cpu else (warmups if whole_s < MOST_S / 4.0 else 1, fewer)
+            times = self.stopwatch.times(tables, lookups, how=how, warmups=often[0], runs=often[1])
+            what = case.what() | counted(traffic) | self.stopwatch.marks(times)
             for phase in ("forward", "backward"):
-                phase_ms = [one[phase] for one in times]
-                what = case.what() | counted(traffic) | self.stopwatch.marks(times)
-                box.add("kernels", phase_ms, predicted[phase, how], phase=phase, how=how, **what)
-
-    def _times(
-        self, tables: SplitTableBatchedEmbeddingBagsCodegen, lookups: Lookups, how: str, warmups: int, runs: int
-    ) -> list[dict[str, float]]:
-        if self.box.small:
-            warmups, runs = 1, 1
-        times = [self.stopwatch.forward_and_backward(tables, lookups, how=how) for _ in range(warmups + runs)]
-        return times[warmups:]
+                box.add("kernels", times[phase], predicted[phase, how], phase=phase, how=how, **what)
 
     def _tables_for(self, case: Case) -> SplitTableBatchedEmbeddingBagsCodegen:
         of = (case.kernel, case.optimizer)
@@ -125,7 +115,7 @@ class Bench:
             self.drop()
             self.box.check_room(case.weight_bytes if case.tier is Tier.HBM else 0)
             self._tables = fused_tables(
-                self.box, [(case.rows, case.dim)] * case.tables, tier=case.tier.value,
+                self.box.device, [(case.rows, case.dim)] * case.tables, tier=case.tier,
                 optimizer=OPTIMIZERS[case.optimizer], pooled=not case.unpooled,
             )  # fmt: skip
             self._of = of
@@ -150,12 +140,12 @@ def _order(box: Box) -> Iterator[Case]:
         if number % BETWEEN == 0:
             yield from islice(streams, 1)
     yield from streams
-    yield from islice(_sample(box, tiers), 2 if box.small else None)
+    yield from islice(_sample(box, tiers), 2 if box.cpu else None)
 
 
 def _axes(box: Box, tiers: Sequence[Tier]) -> list[Case]:
     """Return the cases that differ from the base, those of the same tables together, in an order drawn once."""
-    changes = ({}, {"tables": 3}, {"unpooled": True}) if box.small else CHANGES
+    changes = ({}, {"tables": 3}, {"unpooled": True}) if box.cpu else CHANGES
     groups: dict[object, dict[Case, None]] = {}
     for tier, optimizer in AXES:
         if tier in tiers:
@@ -168,7 +158,7 @@ def _axes(box: Box, tiers: Sequence[Tier]) -> list[Case]:
 
 
 def _cached_cases(box: Box) -> Iterator[Case]:
-    for change in CACHED_CHANGES[: 1 if box.small else None]:
+    for change in CACHED_CHANGES[: 1 if box.cpu else None]:
         yield _fit(box, replace(CACHED, **change))
 
 
@@ -191,14 +181,12 @@ def _sample(box: Box, tiers: Sequence[Tier]) -> Iterator[Case]:
 def _fit(box: Box, case: Case) -> Case:
     """Return the case with fewer rows or bags where its weights, its vectors or its reads of host memory are too large.
 
-    A CPU's cases have a sixteenth of the bags.
+    In a rehearsal they are small, and there are at most four tables.
     """
     tables, batch = case.tables, case.batch
     weights, vectors = (2**29 if case.tier is Tier.UVM else 2**32), 2**31
     if box.cpu:
-        weights, vectors, batch = 2**26, 2**25, max(1, batch // 16)
-    if box.small:
-        weights, vectors, tables, batch = 2**20, 2**18, min(tables, 4), max(1, batch // 16)
+        weights, vectors, tables, batch = 2**20, 2**18, min(tables, 4), max(1, batch // 256)
     rows = max(10, min(case.rows, weights // (4 * tables * case.dim)))
     of_bag = case.pooling if case.unpooled else 1
     batch = min(batch, max(1, vectors // (4 * tables * case.dim * of_bag)))

@@ -17,12 +17,10 @@ from shardbench.base.host import cores
 from shardbench.cost.lookups import CountedLookups
 from shardbench.learned.tasks.pools import POOL_TABLES
 from shardbench.workloads.kinds import workload_config
-from shardbench.workloads.trace import Bags, Split
+from shardbench.workloads.trace import Split
 from shardbench.workloads.workload import Workload
 
 WIDTH = 16
-NO_LIMIT = 1 << 40
-"""More rows than any table has."""
 MOST_PROCESSES = 14
 """Two of a machine's 16 cores stay for the process that measures."""
 
@@ -46,28 +44,25 @@ def tables_of_pool(batch: int) -> Workload:
     return workload_config(config, "pool test").build(Path())
 
 
-def draw(table: int, batch: int, most_rows: int) -> TableLookups:
-    """Draw and count a table's lookups; rows beyond ``most_rows`` fold back on the first ones, as if it had no more."""
+def draw(table: int, batch: int) -> TableLookups:
+    """Draw and count a table's lookups."""
     pool = tables_of_pool(batch)
-    rows, bags = min(most_rows, pool.tables[table].rows), pool.bags(Split.TEST, 0, table)
-    ids = bags.values if rows == pool.tables[table].rows else bags.values % rows
-    lookups = CountedLookups(Bags(values=ids, offsets=bags.offsets), rows, 1, f"table {table}")
+    rows, bags = pool.tables[table].rows, pool.bags(Split.TEST, 0, table)
+    lookups = CountedLookups(bags, rows, 1, f"table {table}")
     counts = (
         int(lookups.by_source(0, rows).sum()),
         int(lookups.distinct(0, rows, 1)[0]),
         int(lookups.longest_bag(0, rows, 1, 1)[0, 0]),
     )
-    return TableLookups(table, ids.astype(np.int32), bags.lengths.astype(np.int32), counts)
+    return TableLookups(table, bags.values.astype(np.int32), bags.lengths.astype(np.int32), counts)
 
 
-def draw_all(
-    processes: Executor | None, tables: Sequence[int], batch: int, most_rows: int, seconds: float
-) -> Iterator[TableLookups]:
+def draw_all(processes: Executor | None, tables: Sequence[int], batch: int, seconds: float) -> Iterator[TableLookups]:
     """Draw tables in the processes, as they are ready, or here where there are none or they fail.
 
     Raises TimeoutError where it takes more than ``seconds``.
     """
-    one, until, waiting = partial(draw, batch=batch, most_rows=most_rows), time.monotonic() + seconds, set(tables)
+    one, until, waiting = partial(draw, batch=batch), time.monotonic() + seconds, set(tables)
     if processes is not None:
         futures = [processes.submit(one, table) for table in tables]
         try:

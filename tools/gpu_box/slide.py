@@ -16,7 +16,6 @@ All predictions are of the cost model on loads that are counted from the very lo
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +25,10 @@ from box import Box, Refused
 from cases import IDLE, Lookups, Stopwatch
 from drawing import drawing_processes
 from fbgemm_gpu.split_embedding_configs import SparseType
-from pool_lookups import NO_LIMIT, WIDTH, TableLookups, draw, draw_all, processes_here, tables_of_pool
-from tbe import fused_tables
+from pool_lookups import WIDTH, TableLookups, draw, draw_all, processes_here, tables_of_pool
 
 from shardbench.base.arrays import Ints
+from shardbench.calibrate.kernels import fused_tables
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.learned.tasks.oracle import costs_of, device_loads
 from shardbench.learned.tasks.pools import BATCH, Pool, machine_of
@@ -48,7 +47,6 @@ class Sizes(NamedTuple):
     """What is measured, and how often."""
 
     batch: int
-    most_rows: int
     warmups: int
     runs: int
     processes: int
@@ -58,12 +56,8 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, box: Box) -> "Sizes":
-        """Return the papers' sizes on a GPU; small batches of small tables on a CPU, which is much slower."""
-        if not box.cpu:
-            return cls(BATCH, NO_LIMIT, 3, 10, processes_here(), 0.006)
-        if box.small:
-            return cls(64, 1000, 1, 1, 0, 0.0)
-        return cls(512, 1 << 16, 1, 3, min(2, processes_here()), 0.006)
+        """Return the papers' sizes on a GPU; a small batch in a rehearsal."""
+        return cls(64, 1, 1, 0, 0.0) if box.cpu else cls(BATCH, 3, 10, processes_here(), 0.006)
 
 
 class SlideTask(NamedTuple):
@@ -88,22 +82,6 @@ class SlideTask(NamedTuple):
         return len(self.tables) * len(self.placements)
 
 
-class Times(NamedTuple):
-    """Milliseconds of each run."""
-
-    forward: list[float]
-    backward: list[float]
-
-    def median(self, phase: str) -> float:
-        """Return the median of a phase."""
-        return float(np.median(getattr(self, phase)))
-
-    @property
-    def both(self) -> float:
-        """Add up the medians of both phases."""
-        return self.median("forward") + self.median("backward")
-
-
 def measure(box: Box) -> None:
     """Measure task by task, as many as there is time for."""
     sizes, data = Sizes.of(box), json.loads(PLACEMENTS.read_text())
@@ -111,7 +89,7 @@ def measure(box: Box) -> None:
     tasks = ordered_tasks(data["rows"])
     left_s, table_s, work = box.left_s(), sizes.table_s, 0
     with drawing_processes(sizes.processes) as processes:
-        for task in [_cut(tasks[0])] if box.small else tasks:
+        for task in [slide.cut(tasks[0])] if box.cpu else tasks:
             if box.over(SET_S):
                 break
             if box.over(table_s * task.work):
@@ -141,13 +119,6 @@ def ordered_tasks(rows: Mapping[str, Any]) -> list[SlideTask]:
     return tasks
 
 
-def _cut(task: SlideTask) -> SlideTask:
-    """Leave two tables a device of one placement."""
-    placement = task.placements[ALONE]
-    numbers = np.concatenate([np.flatnonzero(placement == device)[:2] for device in range(task.devices)])
-    return task._replace(tables=task.tables[numbers], placements={ALONE: placement[numbers]})
-
-
 class Slide:
     """The tables of the test pool, of which those of the tasks so far have their lookups on the device."""
 
@@ -155,21 +126,27 @@ class Slide:
         """``counts`` are the lookups, distinct rows and longest bags that placements.json has of all tables."""
         self._box, self._sizes, self._counts = box, sizes, counts
         workload = tables_of_pool(sizes.batch)
-        tables = tuple(replace(table, rows=min(table.rows, sizes.most_rows)) for table in workload.tables)
-        unknown = np.full((3, len(tables)), np.nan)
+        unknown = np.full((3, len(workload.tables)), np.nan)
         self._pool = Pool(
-            name="test", tables=tables, profiles=(), batch_size=sizes.batch,
+            name="test", tables=workload.tables, profiles=(), batch_size=sizes.batch,
             lookups=unknown[0], distinct=unknown[1], longest_bag=unknown[2],
         )  # fmt: skip
         self._bags: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._compared, self._different = 0, 0
         self._stopwatch = Stopwatch(box)
 
+    def cut(self, task: SlideTask) -> SlideTask:
+        """Leave the two smallest tables of each device of one placement."""
+        order = np.argsort([self._pool.tables[table].rows for table in task.tables], kind="stable")
+        homes = task.placements[ALONE][order]
+        numbers = np.concatenate([order[homes == device][:2] for device in range(task.devices)])
+        return task._replace(tables=task.tables[numbers], placements={ALONE: task.placements[ALONE][numbers]})
+
     def draw(self, processes: Executor | None, tables: Ints) -> None:
         """Draw the lookups of those tables that have none yet, the longest first."""
         missing = sorted(set(tables.tolist()) - self._bags.keys(), key=lambda table: -self._counts[table][0])
         sizes = self._sizes
-        for lookups in draw_all(processes, missing, sizes.batch, sizes.most_rows, self._box.left_s()):
+        for lookups in draw_all(processes, missing, sizes.batch, self._box.left_s()):
             # Both travel as int32 and are widened on the device.
             ids, lengths = (
                 torch.from_numpy(array).to(self._box.device).to(torch.int64) for array in (lookups.ids, lookups.lengths)
@@ -177,15 +154,13 @@ class Slide:
             for values, count in zip((self._pool.lookups, self._pool.distinct, self._pool.longest_bag), lookups.counts):
                 values[lookups.table] = count
             self._bags[lookups.table] = ids, lengths
-            if (sizes.batch, sizes.most_rows) == (BATCH, NO_LIMIT):
+            if sizes.batch == BATCH:
                 self._compare(lookups)
 
     def compare_counts(self) -> None:
         """Note whether lookups are the same here as where the placements were made; without any, draw one table's."""
         if not self._compared:
-            self._compare(
-                draw(min(range(len(self._counts)), key=lambda table: self._counts[table][0]), BATCH, NO_LIMIT)
-            )
+            self._compare(draw(min(range(len(self._counts)), key=lambda table: self._counts[table][0]), BATCH))
         self._box.note(compared_tables=self._compared, with_other_counts=self._different)
 
     def _compare(self, lookups: TableLookups) -> None:
@@ -215,16 +190,11 @@ class Slide:
             device_tables = task.tables[placement == device]
             if len(device_tables):  # an empty device runs no kernel
                 times = self._time(device_tables)
-                slowest = max(slowest, times.both)
+                slowest = max(slowest, float(np.median(times["forward"]) + np.median(times["backward"])))
                 for phase, of_devices in predicted.items():
                     what = self._what(task, strategy, device, device_tables)
-                    self._add(getattr(times, phase), of_devices[device], of="device", phase=phase, **what)
-        of_placement: dict[str, Any] = {
-            "row": task.row,
-            "task": task.number,
-            "strategy": strategy,
-            "devices": task.devices,
-        }
+                    self._add(times[phase], of_devices[device], of="device", phase=phase, **what)
+        of_placement = {"row": task.row, "task": task.number, "strategy": strategy, "devices": task.devices}
         modelled = float((costs.forward_ms + costs.backward_ms).max())
         exchange = float((costs.forward_comm_ms + costs.backward_comm_ms).max())
         self._add([slowest], modelled, of="placement", phase="slowest device", **of_placement)
@@ -245,8 +215,8 @@ class Slide:
             times = self._time(device_tables[at : at + 1])
             what = self._what(task, ALONE, device, device_tables[at : at + 1])
             for phase, of_tables in predicted.items():
-                sums[phase] += times.median(phase)
-                self._add(getattr(times, phase), of_tables[at], of="table alone", phase=phase, **what)
+                sums[phase] += float(np.median(times[phase]))
+                self._add(times[phase], of_tables[at], of="table alone", phase=phase, **what)
         for phase, of_tables in predicted.items():
             what = self._what(task, ALONE, device, device_tables)
             self._add([sums[phase]], of_tables.sum(), of="tables alone, summed", phase=phase, **what)
@@ -258,29 +228,19 @@ class Slide:
         }  # fmt: skip
 
     def _add(self, repeats: Sequence[float], predicted: float, **what: Any) -> None:
-        limit = {"most_rows": self._sizes.most_rows} if self._box.cpu else {}
-        same: dict[str, Any] = {
-            "batch": self._sizes.batch,
-            "columns": WIDTH,
-            "weights": "fp16",
-            "optimizer": "sgd",
-            **limit,
-        }
+        same: dict[str, Any] = {"batch": self._sizes.batch, "columns": WIDTH, "weights": "fp16", "optimizer": "sgd"}
         self._box.add("slide", repeats, float(predicted), **what, **same)
 
-    def _time(self, table_set: Ints) -> Times:
+    def _time(self, table_set: Ints) -> dict[str, list[float]]:
         """Time the fused kernels of some tables as ``learned.tasks.measured_oracle`` does, and keep every run."""
         box, sizes = self._box, self._sizes
         shapes = [(self._pool.tables[table].rows, WIDTH) for table in table_set]
         self._check_room(shapes, int(self._pool.lookups[table_set].sum()))
-        fused = fused_tables(box, shapes, weights_precision=SparseType.FP16)
+        fused = fused_tables(box.device, shapes, weights_precision=SparseType.FP16)
         ids = torch.cat([self._bags[table][0] for table in table_set.tolist()])
         lengths = torch.cat([self._bags[table][1] for table in table_set.tolist()])
         lookups = Lookups(ids, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]), ())
-        times = [
-            self._stopwatch.forward_and_backward(fused, lookups, how=IDLE) for _ in range(sizes.warmups + sizes.runs)
-        ]
-        return Times(*([one[phase] for one in times[sizes.warmups :]] for phase in Times._fields))
+        return self._stopwatch.times(fused, lookups, how=IDLE, warmups=sizes.warmups, runs=sizes.runs)
 
     def _check_room(self, shapes: Sequence[tuple[int, int]], lookups: int) -> None:
         """Raise Refused where a set may take more than half of what the device has free."""

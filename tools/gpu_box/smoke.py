@@ -5,9 +5,12 @@ It times nothing: its notes say what the other parts can hope for.
 
 import torch
 from box import Box
+from cases import even_bags
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from tbe import TIERS, even_bags, fused_tables
 from torchrec_loop import TorchRecLoop
+
+from shardbench.calibrate.kernels import fused_tables
+from shardbench.model.plan import Tier
 
 OPTIMIZERS = (
     EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ROWWISE_ADAGRAD, EmbOptimType.EXACT_ADAGRAD, EmbOptimType.ADAM,
@@ -17,8 +20,8 @@ TABLES, ROWS, WIDTH, BATCH, POOLING = 4, 10_000, 64, 256, 5
 
 def measure(box: Box) -> None:
     """Try the kernels one by one, then a step of TorchRec's."""
-    for tier in TIERS:
-        if box.cpu and tier != "hbm":
+    for tier in Tier:
+        if box.cpu and tier is not Tier.HBM:
             box.skip(f"tables in {tier}", "a CPU has one memory")
             continue
         for optimizer in OPTIMIZERS:
@@ -31,8 +34,8 @@ def measure(box: Box) -> None:
         box.note(torchrec_step="runs", loss=loss)
 
 
-def _try_kernels(box: Box, tier: str, optimizer: EmbOptimType, *, pooled: bool) -> None:
-    tables = fused_tables(box, [(ROWS, WIDTH)] * TABLES, tier=tier, optimizer=optimizer, pooled=pooled)
+def _try_kernels(box: Box, tier: Tier, optimizer: EmbOptimType, *, pooled: bool) -> None:
+    tables = fused_tables(box.device, [(ROWS, WIDTH)] * TABLES, tier=tier, optimizer=optimizer, pooled=pooled)
     ids, offsets = even_bags(box, TABLES, ROWS, BATCH, POOLING)
     vectors = tables(ids, offsets)
     right = 0.01 * POOLING if pooled else 0.01
@@ -41,7 +44,7 @@ def _try_kernels(box: Box, tier: str, optimizer: EmbOptimType, *, pooled: bool) 
         raise ValueError(f"vectors of equal weights are off by {wrong}")
     vectors.backward(torch.ones_like(vectors))
     box.clock.settle()
-    largest_change = float((tables.split_embedding_weights()[0] - 0.01).abs().max()) if tier != "cached" else 1.0
+    largest_change = float((tables.split_embedding_weights()[0] - 0.01).abs().max()) if tier is not Tier.CACHED else 1.0
     if not largest_change:
         raise ValueError("the backward pass changed no weight")
     box.note(kernels="run", tier=tier, optimizer=optimizer.value, pooled=pooled)

@@ -5,7 +5,6 @@ row names its plan by a hash. The model has no term for the phase ``update`` of 
 """
 
 import gc
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,21 +41,20 @@ from shardbench.workloads.materialise import Batches, materialise
 from shardbench.workloads.trace import closed_test_split
 
 DRAWS, FEW_DRAWS = 40, 5
-"""Draws of the constants that a prediction's range is of, and in a trial of the code."""
+"""Draws of the constants that a prediction's range is of, and in a rehearsal."""
 _GROUPS: list[Groups] = []
 """The process groups of this rank, made once: every group has a communicator and threads of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCase:
-    """A plan of a problem, what it took to make, and what the model predicts of its steps (None with the reason)."""
+    """A plan of a problem, what it took to make, and what the model predicts of its steps, if it can."""
 
     strategy: str
     plan: Plan
     problem: Problem
     plan_s: float
     predicted: Simulation | None
-    why_not: str
 
     @property
     def key(self) -> str:
@@ -119,14 +117,18 @@ class Bench:
 
     def judge(self, name: str, plan: Plan, problem: Problem, plan_s: float) -> PlanCase:
         """Predict a plan's steps on the timed batches, and keep the plan with what it is predicted from."""
-        predicted, why_not, lookups = None, "", partial(self._lookups, problem)
-        dense, batches = self.workload.dense, self.timed
+        predicted, lookups, unpredicted = None, partial(self._lookups, problem), dict[str, str]()
+        dense, batches, topology = self.workload.dense, self.timed, problem.topology
         try:
             predicted = simulate(plan, problem, batches, dense, len(batches.numbers), lookups=lookups)
         except (BadInput, Unsupported) as error:
-            why_not = str(error)
-        case = PlanCase(strategy=name, plan=plan, problem=problem, plan_s=plan_s, predicted=predicted, why_not=why_not)
-        self._note(case)
+            unpredicted = {"unpredicted": str(error)}
+        case = PlanCase(strategy=name, plan=plan, problem=problem, plan_s=plan_s, predicted=predicted)
+        self.box.note(
+            plan=case.key, strategy=name, **self.facts, plan_s=plan_s, hbm_bytes=topology.hbm_bytes,
+            uvm_bytes=topology.uvm_bytes, host_bytes=topology.host_bytes, machine=self.box.machine_name,
+            json=plan.to_json(), **unpredicted,
+        )  # fmt: skip
         return case
 
     def _lookups(self, problem: Problem, batch: int, table: int) -> CountedLookups:
@@ -135,32 +137,6 @@ class Bench:
         if key not in self._lookups_of:
             self._lookups_of[key] = counted_lookups(self.timed.bags(batch, table), problem, table)
         return self._lookups_of[key]
-
-    def _note(self, case: PlanCase) -> None:
-        facts: dict[str, Any] = {}
-        topology, predicted = case.problem.topology, case.predicted
-        if predicted is not None:
-            traffic = predicted.traffic
-            # The numbers that the model's formulas take, so that constants can be fitted without the lookups.
-            facts = {"load": json.dumps(traffic.load.values.tolist()), "host": json.dumps(traffic.host.values.tolist())}
-            facts |= {"totals": predicted.totals.model_dump_json()}
-            if traffic.caching is not None:
-                facts["caching"] = json.dumps(np.stack(traffic.caching).tolist())
-        else:
-            facts = {"unpredicted": case.why_not}
-        self.box.note(
-            plan=case.key,
-            strategy=case.strategy,
-            workload=self.workload.name,
-            batch=self.workload.batch_size,
-            plan_s=case.plan_s,
-            hbm_bytes=topology.hbm_bytes,
-            uvm_bytes=topology.uvm_bytes,
-            host_bytes=topology.host_bytes,
-            machine=self.box.machine_name,
-            json=case.plan.to_json(),
-            **facts,
-        )
 
     def build(self, case: PlanCase, batches: Batches, threads: int) -> PlanOnRank:
         """Build a plan with these batches; CPU kernels of its steps have so many threads.
@@ -204,7 +180,7 @@ class Bench:
         """Return the 5th and 95th percentile of the predicted step under draws of the constants."""
         if case.predicted is None:
             return {}
-        draws = case.predicted.draws(case.problem, self.workload.dense, FEW_DRAWS if self.box.small else DRAWS)
+        draws = case.predicted.draws(case.problem, self.workload.dense, FEW_DRAWS if self.box.cpu else DRAWS)
         if draws is None:
             return {}
         low, high = np.percentile(draws.step_ms, [5, 95])

@@ -51,7 +51,7 @@ def rows_of(run: Path) -> tuple[list[Row], dict[str, int]]:
         raise BadInput(f"{run} is a rehearsal on CPUs: results/gpu holds runs on a card alone")
     rows: list[Row] = []
     skipped: dict[str, int] = {}
-    for path in sorted(run.glob("numbers-*.jsonl*"), key=lambda path: int(path.name.split(".")[0].split("-")[1])):
+    for path in run.glob("numbers*.jsonl*"):
         data = path.read_bytes()
         for line in (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines():
             entry = json.loads(line)

@@ -60,12 +60,9 @@ def size_of(box: Box) -> Size:
     Of each number of tables the seed is the first with about the wanted bytes and lookups whose largest table has at
     most a quarter of the rows, and a fifth of the lookups on GPUs, so that no single table decides.
     """
-    if box.small:
+    if box.cpu:
         config = config_of(tables=3, seed=12632, dim=16, batch=128, profile=1024, batches=6)
         return Size(config=config, timed=2, rounds=1, plan_s=0.05, first_s=0.0)
-    if box.cpu:
-        config = config_of(tables=10, seed=14121, dim=16, batch=2048, profile=16384, batches=8)
-        return Size(config=config, timed=4, rounds=3, plan_s=2.0, first_s=6.0)
     config = config_of(tables=20, seed=5043, dim=64, batch=16384, profile=262144, batches=40)
     return Size(config=config, timed=8, rounds=3, plan_s=4.0, first_s=12.0)
 
@@ -93,8 +90,8 @@ def measure(box: Box) -> None:
     bench = Bench(box, "tiers", workload, size.timed)
     box.note(drawing_s=time.perf_counter() - start_s)
     took_s, names = list[float](), dict[str, str]()
-    for percent, name in FEW_PLANS if box.small else PLANS:
-        needed_s = 0.0 if box.small else 1.1 * max(took_s, default=size.first_s)
+    for percent, name in FEW_PLANS if box.cpu else PLANS:
+        needed_s = 1.1 * max(took_s, default=size.first_s)
         if box.over(needed_s):
             box.skip(f"{name}, {percent} %", f"{box.left_s():.0f} s are left, a plan takes {needed_s:.0f}")
             continue

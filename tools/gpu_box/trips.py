@@ -27,8 +27,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from importable import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 TRIPS = (".gpu-trip-1", ".gpu-trip-2")
 """Wheels and the first part of FBGEMM; its other parts. A folder that travels replaces its namesake: hence two."""
 COMMIT = "commit"
@@ -121,18 +120,10 @@ def pack(root: Path) -> None:
     with tempfile.TemporaryDirectory(dir=first) as scratch:
         place = Path(scratch)
         platforms = [word for name in PLATFORMS for word in ("--platform", name)]
-        pip = (
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--require-hashes",
-        )
+        pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps")
+        checked = ("--only-binary=:all:", "--require-hashes", "--requirement", str(WHEELS))
         there = ("--python-version", PYTHON, "--implementation", "cp", *platforms)
-        subprocess.run([*pip, *there, "--dest", str(place), "--requirement", str(WHEELS)], check=True)
+        subprocess.run([*pip, *there, *checked, "--dest", str(place)], check=True)
         (large,) = place.glob("fbgemm_gpu-*.whl")
         packed = _pack(large, place)
         large.unlink()

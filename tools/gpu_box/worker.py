@@ -4,8 +4,8 @@ It says on standard output which part begins. A part that raises is skipped with
 the process, and the programme goes on with the next part in another one.
 """
 
-import argparse
 import importlib
+import json
 import os
 import sys
 import time
@@ -20,30 +20,20 @@ BEGINS = "== part"
 """Begins a line that names the part whose turn it is, and the seconds that it has."""
 
 
-def main() -> int:
-    """Run the parts that the command line names; each gets its share of the time that is left."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("parts", nargs="+", help="NAME=WEIGHT")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--until", type=float, required=True, help="the end, by the system's monotonic clock")
-    parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("--small", action="store_true")
-    arguments = parser.parse_args()
-
+def main(weights: dict[str, float], out: str, data: str, until: float, *, cpu: bool) -> int:
+    """Run parts, each for its share of the time that is left until the end, by the system's monotonic clock."""
     from box import Box, CardLost, ManagedMemory  # noqa: PLC0415 - torch is imported with them
 
-    box = Box(Log(arguments.out), cpu=arguments.cpu, small=arguments.small, data=arguments.data)
-    if not arguments.cpu:
+    box = Box(Log(Path(out)), cpu=cpu, data=Path(data))
+    if not cpu:
         import fbgemm_gpu  # noqa: F401, PLC0415 - makes the operators
         import torch  # noqa: PLC0415
 
         from shardbench.base.memory import free_memory_bytes  # noqa: PLC0415
 
         ManagedMemory(lambda: torch.cuda.mem_get_info()[0], free_memory_bytes).guard(torch.ops.fbgemm)
-    weights = {name: float(weight) for name, _, weight in (part.partition("=") for part in arguments.parts)}
     for name in list(weights):
-        seconds = max(0.0, arguments.until - time.monotonic()) * weights[name] / sum(weights.values())
+        seconds = max(0.0, until - time.monotonic()) * weights[name] / sum(weights.values())
         del weights[name]
         print(f"{BEGINS} {name} {seconds:.1f}", flush=True)
         box.begin(name, seconds)
@@ -67,7 +57,7 @@ def _end(code: int) -> None:
 
 if __name__ == "__main__":
     try:
-        _end(main())
+        _end(main(**json.loads(sys.argv[1])))
     except Exception:
         traceback.print_exc()
         _end(1)

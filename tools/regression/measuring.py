@@ -109,7 +109,7 @@ def _samples(one: Listed, *sides: Side, least: int = 0, most: int = MOST_PAIRS) 
                 break
             order = list(zip(sides, by_side))
             for side, samples in order if turn % 2 else reversed(order):
-                samples.append(float(side.process.ask("sample", one.name)))
+                samples.append(float(side.ask("sample", one.name)))
     return by_side
 
 
@@ -126,9 +126,9 @@ def _prepare(one: Listed, sides: Sequence[Side]) -> Iterator[list[float | None]]
     first: list[float | None] = []
     try:
         for side in sides:
-            first.append(side.process.ask("prepare", one.name))
+            first.append(side.ask("prepare", one.name))
             ready.append(side)
         yield first
     finally:
         for side in ready:
-            side.process.ask("close", one.name)
+            side.ask("close", one.name)

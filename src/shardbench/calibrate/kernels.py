@@ -1,6 +1,6 @@
 """Times FBGEMM's fused embedding kernels and the memory stream on this rank."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 
 from shardbench.calibrate.points import BATCHES, KernelCase, bags
 from shardbench.engine.clock import Clock
+from shardbench.engine.fill import WEIGHT
 from shardbench.engine.step import Stamps, time_kernels
 from shardbench.model.plan import Tier
+from shardbench.workloads.trace import Bags
 
 VISIT = 2 * BATCHES
 """Iterations of a point before the next point's turn; the first half warms the caches, as earlier
@@ -25,6 +27,12 @@ iterations of a trial do, and is not counted."""
 _EVICT_BYTES = 16 * 2**20
 """Bytes written between forward and backward, as the dense model does in a step."""
 _STREAM_BYTES = 128 * 2**20
+
+_LOCATIONS = {
+    Tier.HBM: EmbeddingLocation.DEVICE,
+    Tier.UVM: EmbeddingLocation.MANAGED,
+    Tier.CACHED: EmbeddingLocation.MANAGED_CACHING,
+}
 
 Lookups = tuple[torch.Tensor, torch.Tensor]
 
@@ -36,8 +44,16 @@ class KernelBench:
         self.points = tuple(points)
         self.clock = clock
         self.device = device
-        self._fused = {point.kernel: _fused(point, device) for point in self.points}
-        self._lookups = [[_lookups(point, b, device) for b in range(BATCHES)] for point in self.points]
+        self._fused = {
+            point.kernel: fused_tables(
+                device, [(point.rows, point.dim)] * point.tables, tier=point.tier, pooled=not point.unpooled
+            )
+            for point in self.points
+        }
+        self._lookups = [
+            [on_device([bags(point, b, table) for table in range(point.tables)], device) for b in range(BATCHES)]
+            for point in self.points
+        ]
         self._evicted = torch.zeros(_EVICT_BYTES // 4, device=device)
 
     def round(self, number: int) -> list[list[tuple[float, float]]]:
@@ -92,25 +108,34 @@ def time_backward(pooled: torch.Tensor, clock: Clock) -> list[tuple[Any, Any]]:
     return stamps.lookups
 
 
-def _fused(point: KernelCase, device: torch.device) -> SplitTableBatchedEmbeddingBagsCodegen:
-    location, compute = EmbeddingLocation.HOST, ComputeDevice.CPU
-    if device.type == "cuda":
-        location = EmbeddingLocation.MANAGED if point.tier is Tier.UVM else EmbeddingLocation.DEVICE
-        compute = ComputeDevice.CUDA
+def fused_tables(
+    device: torch.device,
+    shapes: Iterable[tuple[int, int]],
+    *,
+    tier: Tier = Tier.HBM,
+    optimizer: EmbOptimType = EmbOptimType.EXACT_SGD,
+    pooled: bool = True,
+    **options: Any,
+) -> SplitTableBatchedEmbeddingBagsCodegen:
+    """Return one fused module of tables (rows, columns); on a CPU every tier is its memory."""
+    location, compute = _LOCATIONS[tier], ComputeDevice.CUDA
+    if device.type != "cuda":
+        location, compute = EmbeddingLocation.HOST, ComputeDevice.CPU
     module = SplitTableBatchedEmbeddingBagsCodegen(
-        [(point.rows, point.dim, location, compute)] * point.tables,
-        optimizer=EmbOptimType.EXACT_SGD,
+        [(rows, columns, location, compute) for rows, columns in shapes],
+        optimizer=optimizer,
         learning_rate=0.01,
         device=device,
-        pooling_mode=PoolingMode.NONE if point.unpooled else PoolingMode.SUM,
+        pooling_mode=PoolingMode.SUM if pooled else PoolingMode.NONE,
+        **options,
     )
-    # Memory that was never written is one page of zeros, which always hits the cache.
-    module.init_embedding_weights_uniform(-0.1, 0.1)
+    for weights in module.split_embedding_weights():
+        weights.fill_(WEIGHT)
     return module
 
 
-def _lookups(point: KernelCase, batch: int, device: torch.device) -> Lookups:
-    of_tables = [bags(point, batch, table) for table in range(point.tables)]
-    ids = np.concatenate([b.values for b in of_tables])
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate([b.lengths for b in of_tables]))])
+def on_device(of_tables: Sequence[Bags], device: torch.device) -> Lookups:
+    """Return the ids of all tables' lookups, one table after the other, and the offsets of their bags."""
+    ids = np.concatenate([one.values for one in of_tables]).astype(np.int64, copy=False)
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([one.lengths for one in of_tables]))])
     return torch.from_numpy(ids).to(device), torch.from_numpy(offsets).to(device)

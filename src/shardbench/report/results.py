@@ -44,7 +44,6 @@ _BACKENDS = {
     "published/pairs": _BOTH,
     "published/points": _BOTH,
     "published/steps": _BOTH,
-    "scale/counting": "measured",
     "scale/prepare": "measured",
     "scale/profile": "measured",
     "torchrec/support": "measured",

@@ -10,12 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice,
-    EmbeddingLocation,
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
+from fbgemm_gpu.split_embedding_configs import SparseType
 from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass
 
@@ -24,7 +19,7 @@ from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.host import Environment
 from shardbench.base.jsonlines import JsonLines
 from shardbench.base.serialise import STRICT, content_hash
-from shardbench.calibrate.kernels import time_backward
+from shardbench.calibrate.kernels import fused_tables, on_device, time_backward
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.engine.clock import clock_of
 from shardbench.engine.lower import NO_BF16_ON_CPU
@@ -116,8 +111,11 @@ class MeasuredOracle(Oracle):
     def _time(self, tables: tuple[Table, ...], problem: Problem) -> tuple[float, float]:
         """Median forward and backward ms of the fused kernels of some of a problem's tables."""
         clock = clock_of(self._device)
-        fused = _fuse(tables, problem.precision, self._device)
-        ids, offsets = _lookups([self._bags_of(table, problem.batch_size) for table in tables], self._device)
+        fused = fused_tables(
+            self._device, [(table.rows, table.dim) for table in tables],
+            weights_precision=SparseType(problem.precision.value),
+        )  # fmt: skip
+        ids, offsets = on_device([self._bags_of(table, problem.batch_size) for table in tables], self._device)
         width = sum(table.dim for table in tables)
         gradient = torch.randn(problem.batch_size, width, device=self._device)
         evicted = torch.zeros(_EVICT_BYTES // 4, device=self._device)
@@ -146,28 +144,3 @@ class MeasuredOracle(Oracle):
         if table.pooling is not Pooling.SUM:
             raise BadInput(f"table {table.name}: only summed bags are measured, not sequences")
         return bags
-
-
-def _fuse(
-    tables: tuple[Table, ...], precision: Precision, device: torch.device
-) -> SplitTableBatchedEmbeddingBagsCodegen:
-    on_gpu = device.type == "cuda"
-    location = EmbeddingLocation.DEVICE if on_gpu else EmbeddingLocation.HOST
-    compute = ComputeDevice.CUDA if on_gpu else ComputeDevice.CPU
-    module = SplitTableBatchedEmbeddingBagsCodegen(
-        [(table.rows, table.dim, location, compute) for table in tables],
-        optimizer=EmbOptimType.EXACT_SGD,
-        learning_rate=0.01,
-        weights_precision=SparseType(precision.value),
-        device=device,
-    )
-    # Memory that was never written is one page of zeros, which always hits the cache.
-    for weights in module.split_embedding_weights():
-        weights.fill_(0.01)
-    return module
-
-
-def _lookups(of_tables: list[Bags], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = np.concatenate([bags.values for bags in of_tables]).astype(np.int64, copy=False)
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate([bags.lengths for bags in of_tables]))])
-    return torch.from_numpy(ids).to(device), torch.from_numpy(offsets).to(device)
