@@ -27,7 +27,7 @@ class Offer:
     """What the planner may choose from, and whether it is told what it chooses for."""
 
     types: tuple[str, ...]
-    """Sharding types."""
+    """The sharding types that it chooses from."""
     first_only: bool = False
     """True where a table is offered the first of the types that it can have, and no other."""
     caches: bool = True
