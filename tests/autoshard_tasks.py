@@ -3,7 +3,7 @@
 import numpy as np
 from problems import RandomWorkload, machine
 
-from shardbench.baselines.autoshard.settings import AutoShardSettings
+from shardbench.baselines.autoshard.training import AutoShardSettings
 from shardbench.learned.tasks.task import Task
 
 SMALL = AutoShardSettings(total_steps=960, unroll=20, environments=4, cost_batch=32, cost_updates=3)

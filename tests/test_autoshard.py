@@ -10,11 +10,8 @@ import torch
 from autoshard_tasks import SMALL, TASKS, make_task
 
 from shardbench.base.errors import Infeasible
-from shardbench.baselines.autoshard.networks import AutoShardNetworks
-from shardbench.baselines.autoshard.policy import AutoShardPolicy, place, play
-from shardbench.baselines.autoshard.reproduction.studies import UNROLL
-from shardbench.baselines.autoshard.settings import AutoShardSettings
-from shardbench.baselines.autoshard.training import AutoShardTraining
+from shardbench.baselines.autoshard.networks import AutoShardNetworks, AutoShardPolicy, play
+from shardbench.baselines.autoshard.training import AutoShardSettings, AutoShardTraining
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
@@ -42,11 +39,11 @@ def test_without_cost_updates_the_cost_network_stays():
 
 def test_placements_fit_and_many_tasks_are_as_one_by_one():
     trained = AutoShardTraining(TASKS, SimulatedOracle(), 1, SMALL).untrained()
-    together = place(trained, TASKS)
+    together = AutoShardTraining.place(trained, TASKS)
     for task, placement in zip(TASKS, together):
         task.check(placement[None])
         # Empty devices are alike: rounding may decide which of them comes first.
-        alone = place(trained, [task])[0]
+        alone = AutoShardTraining.place(trained, [task])[0]
         assert (np.equal.outer(placement, placement) == np.equal.outer(alone, alone)).all()
 
 
@@ -59,7 +56,7 @@ def test_a_table_without_room_gets_a_second_order_and_then_none():
         policy = AutoShardPolicy(trained.networks, trained.scaling)
         first = play(policy, [task], [policy.encode(task.features)], None, masked=True)[0]
         try:
-            (placement,) = place(trained, [task])
+            (placement,) = AutoShardTraining.place(trained, [task])
         except Infeasible as error:
             assert "no device with room" in str(error)
             assert first.failed[0]
@@ -126,21 +123,3 @@ def test_the_defaults_are_the_papers():
     assert sizes["cost"] == 32 * 64 + 64 + 64 + 1
     assert sizes["policy"] == 192 * 128 + 128 + 128 * 128 + 128 + 128 * 64 + 64 + 64 + 1
     assert sizes["lstm"] == 2 * (2 * 4 * 64 * 64 + 2 * 4 * 64)
-
-
-def test_a_collapse_is_a_seed_worse_than_random():
-    rows = pd.DataFrame(
-        {
-            "task": "DLRM-160 (8)",
-            "seed": [0, 1, 2],
-            "backend": "simulated",
-            "steps": 100,
-            "kernel_ms": [13.0, 14.0, 90.0],
-            "largest_share_pct": [13.0, 14.0, 75.0],
-            "random_ms": 21.0,
-            "best_greedy_ms": 13.5,
-        }
-    )
-    (row,) = UNROLL.tables(rows)["unroll"].to_dict("records")
-    assert (row["n"], row["worse_than_random"]) == (3, 1)
-    assert (row["kernel_ms_min"], row["kernel_ms_median"], row["kernel_ms_max"]) == (13.0, 14.0, 90.0)

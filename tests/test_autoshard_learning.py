@@ -9,18 +9,29 @@ from autoshard_tasks import SMALL, TASKS, make_task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardbench.baselines.autoshard.actor_critic import Evaluated, actor_critic_loss, batch_of, evaluate, held_before
-from shardbench.baselines.autoshard.networks import AutoShardNetworks
-from shardbench.baselines.autoshard.policy import AutoShardPolicy, play
-from shardbench.baselines.autoshard.rewards import balance, overfull, rewards
-from shardbench.baselines.autoshard.shards import MeasuredShards, learn_costs
-from shardbench.baselines.autoshard.training import AutoShardTraining
-from shardbench.baselines.autoshard.unrolls import Episode, Streams
-from shardbench.baselines.autoshard.vtrace import vtrace
+from shardbench.baselines.autoshard.actor_critic import (
+    Episode,
+    Evaluated,
+    Streams,
+    actor_critic_loss,
+    batch_of,
+    evaluate,
+    held_before,
+    vtrace,
+)
+from shardbench.baselines.autoshard.networks import AutoShardNetworks, AutoShardPolicy, play, progress_of
+from shardbench.baselines.autoshard.training import (
+    AutoShardTraining,
+    MeasuredShards,
+    balance,
+    learn_costs,
+    overfull,
+    rewards,
+)
 from shardbench.learned.episodes import Placing
 from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.oracle import SimulatedOracle
-from shardbench.learned.training import Catalogue
+from shardbench.learned.training import Catalogue, on_arrays
 
 
 def reference(log_ratios, discounts, rewards, values, bootstrap):
@@ -65,15 +76,15 @@ def test_an_overfull_placement_is_not_measured_and_costs_its_excess():
     for step in range(6):
         placing.put(np.array([0, step % 3]))
     oracle = SimulatedOracle()
-    earned = rewards(placing, [task] * 2, oracle)
-    assert earned.fits.tolist() == [False, True]
-    assert earned.reward[0] == pytest.approx((capacity - total) / capacity)
+    reward, fits, device_ms = rewards(placing, [task] * 2, oracle)
+    assert fits.tolist() == [False, True]
+    assert reward[0] == pytest.approx((capacity - total) / capacity)
     assert oracle.calls == 1
     costs = oracle.measure(task, np.arange(6)[None] % 3)
     ms = (costs.forward_ms + costs.backward_ms)[0]
-    assert earned.reward[1] == pytest.approx(ms.min() / ms.max())
-    assert earned.device_ms[1] == pytest.approx(ms)
-    assert np.isnan(earned.device_ms[0]).all()
+    assert reward[1] == pytest.approx(ms.min() / ms.max())
+    assert device_ms[1] == pytest.approx(ms)
+    assert np.isnan(device_ms[0]).all()
 
 
 def test_overfull_ignores_devices_that_only_pad():
@@ -91,12 +102,12 @@ def test_rewards_of_unequal_devices_are_those_of_each_task_alone():
             placing.put(np.array([step % task.devices for task in some]))
         return rewards(placing, some, oracle)
 
-    together, alone = placed(tasks), [placed([task]) for task in tasks]
-    assert together.fits.all()
-    assert together.reward.tolist() == [one.reward[0] for one in alone]
-    assert 0.0 < together.reward[0] < 1.0
-    for row, task, one in zip(together.device_ms, tasks, alone):
-        assert row[: task.devices].tolist() == one.device_ms[0].tolist()
+    (reward, fits, device_ms), alone = placed(tasks), [placed([task]) for task in tasks]
+    assert fits.all()
+    assert reward.tolist() == [own_reward[0] for own_reward, _, _ in alone]
+    assert 0.0 < reward[0] < 1.0
+    for row, task, (_, _, own_ms) in zip(device_ms, tasks, alone):
+        assert row[: task.devices].tolist() == own_ms[0].tolist()
         assert np.isnan(row[task.devices :]).all(), "a device that only pads has no time"
 
 
@@ -124,8 +135,7 @@ def test_states_of_whole_episodes_are_those_of_an_lstm_reset_where_episodes_end(
     padded = np.zeros((3, 7, 32), dtype=np.float32)
     for row, vector in zip(padded, vectors):
         row[: len(vector)] = vector
-    policy = AutoShardPolicy(networks, Scaling.fit(TASKS[0].features))
-    states = policy.states(padded, np.array(lengths))
+    states = on_arrays(networks.states, padded, progress_of(7, np.array(lengths)))
     memory = None
     with torch.no_grad():
         for episode, vector in enumerate(vectors):

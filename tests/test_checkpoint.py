@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shardbench.base.errors import BadInput
-from shardbench.learned.checkpoint import opened, save
+from shardbench.learned.training import opened, save
 
 STATE = {"w": torch.arange(6.0).view(2, 3), "rng": np.random.default_rng(1).bit_generator.state, "history": [0.1, None]}
 

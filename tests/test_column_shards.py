@@ -8,10 +8,10 @@ from learned_tasks import random_task
 from problems import RandomWorkload, machine, table_loads
 
 from shardbench.base.errors import BadInput
+from shardbench.baselines.neuroshard.shards import augmented, shard_loads
 from shardbench.cost.load import Load
 from shardbench.cost.traffic import count, expect
 from shardbench.learned.tasks.bound import placement_bound_ms, shards_bound_ms
-from shardbench.learned.tasks.column_shards import augmented, shard_loads
 from shardbench.learned.tasks.oracle import NO_TABLE, SimulatedOracle, costs_of
 from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import OnRank, Plan, Segment

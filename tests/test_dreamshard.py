@@ -20,12 +20,8 @@ from shardbench.model.table import Table
 from shardbench.model.validate import validate
 from shardbench.trials.discovery import get_strategy
 
-estimates = importlib.import_module("shardbench.baselines.dreamshard.estimated_mdp")
-measured = importlib.import_module("shardbench.baselines.dreamshard.measured_placements")
 networks = importlib.import_module("shardbench.baselines.dreamshard.networks")
 regression = importlib.import_module("shardbench.baselines.dreamshard.regression")
-reinforce = importlib.import_module("shardbench.baselines.dreamshard.reinforce")
-settings_of = importlib.import_module("shardbench.baselines.dreamshard.settings")
 training = importlib.import_module("shardbench.baselines.dreamshard.training")
 
 
@@ -34,13 +30,13 @@ def tasks(count=3, tables=6):
 
 
 def untrained(some, seed):
-    return training.DreamShardTraining(some, SimulatedOracle(), seed, settings_of.DreamShardSettings()).untrained()
+    return training.DreamShardTraining(some, SimulatedOracle(), seed, training.DreamShardSettings()).untrained()
 
 
 def started(some):
     """Networks before training, and their policy."""
     begun = untrained(some, 0)
-    return begun, estimates.DreamShardPolicy(begun.networks, begun.scaling)
+    return begun, networks.DreamShardPolicy(begun.networks, begun.scaling)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -62,16 +58,10 @@ def test_gradients_by_hand_are_autograds(padded):
     (of_some,), (of_single,) = (
         regression.shares(drawn[None], kinds) for drawn, kinds in ((some, placements), (single, real.size))
     )
-    drawn = regression.Drawn(
-        placements=np.flatnonzero(of_some),
-        placement_shares=of_some[of_some > 0],
-        devices=np.flatnonzero(of_single),
-        device_shares=of_single[of_single > 0],
-    )
-    assert len(drawn.placements) == 6
+    assert np.count_nonzero(of_some) == 6
     loss = regression.Regression(
         network, tables, holds=holds, overall_ms=overall, device_ms=costs, real=real
-    ).gradients(drawn)
+    ).gradients(of_some, of_single)
     by_hand = {name: p.grad.clone() for name, p in network.named_parameters()}
     network.zero_grad()
     sums = torch.from_numpy(holds) @ network.encoder(torch.from_numpy(tables))
@@ -87,9 +77,9 @@ def test_gradients_by_hand_are_autograds(padded):
 
 def test_the_buffer_keeps_sets_and_targets():
     some = tasks(2)
-    catalogue = measured.Catalogue(some)
+    catalogue = regression.Catalogue(some)
     np.testing.assert_array_equal(catalogue.features[catalogue.rows[1]], some[1].features)
-    buffer = measured.MeasuredPlacements(catalogue, 4)
+    buffer = regression.MeasuredPlacements(catalogue, 4)
     placement = np.array([0, 0, 1, 1, 1, 0])
     costs = SimulatedOracle().measure(some[0], placement[None])
     buffer.add(0, placement, costs)
@@ -151,7 +141,7 @@ def test_placing_in_a_batch_is_placing_one_by_one(seed, room):
     _, policy = started(some)
     encodings = [policy.encode(task.features) for task in some]
     orders = [policy.order(encoded) for encoded in encodings]
-    episodes = estimates.play(policy, some, encodings, orders, None)
+    episodes = networks.play(policy, some, encodings, orders, None)
     for task, order, found, failed in zip(some, orders, episodes.placing.placements(), episodes.placing.failed):
         if not failed:
             assert_placed_by_score(policy, task, order, found)
@@ -164,10 +154,10 @@ def test_sampling_follows_the_softmax():
     begun, _ = started([task])
     with torch.no_grad():
         begun.networks.policy.logit.weight *= 30.0
-    policy = estimates.DreamShardPolicy(begun.networks, begun.scaling)
+    policy = networks.DreamShardPolicy(begun.networks, begun.scaling)
     encoded, many = policy.encode(task.features), 6000
     args = ([task] * many, [encoded] * many, [np.arange(2)] * many, np.random.default_rng(0))
-    drawn = estimates.play(policy, *args).placing.chosen
+    drawn = networks.play(policy, *args).placing.chosen
     sums = np.stack([encoded[0], policy.empty])
     taken, free = policy.logits(sums, policy.device_ms(sums)).tolist()
     same = 1.0 / (1.0 + 2.0 * np.exp(free - taken))
@@ -182,11 +172,11 @@ def test_the_loss_is_reinforce_over_legal_devices():
     begun, policy = started([task])
     encoded = policy.encode(task.features)
     order, count = policy.order(encoded), 5
-    episodes = estimates.play(policy, [task] * count, [encoded] * count, [order] * count, np.random.default_rng(1))
+    episodes = networks.play(policy, [task] * count, [encoded] * count, [order] * count, np.random.default_rng(1))
     assert not episodes.placing.legal_at.all()
     rows = torch.from_numpy(begun.scaling(task.features)[order])
     empty_ms = policy.device_ms(policy.empty[None])[0]
-    found = reinforce.policy_loss(begun.networks.policy, rows, episodes, empty_ms, 0.1).item()
+    found = training.policy_loss(begun.networks.policy, rows, episodes, empty_ms, 0.1).item()
 
     returns = -episodes.overall_ms
     good = ~episodes.placing.failed
@@ -211,13 +201,13 @@ def test_the_loss_is_reinforce_over_legal_devices():
 
 
 def test_failed_episodes_teach_nothing():
-    weights = reinforce.advantages(np.array([3.0, 1.0, 9.0], dtype=np.float32), np.array([False, False, True]))
+    weights = training.advantages(np.array([3.0, 1.0, 9.0], dtype=np.float32), np.array([False, False, True]))
     np.testing.assert_allclose(weights, [-1.0, 1.0, 0.0], atol=1e-5)
-    assert not reinforce.advantages(np.ones(2, dtype=np.float32), np.array([False, True])).any()
+    assert not training.advantages(np.ones(2, dtype=np.float32), np.array([False, True])).any()
 
 
 def test_each_network_learns_by_itself():
-    run = training.DreamShardTraining(tasks(), SimulatedOracle(), 0, settings_of.DreamShardSettings(cost_updates=2))
+    run = training.DreamShardTraining(tasks(), SimulatedOracle(), 0, training.DreamShardSettings(cost_updates=2))
     run.step()  # Both have moments, which would move them without a gradient.
     cost, policy = run.networks.cost, run.networks.policy
 
@@ -234,16 +224,16 @@ def test_each_network_learns_by_itself():
 def test_training_beats_its_start_and_random_placement():
     # Batches large enough that the launches are no longer most of the cost.
     some = [random_task(16, i, batch_size=240_000) for i in range(8)]
-    trained = training.DreamShardTraining(some, SimulatedOracle(), 0, settings_of.DreamShardSettings()).train()
+    trained = training.DreamShardTraining(some, SimulatedOracle(), 0, training.DreamShardSettings()).train()
     rng, judge = np.random.default_rng(0), SimulatedOracle()
 
     def mean_ms(placements):
         return float(np.mean([judge.measure(t, p[None]).overall_ms[0] for t, p in zip(some, placements)]))
 
     random_ms = mean_ms([rng.integers(0, 4, 16) for _ in some])
-    assert mean_ms(estimates.place(trained, some)) < 0.95 * random_ms
-    starts = [mean_ms(estimates.place(untrained(some, seed), some)) for seed in range(3)]
-    assert mean_ms(estimates.place(trained, some)) < np.mean(starts)
+    assert mean_ms(training.DreamShardTraining.place(trained, some)) < 0.95 * random_ms
+    starts = [mean_ms(training.DreamShardTraining.place(untrained(some, seed), some)) for seed in range(3)]
+    assert mean_ms(training.DreamShardTraining.place(trained, some)) < np.mean(starts)
     assert trained.history[-1]["cost_loss"] < trained.history[0]["cost_loss"]
 
 
@@ -262,9 +252,9 @@ def test_a_second_try_places_the_largest_first():
         strategy.fit((problem,), Budget(), seed)
         validate(strategy.plan(tight, Budget(), seed), tight, strategy.moves)
         begun = untrained([Task.of(tight)], seed)
-        policy = estimates.DreamShardPolicy(begun.networks, begun.scaling)
+        policy = networks.DreamShardPolicy(begun.networks, begun.scaling)
         encoded = policy.encode(table_set(tight).features)
-        first = estimates.play(policy, [table_set(tight)], [encoded], [policy.order(encoded)], None)
+        first = networks.play(policy, [table_set(tight)], [encoded], [policy.order(encoded)], None)
         late += bool(first.placing.failed[0])
     assert late > 0
 
@@ -286,9 +276,9 @@ def test_the_strategy_states_what_it_is():
 
 
 def test_a_small_budget_means_fewer_updates():
-    cut = settings_of.DreamShardSettings.within(Budget(fit_s=6), [])
+    cut = training.DreamShardSettings.within(Budget(fit_s=6), [])
     assert (cut.iterations, cut.cost_updates, cut.policy_updates) == (10, 30, 1)
-    assert settings_of.DreamShardSettings.within(Budget(fit_s=600), []) == settings_of.DreamShardSettings()
+    assert training.DreamShardSettings.within(Budget(fit_s=600), []) == training.DreamShardSettings()
 
 
 def different_features(some):
@@ -308,8 +298,8 @@ def test_widths_are_fed_as_they_are():
 
 
 def test_widths_may_be_fed_as_multiples_of_their_mean():
-    relative = settings_of.DreamShardSettings(mean_width=4.0)
+    relative = training.DreamShardSettings(mean_width=4.0)
     some = tasks()
     begun = training.DreamShardTraining(some, SimulatedOracle(), 0, relative)
     assert begun.scaled[:, 0].mean() == pytest.approx(4.0)
-    assert begun.key != training.DreamShardTraining(some, SimulatedOracle(), 0, settings_of.DreamShardSettings()).key
+    assert begun.key != training.DreamShardTraining(some, SimulatedOracle(), 0, training.DreamShardSettings()).key

@@ -13,9 +13,7 @@ from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.task import random_placements
 
 FOLDER = "shardbench.baselines.dreamshard.reproduction"
-contenders = importlib.import_module(f"{FOLDER}.contenders")
 effort = importlib.import_module(f"{FOLDER}.effort")
-plain = importlib.import_module(f"{FOLDER}.oracle_search")
 
 
 @pytest.mark.parametrize("calls", [1, 7, 60])
@@ -23,12 +21,12 @@ def test_a_search_asks_as_often_as_it_may_and_never_ends_above_its_start(calls):
     task, costs = random_task(10, 1), SimulatedOracle()
     (start,) = random_placements(task, 1, np.random.default_rng(0))
     oracle = SimulatedOracle()
-    found = plain.oracle_search(task, start, oracle, calls, 3)
+    found = effort.oracle_search(task, start, oracle, calls, 3)
     assert oracle.calls == calls
     assert not task.over_capacity(found[None])[0]
     before, after = costs.measure(task, np.stack([start, found])).overall_ms
     assert after <= before if calls < 60 else after < before
-    assert np.array_equal(found, plain.oracle_search(task, start, SimulatedOracle(), calls, 3))
+    assert np.array_equal(found, effort.oracle_search(task, start, SimulatedOracle(), calls, 3))
 
 
 def test_a_search_gives_up_where_no_change_fits():
@@ -39,10 +37,10 @@ def test_a_search_gives_up_where_no_change_fits():
     full = replace(task.problem.topology, hbm_bytes=int(max(sizes[0], sizes[1] + sizes[2])))
     tight = replace(task, problem=replace(task.problem, topology=full))
     start, oracle = np.array([0, 1, 1]), SimulatedOracle()
-    assert np.array_equal(plain.oracle_search(tight, start, oracle, 50, 0), start)
+    assert np.array_equal(effort.oracle_search(tight, start, oracle, 50, 0), start)
     assert oracle.calls == 1
     roomy = SimulatedOracle()
-    plain.oracle_search(task, start, roomy, 50, 0)
+    effort.oracle_search(task, start, roomy, 50, 0)
     assert roomy.calls == 50
 
 
@@ -50,20 +48,18 @@ def test_a_search_gives_up_where_no_change_fits():
 def spent(tmp_path_factory):
     """What each contender does of one small effort."""
     train, test = (tuple(random_task(6, 10 * side + i) for i in range(3)) for side in (1, 2))
-    exercise = contenders.Exercise(train=train, test=test, calls=20, seed=0, folder=tmp_path_factory.mktemp("training"))
-    return test, {name: place(exercise) for name, place in contenders.CONTENDERS.items()}
+    exercise = effort.Exercise(train=train, test=test, calls=20, seed=0, folder=tmp_path_factory.mktemp("training"))
+    return test, {name: place(exercise) for name, place in effort.CONTENDERS.items()}
 
 
 def test_contenders_place_every_task_and_keep_to_the_calls(spent):
     test, found = spent
-    assert set(found) == {*contenders.FIXED, *contenders.BUDGETED}
+    assert set(found) == {*effort.FIXED, *effort.BUDGETED}
     for name, answer in found.items():
         for task, placement in zip(test, answer.placements, strict=True):
             task.check(placement[None])
-        if name in ("dreamshard", "dreamshard-search", "greedy-network", "joint-network"):
+        if name in ("dreamshard", "dreamshard-search", "joint-network"):
             assert (answer.learning_calls, answer.task_calls) == (20, 0)
-    # At least one update of 8 environments of 100 steps, who finish the episodes that they have begun.
-    assert 20 <= found["autoshard"].learning_calls <= 8 * (100 // 6 + 1)
     assert found["search-a-task"].task_calls == 20
     assert found["search-in-all"].task_calls == 20 // len(test)
     assert found["greedy-cost"].task_calls == 6
@@ -73,7 +69,7 @@ def test_contenders_place_every_task_and_keep_to_the_calls(spent):
 def test_the_network_is_asked_only_where_it_searches(spent):
     _, found = spent
     rated = {name for name, answer in found.items() if answer.network_rated}
-    assert rated == {"dreamshard-search", "greedy-network", "joint-network"}
+    assert rated == {"dreamshard-search", "joint-network"}
 
 
 def row(contender, calls, seed, task, costs):
@@ -119,6 +115,6 @@ def test_costs_are_compared_by_task_with_seeds_averaged_first():
 def test_each_budget_stands_beside_what_has_none():
     cells = effort.EQUAL_EFFORT.cells(False)
     fixed = [cell for cell in cells if cell["calls"] == 0]
-    assert {cell["contender"] for cell in fixed} == set(contenders.FIXED)
-    assert len(fixed) == len(effort.EFFORT_ROWS) * len(contenders.FIXED)
+    assert {cell["contender"] for cell in fixed} == set(effort.FIXED)
+    assert len(fixed) == len(effort.EFFORT_ROWS) * len(effort.FIXED)
     assert {cell["calls"] for cell in cells} == {0, *effort.CALLS}

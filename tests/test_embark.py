@@ -10,8 +10,7 @@ from problems import machine as small
 from unsharded import on_ranks
 
 from shardbench.base.errors import Infeasible
-from shardbench.baselines.embark.rounds import best_round
-from shardbench.baselines.embark.splits import RowSpread, TableSplit, TableSplits
+from shardbench.baselines.embark.rounds import RowSpread, TableSplit, TableSplits, best_round
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shardbench.baselines.embark.reproduction import models
+from shardbench.baselines.embark.reproduction import studies as models
 from shardbench.baselines.embark.reproduction.claims import observations
 from shardbench.baselines.embark.reproduction.studies import STRATEGIES, STUDY, over_compared
 from shardbench.studies.claim import Evidence

@@ -8,7 +8,7 @@ import pytest
 
 from shardbench.baselines.fae.reproduction.claims import observations
 from shardbench.baselines.fae.reproduction.region import KNOBS, PART, REGION, SmallKaggle, skewed
-from shardbench.baselines.fae.reproduction.skew import top_share, tutorial_row
+from shardbench.baselines.fae.reproduction.studies import top_share, tutorial_row
 from shardbench.datasets.criteo_like import HeadTailLaw
 from shardbench.datasets.laws.power_law import PowerLaw
 from shardbench.studies.claim import Evidence

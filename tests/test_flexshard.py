@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.baselines.flexshard import FlexShard
-from shardbench.baselines.flexshard.memory_budget import ComparedPlan, fullest_device_bytes
+from shardbench.baselines.flexshard import ComparedPlan, FlexShard, fullest_device_bytes
+from shardbench.baselines.flexshard.rule import is_split
 from shardbench.baselines.flexshard.shape import Room, find_homes, least_bytes, make_plan, runnable
-from shardbench.baselines.flexshard.units import is_split
 from shardbench.model.plan import GroupSharded, OnRank, Plan, Replicated, RowWise
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget

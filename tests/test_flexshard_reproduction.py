@@ -8,8 +8,10 @@ import pytest
 
 from shardbench.baselines.flexshard.reproduction.claims import observations
 from shardbench.baselines.flexshard.reproduction.conditions import (
+    CONDITION,
     HISTORY_SCALE,
     LOCAL_BATCH,
+    RATIOS,
     SHORT_LOCAL_BATCH,
     SampledQuestion,
     all_links_bytes,
@@ -17,10 +19,10 @@ from shardbench.baselines.flexshard.reproduction.conditions import (
     cluster,
     communication_ms,
     condition,
+    gains,
     outcome,
     workload,
 )
-from shardbench.baselines.flexshard.reproduction.gains import CONDITION, RATIOS, gains
 from shardbench.baselines.flexshard.reproduction.region import KNOBS, REGION, measure
 from shardbench.baselines.flexshard.reproduction.studies import GAP
 from shardbench.cost.collectives import ALL_REDUCES, CollectiveName

@@ -6,9 +6,16 @@ from flexshard_problems import problem_of, quick_machine, tiers, zipf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardbench.baselines.flexshard.rule import LinkPrices, added_bytes, benefits, choose
+from shardbench.baselines.flexshard.rule import (
+    LinkPrices,
+    Units,
+    added_bytes,
+    benefits,
+    choose,
+    link_shares,
+    make_units,
+)
 from shardbench.baselines.flexshard.shape import find_homes, make_plan, runnable
-from shardbench.baselines.flexshard.units import Units, link_shares, make_units
 from shardbench.cost.traffic import expect
 
 

@@ -8,13 +8,11 @@ from flexshard_problems import problem_of, quick_machine, tiers, zipf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardbench.base.errors import BadInput
 from shardbench.baselines.flexshard import FlexShard
-from shardbench.baselines.flexshard.reproduction.exact import best_of_all
+from shardbench.baselines.flexshard.reproduction.studies import best_of_all
 from shardbench.baselines.flexshard.rule import RowTiers
 from shardbench.baselines.flexshard.search import TieredPlan, _Search, communication_s, search
 from shardbench.baselines.flexshard.shape import cold_bytes, find_homes, least_bytes, make_plan
-from shardbench.model.table import Table
 from shardbench.model.validate import memory_bytes, validate
 
 COUNTS = st.lists(st.lists(st.integers(0, 200), min_size=5, max_size=40), min_size=1, max_size=4)
@@ -122,13 +120,3 @@ def test_a_tier_that_costs_calls_is_emptied_in_all_tables_at_once() -> None:
     problem = problem_of([first, other], on=quick_machine(latency=0.01), batch=256)
     found = search(problem, 2 * least_bytes(problem), with_warm=True)
     assert found.tiers == tiers([0, 0], [15, 20])
-
-
-def test_the_exact_solution_asks_for_small_problems_of_sequences() -> None:
-    with pytest.raises(BadInput, match="more than 50000 plans: use fewer tables or a larger step"):
-        best_of_all(problem_of([zipf(40, 60)] * 3), 10**6, step=1)
-    with pytest.raises(BadInput, match="no plan of problem p fits 10 bytes"):
-        best_of_all(problem_of([zipf(12, 60)]), 10, step=4)
-    pooled = replace(problem_of([zipf(12, 60)]), tables=(Table(name="s0", rows=12, dim=16),))
-    with pytest.raises(BadInput, match="table 's0' is not split into tiers"):
-        best_of_all(pooled, 10**6, step=1)

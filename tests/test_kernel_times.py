@@ -4,18 +4,18 @@ from functools import partial
 
 import pandas as pd
 
-from shardbench.baselines.dreamshard.reproduction import kernel_times
+from shardbench.baselines.dreamshard.reproduction import studies
 from shardbench.baselines.dreamshard.reproduction.studies import PARTS, paired_table
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.pools import load_pool
 
 
 def test_rows_are_judged_by_the_oracle_that_is_given(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_times, "load_pool", partial(load_pool, tables=24))
-    monkeypatch.setattr(kernel_times, "TEST_TASKS", 2)
+    monkeypatch.setattr(studies, "load_pool", partial(load_pool, tables=24))
+    monkeypatch.setattr(studies, "TEST_TASKS", 2)
     judged = SimulatedOracle(counted=True)
     names = ("greedy-size", "dreamshard-untrained")
-    rows = kernel_times.timed_rows(0, tmp_path / "cache" / "dreamshard", SimulatedOracle(), judged, names)
+    rows = studies.timed_rows(0, tmp_path / "cache" / "dreamshard", SimulatedOracle(), judged, names)
     assert [(row["strategy"], row["test_task"]) for row in rows] == [(name, i) for name in names for i in range(2)]
     assert judged.calls == 4
     for row in rows:

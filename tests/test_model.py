@@ -16,8 +16,7 @@ from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput, Undeclared
 from shardbench.base.serialise import content_hash, from_json, to_json
-from shardbench.learned.tasks.subsets import part
-from shardbench.learned.tasks.task import Task
+from shardbench.learned.tasks.task import Task, part
 from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile

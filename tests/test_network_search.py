@@ -16,15 +16,14 @@ from shardbench.model.strategy import Budget, Role
 from shardbench.model.validate import validate
 from shardbench.trials.discovery import get_strategy
 
-estimates = importlib.import_module("shardbench.baselines.dreamshard.estimated_mdp")
+networks = importlib.import_module("shardbench.baselines.dreamshard.networks")
 searches = importlib.import_module("shardbench.baselines.dreamshard.network_search")
-settings_of = importlib.import_module("shardbench.baselines.dreamshard.settings")
 training = importlib.import_module("shardbench.baselines.dreamshard.training")
 
 
 def trained(some, seed=0):
     """Networks after a short training: costs that tell placements apart."""
-    short = settings_of.DreamShardSettings(iterations=3, cost_updates=60, policy_updates=2)
+    short = training.DreamShardSettings(iterations=3, cost_updates=60, policy_updates=2)
     return training.DreamShardTraining(some, SimulatedOracle(), seed, short).train()
 
 
@@ -35,7 +34,7 @@ def learned():
 
 def predicted(learned, task, placement):
     """The policy's own word for the cost of a placement."""
-    policy = estimates.DreamShardPolicy(learned.networks, learned.scaling)
+    policy = networks.DreamShardPolicy(learned.networks, learned.scaling)
     encoded = policy.encode(task.features)
     sums = np.zeros((1, task.devices, encoded.shape[1]), dtype=np.float32)
     np.add.at(sums[0], placement, encoded)

@@ -11,6 +11,7 @@ from learned_tasks import random_problem, random_task
 from problems import machine
 
 from shardbench.base.errors import BadInput, Infeasible
+from shardbench.baselines.neuroshard import CAPS, SearchLimits
 from shardbench.learned.tasks.features import FEATURES
 from shardbench.learned.tasks.oracle import NO_TABLE, SimulatedOracle
 from shardbench.learned.tasks.task import TableSet, table_set
@@ -19,17 +20,12 @@ from shardbench.model.table import Optimizer
 from shardbench.model.validate import validate
 from shardbench.trials.discovery import get_strategy
 
-beam_search = importlib.import_module("shardbench.baselines.neuroshard.beam_search")
-cost_data = importlib.import_module("shardbench.baselines.neuroshard.cost_data")
 networks = importlib.import_module("shardbench.baselines.neuroshard.networks")
-placement = importlib.import_module("shardbench.baselines.neuroshard.placement")
-planning = importlib.import_module("shardbench.baselines.neuroshard.planning")
-settings_of = importlib.import_module("shardbench.baselines.neuroshard.settings")
+search = importlib.import_module("shardbench.baselines.neuroshard.search")
 shards_of = importlib.import_module("shardbench.baselines.neuroshard.shards")
-simulator = importlib.import_module("shardbench.baselines.neuroshard.simulator")
 training = importlib.import_module("shardbench.baselines.neuroshard.training")
 
-SMALL = settings_of.NeuroShardSettings(samples=300, epochs=8, batch=64)
+SMALL = training.NeuroShardSettings(samples=300, epochs=8, batch=64)
 TASKS = [random_task(8 + i, i, batch_size=24_000) for i in range(3)]
 
 
@@ -42,10 +38,10 @@ def trained():
     return begun().train()
 
 
-def placer_of(trained, task: TableSet, capacity=None, caps=settings_of.CAPS):
+def placer_of(trained, task: TableSet, capacity=None, caps=CAPS):
     shards = shards_of.ColumnShards.of(task)
-    return placement.Placer(
-        simulator.Simulator(trained, task.devices), shards, task.devices, capacity or task.capacity_bytes, caps
+    return search.Placer(
+        search.Simulator(trained, task.devices), shards, task.devices, capacity or task.capacity_bytes, caps
     )
 
 
@@ -76,20 +72,20 @@ def test_shards_are_halves_in_multiples_of_four(optimizer):
 
 def test_sets_fit_and_have_all_sizes():
     sizes, rng = np.array([5, 40, 100, 7, 600]), np.random.default_rng(0)
-    sets = cost_data.draw_sets(sizes, 500, 15, 4000, rng)
+    sets = training.draw_sets(sizes, 500, 15, 4000, rng)
     there = sets != NO_TABLE
     counts = there.sum(axis=1)
     assert set(counts.tolist()) == set(range(1, 16))
     assert (np.where(there, sizes[sets], 0).sum(axis=1) <= 500).all()
     assert 4 not in sets
     assert not (there[:, 1:] & ~there[:, :-1]).any(), "padding only at the end"
-    nothing_fits = cost_data.draw_sets(sizes, 1, 15, 50, rng)
+    nothing_fits = training.draw_sets(sizes, 1, 15, 50, rng)
     assert nothing_fits.shape == (50, 1)
 
 
 def test_some_sets_are_those_sets():
     task, sets = TASKS[0], np.array([[0, 1, 2], [3, NO_TABLE, NO_TABLE], [4, 5, NO_TABLE]])
-    found = cost_data.measure_sets(task, sets, SimulatedOracle())
+    found = training.measure_sets(task, sets, SimulatedOracle())
     assert (found.members.tolist(), found.starts.tolist()) == ([0, 1, 2, 3, 4, 5], [0, 3, 4])
     some = found.some(np.array([2, 0]))
     assert (some.members.tolist(), some.starts.tolist()) == ([4, 5, 0, 1, 2], [0, 2])
@@ -101,14 +97,14 @@ def test_some_sets_are_those_sets():
 def test_devices_wait_for_the_last_one_in_the_forward_exchange_only():
     rng, on = np.random.default_rng(0), machine(devices=4)
     vectors = np.array([4.0, 64.0, 128.0])
-    found = cost_data.draw_exchanges(vectors, on, 1000, 500, rng)
-    own = cost_data.exchange_ms(found.widths.astype(float), on, 1000)
+    found = training.draw_exchanges(vectors, on, 1000, 500, rng)
+    own = training.exchange_ms(found.widths.astype(float), on, 1000)
     np.testing.assert_allclose(found.backward_ms, own, rtol=1e-5)
     waits = found.late_ms.max(axis=1, keepdims=True) - found.late_ms
     np.testing.assert_allclose(found.forward_ms - waits, own, rtol=1e-4, atol=1e-4)
     assert (found.late_ms.min(axis=1) == 0.0).all()
     assert found.late_ms.max() <= 20.0
-    alike = cost_data.draw_widths(np.array([64.0]), 4, 500, rng).sum(axis=1) / 64.0
+    alike = training.draw_widths(np.array([64.0]), 4, 500, rng).sum(axis=1) / 64.0
     assert (alike.min(), alike.max()) == (10, 59)
 
 
@@ -140,7 +136,7 @@ def test_pre_training_learns_and_keeps_the_best(trained):
 
 
 def test_the_simulator_says_of_sums_what_the_networks_say_of_sets(trained):
-    task, found = TASKS[0], simulator.Simulator(trained, 4)
+    task, found = TASKS[0], search.Simulator(trained, 4)
     encoded = found.encode(task.features)
     sums = found.empty + np.stack([encoded[:3].sum(axis=0), encoded[3:8].sum(axis=0)])
     scaled = torch.from_numpy(trained.scaling(task.features)[:, networks.INPUTS])
@@ -155,7 +151,7 @@ def test_the_simulator_says_of_sums_what_the_networks_say_of_sets(trained):
     np.testing.assert_allclose(found.set_ms(sums), expected, rtol=1e-4, atol=1e-4)
     assert found.plan_ms(compute, widths)[0] == pytest.approx(after.max().item(), rel=1e-5)
     with pytest.raises(BadInput, match="for 4 devices, not for 2"):
-        simulator.Simulator(trained, 2)
+        search.Simulator(trained, 2)
 
 
 def one_by_one(placer, plan, weights, cap):
@@ -193,7 +189,7 @@ def test_placing_all_caps_at_once_is_placing_them_one_by_one(trained, seed):
         plans.append(np.sort(np.append(np.delete(whole, table), (half, half))))
     found = placer.place(np.array(plans[1:]))
     for plan, ms, ranks in zip(plans[1:], found.ms, found.ranks):
-        tried = [one_by_one(placer, plan, -placer.alone_ms, cap) for cap in settings_of.CAPS]
+        tried = [one_by_one(placer, plan, -placer.alone_ms, cap) for cap in CAPS]
         if np.isinf(min(cost for cost, _ in tried)):
             tried = [one_by_one(placer, plan, -placer.alone_ms, np.inf)]
         if np.isinf(min(cost for cost, _ in tried)):
@@ -233,9 +229,9 @@ def test_a_wide_beam_finds_the_best_of_all_column_plans(trained, seed):
                 grown.add(tuple(sorted((*plan[:at], *plan[at + 1 :], half[plan[at]], half[plan[at]]))))
         layers.append(grown)
     best = min(float(placer.place(np.array([plan])).ms[0]) for layer in layers for plan in layer)
-    wide = beam_search.search(placer, settings_of.SearchLimits(beams=100, candidates=100, splits=2))
+    wide = search.search(placer, SearchLimits(beams=100, candidates=100, splits=2))
     assert wide.ms == pytest.approx(best, rel=1e-6)
-    narrow = beam_search.search(placer, settings_of.SearchLimits())
+    narrow = search.search(placer, SearchLimits())
     start = float(placer.place(whole[None]).ms[0])
     assert narrow.ms <= start
     own = placer.place(narrow.shards[None])
@@ -246,7 +242,7 @@ def test_a_wide_beam_finds_the_best_of_all_column_plans(trained, seed):
 def test_candidates_are_the_largest_and_the_dearest_that_can_be_halved(trained):
     placer = placer_of(trained, random_task(12, 3, batch_size=24_000))
     plan = np.append(placer.shards.whole[1:], np.flatnonzero(placer.shards.half < 0)[:1])
-    found = beam_search.candidates_of(plan, placer, 3).tolist()
+    found = search.candidates_of(plan, placer, 3).tolist()
     able = [shard for shard in plan.tolist() if placer.shards.half[shard] >= 0]
     largest = sorted(able, key=lambda shard: -placer.shards.bytes[shard])[:3]
     dearest = sorted(able, key=lambda shard: -placer.alone_ms[shard])[:3]
@@ -263,9 +259,9 @@ def test_what_is_larger_than_a_device_is_halved_until_it_fits(trained):
         tables = table_set(replace(problem, topology=small))
         if not fits:
             with pytest.raises(Infeasible, match="no plan of at most 10 column splits fits"):
-                planning.plan_shards(trained, tables, settings_of.SearchLimits())
+                search.plan_shards(trained, tables, SearchLimits())
             continue
-        shards, found = planning.plan_shards(trained, tables, settings_of.SearchLimits())
+        shards, found = search.plan_shards(trained, tables, SearchLimits())
         used = np.bincount(found.ranks, weights=shards.bytes[found.shards], minlength=4)
         assert used.max() <= capacity
         assert (found.splits > 0) or capacity == largest
@@ -279,21 +275,21 @@ def test_few_narrow_tables_are_halved_until_nothing_is_left_to_halve(trained):
     placer = placer_of(trained, table_set(replace(problem, tables=tables)))
     beam = placer.shards.whole[None]
     for shards in (4, 5, 6, 7):  # 8 is halved once, 16 into two and four, 4 not at all
-        beam = beam_search.halved(beam, placer, 10)
+        beam = search.halved(beam, placer, 10)
         assert beam.shape[1] == shards
-    assert beam_search.halved(beam, placer, 10).shape == (0, 8)
-    found = beam_search.search(placer, settings_of.SearchLimits())
+    assert search.halved(beam, placer, 10).shape == (0, 8)
+    found = search.search(placer, SearchLimits())
     assert np.isfinite(found.ms)
     assert found.splits <= 4
-    least = beam_search.search(placer, settings_of.SearchLimits(splits=4))
+    least = search.search(placer, SearchLimits(splits=4))
     assert (found.ms, found.ranks.tolist()) == (least.ms, least.ranks.tolist())
 
 
 def test_a_small_planning_budget_halves_less(trained):
     tables = TASKS[2]
-    _, once = planning.plan_shards(trained, tables, settings_of.SearchLimits(), plan_s=1e-9)
+    _, once = search.plan_shards(trained, tables, SearchLimits(), plan_s=1e-9)
     assert once.splits == 0
-    _, full = planning.plan_shards(trained, tables, settings_of.SearchLimits())
+    _, full = search.plan_shards(trained, tables, SearchLimits())
     assert full.ms <= once.ms
 
 
@@ -321,8 +317,8 @@ def test_problems_of_two_machines_are_refused():
 
 
 def test_a_small_budget_has_fewer_samples_and_all_epochs():
-    small, full = (settings_of.NeuroShardSettings.within(Budget(fit_s=s), []) for s in (5.0, 3600.0))
-    assert full == settings_of.NeuroShardSettings(epochs=60)
+    small, full = (training.NeuroShardSettings.within(Budget(fit_s=s), []) for s in (5.0, 3600.0))
+    assert full == training.NeuroShardSettings(epochs=60)
     assert small.samples < full.samples
     assert small.epochs == full.epochs
-    assert settings_of.NeuroShardSettings().samples == 100_000
+    assert training.NeuroShardSettings().samples == 100_000

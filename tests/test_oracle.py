@@ -18,8 +18,7 @@ from shardbench.cost.load import Load
 from shardbench.cost.traffic import count, expect
 from shardbench.learned.tasks.bound import least_exchange_ms, placement_bound_ms
 from shardbench.learned.tasks.oracle import SimulatedOracle
-from shardbench.learned.tasks.subsets import part, training_tasks
-from shardbench.learned.tasks.task import Task
+from shardbench.learned.tasks.task import Task, part, training_tasks
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.model.table import DenseShape
 from shardbench.workloads.trace import Split

@@ -1,9 +1,11 @@
 """Pools of the synthetic tables and tasks drawn from them, at a small size."""
 
 import dataclasses
+import gzip
 
 import numpy as np
 import pytest
+import torch
 from problems import table_loads
 
 from shardbench.base.errors import BadInput
@@ -13,6 +15,7 @@ from shardbench.learned.tasks.pools import (
     DLRM_ROWS,
     MIXED_ROWS,
     MIXED_WIDTHS,
+    PUBLIC,
     TaskRow,
     draw_tasks,
     load_pool,
@@ -43,7 +46,7 @@ def test_rows_are_the_papers():
 
 def test_a_pool_is_drawn_once_and_its_loads_are_those_of_the_batch(folder):
     drawn = load_pool("train", folder, **SMALL)
-    (path,) = folder.glob("pool-train-*.npz")
+    (path,) = folder.glob("pool-train-*.json")
     stamp = path.stat().st_mtime_ns
     again = load_pool("train", folder, **SMALL)
     assert path.stat().st_mtime_ns == stamp
@@ -54,7 +57,7 @@ def test_a_pool_is_drawn_once_and_its_loads_are_those_of_the_batch(folder):
     for field in dataclasses.fields(fresh.expected):
         name = field.name
         np.testing.assert_allclose(getattr(task.expected, name), getattr(fresh.expected, name), err_msg=name)
-    bags, _ = pool_bags(Split.TEST, folder, **SMALL)
+    bags, _ = pool_bags(Split.TEST, **SMALL)
     counted = table_loads(task.problem, lambda i: bags(task.problem.tables[i]))
     for field in dataclasses.fields(counted):
         name = field.name
@@ -65,12 +68,12 @@ def test_a_pool_is_drawn_again_by_another_version(tmp_path, monkeypatch):
     load_pool("train", tmp_path, **SMALL)
     monkeypatch.setattr("shardbench.learned.tasks.pools.JUDGE_VERSION", 99)
     load_pool("train", tmp_path, **SMALL)
-    assert len(list(tmp_path.glob("pool-train-*.npz"))) == 2
+    assert len(list(tmp_path.glob("pool-train-*.json"))) == 2
 
 
 def test_widths_change_nothing_but_the_width(folder):
     narrow, mixed = load_pool("train", folder, **SMALL), load_pool("train", folder, widths=MIXED_WIDTHS, **SMALL)
-    assert len(list(folder.glob("pool-train-*.npz"))) == 1
+    assert len(list(folder.glob("pool-train-*.json"))) == 1
     assert [(t.name, t.rows) for t in narrow.tables] == [(t.name, t.rows) for t in mixed.tables]
     assert len({t.dim for t in mixed.tables}) > 1
     assert {t.dim for t in mixed.tables} <= set(MIXED_WIDTHS)
@@ -111,29 +114,37 @@ def test_tasks_are_seeded_and_on_the_stated_machine(folder):
     assert SimulatedOracle(counted=True).measure(first[0], np.zeros((1, 6), dtype=int)).overall_ms[0] > 0
 
 
-@pytest.mark.parametrize(
-    ("row", "share", "message"),
-    [
-        (ROW, 1.5, "within 0..1"),
-        (ROW, 0.5, "another pool"),
-        (TaskRow(name="r", tables=13, devices=2), 0.0, "more tables"),
-    ],
-)
-def test_impossible_draws_are_refused(folder, row, share, message):
-    with pytest.raises(BadInput, match=message):
-        draw_tasks(row, load_pool("train", folder, **SMALL), 1, seed=0, share=share)
+def test_a_pool_may_be_of_the_public_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardbench.learned.tasks.pools.DATA", tmp_path)
+    with pytest.raises(BadInput, match="download embedding_bag/2021/fbgemm_t856_bs65536"):
+        load_pool("train", tmp_path, tables=12, batch_size=2, dataset=PUBLIC)
+    # Four samples of one lookup in each of 856 tables: of table i the row i, and of its last sample row i + 1.
+    rows = np.repeat(np.arange(856), 4)
+    rows[3::4] += 1
+    parts = [torch.from_numpy(part) for part in (rows, np.arange(856 * 4 + 1), np.ones((856, 4), dtype=np.int64))]
+    file = tmp_path / "dlrm_datasets" / "fbgemm_t856_bs65536.pt.gz"
+    file.parent.mkdir()
+    with gzip.open(file, "wb", compresslevel=0) as packed:
+        torch.save(tuple(parts), packed)
+    train, test = (load_pool(side, tmp_path, tables=12, batch_size=2, dataset=PUBLIC) for side in ("train", "test"))
+    assert not {t.name for t in train.tables} & {t.name for t in test.tables}
+    for pool in (train, test):
+        assert [t.rows for t in pool.tables] == [max(100, int(t.name[1:]) + 2) for t in pool.tables]
+        # Both train samples look up one row; the test samples look up that one and another.
+        assert {(p.counts, p.row_counts) for p in pool.profiles} == {((2,), (1,))}
+        assert (pool.lookups.tolist(), pool.distinct.tolist()) == ([2.0] * 12, [2.0] * 12)
 
 
 def test_a_broken_pool_file_is_named(folder, tmp_path):
     load_pool("test", tmp_path, **SMALL)
-    (path,) = tmp_path.glob("pool-test-*.npz")
+    (path,) = tmp_path.glob("pool-test-*.json")
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(BadInput, match="delete it to draw it again"):
         load_pool("test", tmp_path, **SMALL)
 
 
 def test_a_table_of_no_pool_cannot_be_measured(folder):
-    bags, _ = pool_bags(Split.TRAIN, folder, **SMALL)
+    bags, _ = pool_bags(Split.TRAIN, **SMALL)
     table = load_pool("train", folder, **SMALL).tables[0]
     assert bags(table).batch_size == 64
     with pytest.raises(BadInput, match="is in neither pool"):

@@ -261,7 +261,7 @@ def test_a_solver_that_fails_later_ends_with_the_plan_found_before(monkeypatch, 
 
 def test_no_plan_in_time_is_a_timeout(monkeypatch):
     nothing = milp.Solution(assignment=None, bound_ms=0.0, infeasible=False)
-    monkeypatch.setattr(search, "solve", lambda *_, **__: nothing)
+    monkeypatch.setattr(milp.Program, "solve", lambda *_, **__: nothing)
     monkeypatch.setattr(search, "pack", lambda *_: None)
     with pytest.raises(TimeoutError, match="found no plan within its budget"):
         recshard.plan(problem([profile([1], rows=4)] * 3), Budget(), 0)

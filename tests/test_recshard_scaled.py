@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shardbench.baselines.recshard.reproduction import ratios, scaled
+from shardbench.baselines.recshard.reproduction import scaled
 from shardbench.baselines.recshard.reproduction.scaled import RmCondition, ask, metrics, never_touched_pct, slice_of
 from shardbench.cost.costmodel import embedding_ms
 from shardbench.cost.load import Load
@@ -94,7 +94,7 @@ def test_ratios_add_one_lookup_to_counts_and_average_by_logarithms() -> None:
             }
             for name, (slow, count) in numbers.items()
         ]  # fmt: skip
-    ours, unseen = ratios.ratio_table(pd.DataFrame(rows), ("workload",)).to_dict("records")
+    ours, unseen = scaled.ratio_table(pd.DataFrame(rows), ("workload",)).to_dict("records")
     assert ours["throughput_x"] == pytest.approx((8 * 2) ** 0.5)
     assert (ours["throughput_low_x"], ours["throughput_high_x"]) == (2.0, 8.0)
     assert ours["balance_x"] == ours["balance_cv_x"] == pytest.approx(4.0)

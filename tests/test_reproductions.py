@@ -11,9 +11,9 @@ import pytest
 
 from shardbench.base.statistics import log_mean
 from shardbench.baselines.autoshard.reproduction import claims as autoshard_claims
-from shardbench.baselines.dreamshard.reproduction import beside_paper, paper_table
+from shardbench.baselines.dreamshard.reproduction import beside_paper
 from shardbench.baselines.dreamshard.reproduction import claims as dreamshard_claims
-from shardbench.baselines.dreamshard.reproduction.studies import transfer_tables
+from shardbench.baselines.dreamshard.reproduction.studies import TRANSFER
 from shardbench.baselines.recshard.reproduction import claims as recshard_claims
 from shardbench.baselines.rnn_placer.reproduction import claims as rnn_claims
 from shardbench.records.cell import cell_key
@@ -187,7 +187,7 @@ def test_dreamshard_trained_elsewhere_is_held_against_itself_trained_there() -> 
             "infeasible": 0,
         }
     )
-    tables = transfer_tables(rows)
+    tables = TRANSFER.tables(rows)
     # A policy that is used on its own row alone tells nothing of other rows.
     assert seen_by(dreamshard_claims, tables) == {"other-sizes": pytest.approx([20.0 / 25.0, 10.0 / 8.0])}
 
@@ -195,7 +195,7 @@ def test_dreamshard_trained_elsewhere_is_held_against_itself_trained_there() -> 
 def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> None:
     rows = [
         {"number": 0, **{name: cell[0] if isinstance(cell, list) else cell for name, cell in row.items()}}
-        for row in paper_table.paper_rows()
+        for row in beside_paper.paper_rows().values()
     ]
     table = pd.DataFrame(rows)
     mixed = table["task"].str.startswith("Mixed")
@@ -208,8 +208,8 @@ def test_dreamshards_paper_numbers_are_the_papers_table_by_our_definitions() -> 
         assert claims[name].paper == pytest.approx(claims[name].scale.in_print(number), abs=0.06), name
     assert seen["margin-open-tables-order"] == pytest.approx([1.0])
     assert min(seen["margin-open-tables-region"]) > 1.01
-    assert paper_table.published_as("Mixed-80 (8)") == "Prod-80 (8)"
-    assert paper_table.published_as("DLRM-20 (4)") == "DLRM-20 (4)"
+    assert beside_paper.published_as("Mixed-80 (8)") == "Prod-80 (8)"
+    assert beside_paper.published_as("DLRM-20 (4)") == "DLRM-20 (4)"
 
 
 def test_dreamshards_rows_stand_beside_the_papers_and_their_orders_are_compared() -> None:
@@ -314,10 +314,10 @@ def test_the_rnn_is_held_against_random_row_by_row() -> None:
 
 
 def test_dreamshard_knows_the_papers_table() -> None:
-    assert len(paper_table.paper_rows()) == 26
-    assert paper_table.published_ms("DLRM-20 (4)", "train", "dreamshard") == 18.6
-    assert paper_table.published_ms("Mixed-80 (8)", "test", "greedy-dim") == 41.9
-    assert paper_table.published_ms("DLRM-20 (4)", "train", "autoshard") is None
+    assert len(beside_paper.paper_rows()) == 26
+    assert beside_paper.published_ms("DLRM-20 (4)", "train", "dreamshard") == 18.6
+    assert beside_paper.published_ms("Mixed-80 (8)", "test", "greedy-dim") == 41.9
+    assert beside_paper.published_ms("DLRM-20 (4)", "train", "autoshard") is None
 
 
 def test_csv_has_six_significant_digits_and_no_word_for_nothing() -> None:

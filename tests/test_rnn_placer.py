@@ -9,11 +9,9 @@ import torch
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import BadInput, Infeasible
-from shardbench.baselines.rnn_placer.decoder import place, play
-from shardbench.baselines.rnn_placer.networks import RnnNetworks
-from shardbench.baselines.rnn_placer.reproduction import acting, studies
-from shardbench.baselines.rnn_placer.settings import RnnSettings
-from shardbench.baselines.rnn_placer.training import RnnTraining, reinforce_loss
+from shardbench.baselines.rnn_placer.networks import RnnNetworks, play
+from shardbench.baselines.rnn_placer.reproduction import studies
+from shardbench.baselines.rnn_placer.training import RnnSettings, RnnTraining, reinforce_loss
 from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.task import Task
@@ -129,7 +127,7 @@ def test_placements_fit_or_are_declined():
         task = make_task(9, 2, seed, share=0.5002 if seed % 2 else 0.6)
         trained = RnnTraining([task], SimulatedOracle(), seed, replace(SMALL, updates=1)).train()
         try:
-            (placement,) = place(trained, [task])
+            (placement,) = RnnTraining.place(trained, [task])
         except Infeasible as error:
             assert "no device with room" in str(error)
         else:
@@ -141,7 +139,7 @@ def test_placements_fit_or_are_declined():
 def test_other_numbers_of_devices_are_refused():
     trained = RnnTraining(TASKS[:1], SimulatedOracle(), 0, SMALL).train()
     with pytest.raises(BadInput, match="layers for 2 devices, not for 3"):
-        place(trained, TASKS[1:2])
+        RnnTraining.place(trained, TASKS[1:2])
 
 
 def test_a_short_budget_means_fewer_updates():
@@ -153,8 +151,8 @@ def test_a_short_budget_means_fewer_updates():
 
 def test_tables_by_cost_are_the_same_task_in_another_order():
     task = make_task(9, 3, 4)
-    ordered = acting.by_cost(task)
-    costs = ordered.features[:, acting.DIM] * ordered.features[:, acting.POOLING]
+    ordered = studies.by_cost(task)
+    costs = ordered.features[:, studies.DIM] * ordered.features[:, studies.POOLING]
     assert (np.diff(costs) <= 0).all()
     assert costs[0] > costs[-1]
     names = [table.name for table in task.problem.tables]
@@ -169,11 +167,11 @@ def test_tables_by_cost_are_the_same_task_in_another_order():
 
 def test_dealing_out_is_round_robin_past_full_devices():
     roomy = make_task(8, 3, 4)
-    assert acting.deal(roomy).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
-    assert acting.in_turn_pct(roomy, acting.deal(roomy)) == 100.0
-    assert acting.in_turn_pct(roomy, np.array([0, 1, 2, 2, 1, 0, 0, 0])) == pytest.approx(100 * 2 / 6)
+    assert studies.deal(roomy).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert studies.in_turn_pct(roomy, studies.deal(roomy)) == 100.0
+    assert studies.in_turn_pct(roomy, np.array([0, 1, 2, 2, 1, 0, 0, 0])) == pytest.approx(100 * 2 / 6)
     tight = make_task(9, 2, 4, share=0.6)
-    placement = acting.deal(tight)
+    placement = studies.deal(tight)
     tight.check(placement[None])
     assert placement.tolist() != (np.arange(9) % 2).tolist()
 
@@ -181,8 +179,8 @@ def test_dealing_out_is_round_robin_past_full_devices():
 def test_the_cheapest_sample_is_the_one_that_the_oracle_prefers():
     tasks = [make_task(8, 2, seed, share=0.6, slow=True) for seed in range(3)]
     trained = RnnTraining(tasks, SimulatedOracle(), 0, replace(SMALL, updates=1)).train()
-    draws = acting.sample(trained, tasks, 16, np.random.default_rng(0))
-    for task, drawn, best in zip(tasks, draws, acting.cheapest_of(tasks, draws), strict=True):
+    draws = studies.sample(trained, tasks, 16, np.random.default_rng(0))
+    for task, drawn, best in zip(tasks, draws, studies.cheapest_of(tasks, draws), strict=True):
         assert 1 < len(drawn) <= 16
         costs_ms = SimulatedOracle().measure(task, drawn).overall_ms
         assert SimulatedOracle().measure(task, best[None]).overall_ms[0] == costs_ms.min() < costs_ms.max()
@@ -192,7 +190,7 @@ def test_no_sample_that_fits_is_said():
     task = make_task(9, 2, 4, share=0.45)
     trained = RnnTraining([task], SimulatedOracle(), 0, replace(SMALL, updates=1)).train()
     with pytest.raises(BadInput, match="none of 4 sampled placements fits"):
-        acting.sample(trained, [task], 4, np.random.default_rng(0))
+        studies.sample(trained, [task], 4, np.random.default_rng(0))
 
 
 def test_the_study_tells_ways_of_acting_apart():
@@ -205,5 +203,10 @@ def test_the_study_tells_ways_of_acting_apart():
     assert rows["best of 64 samples"]["cost_ms"] <= rows["one sample"]["cost_ms"]
     assert rows["best of 64 random placements"]["oracle_calls_a_task"] == 64
     assert rows["best device"]["cost_ms"] == pytest.approx(
-        np.mean([SimulatedOracle().measure(t, p[None]).overall_ms[0] for t, p in zip(tasks, place(trained, tasks))])
+        np.mean(
+            [
+                SimulatedOracle().measure(t, p[None]).overall_ms[0]
+                for t, p in zip(tasks, RnnTraining.place(trained, tasks))
+            ]
+        )
     )

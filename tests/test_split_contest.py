@@ -7,10 +7,10 @@ import pytest
 from problems import RandomWorkload, machine, table_loads
 
 from shardbench.base.errors import BadInput, Unsupported
+from shardbench.baselines.neuroshard.reproduction.tasks import CAP_BYTES, MOST_BYTES, WIDTHS, draw_split_tasks
 from shardbench.cost.traffic import count
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.pools import Pool, load_pool
-from shardbench.learned.tasks.split_tasks import CAP_BYTES, MOST_BYTES, WIDTHS, draw_split_tasks
 from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import Host, OnRank, Plan, Replicated, RowWise, Segment, Tier, whole_table, whole_tables
 from shardbench.model.strategy import Budget

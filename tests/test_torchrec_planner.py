@@ -16,6 +16,7 @@ from problems import machine as small
 from unsharded import on_ranks
 
 from shardbench.base.errors import Infeasible, Unsupported
+from shardbench.baselines.torchrec_planner import Offer
 from shardbench.conformance.problems import cases
 from shardbench.cost.costmodel import estimate
 from shardbench.model.machine import Topology
@@ -225,9 +226,9 @@ def test_row_wise_is_offered_only_where_no_rank_is_left_empty(rows: int, expecte
 
 
 def test_a_table_with_no_type_left_is_declined() -> None:
-    planner.ask(problem([(8, 64)]), ("row_wise",))
+    planner.ask(problem([(8, 64)]), Offer(types=("row_wise",)))
     with pytest.raises(Infeasible, match=r"'t0' has too few rows .9. for row_wise"):
-        planner.ask(problem([(9, 64)]), ("row_wise",))
+        planner.ask(problem([(9, 64)]), Offer(types=("row_wise",)))
 
 
 @pytest.mark.parametrize("name", ["torchrec-table-wise", "torchrec-fused"])

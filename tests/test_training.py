@@ -8,15 +8,11 @@ from autoshard_tasks import SMALL, TASKS, make_task
 
 from shardbench.base.errors import BadInput
 from shardbench.baselines.autoshard.training import AutoShardTraining
-from shardbench.baselines.dreamshard.settings import DreamShardSettings
-from shardbench.baselines.dreamshard.training import DreamShardTraining
-from shardbench.baselines.neuroshard.settings import NeuroShardSettings
-from shardbench.baselines.neuroshard.training import NeuroShardTraining
-from shardbench.baselines.rnn_placer.settings import RnnSettings
-from shardbench.baselines.rnn_placer.training import RnnTraining
-from shardbench.learned.checkpoint import opened
-from shardbench.learned.settings import affordable_updates
+from shardbench.baselines.dreamshard.training import DreamShardSettings, DreamShardTraining
+from shardbench.baselines.neuroshard.training import NeuroShardSettings, NeuroShardTraining
+from shardbench.baselines.rnn_placer.training import RnnSettings, RnnTraining
 from shardbench.learned.tasks.oracle import SimulatedOracle
+from shardbench.learned.training import affordable_updates, opened
 from shardbench.model.strategy import Budget
 from shardbench.model.validate import validate
 from shardbench.trials.discovery import get_strategy

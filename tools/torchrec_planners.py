@@ -324,7 +324,7 @@ def told() -> Iterator[dict[str, object]]:
                     "precision": problem.precision.value, "exchange": problem.exchange.value, "told": what,
                 }  # fmt: skip
                 try:
-                    sharding = ask(asked, TorchRecFused.sharding_types, blind=what == TOLD[0], config=config)
+                    sharding = ask(asked, replace(TorchRecFused.offer, blind=what == TOLD[0]), config=config)
                     step_ms = question.judge(translate(sharding, problem)).step_ms
                     yield row | {"outcome": "ok", "step_ms": round(step_ms, 5)}
                 except Infeasible as error:

@@ -1,13 +1,9 @@
 """AutoShard: whole tables placed by a policy that was trained to even out the devices' kernel times."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from shardbench.learned.learner import Learner
 from shardbench.model.strategy import Role, Strategy
-
-if TYPE_CHECKING:
-    from .training import AutoShardTraining
 
 
 class AutoShard(Learner):
@@ -15,12 +11,7 @@ class AutoShard(Learner):
 
     name = "autoshard"
     version = 2
-
-    def training_type(self) -> "type[AutoShardTraining]":
-        """Import the class of its trainings."""
-        from .training import AutoShardTraining  # noqa: PLC0415
-
-        return AutoShardTraining
+    trainings = "shardbench.baselines.autoshard.training:AutoShardTraining"
 
     def notes(self) -> dict[str, float | int | str]:
         """Give the environment steps too: a short budget has fewer."""

@@ -1,4 +1,7 @@
-"""The actor-critic update: all steps of all unrolls at once."""
+"""Unrolls of fixed length, cut from episodes that are laid end to end, one stream an environment (deviation 1).
+
+The actor-critic update with V-trace (IMPALA, ICML 2018) takes all steps of all unrolls at once.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +10,108 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shardbench.base.arrays import Floats32, Ints
+from shardbench.base.arrays import Bools, Floats, Floats32, Ints
 from shardbench.base.memory import GIB
 from shardbench.learned.tasks.task import Task
 
-from .networks import AutoShardNetworks
-from .policy import progress_of
-from .unrolls import Unrolls
-from .vtrace import vtrace
+from .networks import AutoShardNetworks, progress_of
+
+CLIP = 1.0
+"""Largest importance weight, of the temporal differences and of the trace."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Episode:
+    """One finished episode; arrays [tables] in the order of placing."""
+
+    task: int
+    """Number of the training task."""
+    order: Ints
+    """Numbers of the tables that the steps placed, in order."""
+    chosen: Ints
+    log_p: Floats32
+    """Log-probability of each choice under the policy that acted."""
+    reward: float
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Unrolls:
+    """U steps of each of B environments, over S different episodes.
+
+    ``episode`` and ``step`` int64 [U, B] tell where each step lies; ``ends`` bool [U, B] where an
+    episode ends, ``rewards`` float64 [U, B] what was earned there (zero elsewhere).
+    ``after`` int64 [B] is the step that follows in the last episode (its length where it is over).
+    """
+
+    episodes: Sequence[Episode]
+    episode: Ints
+    step: Ints
+    ends: Bools
+    rewards: Floats
+    after: Ints
+
+
+class Streams:
+    """Episodes that the environments have done and the learner has not yet seen."""
+
+    def __init__(self, environments: int) -> None:
+        self.waiting: list[list[Episode]] = [[] for _ in range(environments)]
+        self.used: list[int] = [0] * environments
+        """Steps of each stream's first episode that were learned from."""
+
+    def short(self, steps: int) -> list[int]:
+        """List environments with fewer than ``steps`` steps waiting."""
+        return [
+            e for e, (queue, used) in enumerate(zip(self.waiting, self.used)) if sum(map(len, queue)) - used < steps
+        ]
+
+    def add(self, environment: int, episode: Episode) -> None:
+        """Append a finished episode."""
+        self.waiting[environment].append(episode)
+
+    def cut(self, steps: int) -> Unrolls:
+        """Take the next ``steps`` steps off every stream; all must have as many."""
+        episodes: list[Episode] = []
+        columns = []
+        for environment, queue in enumerate(self.waiting):
+            columns.append(self._column(environment, steps, len(episodes)))
+            episodes += self._drop(environment, queue, steps)
+        at = np.stack(columns, axis=2)
+        episode, step = at[0], at[1]
+        lengths = np.array([len(e) for e in episodes], dtype=np.int64)
+        rewards = np.array([e.reward for e in episodes])
+        ends = step == lengths[episode] - 1
+        return Unrolls(
+            episodes=episodes,
+            episode=episode,
+            step=step,
+            ends=ends,
+            rewards=np.where(ends, rewards[episode], 0.0),
+            after=step[-1] + 1,
+        )
+
+    def _column(self, environment: int, steps: int, first: int) -> Ints:
+        """Give episode (counted from ``first``) and step of the next ``steps`` steps, [2, steps]."""
+        lengths = np.array([len(e) for e in self.waiting[environment]])
+        ends = np.cumsum(lengths)
+        position = self.used[environment] + np.arange(steps)
+        episode = np.searchsorted(ends, position, side="right")
+        return np.stack([first + episode, position - (ends - lengths)[episode]])
+
+    def _drop(self, environment: int, queue: list[Episode], steps: int) -> list[Episode]:
+        """Forget the next ``steps`` steps; gives the episodes that they touched."""
+        touched = []
+        used = self.used[environment] + steps
+        while queue and used > 0:
+            touched.append(queue[0])
+            if used < len(queue[0]):
+                break
+            used -= len(queue.pop(0))
+        self.used[environment] = used
+        return touched
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,3 +223,26 @@ def actor_critic_loss(
     possible = evaluation.log_p.masked_fill(torch.isneginf(evaluation.log_p), 0.0)
     entropy = -(evaluation.log_p.exp() * possible).sum()
     return policy + baseline_weight * baseline - entropy_weight * entropy
+
+
+def vtrace(
+    log_ratios: Floats, discounts: Floats, rewards: Floats, values: Floats, bootstrap: Floats
+) -> tuple[Floats, Floats]:
+    """Compute targets of the value function and advantages of the actions taken, float64 [steps, unrolls] each.
+
+    ``log_ratios`` are log pi / mu of the actions under the present and the acting policy,
+    ``discounts`` are 0 where an episode ends, ``values`` [steps, unrolls] and ``bootstrap``
+    [unrolls] (of the state after the last step) are the present value function's.
+    """
+    weights = np.minimum(np.exp(log_ratios), CLIP)
+    following = np.concatenate([values[1:], bootstrap[None]])
+    deltas = weights * (rewards + discounts * following - values)
+    # The trace is clipped at the same 1.0 as the temporal differences.
+    traces = discounts * weights
+    above: Floats = np.zeros_like(bootstrap)
+    targets = np.empty_like(values)
+    for step in range(len(values) - 1, -1, -1):
+        above = deltas[step] + traces[step] * above
+        targets[step] = values[step] + above
+    following = np.concatenate([targets[1:], bootstrap[None]])
+    return targets, weights * (rewards + discounts * following - values)

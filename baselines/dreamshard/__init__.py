@@ -11,22 +11,15 @@ if TYPE_CHECKING:
     from shardbench.learned.tasks.task import TableSet
     from shardbench.learned.training import AnyTrained
 
-    from .training import DreamShardTraining
-
 
 class DreamShard(Learner):
     """Cost network and policy of 21 table features, trained against the simulated oracle (deviations 5 and 6)."""
 
     name = "dreamshard"
     version = 2
+    trainings = "shardbench.baselines.dreamshard.training:DreamShardTraining"
     # Its updates are as many as the budget has room for, whatever the clock says: a seed gives one plan.
     limit_share = float("inf")
-
-    def training_type(self) -> "type[DreamShardTraining]":
-        """Import the class of its trainings."""
-        from .training import DreamShardTraining  # noqa: PLC0415
-
-        return DreamShardTraining
 
     def notes(self) -> dict[str, float | int | str]:
         """Give the oracle calls and the iterations."""

@@ -1,18 +1,16 @@
 """Moves and swaps of whole tables under the learned cost network: no measurement, no randomness, counted work."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import torch
 
 from shardbench.base.arrays import Bools, Floats32, Ints
 from shardbench.base.errors import Infeasible
 from shardbench.learned.tasks.task import TableSet
-from shardbench.learned.training import Trained, one_thread
+from shardbench.learned.training import AnyTrained, on_arrays, one_thread
 
-from .estimated_mdp import DreamShardPolicy, place
-from .networks import LATENT, DreamShardNetworks
+from .networks import LATENT, DreamShardPolicy
+from .training import DreamShardTraining
 
 RATED = 1_000_000
 """Placements that the network rates for a task at the most; a search is seldom longer than a tenth of it."""
@@ -29,7 +27,7 @@ class NetworkSearch:
     needs their new sums, and the largest of the others.
     """
 
-    def __init__(self, trained: Trained[DreamShardNetworks, Any], task: TableSet, limit: int = RATED) -> None:
+    def __init__(self, trained: AnyTrained, task: TableSet, limit: int = RATED) -> None:
         self.task, self.limit, self.rated = task, limit, 0
         self._policy = policy = DreamShardPolicy(trained.networks, trained.scaling)
         self._encoded: Floats32 = np.ascontiguousarray(policy.encode(task.features)[:, LATENT:])
@@ -92,11 +90,9 @@ class NetworkSearch:
         """Put the sum of an empty device, [..., 32], where a device holds no tables."""
         return np.where(counts[..., None] > 0, sums, self._empty)
 
-    @torch.inference_mode()
     def _predict(self, largest: Floats32) -> Floats32:
         """Predict milliseconds of placements by the largest sums of their devices, [n, 32] -> [n]."""
-        cost: Floats32 = self._overall(torch.from_numpy(largest)).squeeze(-1).numpy()
-        return cost
+        return on_arrays(self._overall, largest).squeeze(-1)
 
     def _best_change(self, placement: Ints, giver: int, now_ms: float) -> Ints | None:
         """Find the cheapest placement by one move or swap of a table of ``giver``; None where none is cheaper."""
@@ -159,13 +155,13 @@ def _largest_of_others(occupied: Floats32, among: Floats32) -> Floats32:
 
 
 @one_thread()
-def place_and_search(trained: Trained[DreamShardNetworks, Any], tasks: Sequence[TableSet]) -> tuple[list[Ints], int]:
+def place_and_search(trained: AnyTrained, tasks: Sequence[TableSet]) -> tuple[list[Ints], int]:
     """Improve the policy's placements int64 [tables] a task under the cost network; gives what that rated in all too.
 
     Raises Infeasible as ``place`` does.
     """
     placements, ratings = [], 0
-    for task, placement in zip(tasks, place(trained, tasks)):
+    for task, placement in zip(tasks, DreamShardTraining.place(trained, tasks)):
         search = NetworkSearch(trained, task)
         placements.append(search.descend(placement))
         ratings += search.rated

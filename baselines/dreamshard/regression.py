@@ -5,15 +5,14 @@ most of the time. A test compares these gradients with autograd's. Of 64 draws w
 placements many are the same one: each is evaluated once and weighted by its share of the draws.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from scipy import sparse
 
 from shardbench.base.arrays import Bools, Floats32, Ints
+from shardbench.learned.tasks.oracle import Costs
+from shardbench.learned.training import Catalogue
 
-from .measured_placements import MeasuredPlacements
 from .networks import COSTS, HEAD, CostNetwork
 
 RECTIFIED = np.float32(0.0)
@@ -48,20 +47,6 @@ def views(parameter: torch.Tensor) -> tuple[Floats32, Floats32]:
     return parameter.detach().numpy(), parameter.grad.numpy()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Drawn:
-    """Draws to learn from: each measured placement, and each single device, once, with its share of the draws.
-
-    ``placements`` int64 [some] and ``devices`` int64 [some] (placement * devices + device) are
-    distinct; their shares float32 [some] add up to one.
-    """
-
-    placements: Ints
-    placement_shares: Floats32
-    devices: Ints
-    device_shares: Floats32
-
-
 class Regression:
     """Loss and gradients of a cost network on measured placements; gradients land in the parameters' ``grad``.
 
@@ -94,14 +79,18 @@ class Regression:
         self._out_bias, self._out_bias_grad = views(network.out_bias)
         self._overall = Layer(network.overall[0]), Layer(network.overall[2])
 
-    def gradients(self, drawn: Drawn) -> float:
-        """Compute the sum of four mean squared errors over the draws, in ms^2."""
+    def gradients(self, placement_shares: Floats32, device_shares: Floats32) -> float:
+        """Compute the sum of four mean squared errors over draws, in ms^2, of which each has a share.
+
+        Shares are of all measured placements [placements], and of their single devices [placements * devices]; those of
+        either add up to one.
+        """
         first, second = self._encoder
         inner = rectify(first.forward(self._tables))
         encoded = rectify(second.forward(inner))
         sums: Floats32 = self._holds @ encoded
         upstream = np.zeros_like(sums)
-        loss = self._whole(sums, drawn, upstream) + self._single(sums, drawn, upstream)
+        loss = self._whole(sums, placement_shares, upstream) + self._single(sums, device_shares, upstream)
         to_encoded: Floats32 = self._holders @ upstream
         stop_gradient(to_encoded, encoded)
         second.backward(inner, to_encoded)
@@ -110,10 +99,11 @@ class Regression:
         first.backward(self._tables, to_inner)
         return loss
 
-    def _whole(self, sums: Floats32, drawn: Drawn, upstream: Floats32) -> float:
+    def _whole(self, sums: Floats32, all_shares: Floats32, upstream: Floats32) -> float:
         """Compute the placements' mean squared error; the maximum passes its gradient to where it is reached."""
         first, second = self._overall
-        chosen, shares = drawn.placements, drawn.placement_shares
+        chosen = np.flatnonzero(all_shares)
+        shares = all_shares[chosen]
         devices = sums.reshape(-1, self._devices, sums.shape[1])[chosen]
         if self._padding is not None:
             devices[self._padding[chosen]] = -np.inf
@@ -131,9 +121,10 @@ class Regression:
         upstream.reshape(-1, self._devices, sums.shape[1])[chosen] = reached * share[:, None]
         return float(shares @ (error * error))
 
-    def _single(self, sums: Floats32, drawn: Drawn, upstream: Floats32) -> float:
+    def _single(self, sums: Floats32, all_shares: Floats32, upstream: Floats32) -> float:
         """Compute the sum of the three heads' mean squared errors on single devices."""
-        chosen, shares = drawn.devices, drawn.device_shares
+        chosen = np.flatnonzero(all_shares)
+        shares = all_shares[chosen]
         mine = sums[chosen]
         inner = rectify(self._hidden.forward(mine))
         # Block-diagonal, so that the three heads are one product each way.
@@ -167,6 +158,42 @@ def stop_gradient(gradient: Floats32, values: Floats32) -> None:
     gradient *= values > RECTIFIED
 
 
+class MeasuredPlacements:
+    """A buffer that only grows: which tables every device held, and what it cost.
+
+    ``holds`` float32 [placements, devices, catalogue + 1] counts tables; the last column is the row
+    of zeros that stands for an empty device. ``device_ms`` float32 [placements, devices, 3] and
+    ``overall_ms`` float32 [placements] are the targets; ``real`` bool [placements, devices] is False
+    where a placement has fewer devices than the widest task.
+    """
+
+    def __init__(self, catalogue: Catalogue, devices: int) -> None:
+        self._columns = len(catalogue) + 1
+        self._rows = catalogue.rows
+        self.holds: Floats32 = np.zeros((0, devices, self._columns), dtype=np.float32)
+        self.device_ms: Floats32 = np.zeros((0, devices, 3), dtype=np.float32)
+        self.overall_ms: Floats32 = np.zeros(0, dtype=np.float32)
+        self.real: Bools = np.zeros((0, devices), dtype=np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.overall_ms)
+
+    def add(self, task: int, placement: Ints, costs: Costs) -> None:
+        """Append one placement int [tables] of a task number and its costs [1, devices]."""
+        wide, devices = self.holds.shape[1], costs.device_ms.shape[1]
+        holds = np.zeros((wide, self._columns), dtype=np.float32)
+        np.add.at(holds, (placement, self._rows[task]), 1.0)
+        holds[holds.sum(axis=1) == 0, -1] = 1.0
+        targets = np.zeros((wide, 3), dtype=np.float32)
+        # Of the two exchanges only the backward one has a head; the forward one is in the overall cost.
+        columns = (costs.forward_ms[0], costs.backward_comm_ms[0], costs.backward_ms[0])
+        targets[:devices] = np.stack(columns, axis=-1)
+        self.holds = np.concatenate([self.holds, holds[None]])
+        self.device_ms = np.concatenate([self.device_ms, targets[None]])
+        self.overall_ms = np.append(self.overall_ms, np.float32(costs.overall_ms[0]))
+        self.real = np.concatenate([self.real, (np.arange(wide) < devices)[None]])
+
+
 def learn_costs(
     network: CostNetwork,
     adam: torch.optim.Adam,
@@ -197,14 +224,10 @@ def learn_costs(
     placements = rng.integers(0, len(measured), shape)
     devices = real_devices[rng.integers(0, len(real_devices), shape)]
     of_placements = shares(placements, len(measured))
-    of_devices = shares(devices, int(real_devices[-1]) + 1)
+    of_devices = shares(devices, measured.real.size)
     losses = []
     for of_placement, of_device in zip(of_placements, of_devices):
-        some, single = np.flatnonzero(of_placement), np.flatnonzero(of_device)
-        drawn = Drawn(
-            placements=some, placement_shares=of_placement[some], devices=single, device_shares=of_device[single]
-        )
-        losses.append(regression.gradients(drawn))
+        losses.append(regression.gradients(of_placement, of_device))
         adam.step()
     return losses
 

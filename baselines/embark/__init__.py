@@ -9,8 +9,7 @@ from shardbench.model.plan import Plan, Replicated, whole_table
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
-from .rounds import best_round
-from .splits import TableSplits
+from .rounds import TableSplits, best_round
 
 
 class EMBark(Strategy):

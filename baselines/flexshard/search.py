@@ -12,9 +12,8 @@ from shardbench.cost.traffic import expect
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling
 
-from .rule import LinkPrices, RowTiers, added_bytes, benefits, choose
+from .rule import LinkPrices, RowTiers, Units, added_bytes, benefits, choose, is_split, link_shares, make_units
 from .shape import Homes, Room, all_homes, cold_bytes, make_plan, runnable
-from .units import Units, is_split, link_shares, make_units
 
 PRICE_SHARES = tuple(i / 8 for i in range(9))
 """Shares of the link across nodes, for exchanges and for synchronisation: 81 price pairs (deviation 3)."""

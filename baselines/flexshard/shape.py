@@ -17,8 +17,7 @@ from shardbench.model.plan import (
 from shardbench.model.problem import Problem
 from shardbench.model.validate import dealt
 
-from .rule import RowTiers
-from .units import is_split
+from .rule import RowTiers, is_split
 
 Homes = dict[int, OnRank | RowWise]
 """Where indivisible tables lie while they are cold, by table number."""

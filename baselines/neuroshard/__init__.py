@@ -1,17 +1,28 @@
 """NeuroShard (MLSys 2023): pre-trained cost networks, and a search on them over column splits and placements."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from shardbench.learned.learner import Learner
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move, Role
 
-from .settings import SearchLimits
+CAPS = tuple(1.0 + 0.05 * step for step in range(11))
+"""Most that a device's width may be, over the devices' mean."""
 
-if TYPE_CHECKING:
-    from .training import NeuroShardTraining
+
+@dataclass(frozen=True, kw_only=True)
+class SearchLimits:
+    """The defaults are the published ones."""
+
+    beams: int = 3
+    """Column plans that are kept after each halving."""
+    candidates: int = 10
+    """Shards to halve: as many of the largest, and as many of those with the longest predicted kernels."""
+    splits: int = 10
+    """Halvings at the most."""
+    caps: tuple[float, ...] = CAPS
 
 
 class NeuroShard(Learner):
@@ -19,16 +30,11 @@ class NeuroShard(Learner):
 
     name = "neuroshard"
     version = 2
+    trainings = "shardbench.baselines.neuroshard.training:NeuroShardTraining"
     moves = frozenset({Move.TABLE, Move.COLUMNS})
     # Its samples are as many as the budget has room for, whatever the clock says: a seed gives one plan.
     limit_share = float("inf")
     limits = SearchLimits()
-
-    def training_type(self) -> "type[NeuroShardTraining]":
-        """Import the class of its trainings."""
-        from .training import NeuroShardTraining  # noqa: PLC0415
-
-        return NeuroShardTraining
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Give the plan that the networks call the fastest; no randomness.
@@ -38,7 +44,7 @@ class NeuroShard(Learner):
         """
         from shardbench.learned.tasks.task import table_set  # noqa: PLC0415
 
-        from .planning import plan_shards, segments  # noqa: PLC0415
+        from .search import plan_shards, segments  # noqa: PLC0415
 
         shards, column_plan = plan_shards(self.fitted, table_set(problem), self.limits, budget.plan_s)
         return Plan(

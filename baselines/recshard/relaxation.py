@@ -1,7 +1,6 @@
 """A proven lower bound on the slowest device, and the prices of memory that belong to it."""
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,17 +14,10 @@ from .milp import CAPACITY, TIME, SolverFailed, new_solver, pass_program
 from .steps import RowSteps
 
 
-@dataclass(frozen=True, kw_only=True)
-class RelaxedBound:
-    """The bound, and what each choice costs at the prices of memory."""
+def relax(steps: RowSteps, problem: Problem, deadline: float) -> tuple[float, Floats]:
+    """Bound all plans from below, in ms, and price each choice: its ms with the prices of its HBM and UVM, [steps].
 
-    bound_ms: float
-    priced_ms: Floats
-    """Milliseconds of each choice with the price of its HBM and that of its UVM, [steps]."""
-
-
-def relax(steps: RowSteps, problem: Problem, deadline: float) -> RelaxedBound:
-    """Bound all plans from below; raises Infeasible where even all devices' memory taken together is too small.
+    Raises Infeasible where even all devices' memory taken together is too small.
 
     All devices are taken as one of their summed capacities whose time is at least the sum over
     tables divided by the devices, and at least every table's own; choices may be mixed (a linear
@@ -39,15 +31,14 @@ def relax(steps: RowSteps, problem: Problem, deadline: float) -> RelaxedBound:
     least = steps.least(steps.cost_ms)
     _check_sums(steps, size, world, limits)
     reference = max(float(least.sum()) / world, float(least.max()))
-    whole = RelaxedBound(bound_ms=pigeonhole_ms(least, world) * (1.0 - ROUNDING), priced_ms=steps.cost_ms)
+    bound = pigeonhole_ms(least, world) * (1.0 - ROUNDING)
     if reference <= 0.0:
-        return whole
+        return bound, steps.cost_ms
     hbm, uvm, own = _prices(steps, world, limits, reference, deadline)
     weight = world * 1.0 + own.sum()
     priced = steps.cost_ms + hbm * steps.hbm_bytes + uvm * steps.uvm_bytes
     lagrange = steps.least(priced + own[steps.table] * steps.cost_ms).sum() - hbm * limits[0] - uvm * limits[1]
-    bound = max(whole.bound_ms, float(lagrange) / weight * (1.0 - ROUNDING))
-    return RelaxedBound(bound_ms=bound, priced_ms=priced)
+    return max(bound, float(lagrange) / weight * (1.0 - ROUNDING)), priced
 
 
 def _check_sums(steps: RowSteps, size: int, world: int, limits: tuple[int, int]) -> None:

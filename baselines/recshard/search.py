@@ -11,8 +11,8 @@ from shardbench.base.errors import Infeasible
 from shardbench.model.problem import Problem
 
 from .assign import Assignment, fill, lowered, pack, reached, sums_of, topped_up
-from .milp import ProgramPart, Solution, SolverFailed, solve
-from .relaxation import RelaxedBound, hull, relax
+from .milp import Program, Solution, SolverFailed
+from .relaxation import hull, relax
 from .steps import RowSteps
 
 GAP = 0.01
@@ -63,8 +63,7 @@ def minimise(steps: RowSteps, problem: Problem, seed: int, deadline: float) -> P
     Raises Infeasible where there is none (SolverFailed where the solver fails before there is one)
     and TimeoutError where none was found in time. A solver that fails later ends the search.
     """
-    relaxation = relax(steps, problem, deadline)
-    search = _Search(steps, problem, relaxation, deadline)
+    search = _Search(steps, problem, deadline)
     search.start(seed)
     try:
         search.improve()
@@ -78,12 +77,12 @@ def minimise(steps: RowSteps, problem: Problem, seed: int, deadline: float) -> P
 class _Search:
     """The incumbent and the bound, and the steps that improve them."""
 
-    def __init__(self, steps: RowSteps, problem: Problem, relaxation: RelaxedBound, deadline: float) -> None:
-        self.steps, self.problem, self.relaxation, self.corners = steps, problem, relaxation, hull(steps)
+    def __init__(self, steps: RowSteps, problem: Problem, deadline: float) -> None:
+        self.steps, self.problem, self.corners = steps, problem, hull(steps)
         self.deadline = deadline
         self.best: Assignment | None = None
         self.slowest_ms = np.inf
-        self.bound_ms = relaxation.bound_ms
+        self.bound_ms, self.priced_ms = relax(steps, problem, deadline)
         self.world = problem.world_size
         self.failed = False
         """True once the solver failed on one of the programs."""
@@ -108,7 +107,7 @@ class _Search:
         """Take the best of some packings, if any fits: every table at the relaxation's choice, then HBM filled."""
         steps, topology = self.steps, self.problem.topology
         rng = np.random.default_rng(seed)
-        choice = steps.argleast(self.relaxation.priced_ms)
+        choice = steps.argleast(self.priced_ms)
         even = max(float(steps.cost_ms[choice].sum()) / self.world, TINY)
         keys = np.maximum(steps.cost_ms[choice] / even, steps.hbm_bytes[choice] / topology.hbm_bytes)
         keys = np.maximum(keys, steps.uvm_bytes[choice] / max(1, topology.uvm_bytes))
@@ -147,7 +146,7 @@ class _Search:
     def first(self) -> None:
         """Find a first plan where packing found none: any solution of the program with three choices a table."""
         steps = self.steps
-        keep = np.concatenate([steps.first[:-1], steps.argleast(self.relaxation.priced_ms), steps.first[1:] - 1])
+        keep = np.concatenate([steps.first[:-1], steps.argleast(self.priced_ms), steps.first[1:] - 1])
         keep = np.unique(keep)
         self._offer_solution(
             self._solve(np.arange(steps.tables), self.world, keep, start=None, nodes=EXACT_NODES, gap=1.0)
@@ -196,19 +195,19 @@ class _Search:
 
     def _cheapest(self, tables: Ints, most: int) -> Ints:
         of = self.steps.of(tables)
-        order = of[np.lexsort((of, self.relaxation.priced_ms[of], self.steps.table[of]))]
+        order = of[np.lexsort((of, self.priced_ms[of], self.steps.table[of]))]
         place = np.searchsorted(self.steps.table[order], self.steps.table[order])
         return np.sort(order[np.arange(len(order)) - place < most])
 
     def _solve(
         self, tables: Ints, devices: int, choices: Ints, *, start: Assignment | None, nodes: int, gap: float
     ) -> Solution:
-        part = ProgramPart(tables=tables, devices=devices, choices=choices, topology=self.problem.topology)
-        reference = max(self.bound_ms, float(self.steps.least(self.steps.cost_ms).max()), TINY)
+        program = Program(
+            steps=self.steps, tables=tables, devices=devices, choices=choices, topology=self.problem.topology,
+            reference_ms=max(self.bound_ms, float(self.steps.least(self.steps.cost_ms).max()), TINY),
+        )  # fmt: skip
         enough_ms = self.bound_ms / (1.0 - 0.9 * GAP)
-        return solve(
-            self.steps, part, start, reference, gap=gap, nodes=nodes, deadline=self.deadline, enough_ms=enough_ms
-        )
+        return program.solve(start, gap=gap, nodes=nodes, deadline=self.deadline, enough_ms=enough_ms)
 
     def proven_plan(self) -> ProvenPlan:
         """Return the plan that the search ends with; raises TimeoutError where there is none."""

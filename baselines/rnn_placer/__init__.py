@@ -1,12 +1,8 @@
 """RNN baseline: device placement by a sequence policy and REINFORCE on the oracle's costs."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from shardbench.learned.learner import Learner
-
-if TYPE_CHECKING:
-    from .training import RnnTraining
 
 
 class RnnPlacer(Learner):
@@ -17,12 +13,7 @@ class RnnPlacer(Learner):
 
     name = "rnn-rl"
     version = 2
-
-    def training_type(self) -> "type[RnnTraining]":
-        """Import the class of its trainings."""
-        from .training import RnnTraining  # noqa: PLC0415
-
-        return RnnTraining
+    trainings = "shardbench.baselines.rnn_placer.training:RnnTraining"
 
 
 def strategies() -> Iterable[RnnPlacer]:

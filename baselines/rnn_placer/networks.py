@@ -1,13 +1,17 @@
-"""A sequence-to-sequence policy with attention: tables in, devices out (deviation 1)."""
+"""A sequence-to-sequence policy with attention: tables in, devices out (deviation 1); its episodes, many at once."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shardbench.base.arrays import Floats32, Ints
 from shardbench.base.errors import BadInput
+from shardbench.learned.episodes import Placing
 from shardbench.learned.tasks.features import FEATURES
+from shardbench.learned.tasks.task import TableSet
 
 EMBEDDED = 64
 ENCODED = 128
@@ -70,3 +74,38 @@ class RnnNetworks(nn.Module):
         joined = self.joined(torch.cat([hidden, attention @ encoded.outputs], dim=2))
         scores: Tensor = self.heads[str(devices)](joined)
         return scores
+
+
+@torch.inference_mode()
+def play(
+    networks: RnnNetworks,
+    task: TableSet,
+    scaled: Floats32,
+    order: Ints,
+    *,
+    episodes: int,
+    rng: np.random.Generator | None,
+) -> Placing:
+    """Place all tables of ``task`` in ``order``, on devices with room only; samples with ``rng``, else the best.
+
+    ``scaled`` float32 [tables, 21] are the task's normalised features.
+    """
+    encoded, embedding = networks.encode(torch.from_numpy(scaled[order])[None]), networks.embedding(task.devices)
+    no_state: Floats32 = np.zeros((episodes, task.tables, 0), dtype=np.float32)
+    placing = Placing([task] * episodes, [order] * episodes, no_state)
+    hidden, before = torch.zeros(episodes, HIDDEN), np.full(episodes, task.devices)
+    cell, weights = hidden, tuple(networks.decoder.parameters())
+    shape = (task.tables, episodes, task.devices)
+    # Gumbel's trick: the largest noisy score is a draw from the softmax over the legal devices.
+    noise = None if rng is None else rng.gumbel(size=shape).astype(np.float32)
+    for step in range(task.tables):
+        inputs = torch.cat([encoded.outputs[:, step].expand(episodes, -1), embedding(torch.from_numpy(before))], dim=1)
+        # One step of the LSTM, a fraction of what the module takes for it.
+        hidden, cell = torch.lstm_cell(inputs, (hidden, cell), *weights)
+        # All episodes attend to one sequence: to it they are as many outputs of one decoder.
+        scores = networks.scores(encoded, hidden[None], task.devices)[0].numpy()
+        if noise is not None:
+            scores += noise[step]
+        before = np.where(placing.legal(), scores, -np.inf).argmax(axis=1)
+        placing.put(before)
+    return placing

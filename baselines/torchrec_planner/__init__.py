@@ -1,7 +1,7 @@
 """TorchRec's own EmbeddingShardingPlanner, asked on the same problem and machine."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from shardbench.base.errors import Infeasible
@@ -22,17 +22,26 @@ IN_GROUP = ("table_wise", "column_wise", "row_wise", "data_parallel")
 """Sharding types in a group, which is described as one node: table-row-wise and the like are no types of their own."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What the planner may choose from, and whether it is told what it chooses for."""
+
+    types: tuple[str, ...]
+    """The sharding types that it chooses from."""
+    first_only: bool = False
+    """True where a table is offered the first of the types that it can have, and no other."""
+    caches: bool = True
+    """False where host memory has no cache."""
+    blind: bool = False
+    """True where the planner is told neither batch size nor lengths, and offered no host memory."""
+
+
 class _TorchRecPlanner(Strategy):
     """TorchRec's planner with a fixed set of sharding types; README.md lists the deviations."""
 
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
     requires = ("torchrec", "fbgemm_gpu")
-    sharding_types: ClassVar[tuple[str, ...]]
-    first_only: ClassVar[bool] = False
-    """True where a table is offered the first of the types that it can have, and no other."""
-    caches: ClassVar[bool] = True
-    blind: ClassVar[bool] = False
-    """True where the planner is told neither batch size nor lengths."""
+    offer: ClassVar[Offer]
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the planner's best plan (it has no randomness); raises Infeasible where it finds none.
@@ -44,8 +53,7 @@ class _TorchRecPlanner(Strategy):
         from shardbench.engine.torchrec.translated import translate  # noqa: PLC0415
 
         # deviation 1: blocks of rows become rows that are dealt
-        told = {"first_only": self.first_only, "caches": self.caches, "blind": self.blind}
-        return translate(ask(problem, self.sharding_types, **told), problem)
+        return translate(ask(problem, self.offer), problem)
 
 
 class TorchRecTableWise(_TorchRecPlanner):
@@ -53,7 +61,7 @@ class TorchRecTableWise(_TorchRecPlanner):
 
     name = "torchrec-table-wise"
     moves = frozenset({Move.TABLE, Move.UVM, Move.CACHE})
-    sharding_types = ("table_wise",)
+    offer = Offer(types=("table_wise",))
 
 
 class TorchRecFused(_TorchRecPlanner):
@@ -61,13 +69,8 @@ class TorchRecFused(_TorchRecPlanner):
 
     name = "torchrec-fused"
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM, Move.CACHE})
-    sharding_types = (
-        "table_wise",
-        "column_wise",
-        "table_column_wise",
-        "row_wise",
-        "table_row_wise",
-        "data_parallel",
+    offer = Offer(
+        types=("table_wise", "column_wise", "table_column_wise", "row_wise", "table_row_wise", "data_parallel")
     )
 
 
@@ -77,7 +80,7 @@ class TorchRecAsMlperf(TorchRecFused):
     name = "torchrec-as-mlperf"
     role = Role.VARIANT
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE})
-    blind = True
+    offer = replace(TorchRecFused.offer, blind=True)
 
 
 class TorchRec2D(_TorchRecPlanner):
@@ -85,8 +88,7 @@ class TorchRec2D(_TorchRecPlanner):
 
     name = "torchrec-2d"
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
-    sharding_types: ClassVar[tuple[str, ...]] = IN_GROUP
-    caches = False  # deviation 16
+    offer = Offer(types=IN_GROUP, caches=False)  # deviation 16
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         """Return the copied plan (no randomness); raises Infeasible where the planner finds none for any group.
@@ -110,7 +112,7 @@ class TorchRec2DTableWise(TorchRec2D):
     name = "torchrec-2d-table-wise"
     role = Role.VARIANT
     moves = frozenset({Move.TABLE, Move.REPLICATE, Move.UVM})
-    sharding_types = ("table_wise",)
+    offer = Offer(types=("table_wise",), caches=False)
 
 
 class TorchRec2DRowWise(TorchRec2D):
@@ -119,8 +121,7 @@ class TorchRec2DRowWise(TorchRec2D):
     name = "torchrec-2d-row-wise"
     role = Role.VARIANT
     moves = frozenset({Move.TABLE, Move.ROWS, Move.REPLICATE, Move.UVM})
-    sharding_types = ("row_wise", "table_wise")
-    first_only = True
+    offer = Offer(types=("row_wise", "table_wise"), first_only=True, caches=False)
 
 
 def group_sizes(problem: Problem) -> list[int]:

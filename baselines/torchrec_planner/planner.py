@@ -28,29 +28,21 @@ from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
 from shardbench.model.validate import dealt
 
+from . import Offer
+
 ROW_SPLITS = ("row_wise", "table_row_wise")
 SEQUENCE_TYPES = ("table_wise", "column_wise", "row_wise", "data_parallel")
 """Sharding types that TorchRec's EmbeddingCollection can have (deviation 9)."""
 UVM_KERNEL, CACHING_KERNEL = "fused_uvm", "fused_uvm_caching"
 
 
-def ask(
-    problem: Problem,
-    sharding_types: tuple[str, ...],
-    *,
-    first_only: bool = False,
-    caches: bool = True,
-    blind: bool = False,
-    config: Any = None,
-) -> dict[str, Any]:
+def ask(problem: Problem, offer: Offer, *, config: Any = None) -> dict[str, Any]:
     """Return TorchRec's ParameterSharding by table name; raises Infeasible where its planner finds no plan.
 
-    With ``first_only`` a table is offered the first of the types that it can have, and no other; without ``caches`` no
-    cache of host memory. ``blind`` tells the planner neither batch size nor lengths, so that it takes its defaults, and
-    offers no host memory. With a ``config`` its estimator has these coefficients in place of its own.
+    A blind planner takes its own defaults. With a ``config`` its estimator has these coefficients in place of its own.
     """
     with _quiet():
-        planner = _planner(problem, sharding_types, first_only=first_only, caches=caches, blind=blind, config=config)
+        planner = _planner(problem, offer, config)
         try:
             codecs = codecs_registry(problem.exchange)
             kinds = (EmbeddingBagCollectionSharder, EmbeddingCollectionSharder)
@@ -62,15 +54,10 @@ def ask(
     return {name: sharding for module in plan.plan.values() for name, sharding in module.items()}
 
 
-def _planner(
-    problem: Problem, sharding_types: tuple[str, ...], *, first_only: bool, caches: bool, blind: bool, config: Any
-) -> Any:
+def _planner(problem: Problem, offer: Offer, config: Any) -> Any:
     topology = describe(problem)  # deviations 3 and 4
-    constraints = {
-        table.name: _constraint(table, i, problem, sharding_types, first_only=first_only, caches=caches, blind=blind)
-        for i, table in enumerate(problem.tables)
-    }
-    local_batch = BATCH_SIZE if blind else problem.batch_size // problem.world_size
+    constraints = {table.name: _constraint(table, i, problem, offer) for i, table in enumerate(problem.tables)}
+    local_batch = BATCH_SIZE if offer.blind else problem.batch_size // problem.world_size
     perf = EmbeddingPerfEstimator(topology=topology, constraints=constraints)
     if config is not None:
         # Older releases take no config.
@@ -83,7 +70,7 @@ def _planner(
     return EmbeddingShardingPlanner(
         topology=topology,
         batch_size=local_batch,
-        enumerator=InFixedOrder(enumerator, problem, sharding_types),
+        enumerator=InFixedOrder(enumerator, problem, offer.types),
         storage_reservation=FixedPercentageStorageReservation(percentage=0.0),
         stats=[],
         constraints=constraints,
@@ -91,27 +78,18 @@ def _planner(
     )
 
 
-def _constraint(
-    table: Table,
-    index: int,
-    problem: Problem,
-    sharding_types: tuple[str, ...],
-    *,
-    first_only: bool,
-    caches: bool,
-    blind: bool,
-) -> Any:
-    offered = offered_types(table.rows, sharding_types, problem.topology)
+def _constraint(table: Table, index: int, problem: Problem, offer: Offer) -> Any:
+    offered = offered_types(table.rows, offer.types, problem.topology)
     if table.pooling is Pooling.NONE:
         offered = [kind for kind in offered if kind in SEQUENCE_TYPES]
     if not offered:  # an empty list would mean all types to the planner
-        raise Infeasible(f"table '{table.name}' has too few rows ({table.rows}) for {', '.join(sharding_types)}")
+        raise Infeasible(f"table '{table.name}' has too few rows ({table.rows}) for {', '.join(offer.types)}")
     # No other kernels, and no smallest width of a column shard nor load factor but the planner's own: deviation 7.
-    in_host = [UVM_KERNEL] + ([CACHING_KERNEL] if caches and problem.machine.device == "cuda" else [])
-    lengths = [POOLING_FACTOR if blind else problem.profiles[index].mean_pooling / table.features]  # deviation 8
+    in_host = [UVM_KERNEL] + ([CACHING_KERNEL] if offer.caches and problem.machine.device == "cuda" else [])
+    lengths = [POOLING_FACTOR if offer.blind else problem.profiles[index].mean_pooling / table.features]  # deviation 8
     return ParameterConstraints(
-        sharding_types=offered[:1] if first_only else offered,
-        compute_kernels=["fused", "dense"] + (in_host if problem.topology.uvm_bytes and not blind else []),
+        sharding_types=offered[:1] if offer.first_only else offered,
+        compute_kernels=["fused", "dense"] + (in_host if problem.topology.uvm_bytes and not offer.blind else []),
         pooling_factors=lengths * table.features,
     )
 

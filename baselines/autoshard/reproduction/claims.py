@@ -9,7 +9,7 @@ from shardbench.base.arrays import Floats
 from shardbench.studies.claim import Evidence
 from shardbench.studies.contests.contest_tasks import best_of, ratios
 
-from .names import GREEDIES, OURS, UNTRAINED
+from .studies import GREEDIES, OURS, UNTRAINED
 
 HUNDREDS = 200
 OWN_ROW = "Auto-80 (8)"

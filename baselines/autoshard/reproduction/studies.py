@@ -30,8 +30,16 @@ from shardbench.trials.discovery import get_strategy
 from shardbench.trials.evaluate import RulesOnly, answer_of
 
 from .. import AutoShard
-from .names import COST_GREEDY, DREAMSHARD, GREEDIES, LOOKUP, OURS, RANDOM, SEARCH, UNTRAINED
 
+OURS = "autoshard"
+UNTRAINED = "autoshard-untrained"
+RANDOM = "shuffle"
+LOOKUP = "greedy-lookup"
+GREEDIES = ("greedy-size", "greedy-dim", LOOKUP, "greedy-size-lookup")
+COST_GREEDY = "greedy-cost"
+"""It looks at the oracle's own costs of single tables."""
+DREAMSHARD = "dreamshard"
+SEARCH = "search"
 CAP_BYTES = 7 * 2**30  # deviation 11
 WIDTHS = (16, 32)
 ROWS = {
@@ -143,24 +151,6 @@ def _train_by_unroll(folder: Path, task: str, seed: int) -> Row:
     }
 
 
-def _unroll_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Make one row a row of tasks; ``worse_than_random`` counts seeds whose mean is above random placement's."""
-    compared = rows.assign(worse=rows["kernel_ms"] > rows["random_ms"])
-    return compared.groupby("task", sort=False, as_index=False).agg(
-        backend=("backend", "first"),
-        steps=("steps", "first"),
-        n=("seed", "size"),
-        kernel_ms_mean=("kernel_ms", "mean"),
-        kernel_ms_min=("kernel_ms", "min"),
-        kernel_ms_median=("kernel_ms", "median"),
-        kernel_ms_max=("kernel_ms", "max"),
-        worse_than_random=("worse", "sum"),
-        largest_share_pct=("largest_share_pct", "mean"),
-        random_ms=("random_ms", "mean"),
-        best_greedy_ms=("best_greedy_ms", "mean"),
-    )
-
-
 UNROLL = Study(
     name="unroll",
     title="AutoShard with unrolls of 100 steps, as published, on rows of more than 100 tables; `equal` has "
@@ -169,7 +159,6 @@ UNROLL = Study(
     # none here, with a seed a row, does not mean never.
     cells=lambda quick: [] if quick else grid(task=[row.name for row in DLRM_ROWS if row.tables > 100], seed=[0]),
     judge=_train_by_unroll,  # deviation 8
-    summary=_unroll_table,
     uses=(OURS, *GREEDIES, RANDOM),
     columns=("backend", "steps", "kernel_ms", "largest_share_pct", "random_ms", "best_greedy", "best_greedy_ms"),
 )
@@ -191,7 +180,7 @@ def _predict(folder: Path, task: str, seed: int) -> list[Row]:
     Beside the network's stands the error of adding up what each table takes alone, which it would have to beat: the
     true times of single tables, not predictions.
     """
-    from ..policy import AutoShardPolicy  # noqa: PLC0415 - needs torch, which listing does not
+    from ..networks import AutoShardPolicy  # noqa: PLC0415 - needs torch, which listing does not
 
     training, tests = (tasks_of(ROWS[task], split, folder) for split in SPLITS)
     trained, _ = trained_with(AutoShard(), training, seed, folder)
@@ -232,7 +221,7 @@ def _time_placing(folder: Path, strategy: str, tables: int, devices: int) -> Row
     trained, _ = fit_strategy(strategy, tasks_of(row, "train", folder), budget, 0, folder)
     pools = [pool_of(side, folder, WIDTHS) for side in SIDES]
     own, others = np.arange(min(tables, POOL_TABLES)), np.arange(max(0, tables - POOL_TABLES))
-    parts = ((pools[0], own), (pools[1], others)) if len(others) else ((pools[0], own),)
+    parts = ((pools[0], own), (pools[1], others))
     question = RulesOnly(join(parts, machine_of(row.machine, devices, ROOMY_BYTES), "placing").problem)
     heuristic = get_strategy(LOOKUP)
     pairs = [

@@ -1,6 +1,10 @@
-"""Our rows beside the paper's: milliseconds, margins, and the orders of the heuristics."""
+"""Our rows beside the paper's (paper.toml): milliseconds, margins, and the orders of the heuristics."""
 
+import tomllib
 from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,13 +13,30 @@ from shardbench.learned.tasks.pools import DLRM_ROWS, MIXED_ROWS
 from shardbench.studies.contests.contest_tasks import best_of, gain_pct, ratios
 
 from .names import BASELINES, GREEDIES, OURS, RANDOM, RNN
-from .paper_table import published_as, published_ms
 
 DEVICES = {row.name: row.devices for row in (*DLRM_ROWS, *MIXED_ROWS)}
 SPLIT = "test"
 HEURISTICS = (RANDOM, *GREEDIES)
 COMPARED = ("strongest", RANDOM, RNN)
 """What DreamShard's gain is over: the strongest baseline of each row, and two by name."""
+
+
+@cache
+def paper_rows() -> dict[tuple[str, str], dict[str, Any]]:
+    """Read the rows by task and split: by strategy the mean and standard deviation in milliseconds."""
+    text = (resources.files("shardbench.baselines.dreamshard.reproduction") / "paper.toml").read_text(encoding="ascii")
+    return {(row["task"], row["split"]): row for row in tomllib.loads(text)["rows"]}
+
+
+def published_ms(task: str, split: str, strategy: str) -> float | None:
+    """Give the paper's mean for a cell of its table; None for strategies that it does not have."""
+    cell = paper_rows()[task, split].get(strategy)
+    return None if cell is None else float(cell[0])
+
+
+def published_as(task: str) -> str:
+    """Name the paper's row beside which ours stands: another one where the paper's tables are not public."""
+    return str(paper_rows()[task, SPLIT]["published_as"])
 
 
 def row_table(tasks: pd.DataFrame) -> pd.DataFrame:

@@ -1,19 +1,20 @@
 """DreamShard's contests: its result table on open tables, and on mixed widths in place of the production tables."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import pandas as pd
 
-from shardbench.learned.tasks.pools import DLRM_ROWS, MIXED_ROWS, TaskRow
+from shardbench.datasets.dlrm_datasets import CONFIG as PUBLIC_FILE
+from shardbench.learned.tasks.pools import DATA, DLRM_ROWS, MIXED_ROWS, PUBLIC_ROWS, TaskRow
 from shardbench.studies.contests.contest import BEST_FOUND, JUDGED_SPLIT
 from shardbench.studies.contests.contest_study import contest_means, contest_study
 from shardbench.studies.contests.contest_tasks import task_table
 from shardbench.studies.study import Plot, Study, Tables
 
-from .beside_paper import order_table, row_table
-from .names import AUTOSHARD, COST_GREEDY, GREEDIES, OURS, RANDOM, RNN, UNTRAINED
-from .paper_table import published_as, published_ms
+from .beside_paper import order_table, published_as, published_ms, row_table
+from .names import AUTOSHARD, BASELINES, COST_GREEDY, GREEDIES, OURS, RANDOM, RNN, UNTRAINED
 
 STRATEGIES = (OURS, RANDOM, *GREEDIES, UNTRAINED, COST_GREEDY, BEST_FOUND, AUTOSHARD, RNN)
 """The paper's, and controls: untrained networks, greedy on single-table costs, AutoShard, the best found."""
@@ -95,4 +96,17 @@ MIXED_WIDTHS = _contest(
     quick_rows=("Mixed-20 (2)",),
     strategies=STRATEGIES,
     seeded=(OURS, RANDOM, UNTRAINED),
+)
+_ON_PUBLIC_TABLES = _contest(
+    name="public",
+    title="The paper's rows on the very tables that it drew from, where the user has Meta's file of their lookups.",
+    task_rows=PUBLIC_ROWS,
+    quick_rows=("DLRM-20 (4)",),
+    strategies=(OURS, *BASELINES),
+    seeded=(OURS,),
+)
+PUBLIC_TABLES = replace(
+    _ON_PUBLIC_TABLES,
+    cells=lambda quick: _ON_PUBLIC_TABLES.cells(quick) if (DATA / PUBLIC_FILE().file).is_file() else [],
+    optional=lambda cell: True,
 )

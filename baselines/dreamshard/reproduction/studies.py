@@ -1,21 +1,35 @@
 """Studies of DreamShard: its result table, mixed widths, transfer, equal effort, its region, real kernels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from shardbench.base.statistics import t_mean
-from shardbench.learned.tasks.pools import MIXED_ROWS
-from shardbench.studies.contests.contest import SPLITS, cheapest, judge, tasks_of, trained_with
+from shardbench.learned.learner import Learner
+from shardbench.learned.tasks.oracle import Oracle, SimulatedOracle
+from shardbench.learned.tasks.pools import MIXED_ROWS, TaskRow, draw_tasks, load_pool, pool_bags
+from shardbench.learned.tasks.task import Task
+from shardbench.model.strategy import Budget
+from shardbench.studies.contests.contest import (
+    SPLITS,
+    cheapest,
+    judge,
+    place_all,
+    shared_pools,
+    tasks_of,
+    trained_with,
+)
 from shardbench.studies.contests.contest_study import SEEDS
 from shardbench.studies.contests.transfer_study import transfer_study
 from shardbench.studies.regions.placement_region import placement_region
-from shardbench.studies.study import Row, Study, Tables, grid
+from shardbench.studies.study import Row, Study, grid
+from shardbench.trials.discovery import get_strategy
+from shardbench.workloads.trace import Split
 
 from .. import DreamShard
-from .contests import EQUAL_WIDTHS, MIXED_WIDTHS, ROWS
+from .contests import EQUAL_WIDTHS, MIXED_WIDTHS, PUBLIC_TABLES, ROWS
 from .effort import EQUAL_EFFORT
 from .names import GREEDIES, MEASURED_STRATEGIES, OURS
 
@@ -23,40 +37,18 @@ MEAN_WIDTH = 4.0
 """The variant with relative widths has this mean: it is of the size of the other scores."""
 PARTS = ("kernel_ms", "exchange_ms_modelled", "cost_ms_partly_modelled", "modelled_cost_ms")
 """Numbers that a row of `measured` has of a strategy and a test task."""
+BATCH = 1024
+"""A CPU's kernels take a thousand times as long as a GPU's."""
+TIMED_ROW = TaskRow(name="DLRM-20 (4)", tables=20, devices=4, machine="cpu-1x4", cap_bytes=5 << 30)
+TRAIN_TASKS, TEST_TASKS = 50, 10
 TRAINED_ON = ("DLRM-20 (4)", "DLRM-40 (4)", "DLRM-40 (8)", "DLRM-160 (8)")
 
 
-def transfer_tables(rows: pd.DataFrame) -> Tables:
-    """Make one row a pair of rows: cost, against training on the row itself, and against lookup-greedy."""
-    own = rows[(rows["trained_on"] == rows["used_on"]) & (rows["task_set"] == "test")]
-    own_ms = own.groupby("used_on")["cost_ms"].mean().to_dict()
-    lines = []
-    keys = ["trained_on", "used_on", "task_set", "unseen_tables_pct"]
-    for key, part in rows.groupby(keys, sort=False):
-        labels = dict(zip(keys, key))
-        mean_ms, bound_ms = (float(part[column].mean()) for column in ("cost_ms", "bound_ms"))
-        trained_there = own_ms.get(labels["used_on"]) if labels["task_set"] == "test" else None
-        lines.append(
-            {
-                **labels,
-                "backend": "simulated",
-                "cost_ms_mean": mean_ms,
-                "cost_ms_std": float(part["cost_ms"].std(ddof=1)),
-                "n": len(part),
-                "over_trained_there_pct": 100.0 * (mean_ms / trained_there - 1.0) if trained_there else None,
-                "bound_ms": bound_ms,
-                "over_bound_pct": 100.0 * (mean_ms / bound_ms - 1.0),
-                "best_greedy": part["best_greedy"].iloc[0],
-                "margin_pct": 100.0 * (float(part["best_greedy_ms"].mean()) / mean_ms - 1.0),
-                "infeasible": int(part["infeasible"].max()),
-            }
-        )
-    return {"transfer": pd.DataFrame(lines), "transfer_policies": _policies(rows, own_ms)}
-
-
-def _policies(rows: pd.DataFrame, own_ms: Mapping[object, float]) -> pd.DataFrame:
+def _policies(rows: pd.DataFrame) -> pd.DataFrame:
     """Make one row a trained policy: what those of the row itself cost over its cost, where it was not trained."""
-    transfers = rows[(rows["task_set"] == "test") & (rows["trained_on"] != rows["used_on"])]
+    tests, at_home = rows["task_set"] == "test", rows["trained_on"] == rows["used_on"]
+    own_ms = rows[tests & at_home].groupby("used_on")["cost_ms"].mean()
+    transfers = rows[tests & ~at_home]
     ratios = transfers["used_on"].map(own_ms) / transfers["cost_ms"]
     log_ratios = np.log(ratios).groupby([transfers["trained_on"], transfers["seed"]], sort=False)
     means = np.exp(log_ratios.mean()).rename("trained_there_over_ours").reset_index()
@@ -73,8 +65,8 @@ TRANSFER = transfer_study(
     task_rows={name: ROWS[name] for name in TRAINED_ON},
     training_rows=TRAINED_ON,
     unseen_row="DLRM-40 (4)",
-    columns=("backend", "split", "cost_ms"),
-    summary=transfer_tables,
+    columns=("backend", "used_on", "task_set", "unseen_tables_pct", "cost_ms", "best_greedy", "best_greedy_ms"),
+    summary=lambda rows: {"transfer": rows, "transfer_policies": _policies(rows)},
 )
 
 
@@ -135,9 +127,54 @@ REGION = placement_region(
 
 def _measure(folder: Path, task: str, batch_size: int, seed: int) -> list[Row]:
     """Train on the training split's kernel times, measure everyone's plans on the test split's."""
-    from .kernel_times import measured_rows  # noqa: PLC0415 - needs torch and fbgemm, which listing does not
+    # It needs torch and fbgemm, which listing does not.
+    from shardbench.learned.tasks.measured_oracle import MeasuredOracle  # noqa: PLC0415
 
-    return measured_rows(seed, folder)
+    splits = (Split.TRAIN, Split.TEST)
+    teacher, judge = (MeasuredOracle(*pool_bags(of, batch_size=BATCH)) for of in splits)
+    return timed_rows(seed, folder, teacher, judge)
+
+
+def timed_rows(
+    seed: int, folder: Path, teacher: Oracle, judge: Oracle, strategies: Sequence[str] = MEASURED_STRATEGIES
+) -> list[Row]:
+    """Make one row a strategy and test task: DreamShard learns from one oracle, the other judges all plans.
+
+    Kernels are theirs, exchanges are modelled; beside them stands what the cost model says of all.
+    """
+    pools = {side: load_pool(side, shared_pools(folder), batch_size=BATCH) for side in ("train", "test")}
+    train_tasks = draw_tasks(TIMED_ROW, pools["train"], TRAIN_TASKS, seed=0)
+    tasks = draw_tasks(TIMED_ROW, pools["test"], TEST_TASKS, seed=0)
+    rows = []
+    for name in strategies:
+        strategy, calls = get_strategy(name), 0
+        if isinstance(strategy, Learner):
+            training = strategy.training(train_tasks, teacher, seed)
+            trained = training.train(folder=folder / "timed") if strategy.trains else training.untrained()
+            plans, calls = strategy.place(trained, tasks), trained.oracle_calls
+        else:
+            plans = [plan for plan in place_all(strategy, tasks, Budget(fit_s=1.0), seed).judged if plan is not None]
+        rows += [{**row, "training_placements": calls} for row in _rows_of(name, tasks, plans, judge)]
+    return rows
+
+
+def _rows_of(name: str, tasks: Sequence[Task], plans: Sequence[np.ndarray], judge: Oracle) -> list[Row]:
+    """Make one row a task. The slowest device decides each: by kernels, by exchanges, and by both together."""
+    modelled = SimulatedOracle(counted=True)
+    rows: list[Row] = []
+    for number, (task, placement) in enumerate(zip(tasks, plans, strict=True)):
+        cost = judge.measure(task, placement[None])
+        rows.append(
+            {
+                "strategy": name,
+                "test_task": number,
+                "kernel_ms": float((cost.forward_ms + cost.backward_ms).max()),
+                "exchange_ms_modelled": float((cost.forward_comm_ms + cost.backward_comm_ms).max()),
+                "cost_ms_partly_modelled": float(cost.overall_ms[0]),
+                "modelled_cost_ms": float(modelled.measure(task, placement[None]).overall_ms[0]),
+            }
+        )
+    return rows
 
 
 def paired_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -185,4 +222,4 @@ MEASURED = Study(
 
 def studies() -> Sequence[Study]:
     """Give the studies in the order in which they run."""
-    return (EQUAL_WIDTHS, MIXED_WIDTHS, TRANSFER, WIDTHS, EQUAL_EFFORT, REGION, MEASURED)
+    return (EQUAL_WIDTHS, MIXED_WIDTHS, PUBLIC_TABLES, TRANSFER, WIDTHS, EQUAL_EFFORT, REGION, MEASURED)

@@ -6,8 +6,7 @@ import pandas as pd
 
 from shardbench.studies.claim import Evidence
 
-from .models import MODELS
-from .studies import FLAT, OURS, ratios
+from .studies import FLAT, MODELS, OURS, ratios
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:

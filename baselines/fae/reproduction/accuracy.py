@@ -16,7 +16,7 @@ from shardbench.model.table import DenseShape, Optimizer
 from shardbench.workloads.hotness import HotPrefix, HotRows, PackedBatch, Packer
 
 from ..calibrator import HotChoice, calibrate
-from ..scheduler import START_RATE_PCT, RateRule, next_turn
+from ..scheduler import RateRule, next_turn
 from .clicks import DIM, ClickData, ClickInputs, auc, log_loss
 
 BATCH_SIZE = 512
@@ -26,10 +26,10 @@ BUDGET_SHARE = 0.5
 """L as a share of the bytes of all rows that were seen: room for every row that the log has (deviation 13)."""
 CHUNK = 65_536
 """Inputs that stream into the packer at a time."""
-ORDERS = ("shuffled", "fae", "fae-r1", "fae-r100", "shuffled-again")
-"""Orders of training: mixed mini-batches; FAE with the loss-driven rate; FAE with one rate throughout, 1 % and 100 %.
+ORDERS = ("shuffled", "fae", "shuffled-again")
+"""Orders of training: mixed mini-batches; FAE with the loss-driven rate; mixed ones in another random order.
 
-The last is shuffled training in another random order: the difference that the order alone makes with one seed.
+The last shows the difference that the order alone makes with one seed.
 """
 MIXED = {"shuffled": 5, "shuffled-again": 6}
 """The stream of each mixed order's random numbers; FAE's is that of ``shuffled``."""
@@ -37,12 +37,11 @@ MIXED = {"shuffled": 5, "shuffled-again": 6}
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """Held-out quality after some mini-batches; ``rate_pct`` is FAE's rate then, None for mixed mini-batches."""
+    """Held-out quality after some mini-batches."""
 
     batches: int
     auc: float
     log_loss: float
-    rate_pct: float | None
     switches: int
 
 
@@ -51,20 +50,8 @@ class TrainingRun:
     """Learning curve of one training, and what was hot."""
 
     curve: tuple[CurvePoint, ...]
-    rates_pct: tuple[float, ...]
-    """FAE's rate in each turn of cold and hot mini-batches; none of mixed ones."""
     hot_inputs_share: float
     hot_rows_share: float
-
-
-def dense_shape(data: ClickData) -> DenseShape:
-    """Return the dense model, which is a small one."""
-    return DenseShape(features=data.train.dense.shape[1], bottom=(32, DIM), top=(64, 32, 1))
-
-
-def hot_rows(data: ClickData, choice: HotChoice) -> list[HotPrefix]:
-    """Return the hot rows of every table."""
-    return [HotPrefix(hot=hot, rows=table.rows) for hot, table in zip(choice.rows, data.tables)]
 
 
 def choose_hot(data: ClickData) -> HotChoice:
@@ -83,7 +70,7 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
     model = PhasedModel(
         tables=data.tables,
         hot=choice.rows,
-        dense=dense_shape(data),
+        dense=DenseShape(features=data.train.dense.shape[1], bottom=(32, DIM), top=(64, 32, 1)),
         optimizer=Optimizer.ROWWISE_ADAGRAD,
         learning_rate=LEARNING_RATE,
         dense_seed=seed,
@@ -92,14 +79,13 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
     generator = torch.Generator().manual_seed(seed)
     weights = torch.empty(rows, DIM).uniform_(-0.05, 0.05, generator=generator)
     trainer = PhasedTrainer(model, weights)
-    tests = hot_rows(data, choice)
+    tests = [HotPrefix(hot=hot, rows=table.rows) for hot, table in zip(choice.rows, data.tables)]
     half = len(data.test) // 2
     steering, reported = data.test.at(np.arange(half)), data.test.at(np.arange(half, len(data.test)))
     curve: list[CurvePoint] = []
-    rates_pct: list[float] = []
     share = 0.0
     every = max(1, len(data.train) // BATCH_SIZE // checks)
-    rule = RateRule(rate_pct={"fae-r1": 1.0, "fae-r100": 100.0}.get(order, START_RATE_PCT))
+    rule = RateRule()
     batches = 0
     for epoch in range(epochs):
         rng = np.random.default_rng([seed, MIXED.get(order, MIXED["shuffled"]), epoch])
@@ -110,19 +96,12 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
                 trainer(batch)
                 batches += 1
                 if batches % every == 0:
-                    curve.append(_check(trainer, reported, batches, rule, mixed=epoch_batches.mixed))
-            if not epoch_batches.mixed:
-                rates_pct.append(rule.rate_pct)
+                    curve.append(_check(trainer, reported, batches))
             if order == "fae":
                 rule = rule.after(log_loss(_logits(trainer, steering), steering.labels))
     if not curve or curve[-1].batches != batches:
-        curve.append(_check(trainer, reported, batches, rule, mixed=order in MIXED))
-    return TrainingRun(
-        curve=tuple(curve),
-        rates_pct=tuple(rates_pct),
-        hot_inputs_share=share,
-        hot_rows_share=sum(choice.rows) / rows,
-    )
+        curve.append(_check(trainer, reported, batches))
+    return TrainingRun(curve=tuple(curve), hot_inputs_share=share, hot_rows_share=sum(choice.rows) / rows)
 
 
 class _Epoch:
@@ -173,7 +152,7 @@ def global_batch(inputs: ClickInputs, kind: PhaseKind) -> GlobalBatch:
     return GlobalBatch(kind=kind, tables=inputs.tables, dense=inputs.dense, labels=inputs.labels)
 
 
-def _check(trainer: PhasedTrainer, inputs: ClickInputs, batches: int, rule: RateRule, *, mixed: bool) -> CurvePoint:
+def _check(trainer: PhasedTrainer, inputs: ClickInputs, batches: int) -> CurvePoint:
     kind, switches = trainer.kind, trainer.switches
     logits = _logits(trainer, inputs)
     # Looking at a curve is no part of the schedule: its copies are exact and not counted.
@@ -183,7 +162,6 @@ def _check(trainer: PhasedTrainer, inputs: ClickInputs, batches: int, rule: Rate
         batches=batches,
         auc=auc(logits, inputs.labels),
         log_loss=log_loss(logits, inputs.labels),
-        rate_pct=None if mixed else rule.rate_pct,
         switches=switches,
     )
 

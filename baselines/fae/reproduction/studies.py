@@ -4,15 +4,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from shardbench.base.statistics import Average, t_mean
+from shardbench.base.arrays import Bools, Floats, Ints
+from shardbench.base.statistics import t_mean
 from shardbench.datasets.criteo_kaggle import NOTE
+from shardbench.datasets.criteo_like import CriteoLikeConfig
 from shardbench.studies.study import Cell, Plot, Row, Study, Tables, grid
+from shardbench.workloads.trace import Split
+from shardbench.workloads.workload import one_hot_values
 
-from .recorded_clicks import FOLDER, recorded_clicks
+from .clicks import FOLDER, click_data, recorded_clicks
 from .region import REGION
-from .skew import skew_rows, tutorial_row
 
 TUTORIAL_SEEDS = range(8)
 SEEDS = range(6)
@@ -21,7 +25,90 @@ TEACHER, RECORDED = "teacher", "criteo_kaggle"
 SIZES = {TEACHER: (131_072, 65_536), RECORDED: (1_048_576, 262_144)}
 """Inputs to train on and to test with."""
 EPOCHS = 4
-RATE_COLUMNS = ("rate_pct_first", "rate_pct_last", "rate_pct_min", "rate_pct_max", "rate_changes")
+METRICS = ("auc", "log_loss")
+LARGE_ROWS = 1_000_000
+"""Tables of more rows are large: five of Kaggle's 26."""
+TOP_ROWS = 0.068
+"""Share of all rows whose accesses the paper is said to state."""
+TUTORIAL_INPUTS = 100_001
+TUTORIAL_BUDGET = 512 * 2**20
+TUTORIAL_RATE = 0.1
+
+
+def skew_rows(_: Path, inputs: int, seed: int) -> list[Row]:
+    """Return rows of skew: hottest over median seen row of every large table, and the share of the top rows.
+
+    Rows are ordered by the first ``inputs`` train inputs; the top rows' share is of held-out accesses.
+    """
+    config = CriteoLikeConfig(batch_size=4096, test_batches=16, profile_samples=inputs, seed=seed)
+    source = config.build(Path())
+    lines: list[Row] = []
+    counts, test_counts = [], []
+    for i, table in enumerate(source.tables):
+        profile = source.profile(i)
+        counts.append(np.repeat(profile.counts, profile.row_counts))
+        values = np.concatenate([source.bags(Split.TEST, b, i).values for b in range(source.test_batches)])
+        test_counts.append(profile.counts_of(values))
+        if table.rows > LARGE_ROWS:
+            lines.append(_skew_row(table.name, table.rows, counts[i], None))
+    rows = sum(table.rows for table in source.tables)
+    all_counts = np.concatenate(counts)
+    top = top_share(all_counts, np.concatenate(test_counts), round(TOP_ROWS * rows))
+    return [*lines, _skew_row("all", rows, all_counts, 100.0 * top)]
+
+
+def _skew_row(table: str, rows: int, counts: Ints, top_pct: float | None) -> Row:
+    return {
+        "table": table, "rows": rows, "seen_rows": len(counts),
+        "hottest_over_median_x": float(counts.max() / np.median(counts)), "top_rows_accesses_pct": top_pct,
+    }  # fmt: skip
+
+
+def top_share(counts: Ints, accesses: Floats, top: int) -> float:
+    """Return share of ``accesses`` (logged counts of their rows) that go to the ``top`` rows of most ``counts``, 0..1.
+
+    Where some of the rows with one count are among the top, an access to any of them counts by the share that is; rows
+    that were never seen are not among the top.
+    """
+    values, rows = np.unique(counts, return_counts=True)
+    values, rows = values[::-1], rows[::-1]
+    before = np.cumsum(rows) - rows
+    inside = np.clip((top - before) / rows, 0.0, 1.0)
+    weight = np.interp(accesses, np.concatenate([[0], values[::-1]]), np.concatenate([[0.0], inside[::-1]]))
+    return float(weight.mean())
+
+
+def tutorial_row(_: Path, column_dependence: float, seed: int) -> Row:
+    """Return the share of hot inputs by the public code's rule in its published run's setting, with our own inputs.
+
+    A log of 10 % of the inputs, drawn with replacement; as many rows as 512 MB hold are hot, those of most accesses
+    first; never-seen ones, of which about a quarter is, at random. All inputs are classified, logged ones too.
+    """
+    source = CriteoLikeConfig(
+        batch_size=TUTORIAL_INPUTS, test_batches=1, profile_samples=1, seed=seed, column_dependence=column_dependence
+    ).build(Path())
+    values = one_hot_values(source, Split.TEST, 0)
+    rng = np.random.default_rng([seed, 1])
+    logged = rng.integers(0, TUTORIAL_INPUTS, round(TUTORIAL_RATE * TUTORIAL_INPUTS))
+    rows = sum(table.rows for table in source.tables)
+    room = TUTORIAL_BUDGET // (4 * source.tables[0].dim)
+    seen_rows = sum(len(np.unique(values[logged, c][values[logged, c] >= 0])) for c in range(values.shape[1]))
+    share = (room - seen_rows) / (rows - seen_rows)
+    hot, logged_alone = np.ones(len(values), dtype=np.bool_), np.ones(len(values), dtype=np.bool_)
+    for column in range(values.shape[1]):
+        is_logged = np.isin(values[:, column], values[logged, column])
+        logged_alone &= is_logged
+        hot &= is_logged | _chosen(values[:, column], share, rng)
+    return {
+        "hot_inputs_pct": 100.0 * float(hot.mean()),
+        "hot_without_filling_pct": 100.0 * float(logged_alone.mean()), "seen_rows": seen_rows, "hot_rows": room,
+    }  # fmt: skip
+
+
+def _chosen(values: Ints, share: float, rng: np.random.Generator) -> Bools:
+    """Choose a share of all values at random, the same for equal values; True for those chosen, bool [n]."""
+    distinct, of_input = np.unique(values, return_inverse=True)
+    return np.asarray((rng.random(len(distinct)) < share)[of_input])
 
 
 SKEW = Study(
@@ -64,7 +151,6 @@ def _learning_curve(_: Path, *, clicks: str, order: str, train: int, test: int, 
     import torch  # noqa: PLC0415 - as above
 
     from .accuracy import train as trained  # noqa: PLC0415 - as above
-    from .clicks import click_data  # noqa: PLC0415 - as above
 
     torch.set_num_threads(1)
     data = recorded_clicks(FOLDER, train, test, seed) if clicks == RECORDED else click_data(seed, train, test)
@@ -75,77 +161,38 @@ def _learning_curve(_: Path, *, clicks: str, order: str, train: int, test: int, 
             **asdict(point),
             "hot_inputs_pct": 100.0 * run.hot_inputs_share,
             "hot_rows_pct": 100.0 * run.hot_rows_share,
-            **rate_columns(run.rates_pct),
         }
         for point in run.curve
     ]
 
 
-def rate_columns(rates: Sequence[float]) -> Row:
-    """Return the course of a training's rate, percent, and how often it changed; nothing for mixed mini-batches."""
-    if not rates:
-        return dict.fromkeys(RATE_COLUMNS)
-    return {
-        "rate_pct_first": rates[0],
-        "rate_pct_last": rates[-1],
-        "rate_pct_min": min(rates),
-        "rate_pct_max": max(rates),
-        "rate_changes": sum(a != b for a, b in zip(rates, rates[1:])),
-    }
+def seeds_frame(last: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each order and seed: its distance from shuffled training."""
+    rows = last.sort_values(["order", "seed"])
+    shuffled = rows.loc[rows["order"] == "shuffled", ["clicks", "seed", *METRICS]]
+    paired = rows[rows["order"] != "shuffled"].merge(shuffled, on=["clicks", "seed"], suffixes=("", "_shuffled"))
+    differences = {f"{metric}_difference": paired[metric] - paired[f"{metric}_shuffled"] for metric in METRICS}
+    return paired[["clicks", "order", "seed", "backend"]].assign(**differences, switches=paired["switches"])
 
 
-def results_frame(last: pd.DataFrame) -> pd.DataFrame:
+def results_frame(last: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each order: mean AUC and log-loss over seeds, and paired distances from shuffled training."""
     lines = []
-    shuffled = last[last["order"] == "shuffled"].set_index(["clicks", "seed"])
     for (clicks, order), rows in last.groupby(["clicks", "order"], sort=False):
-        own = rows.set_index(["clicks", "seed"])
         row: dict[str, object] = {
             "clicks": clicks, "order": order, "backend": "measured", "seeds": len(rows),
             "batches": rows["batches"].mean(), "hot_inputs_pct": rows["hot_inputs_pct"].mean(),
             "switches": rows["switches"].mean(),
-            "rate_pct_first": rows["rate_pct_first"].mean(), "rate_pct_last": rows["rate_pct_last"].mean(),
-            "rate_pct_min": rows["rate_pct_min"].min(), "rate_pct_max": rows["rate_pct_max"].max(),
-            "rate_changes": rows["rate_changes"].mean(),
-            "seeds_with_changes": int((rows["rate_changes"] > 0).sum()),
         }  # fmt: skip
-        for metric in ("auc", "log_loss"):
+        own = differences[(differences["clicks"] == clicks) & (differences["order"] == order)]
+        for metric in METRICS:
             row[metric] = rows[metric].mean()
             row[f"{metric}_std"] = rows[metric].std(ddof=1)
-            paired = (own[metric] - shuffled[metric]).dropna().tolist()
-            if paired and order != "shuffled":
-                estimate = t_mean(paired)
-                row |= {
-                    f"{metric}_difference": estimate.value,
-                    f"{metric}_difference_low": estimate.low,
-                    f"{metric}_difference_high": estimate.high,
-                    f"{metric}_is_same": _holds_nothing(estimate),
-                }
+            if len(own):
+                name = f"{metric}_difference"
+                estimate = t_mean(own[name].tolist())
+                row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
         lines.append(row)
-    return pd.DataFrame(lines)
-
-
-def _holds_nothing(difference: Average) -> bool | None:
-    """Return True where the interval holds no difference; None for one number, which has no interval."""
-    if difference.low is None or difference.high is None:
-        return None
-    return difference.low <= 0.0 <= difference.high
-
-
-def seeds_frame(last: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each order and seed: its distance from shuffled training and the course of its rate."""
-    lines: list[dict[str, object]] = []
-    for clicks, rows in last.groupby("clicks", sort=False):
-        shuffled = rows[rows["order"] == "shuffled"].set_index("seed")
-        for row in rows[rows["order"] != "shuffled"].sort_values(["order", "seed"]).to_dict("records"):
-            if row["seed"] not in shuffled.index:
-                continue
-            base = shuffled.loc[row["seed"]]
-            lines.append(
-                {"clicks": clicks, "order": row["order"], "seed": row["seed"], "backend": "measured"}
-                | {f"{metric}_difference": row[metric] - base[metric] for metric in ("auc", "log_loss")}
-                | {name: row[name] for name in (*RATE_COLUMNS, "switches")}
-            )
     return pd.DataFrame(lines)
 
 
@@ -160,7 +207,7 @@ def curves_frame(rows: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, object] = {
             "clicks": clicks, "order": order, "batches": batches, "backend": "measured", "seeds": seeds
         }  # fmt: skip
-        for metric in ("auc", "log_loss"):
+        for metric in METRICS:
             estimate = t_mean(group[metric].tolist())
             row |= {metric: estimate.value, f"{metric}_low": estimate.low, f"{metric}_high": estimate.high}
         lines.append(row)
@@ -170,8 +217,9 @@ def curves_frame(rows: pd.DataFrame) -> pd.DataFrame:
 def accuracy_tables(rows: pd.DataFrame) -> Tables:
     """Make tables of results with their distance from shuffled training, and of learning curves over seeds."""
     last = rows[rows["is_last"]]
+    seeds = seeds_frame(last)
     return {
-        "accuracy": results_frame(last), "accuracy_seeds": seeds_frame(last), "accuracy_curves": curves_frame(rows)
+        "accuracy": results_frame(last, seeds), "accuracy_seeds": seeds, "accuracy_curves": curves_frame(rows)
     }  # fmt: skip
 
 

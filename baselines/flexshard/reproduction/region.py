@@ -11,6 +11,8 @@ from shardbench.trials.evaluate import answer_of
 from .. import FlexShard
 from ..shape import least_bytes
 from .conditions import (
+    COMPARED,
+    LEAST,
     SampledQuestion,
     all_links_bytes,
     between_nodes_bytes,
@@ -18,7 +20,6 @@ from .conditions import (
     communication_ms,
     workload,
 )
-from .gains import COMPARED, LEAST
 
 COUNTED_SAMPLES = 128
 """Samples a device that are counted, of the batch: 16 nodes would look up hundreds of millions of rows a point."""

@@ -2,23 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from shardbench.base.errors import BadInput
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine, scaled
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Pooling, Table
+from shardbench.model.validate import memory_bytes
 from shardbench.studies.study import Cell, Plot, Row, Study, Tables
 from shardbench.trials.discovery import get_strategy
 
-from ..search import search
-from ..shape import least_bytes
+from ..rule import RowTiers, has_warm_tier
+from ..search import communication_s, search
+from ..shape import find_homes, least_bytes, make_plan, runnable
 from .conditions import (
     BASE_NODES,
+    COMPARED,
+    CONDITION,
     DRAWS,
     DRAWS_OF_MANY,
     HISTORY_SCALE,
@@ -31,10 +37,9 @@ from .conditions import (
     YAMBDA_MACHINE,
     cluster,
     condition,
+    gains,
     outcome,
 )
-from .exact import best_of_all
-from .gains import COMPARED, CONDITION, gains
 from .region import REGION
 
 OTHERS = ("row-wise", "table-row-wise", "column-wise", "greedy-size", "greedy-lookup", "torchrec-fused")
@@ -98,6 +103,32 @@ COMMUNICATION = Study(
         ),
     ),
 )  # fmt: skip
+
+
+def best_of_all(problem: Problem, limit_bytes: int, step: int) -> tuple[float, RowTiers]:
+    """Return the least expected communication seconds of all plans that cut each table at multiples of ``step`` rows.
+
+    Plans have a warm tier only where it is one of its own. Tables are sequences.
+    """
+    homes = find_homes(problem, over_all=False)
+    cuts, with_warm = [], has_warm_tier(problem.topology)
+    for table in problem.tables:
+        ends = sorted({*range(0, table.rows, step), table.rows})
+        cuts.append([(a, b - a) for a in ends for b in ends if b == a or (b > a and with_warm)])
+    best: tuple[float, RowTiers] | None = None
+    for chosen in product(*cuts):
+        hot, warm = np.array(chosen, dtype=np.int64).T
+        tiers = RowTiers(hot=hot, warm=warm)
+        if runnable(tiers, problem) != tiers:
+            continue
+        if memory_bytes(make_plan(problem, homes, tiers), problem).hbm.max() > limit_bytes:
+            continue
+        seconds = communication_s(problem, homes, tiers)
+        if best is None or seconds < best[0]:
+            best = seconds, tiers
+    if best is None:
+        raise BadInput(f"no plan of problem {problem.name} fits {limit_bytes} bytes a device")
+    return best
 
 
 def _gap_cells(quick: bool) -> list[Cell]:

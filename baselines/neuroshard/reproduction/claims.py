@@ -7,7 +7,7 @@ import pandas as pd
 from shardbench.studies.claim import Evidence
 from shardbench.studies.contests.contest_tasks import ratios
 
-from .names import COST_GREEDY, OTHERS, OURS, UNTRAINED, WHOLE
+from .studies import COST_GREEDY, OTHERS, OURS, UNTRAINED, WHOLE
 
 
 def observations(evidence: Evidence) -> Mapping[str, Sequence[float]]:

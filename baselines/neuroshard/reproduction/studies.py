@@ -5,33 +5,89 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
+from shardbench.base.statistics import log_mean
+from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.task import Task
 from shardbench.model.strategy import Budget
 from shardbench.records.cell import SeriesRow
 from shardbench.studies.contests.contest import fit_strategy, trained_with
 from shardbench.studies.contests.contest_study import FIT_S, PLAN_S, SEEDS
-from shardbench.studies.contests.contest_tasks import task_table
+from shardbench.studies.contests.contest_tasks import gain_pct, ratios, task_table
 from shardbench.studies.contests.split_contest import judged_rows
 from shardbench.studies.study import Cell, Plot, Study, Tables, grid
 
-from .. import NeuroShard
-from ..settings import SearchLimits
-from .comparison import compare
-from .names import CONTROLS, MORE_MOVES, OTHERS, OURS, SEEDED
+from .. import NeuroShard, SearchLimits
+from ..shards import augmented
 from .tasks import PRODUCTION, TaskSet, production, published_tasks, test_bags
 
 if TYPE_CHECKING:
     from shardbench.learned.training import AnyTrained
 
+OURS = "neuroshard"
+UNTRAINED = "neuroshard-untrained"
+WHOLE = "neuroshard-whole"
+RANDOM = "shuffle"
+COST_GREEDY = "greedy-cost"
+"""It looks at the oracle's own costs of single tables."""
+OTHERS = (
+    RANDOM, "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "autoshard", "dreamshard",
+    "torchrec-table-wise",
+)  # fmt: skip
+"""The paper's: the best of them is what a margin is over."""
+CONTROLS = (COST_GREEDY, "search", "column-wise", WHOLE, UNTRAINED)
+"""Not the paper's: what the cost model, more search, plain halving, and each part of NeuroShard give."""
+MORE_MOVES = ("torchrec-fused", "joint")
+"""They may split by rows and copy too."""
+SEEDED = frozenset({OURS, RANDOM, "dreamshard"})
+"""Strategies with randomness that have several seeds; the others' trainings take too long, or they have none."""
 FEWER_TASKS = 20
 """Tasks where every plan takes seconds to count: the first of the 100."""
 SOME_TASKS = 20
+UNSEEN_SAMPLES = 5000
 QUICK = ("greedy-lookup", OURS)
 """The strategies of a quick run."""
 SIZES = ((1_000, 60), (5_000, 60), (20_000, 60), (100_000, 20), (100_000, 60), (100_000, 120))
 """Samples and epochs: what is run, fewer of either, and twice the epochs."""
+
+
+def compare(rows: pd.DataFrame, tasks: pd.DataFrame, ours: str = OURS) -> pd.DataFrame:
+    """Make one row a strategy, cheapest first: means over the tasks that it placed, and against ``ours``.
+
+    ``over_ours_pct`` is 100 (its cost / ours - 1), the geometric mean over the ``pairs`` tasks that both placed, with
+    its 95 % interval by t over them; seeds are averaged first. ``over_bound_pct`` is the same over the proven bound on
+    column shards, in the mean of the tasks that it placed.
+    """
+    lines = []
+    for name, part in rows.groupby("strategy", sort=False):
+        strategy = str(name)
+        own = np.asarray(tasks[strategy], dtype=np.float64)
+        value, low, high, pairs = gain_pct(ratios(tasks, strategy, ours) if strategy != ours else ())
+        bounds = np.array(part["task_bound_ms"].iloc[0], dtype=np.float64)
+        lines.append(
+            {
+                "strategy": strategy,
+                "backend": "simulated",
+                "cost_ms": float(np.nanmean(own)),
+                "kernel_ms": float(part["kernel_ms"].mean()),
+                "balance_min_over_max": float(part["balance"].mean()),
+                "over_ours_pct": value,
+                "low_pct": low,
+                "high_pct": high,
+                "pairs": pairs,
+                "over_bound_pct": 100.0 * (log_mean((own / bounds)[~np.isnan(own)].tolist()).value - 1.0),
+                "tasks": int((~np.isnan(own)).sum()),
+                "infeasible": int(np.isnan(own).sum()),
+                "seeds": len(part),
+                "segments_a_table": float(part["segments_a_table"].mean()),
+                "oracle_calls": int(part["oracle_calls"].max()),
+                "fit_cpu_s": float(part["fit_cpu_s"].mean()),
+                "plan_cpu_s": float(part["plan_cpu_s"].mean()),
+            }
+        )
+    return pd.DataFrame(lines).sort_values("over_ours_pct", kind="stable", na_position="first")
 
 
 def _contest(
@@ -61,7 +117,7 @@ def _contest(
     def judge(folder: Path, strategy: str, seed: int) -> list[SeriesRow]:
         tasks, budget = task_set(folder), Budget(fit_s=FIT_S, plan_s=plan_s.get(strategy, PLAN_S))
         learned, fit_cpu_s = fit_strategy(strategy, tasks.train, budget, seed, folder)
-        rows = judged_rows(learned, tasks.test[:tests], test_bags(folder), budget, seed, fit_cpu_s=fit_cpu_s)
+        rows = judged_rows(learned, tasks.test[:tests], test_bags(), budget, seed, fit_cpu_s=fit_cpu_s)
         return [{"split": "test", "task": name, **row} for row in rows]
 
     def tables(rows: pd.DataFrame) -> Tables:
@@ -101,13 +157,36 @@ ALL_TABLES = _contest(
 )
 
 
+def unseen_errors(trained: "AnyTrained", tasks: Sequence[Task]) -> SeriesRow:
+    """Give each network's error on fresh samples of the tasks' tables at all widths, under training profiles.
+
+    ``*_ms2`` mean squared, ``*_error_pct`` mean absolute over mean, ``*_spearman`` rank correlation over all samples
+    and devices.
+    """
+    # What listing does not need takes seconds to import.
+    import torch  # noqa: PLC0415
+    from scipy.stats import spearmanr  # noqa: PLC0415
+
+    from ..training import NETWORKS, SET_TABLES, WIDTHS, collect  # noqa: PLC0415
+
+    tables, rng = augmented(tasks, WIDTHS), np.random.default_rng(7)
+    data = collect(tables, trained.scaling, SimulatedOracle(), most=SET_TABLES, count=UNSEEN_SAMPLES, rng=rng)
+    with torch.no_grad():
+        predictions = data.predict(trained.networks, np.arange(UNSEEN_SAMPLES))
+    row: dict[str, float] = {}
+    for name in NETWORKS:
+        ours, truth = (values.numpy().astype(np.float64).reshape(-1) for values in predictions[name])
+        row[f"{name}_ms2"] = float(np.square(ours - truth).mean())
+        row[f"{name}_error_pct"] = 100.0 * float(np.abs(ours - truth).mean() / truth.mean())
+        row[f"{name}_spearman"] = float(spearmanr(ours, truth).statistic)
+    return row
+
+
 def _pre_train(folder: Path, samples: int, epochs: int) -> SeriesRow:
     """Pre-train, predict samples of the test pool's tables, place the first test tasks."""
-    from .prediction import unseen_errors  # noqa: PLC0415 - needs torch, which listing does not
-
     tasks = published_tasks(folder)
     trained, fit_cpu_s = trained_with(NeuroShard(), tasks.train, 0, folder, samples=samples, epochs=epochs)
-    row = place(trained, SearchLimits(), tasks.test[:SOME_TASKS], folder)
+    row = place(trained, SearchLimits(), tasks.test[:SOME_TASKS])
     best = {f"validation_{name}": loss for name, loss in trained.history[-1].items()}
     return {**row, **best, **unseen_errors(trained, tasks.test), "fit_cpu_s": fit_cpu_s}
 
@@ -152,7 +231,7 @@ def _search(folder: Path, search: str) -> SeriesRow:
     strategy, _ = fit_strategy(OURS, tasks.train, Budget(fit_s=FIT_S), 0, folder)
     if not isinstance(strategy, NeuroShard):
         raise TypeError(f"{OURS} is a {type(strategy).__name__}")
-    return place(strategy.fitted, SEARCHES[search], tasks.test[:SEARCHED_TASKS], folder)
+    return place(strategy.fitted, SEARCHES[search], tasks.test[:SEARCHED_TASKS])
 
 
 def _search_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -172,11 +251,11 @@ ABLATION = Study(
 )
 
 
-def place(trained: "AnyTrained", limits: SearchLimits, tasks: Sequence[Task], folder: Path) -> SeriesRow:
+def place(trained: "AnyTrained", limits: SearchLimits, tasks: Sequence[Task]) -> SeriesRow:
     """Place tasks by a search with these networks."""
     strategy = NeuroShard()
     strategy.trained, strategy.limits = trained, limits
-    (row,) = judged_rows(strategy, tasks, test_bags(folder), Budget(plan_s=PLAN_S), 0)
+    (row,) = judged_rows(strategy, tasks, test_bags(), Budget(plan_s=PLAN_S), 0)
     return row
 
 

@@ -6,9 +6,8 @@ import pandas as pd
 
 from shardbench.studies.claim import Evidence
 
-from .draws import CONSTRAINED
-from .ratios import DRAW, geometric_mean, ratios_of
-from .scaled import GREEDIES, RECSHARD
+from .scaled import DRAW, GREEDIES, RECSHARD, geometric_mean, ratios_of
+from .studies import CONSTRAINED
 
 CLAIMS = {
     "throughput-stand-in": "throughput",

@@ -8,17 +8,19 @@ import pandas as pd
 from shardbench.studies.regions.region import Knob, region_study
 from shardbench.studies.study import Row
 
-from .ratios import RATIOS, geometric_mean, ratios_of
 from .scaled import (
     DEVICES,
     GREEDIES,
+    RATIOS,
     RECSHARD,
     SAMPLES,
     SMALL_SAMPLES,
     RmCondition,
     ask,
+    geometric_mean,
     metrics,
     never_touched_pct,
+    ratios_of,
 )
 
 STRATEGIES = (*GREEDIES, RECSHARD)

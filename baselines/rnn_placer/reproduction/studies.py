@@ -9,9 +9,12 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Ints
+from shardbench.base.errors import BadInput
+from shardbench.learned.episodes import Placing
+from shardbench.learned.tasks.features import SCALARS
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.pools import DLRM_ROWS
-from shardbench.learned.tasks.task import Task, random_placements
+from shardbench.learned.tasks.task import Task, part, random_placements
 from shardbench.studies.contests.contest import SPLITS, beside, judge, tasks_of, trained_with
 from shardbench.studies.study import Plot, Row, Study
 
@@ -24,6 +27,7 @@ OURS = "rnn-rl"
 RANDOM = "shuffle"
 GREEDIES = ("greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup")
 AS_GIVEN, BY_COST = "as given", "by cost"
+DIM, POOLING = SCALARS.index("dim"), SCALARS.index("pooling")
 SAMPLES = 64
 """Placements drawn from the policy for a task; asking the oracle for the cheapest is as many calls."""
 ROWS = MappingProxyType(
@@ -34,14 +38,68 @@ SEEDS = MappingProxyType({name: range(3) if name == "DLRM-20 (4)" else range(1) 
 """Seeds by row: how they differ is asked where a training is shortest."""
 
 
+def by_cost(task: Task) -> Task:
+    """Give the same task with its tables listed by width times pooling factor, dearest first.
+
+    That is the cost of the papers' lookup heuristic: it asks no oracle, and the RNN has no cost network.
+    """
+    costs = task.features[:, DIM] * task.features[:, POOLING]
+    return part(task, np.argsort(-costs, kind="stable"))
+
+
+def sample(trained: "AnyTrained", tasks: Sequence[Task], count: int, rng: np.random.Generator) -> list[Ints]:
+    """Draw ``count`` placements a task from the policy, int64 [at most count, tables]: those in which all tables fit.
+
+    Raises BadInput where none of a task's does.
+    """
+    from shardbench.learned.training import one_thread  # noqa: PLC0415 - needs torch, which listing does not
+
+    from ..networks import play  # noqa: PLC0415 - as above
+
+    draws = []
+    for task in tasks:
+        scaled, order = trained.scaling(task.features), np.arange(task.tables)
+        with one_thread():
+            placing = play(trained.networks, task, scaled, order, episodes=count, rng=rng)
+        if placing.failed.all():
+            raise BadInput(f"task {task.problem.name}: none of {count} sampled placements fits; draw more of them")
+        draws.append(np.stack(placing.placements())[~placing.failed])
+    return draws
+
+
+def cheapest_of(tasks: Sequence[Task], placements: Sequence[Ints]) -> list[Ints]:
+    """Pick each task's placement, out of int64 [n, tables], that the oracle calls cheapest under training profiles."""
+    oracle = SimulatedOracle()
+    return [each[int(oracle.measure(task, each).overall_ms.argmin())] for task, each in zip(tasks, placements)]
+
+
+def deal(task: Task) -> Ints:
+    """Place by round robin, int64 [tables]: tables dealt out in turn as they are listed, past devices without room."""
+    placing = Placing([task], [np.arange(task.tables)], np.zeros((1, task.tables, 0), dtype=np.float32))
+    for table in range(task.tables):
+        turns = (np.arange(task.devices) - table) % task.devices
+        placing.put(np.where(placing.legal(), turns, task.devices).argmin(axis=1))
+    if placing.failed[0]:
+        raise BadInput(f"task {task.problem.name}: dealing its tables out leaves one without room")
+    return placing.placements()[0]
+
+
+def in_turn_pct(task: Task, placement: Ints) -> float:
+    """Count, of runs of as many tables as there are devices, those that use every device once, in per cent.
+
+    100 is round robin; of random placements it is ``D! / D^D``.
+    """
+    rows = np.lib.stride_tricks.sliding_window_view(placement, task.devices)
+    different = (np.diff(np.sort(rows, axis=1), axis=1) > 0).all(axis=1)
+    return 100.0 * float(different.mean())
+
+
 def _acting(folder: Path, task: str, strategy: str, order: str, seed: int) -> list[Row]:
     """Train once, then one row a way of acting."""
-    from .acting import by_cost  # noqa: PLC0415 - needs torch, which listing does not
-
     tasks = {split: tasks_of(ROWS[task], split, folder) for split in SPLITS}
     others = beside(RANDOM, GREEDIES, tasks["test"], "cost_ms", seed)
     if order == BY_COST:
-        tasks = {split: tuple(map(by_cost, part)) for split, part in tasks.items()}
+        tasks = {split: tuple(map(by_cost, own)) for split, own in tasks.items()}
     trained, _ = trained_with(RnnPlacer(), tasks["train"], seed, folder)
     return [{"acting": acting, **numbers, **others} for acting, numbers in act(trained, tasks["test"], seed).items()]
 
@@ -49,16 +107,13 @@ def _acting(folder: Path, task: str, strategy: str, order: str, seed: int) -> li
 def act(trained: "AnyTrained", tasks: Sequence[Task], seed: int) -> dict[str, Row]:
     """Give the mean cost over test tasks, and how like round robin the plans are, by way of acting.
 
-    ``in_turn_pct`` as ``acting.in_turn_pct``; ``different_plans`` of as many tasks; ``oracle_calls_a_task`` in placing.
+    ``in_turn_pct`` as the function; ``different_plans`` of as many tasks; ``oracle_calls_a_task`` in placing.
     """
-    from ..decoder import place  # noqa: PLC0415 - needs torch, which listing does not
-    from .acting import cheapest_of, deal, sample  # noqa: PLC0415
-
     rng = np.random.default_rng([seed, 3])
     draws = sample(trained, tasks, SAMPLES, rng)
     randoms = [random_placements(task, SAMPLES, rng) for task in tasks]
     return {
-        "best device": _row(tasks, place(trained, tasks), 0),
+        "best device": _row(tasks, RnnPlacer().place(trained, tasks), 0),
         "one sample": _row_of_all(tasks, draws),
         f"best of {SAMPLES} samples": _row(tasks, cheapest_of(tasks, draws), SAMPLES),
         f"best of {SAMPLES} random placements": _row(tasks, cheapest_of(tasks, randoms), SAMPLES),
@@ -67,8 +122,6 @@ def act(trained: "AnyTrained", tasks: Sequence[Task], seed: int) -> dict[str, Ro
 
 
 def _row(tasks: Sequence[Task], placements: Sequence[Ints], calls: int) -> Row:
-    from .acting import in_turn_pct  # noqa: PLC0415
-
     means = judge(placements, tasks)
     return {
         "cost_ms": means["cost_ms"],

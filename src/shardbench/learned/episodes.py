@@ -5,11 +5,12 @@ be of different tasks: shorter ones are padded with tables of no size, smaller o
 that are never legal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from shardbench.base.arrays import Bools, Floats32, Ints
+from shardbench.base.errors import Infeasible
 from shardbench.learned.tasks.task import TableSet
 
 NO_DEVICE = -1
@@ -25,7 +26,7 @@ class Placing:
 
     ``free`` int64 [E, D] bytes, ``held`` int64 [E, D] tables, ``sums`` float32 [E, D, H], ``step``,
     ``legal_at`` bool [E, T, D] and ``chosen`` int64 [E, T] are kept up to date; ``failed`` bool [E]
-    tells where a table had no legal device.
+    tells where a table had no legal device, ``failed_at`` int64 [E] at which step the first such one came.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Placing:
         self.legal_at: Bools = np.zeros((episodes, self.steps, most), dtype=np.bool_)
         self.chosen: Ints = np.zeros((episodes, self.steps), dtype=np.int64)
         self.failed: Bools = np.zeros(episodes, dtype=np.bool_)
+        self.failed_at: Ints = np.zeros(episodes, dtype=np.int64)
         self.step = 0
         self._rows = np.arange(episodes)
         self._ragged = bool((self.tables != self.steps).any())
@@ -65,6 +67,7 @@ class Placing:
         if not legal.all():
             stuck = ~legal.any(axis=1)
             if stuck.any():
+                self.failed_at[stuck & ~self.failed] = self.step
                 self.failed |= stuck
                 # After a failure free bytes may be negative: padding must stay the worst choice.
                 free = np.where(self.real, self.free, np.iinfo(np.int64).min)
@@ -92,3 +95,34 @@ class Placing:
             placement[order] = devices[: len(order)]
             placements.append(placement)
         return placements
+
+
+Play = Callable[[Sequence[TableSet], Sequence[Ints] | None], Placing]
+"""Finished episodes, one a task: places tasks in these orders [tables], its own orders for None."""
+
+
+def place_or_by_size(tasks: Sequence[TableSet], play: Play) -> list[Ints]:
+    """Place every table of every task, int64 [tables] a task; ``play`` takes devices with room where there are any.
+
+    Raises Infeasible, naming the task and the table, where a table finds none: in ``play``'s own
+    order, and then, once more, largest table first.
+    """
+    first = play(tasks, None)
+    placements = first.placements()
+    stuck: list[int] = np.flatnonzero(first.failed).tolist()
+    if stuck:
+        by_size = [np.argsort(-tasks[i].sizes_bytes, kind="stable") for i in stuck]
+        again = play([tasks[i] for i in stuck], by_size)
+        for at, (i, placement) in enumerate(zip(stuck, again.placements())):
+            if again.failed[at]:
+                raise Infeasible(_reason(tasks[i], int(by_size[at][again.failed_at[at]])))
+            placements[i] = placement
+    return placements
+
+
+def _reason(task: TableSet, number: int) -> str:
+    return (
+        f"task {task.problem.name}: table '{task.problem.tables[number].name}' ({int(task.sizes_bytes[number])} bytes) "
+        "has no device with room, neither in the policy's order nor largest first: "
+        f"{int(task.sizes_bytes.sum())} bytes of tables on {task.devices} devices of {task.capacity_bytes}"
+    )

@@ -1,7 +1,7 @@
 """Strategies that learn to place whole tables: ``fit`` is a training, ``plan`` asks the trained networks."""
 
+import pkgutil
 import time
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 
 class Learner(Strategy):
-    """A strategy whose ``fit`` is a training; a subclass names the class of its trainings."""
+    """A strategy whose ``fit`` is a training."""
 
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
     moves = frozenset({Move.TABLE})
     requires = ("torch",)
+    trainings: ClassVar[str]
+    """The class of its trainings, as module:class: torch takes a second to import, and listing must stay cheap."""
     trains: ClassVar[bool] = True
     """A control does not train: it places with its networks as they are drawn."""
     limit_share: ClassVar[float] = 0.8
@@ -45,9 +47,10 @@ class Learner(Strategy):
             raise BadInput(f"{self.name} has no networks yet: call fit() before plan()")
         return self.trained
 
-    @abstractmethod
     def training_type(self) -> "type[AnyTraining]":
-        """Import the class of its trainings, late: torch takes a second to import, and listing must stay cheap."""
+        """Import the class of its trainings."""
+        kind: type[AnyTraining] = pkgutil.resolve_name(self.trainings)
+        return kind
 
     def training(
         self, tasks: "Sequence[Task]", oracle: "Oracle", seed: int, budget: Budget | None = None
@@ -76,7 +79,7 @@ class Learner(Strategy):
         A short budget means fewer updates, decided beforehand, so that a seed gives one plan.
         """
         from shardbench.learned.tasks.oracle import SimulatedOracle  # noqa: PLC0415
-        from shardbench.learned.tasks.subsets import training_tasks  # noqa: PLC0415
+        from shardbench.learned.tasks.task import training_tasks  # noqa: PLC0415
 
         start = time.process_time()
         training = self.training(training_tasks(problems, seed), SimulatedOracle(), seed, budget)

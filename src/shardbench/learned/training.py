@@ -2,27 +2,72 @@
 
 import math
 import time
+import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 import numpy as np
 import torch
+from pydantic import Field
 
-from shardbench.base.arrays import Floats, Ints
+from shardbench.base.arrays import Floats, Floats32, Ints
+from shardbench.base.atomic import whole_file
 from shardbench.base.code import JUDGE_VERSION, others_code
-from shardbench.base.errors import BadInput
-from shardbench.base.serialise import content_hash
-from shardbench.learned.checkpoint import opened, save
-from shardbench.learned.settings import TrainingSettings
+from shardbench.base.errors import BadInput, one_line
+from shardbench.base.serialise import content_hash, from_data
 from shardbench.learned.tasks.features import Scaling
 from shardbench.learned.tasks.oracle import Oracle
 from shardbench.learned.tasks.task import TableSet, Task
-from shardbench.model.strategy import Strategy
+from shardbench.model.strategy import Budget, Strategy
+
+Count = Annotated[int, Field(gt=0, strict=True)]
+CountOrNone = Annotated[int, Field(ge=0, strict=True)]
+"""A number of things, where none at all is a choice."""
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+PLANNED_SHARE = 0.25
+"""Share of the fitting budget that training is planned for: machines may be slower than ours, and busy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings(ABC):
+    """What every training is told; raises BadInput that names the field where a value is not of its type."""
+
+    learning_rate: Positive
+    """The first update has this rate; see ``Training.rate`` for the others."""
+
+    def __post_init__(self) -> None:
+        # Here, so that ``dataclasses.replace`` is checked as well.
+        hints: dict[str, Any] = get_type_hints(type(self), include_extras=True)
+        for field in fields(self):
+            what = f"{type(self).__name__}, field {field.name} = {getattr(self, field.name)!r}"
+            from_data(hints[field.name], getattr(self, field.name), what)
+
+    @property
+    @abstractmethod
+    def updates(self) -> int:
+        """Count the updates of a whole training."""
+
+    @classmethod
+    @abstractmethod
+    def within(cls, budget: Budget, tasks: Sequence[Task]) -> Self:
+        """Give the published settings, or less work where the fitting budget has no room for it on these tasks."""
+
+
+def affordable_updates(budget: Budget, update_s: float, most_updates: int) -> int:
+    """Give ``most_updates`` updates of ``update_s`` seconds, or as many as surely fit the fitting budget; at least one.
+
+    Decided beforehand and not by the clock, so that the same budget gives the same networks.
+    """
+    return max(1, min(most_updates, int(PLANNED_SHARE * budget.fit_s / update_s)))
+
 
 N = TypeVar("N", bound=torch.nn.Module)
 S = TypeVar("S", bound=TrainingSettings)
@@ -39,6 +84,13 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def on_arrays(function: Callable[..., torch.Tensor], *arrays: np.ndarray) -> Floats32:
+    """Ask a network, or a function of it, without gradients and with arrays for tensors."""
+    with torch.inference_mode():
+        answer: Floats32 = function(*map(torch.from_numpy, arrays)).numpy()
+    return answer
 
 
 class Catalogue:
@@ -205,3 +257,31 @@ def training_key(training: AnyTraining) -> str:
     inputs = [task.key for task in training.tasks], training.oracle.identity, training.seed, asdict(training.settings)
     theirs = others_code(*(kind.__module__ for kind in type(training).__mro__ if issubclass(kind, Training)))
     return content_hash(training.strategy.name, training.strategy.version, JUDGE_VERSION, theirs, *inputs)
+
+
+def save(path: Path, state: Mapping[str, Any]) -> None:
+    """Write tensors and plain data to a file of torch's, whole or not at all."""
+    with whole_file(path) as file:
+        torch.save({**state, "name": path.name}, file)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[dict[str, Any]]:
+    """Give what ``save`` wrote, read without pickled code, to a block that puts it where it belongs.
+
+    Raises BadInput where reading the file or the block trips over what is in it.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # torch checks no sums, and packs nothing but unpacks what is packed, however large.
+            if archive.testzip() or any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                raise ValueError("its parts are not as they were written")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if state["name"] != path.name:
+            raise ValueError(f"it was written as {state['name']}")
+        yield state
+    except Exception as error:
+        # Whatever torch raises of damaged bytes, and modules of tensors of other shapes.
+        raise BadInput(
+            f"checkpoint {path} is broken or no checkpoint ({one_line(str(error), 80)}): delete it and train again"
+        ) from error

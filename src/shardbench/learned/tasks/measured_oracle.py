@@ -6,19 +6,15 @@ measured.
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
-from pydantic import NonNegativeFloat
-from pydantic.dataclasses import dataclass
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.host import Environment
-from shardbench.base.jsonlines import JsonLines
-from shardbench.base.serialise import STRICT, content_hash
+from shardbench.base.serialise import content_hash
 from shardbench.calibrate.kernels import fused_tables, on_device, time_backward
 from shardbench.cost.collectives import vectors_exchange_s
 from shardbench.engine.clock import clock_of
@@ -35,33 +31,20 @@ _EVICT_BYTES = 64 * 2**20
 """Written before every timed run, so that no run finds the last one's rows in the cache."""
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class SetTime:
-    """Median milliseconds of the fused kernels of one table set on one device."""
-
-    key: str
-    forward_ms: NonNegativeFloat
-    backward_ms: NonNegativeFloat
-
-
 class MeasuredOracle(Oracle):
     """Forward and backward of each device's table set, timed; a set that was timed before costs nothing.
 
     ``bags`` gives a table's lookups in one batch and ``lookups`` names where they come from (a
-    workload's fingerprint, split and batch): it must change whenever they do. Times are kept at
-    ``path``, so that a killed run goes on where it was.
+    workload's fingerprint, split and batch): it must change whenever they do.
     """
 
-    def __init__(self, bags: Callable[[Table], Bags], lookups: str, path: Path | None = None) -> None:
+    def __init__(self, bags: Callable[[Table], Bags], lookups: str) -> None:
         super().__init__()
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._bags, self._lookups = bags, lookups
         self._environment = Environment.here().hash
-        self._store = None if path is None else JsonLines(path, SetTime, "table set")
-        self._times_by_key: dict[str, SetTime] = {}
-        if self._store is not None:
-            self._store.set_aside()
-            self._times_by_key = {time.key: time for time in self._store.read()}
+        self._times_by_key: dict[str, tuple[float, float]] = {}
+        """Median forward and backward ms of the fused kernels of a table set on one device."""
 
     @property
     def identity(self) -> str:
@@ -92,20 +75,15 @@ class MeasuredOracle(Oracle):
         if task.problem.precision is Precision.BF16 and self._device.type == "cpu":
             raise Unsupported(NO_BF16_ON_CPU)
         # An empty device runs no kernel.
-        empty = SetTime(key="", forward_ms=0.0, backward_ms=0.0)
-        times = [self._time_of(task.problem, numbers) if numbers else empty for numbers in sets]
-        return np.array([(time.forward_ms, time.backward_ms) for time in times])
+        return np.array([self._time_of(task.problem, numbers) if numbers else (0.0, 0.0) for numbers in sets])
 
-    def _time_of(self, problem: Problem, numbers: tuple[int, ...]) -> SetTime:
+    def _time_of(self, problem: Problem, numbers: tuple[int, ...]) -> tuple[float, float]:
         """The times of a set of tables, measured where they are not known; the order of the tables does not count."""
         tables = tuple(problem.tables[i] for i in numbers)
-        conditions = self.identity, problem.batch_size, problem.precision.value, WARMUPS, RUNS
+        conditions = problem.batch_size, problem.precision.value
         key = content_hash(conditions, sorted(content_hash(table) for table in tables))
         if key not in self._times_by_key:
-            forward_ms, backward_ms = self._time(tables, problem)
-            self._times_by_key[key] = SetTime(key=key, forward_ms=forward_ms, backward_ms=backward_ms)
-            if self._store is not None:
-                self._store.append(self._times_by_key[key])
+            self._times_by_key[key] = self._time(tables, problem)
         return self._times_by_key[key]
 
     def _time(self, tables: tuple[Table, ...], problem: Problem) -> tuple[float, float]:

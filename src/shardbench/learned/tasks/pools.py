@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from shardbench.base.arrays import Floats, Ints
-from shardbench.base.atomic import whole_file
+from shardbench.base.atomic import write_atomically
 from shardbench.base.code import JUDGE_VERSION
 from shardbench.base.errors import BadInput
-from shardbench.base.serialise import content_hash
+from shardbench.base.reading import file_bytes
+from shardbench.base.serialise import STRICT, content_hash, from_json, to_json
 from shardbench.cost.load import Load, segment_load
 from shardbench.cost.lookups import CountedLookups
 from shardbench.learned.tasks.features import table_features
@@ -36,6 +37,11 @@ Side = Literal["train", "test"]
 
 POOL_TABLES = 428
 BATCH = 65_536
+SYNTHETIC, PUBLIC = "synthetic", "dlrm_datasets"
+PUBLIC_BATCH = BATCH // 2
+"""The public file has one batch: one half of its samples trains, the other is tested."""
+DATA = Path("data")
+"""The folder with the user's files, as the commands' --data has it by default; studies are told no other."""
 CAP_BYTES = 5 * 2**30
 MIXED_WIDTHS = (16, 32, 64, 128)
 _BATCH_NUMBER = 0
@@ -54,6 +60,8 @@ class TaskRow:
     """Machine whose constants count; its number of devices is replaced."""
     cap_bytes: int | None = CAP_BYTES
     """Memory of a device for tables; None takes the machine's."""
+    dataset: str = SYNTHETIC
+    """Whose tables: SYNTHETIC, or the PUBLIC ones that the papers drew from, where the user has their file."""
 
 
 DLRM_ROWS = tuple(
@@ -62,6 +70,7 @@ DLRM_ROWS = tuple(
     for tables in sizes
 )
 """The paper's rows on the open tables, all of width 16."""
+PUBLIC_ROWS = tuple(replace(row, dataset=PUBLIC) for row in DLRM_ROWS)
 MIXED_ROWS = tuple(
     TaskRow(
         name=f"Mixed-{tables} ({devices})", tables=tables, devices=devices, widths=MIXED_WIDTHS,
@@ -109,23 +118,19 @@ class Pool:
         )  # fmt: skip
 
 
-def join(parts: Sequence[tuple[Pool, Sequence[int] | Ints]], machine: Machine, name: str) -> Task:
+def join(parts: Sequence[tuple[Pool, Ints]], machine: Machine, name: str) -> Task:
     """Make a task of chosen tables of several pools, which must be of one batch size and share no table."""
-    batches = {pool.batch_size for pool, _ in parts}
-    if len(batches) != 1:
-        raise BadInput(f"task {name}: its pools have batch sizes {sorted(batches)}; use pools of one batch size")
-    selections = [(pool, np.asarray(ids, dtype=np.int64)) for pool, ids in parts]
-    tables = tuple(pool.tables[i] for pool, ids in selections for i in ids)
-    profiles = tuple(pool.profiles[i] for pool, ids in selections for i in ids)
+    tables = tuple(pool.tables[i] for pool, ids in parts for i in ids)
+    profiles = tuple(pool.profiles[i] for pool, ids in parts for i in ids)
     problem = Problem.of(
         name, tables, profiles, machine,
-        batch_size=batches.pop(), precision=Precision.FP16, optimizer=Optimizer.SGD,
+        batch_size=parts[0][0].batch_size, precision=Precision.FP16, optimizer=Optimizer.SGD,
     )  # fmt: skip
     return Task(
         problem=problem,
         features=table_features(problem),
-        expected=Load.joined([pool.expected(ids) for pool, ids in selections]),
-        counted=Load.joined([pool.counted(ids) for pool, ids in selections]),
+        expected=Load.joined([pool.expected(ids) for pool, ids in parts]),
+        counted=Load.joined([pool.counted(ids) for pool, ids in parts]),
     )
 
 
@@ -158,22 +163,17 @@ def draw_tasks(
     and the test pool as ``other`` it is the share of unseen tables. Same seed, same tasks; and of two
     shares the larger one's tasks are the smaller one's with more of the tables replaced.
     """
-    if not 0.0 <= share <= 1.0 or (share > 0 and other is None):
-        raise BadInput(f"{row.name}: a share of {share} needs to be within 0..1, and another pool where above 0")
     machine = machine_of(row.machine, row.devices, row.cap_bytes)
     foreign = round(share * row.tables)
-    if row.tables - foreign > len(pool.tables) or (other is not None and foreign > len(other.tables)):
-        raise BadInput(f"{row.name}: more tables than its pools have; lower its tables or the share {share}")
     # The zero is there for tasks of one pool to stay what they were.
     rng = np.random.default_rng([seed, row.tables, row.devices, 0])
     tasks = []
     for number in range(count):
         own: Ints = rng.permutation(len(pool.tables))[: row.tables - foreign]
-        parts: list[tuple[Pool, Sequence[int] | Ints]] = [(pool, own)] if len(own) else []
+        parts = [(pool, own)]
         if other is not None:
             # Drawn at every share, so that the tasks after this one do not depend on it.
-            theirs: Ints = rng.permutation(len(other.tables))[:foreign]
-            parts += [(other, theirs)] if foreign else []
+            parts.append((other, rng.permutation(len(other.tables))[:foreign]))
         tasks.append(join(parts, machine, f"{pool.name}-{row.tables}x{row.devices}-{number}"))
     return tuple(tasks)
 
@@ -185,37 +185,44 @@ def load_pool(
     widths: tuple[int, ...] = (16,),
     tables: int = POOL_TABLES,
     batch_size: int = BATCH,
+    dataset: str = SYNTHETIC,
 ) -> Pool:
-    """Load a pool of the synthetic tables; what is drawn is kept under ``folder`` (about a minute a pool).
+    """Load a pool of a data set's tables; what is drawn is kept under ``folder`` (about a minute a pool).
 
     A table keeps its width in every task. Widths do not change its lookups: one file serves all.
+    Raises BadInput where the data set's file is not there.
     """
-    workload = _workload(side, folder, tables, batch_size, {})
-    widened: dict[str, object] = {"dim": widths[0]} if len(widths) == 1 else {"dims": widths}
-    widened_tables = _workload(side, folder, tables, batch_size, widened).tables
-    path = folder / f"pool-{side}-{content_hash(workload.fingerprint, JUDGE_VERSION)}.npz"
+    workload = _workload(side, tables, batch_size, {"dataset": dataset})
+    widened = {"dim": widths[0]} if len(widths) == 1 else {"dims": widths}
+    widened_tables = _workload(side, tables, batch_size, {"dataset": dataset, **widened}).tables
+    path = folder / f"pool-{side}-{content_hash(workload.fingerprint, JUDGE_VERSION)}.json"
     if not path.is_file():
-        arrays = _draw(workload)
-        with whole_file(path) as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-    return _read(path, side, widened_tables, batch_size)
+        write_atomically(path, to_json(_draw(workload)))
+    drawn = from_json(DrawnPool, file_bytes(path), f"{path} is no pool: delete it to draw it again")
+    lookups, distinct, longest = np.array(drawn.batch).T
+    return Pool(
+        name=side, tables=widened_tables, profiles=drawn.profiles, batch_size=batch_size,
+        lookups=lookups, distinct=distinct, longest_bag=longest,
+    )  # fmt: skip
 
 
-def _workload(side: Side, folder: Path, tables: int, batch_size: int, widths: dict[str, object]) -> Workload:
-    base = {"dataset": "synthetic", "name": f"pool-{side}", "pool": side, "tables": tables}
+def _workload(side: Side, tables: int, batch_size: int, changes: dict[str, object]) -> Workload:
+    base = {"dataset": SYNTHETIC, "name": f"pool-{side}", "pool": side, "tables": tables}
     sizes = {"batch_size": batch_size, "profile_samples": batch_size}
-    return workload_config({**base, **sizes, **widths}, f"pool {side}").build(folder)
+    if changes.get("dataset") == PUBLIC:
+        sizes["test_batches"] = 1
+    return workload_config({**base, **sizes, **changes}, f"pool {side}").build(DATA)
 
 
 def pool_bags(
-    split: Split, folder: Path, *, tables: int = POOL_TABLES, batch_size: int = BATCH
+    split: Split, *, tables: int = POOL_TABLES, batch_size: int = BATCH
 ) -> tuple[Callable[[Table], Bags], str]:
     """Read lookups of any table of both pools in batch 0 of a split, and name them: they are what is measured.
 
     Training tasks are measured on the training split, placements are judged on the test split.
     """
     sides: tuple[Side, ...] = ("train", "test")
-    workloads = [_workload(side, folder, tables, batch_size, {}) for side in sides]
+    workloads = [_workload(side, tables, batch_size, {}) for side in sides]
     homes = {table.name: (workload, i) for workload in workloads for i, table in enumerate(workload.tables)}
 
     def bags(table: Table) -> Bags:
@@ -227,63 +234,24 @@ def pool_bags(
     return bags, content_hash([workload.fingerprint for workload in workloads], split.value, _BATCH_NUMBER)
 
 
-def _draw(workload: Workload) -> dict[str, NDArray[np.generic]]:
-    """Draw profiles of the training split and counts of one test batch, as arrays."""
-    profiles, batch = [], []
+@pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
+class DrawnPool:
+    """What of a pool is drawn, and kept in a file: profiles of the training split, and counts of a test batch."""
+
+    profiles: tuple[AccessProfile, ...]
+    batch: tuple[tuple[float, float, float], ...]
+    """Lookups, distinct rows and the longest bag of each table."""
+
+
+def _draw(workload: Workload) -> DrawnPool:
+    batch = []
     for i, table in enumerate(workload.tables):
-        profile = workload.profiles[i]
         lookups = CountedLookups(workload.bags(Split.TEST, _BATCH_NUMBER, i), table.rows, 1, f"table {table.name}")
-        profiles.append(profile)
         batch.append((
-            lookups.by_source(0, table.rows).sum(),
-            lookups.distinct(0, table.rows, 1)[0],
-            lookups.longest_bag(0, table.rows, 1, 1)[0, 0],
+            float(lookups.by_source(0, table.rows).sum()),
+            float(lookups.distinct(0, table.rows, 1)[0]),
+            float(lookups.longest_bag(0, table.rows, 1, 1)[0, 0]),
         ))  # fmt: skip
-    return {
-        "rows": np.array([p.rows for p in profiles]),
-        "samples": np.array([p.samples for p in profiles]),
-        "present": np.array([p.present for p in profiles]),
-        "runs": np.array([len(p.counts) for p in profiles]),
-        "counts": np.concatenate([np.asarray(p.counts, dtype=np.int64) for p in profiles]),
-        "row_counts": np.concatenate([np.asarray(p.row_counts, dtype=np.int64) for p in profiles]),
-        "batch": np.array(batch, dtype=np.float64),
-    }
-
-
-_NAMES = ("rows", "samples", "present", "runs", "counts", "row_counts")
-POOL_BYTES = 1 << 28
-"""Most bytes of a pool; the paper's 428 tables take a tenth of it."""
-
-
-def _read(path: Path, side: str, tables: tuple[Table, ...], batch_size: int) -> Pool:
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            size = sum(info.file_size for info in file.zip.infolist())
-            if size > POOL_BYTES:
-                raise ValueError(f"it unpacks to {size} bytes; {POOL_BYTES} is the most")
-            arrays = dict(file)
-        wrong = [name for name in _NAMES if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iu"]
-        if wrong:
-            raise ValueError(f"{wrong[0]} are {arrays[wrong[0]].dtype} {arrays[wrong[0]].shape}, not whole numbers")
-        ends = np.cumsum(arrays["runs"])[:-1]
-        runs = zip(np.split(arrays["counts"], ends), np.split(arrays["row_counts"], ends))
-        profiles = tuple(
-            AccessProfile(
-                rows=int(rows), samples=int(samples), present=int(present),
-                counts=tuple(counts.tolist()), row_counts=tuple(each.tolist()),
-            )
-            for rows, samples, present, (counts, each) in zip(
-                arrays["rows"], arrays["samples"], arrays["present"], runs, strict=True
-            )
-        )  # fmt: skip
-        batch = arrays["batch"].astype(np.float64).reshape(len(tables), 3)
-    except Exception as error:
-        # numpy and zipfile raise all kinds of errors for damaged bytes.
-        raise BadInput(
-            f"{path} is no pool of {len(tables)} tables ({str(error)[:300]}): delete it to draw it again"
-        ) from error
-    lookups, distinct, longest = batch.T
-    return Pool(
-        name=side, tables=tables, profiles=profiles, batch_size=batch_size,
-        lookups=lookups, distinct=distinct, longest_bag=longest,
-    )  # fmt: skip
+    # As the papers' statistics, which know no lookups that were left out.
+    profiles = tuple(replace(workload.profiles[i], held_out=None) for i in range(len(workload.tables)))
+    return DrawnPool(profiles=profiles, batch=tuple(batch))

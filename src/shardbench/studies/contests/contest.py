@@ -15,7 +15,17 @@ from shardbench.learned.learner import Learner
 from shardbench.learned.tasks.best_found import best_found
 from shardbench.learned.tasks.bound import placement_bound_ms
 from shardbench.learned.tasks.oracle import Costs, SimulatedOracle
-from shardbench.learned.tasks.pools import Pool, Side, TaskRow, draw_tasks, load_pool
+from shardbench.learned.tasks.pools import (
+    BATCH,
+    PUBLIC,
+    PUBLIC_BATCH,
+    SYNTHETIC,
+    Pool,
+    Side,
+    TaskRow,
+    draw_tasks,
+    load_pool,
+)
 from shardbench.learned.tasks.task import Task
 from shardbench.model.plan import OnRank, Plan
 from shardbench.model.strategy import Budget, Strategy
@@ -63,16 +73,17 @@ class Answers(Generic[J]):
 @lru_cache(maxsize=32)
 def tasks_of(row: TaskRow, split: str, folder: Path, unseen: float | None = None) -> tuple[Task, ...]:
     """Draw the row's tasks of a split; with ``unseen`` that share (0..1) of each's tables is from the test pool."""
-    pools: dict[str, Pool] = {side: pool_of(side, folder, row.widths) for side in SIDES}
+    pools: dict[str, Pool] = {side: pool_of(side, folder, row.widths, row.dataset) for side in SIDES}
     if unseen is not None:
         return draw_tasks(row, pools["train"], TASKS, seed=TASK_SEED + 1, other=pools["test"], share=unseen)
     return draw_tasks(row, pools[split], TASKS, seed=TASK_SEED)
 
 
 @lru_cache(maxsize=8)
-def pool_of(side: Side, folder: Path, widths: tuple[int, ...]) -> Pool:
+def pool_of(side: Side, folder: Path, widths: tuple[int, ...], dataset: str = SYNTHETIC) -> Pool:
     """Load a pool once a process: what names it is a sample of its lookups, which takes longer than most cells."""
-    return load_pool(side, shared_pools(folder), widths=widths)
+    batch_size = PUBLIC_BATCH if dataset == PUBLIC else BATCH
+    return load_pool(side, shared_pools(folder), widths=widths, batch_size=batch_size, dataset=dataset)
 
 
 def shared_pools(folder: Path) -> Path:
