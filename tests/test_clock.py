@@ -10,14 +10,13 @@ import torch.distributed as dist
 from problems import RandomWorkload, machine
 
 from shardbench.cost.phases import KERNELS, StepPhase
-from shardbench.engine import turns
-from shardbench.engine.clock import CpuClock, CpuStamp
+from shardbench.engine import clock
+from shardbench.engine.clock import Contender, CpuClock, CpuStamp, take_turns
 from shardbench.engine.contenders import build
 from shardbench.engine.measure import rank_job
 from shardbench.engine.processes.launch import call_in_child
 from shardbench.engine.rank import Rank
 from shardbench.engine.step import Stamps
-from shardbench.engine.turns import Contender, take_turns
 from shardbench.model.plan import Plan, whole_tables
 from shardbench.workloads.materialise import materialise
 
@@ -105,7 +104,7 @@ class Named:
 
 def test_contenders_take_turns_and_who_goes_first_goes_last_next(monkeypatch):
     log = []
-    monkeypatch.setattr(turns.dist, "barrier", lambda: log.append("barrier"))
+    monkeypatch.setattr(clock.dist, "barrier", lambda: log.append("barrier"))
     a, b = Contender(step=Named("a", log), batches=[0, 1]), Contender(step=Named("b", log), batches=[7])
     times = take_turns([a, b], 3, CpuClock())
     order = [("a", 0), ("b", 7), ("b", 7), ("a", 1), ("a", 0), ("b", 7)]

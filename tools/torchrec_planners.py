@@ -48,7 +48,7 @@ from shardbench.baselines.torchrec_planner.planner import ask
 from shardbench.calibrate.correction import question_of
 from shardbench.engine.described import UVM_DIVISOR, describe, hardware
 from shardbench.engine.measure import measure, rank_job
-from shardbench.engine.torchrec.translated import translate
+from shardbench.engine.torchrec.sharding import translate
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem

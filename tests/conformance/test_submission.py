@@ -15,6 +15,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.wall import Kind, kind
 from shardbench.cli.check_submission import check_submission_command
 from shardbench.conformance import submission
+from shardbench.conformance.draws import too_good
 from shardbench.conformance.problems import round_machine
 from shardbench.conformance.submission import FRESH, SURE, CheckReport, check_submission
 from shardbench.leaderboard import problems, studies
@@ -28,7 +29,6 @@ from shardbench.records.plan_files import keep_plan, plan_path
 from shardbench.records.store import cell_store
 from shardbench.studies.session import run_cell
 from shardbench.trials.discovery import get_strategy
-from shardbench.trials.held_out import too_good
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.workload import Workload
 

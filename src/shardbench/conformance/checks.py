@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardbench.base.errors import ShardBenchError
 from shardbench.base.serialise import content_hash
-from shardbench.conformance.draws import drawn_case, known_and_held_out_ms, write_known
+from shardbench.conformance.draws import drawn_case, known_and_held_out_ms, too_good, write_known
 from shardbench.conformance.problems import Case, cases, renamed, reordered
 from shardbench.engine.processes.failures import TrialFailed
 from shardbench.model.plan import Plan
@@ -21,7 +21,6 @@ from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.described import declaration_fault
 from shardbench.trials.discovery import missing_modules
 from shardbench.trials.evaluate import RulesOnly, evaluate
-from shardbench.trials.held_out import too_good
 from shardbench.trials.planning import Spent, kind_of, learns
 from shardbench.trials.planning_process import PlanningProcess
 

@@ -1,5 +1,6 @@
 """A small workload that everyone can draw, and what a plan comes to on draws of it that nobody knew."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,8 @@ from shardbench.workloads.trace import Bags, Split
 
 SPLITS = 5
 """Number of other draws that a plan is judged on."""
+MARGIN = 0.95
+"""Share of the shortest step on other lookups, below which chance does not make a step on the known ones."""
 _LOOKUPS = 4
 _IN_HBM = 0.3
 
@@ -72,3 +75,13 @@ def known_and_held_out_ms(plan: Plan, problem: Problem) -> tuple[float, tuple[fl
     plan = replace(plan, dense=DenseHome.DEVICES)
     known_ms, *held_out_ms = (simulate(plan, problem, each, PublicDraws.dense, 1).step_ms for each in (known, *fresh))
     return known_ms, tuple(held_out_ms)
+
+
+def too_good(known_ms: float, held_out_ms: Sequence[float]) -> str:
+    """Say what is suspicious of a mean step on known test lookups beside held-out ones, or give an empty string."""
+    if known_ms >= MARGIN * min(held_out_ms):
+        return ""
+    return (
+        f"{known_ms:.4g} ms a step on the test lookups that its author could draw, at least {min(held_out_ms):.4g} ms "
+        f"on {len(held_out_ms)} other draws of them: it was made for those"
+    )

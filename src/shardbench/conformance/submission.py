@@ -16,6 +16,7 @@ from shardbench.base.errors import BadInput, one_line
 from shardbench.base.reading import file_bytes
 from shardbench.base.serialise import content_hash
 from shardbench.base.wall import Kind
+from shardbench.conformance.draws import too_good
 from shardbench.engine.processes.failures import failed
 from shardbench.model.plan import MAX_JSON_BYTES, Plan
 from shardbench.model.problem import Problem
@@ -32,7 +33,6 @@ from shardbench.studies.session import cell_version, run_cell
 from shardbench.studies.study import Study
 from shardbench.trials.discovery import get_strategy, strategies
 from shardbench.trials.evaluate import Answer, Planner, Question
-from shardbench.trials.held_out import too_good
 from shardbench.trials.planning import Spent, learns, ours
 
 OWNER, STUDY = LEADERBOARD.rpartition(".")[2], "steps"

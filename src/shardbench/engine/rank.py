@@ -20,18 +20,16 @@ from shardbench.base.errors import BadInput, Unsupported, described
 from shardbench.base.generated import say
 from shardbench.base.serialise import to_json
 from shardbench.cost.collectives import Calls
-from shardbench.engine.clock import CountedClock, clock_of
+from shardbench.engine.clock import CountedClock, clock_of, take_turns
 from shardbench.engine.contenders import PlanOnRank, build
 from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.join import join_group
 from shardbench.engine.processes.failures import LONGEST_CAUSE, out_of_memory
 from shardbench.engine.processes.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
-from shardbench.engine.processes.progress import RankProgress
-from shardbench.engine.processes.trial_folder import REFUSED, holds_results, read_job, result_text
+from shardbench.engine.processes.trial_folder import REFUSED, RankProgress, holds_results, read_job, result_text
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.engine.step import set_weights
-from shardbench.engine.turns import take_turns
 from shardbench.records.trial import Failure, Outcome
 from shardbench.workloads.materialise import Batches
 

@@ -63,6 +63,8 @@ class Stamps:
     """When gradients of the assembled vectors arrived; at the first one the dense backward pass is over."""
     lookups: list[tuple[Any, Any]] = field(default_factory=list)
     """Start and end of each embedding backward kernel."""
+    own_clock: Clock | None = None
+    """That of CPUs, whose kernels run in several threads, whatever the other ranks' is; None for the ranks' own."""
 
     def read(self, clock: Clock) -> dict[str, float]:
         """Milliseconds by phase, and of the whole ``step``.
@@ -70,7 +72,8 @@ class Stamps:
         DDP all-reduces gradients while the backward pass goes on: what of it is not hidden is in
         ``output_backward``, with the exchange of the vectors' gradients.
         """
-        return self.phases(clock.ms, clock.ms)
+        ms = (self.own_clock or clock).ms
+        return self.phases(ms, ms)
 
     def read_cpu(self, clock: Clock) -> dict[str, float] | None:
         """The same in CPU time; None on devices.
@@ -79,6 +82,8 @@ class Stamps:
         the thread that called ``backward``), so theirs is that thread's time: what gloo's threads
         all-reduce meanwhile is not theirs. All other phases have the time of all threads.
         """
+        if self.own_clock is not None:
+            return self.phases(self.own_clock.process_ms, self.own_clock.process_ms)
         if clock.process_ms(self.marks[0], self.marks[-1]) is None:
             return None
         return self.phases(clock.process_ms, clock.thread_ms)

@@ -41,9 +41,8 @@ from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.memory.fullest import Peak
 from shardbench.engine.described import UVM_DIVISOR
 from shardbench.engine.torchrec.exported import DENSE, export
-from shardbench.engine.torchrec.sharding import Unsharded, plan_of
+from shardbench.engine.torchrec.sharding import TIERS, Unsharded, plan_of, translate
 from shardbench.engine.torchrec.tables import PlannedTables, Sharders, names_without_tables, with_safe_types
-from shardbench.engine.torchrec.translated import TIERS, translate
 from shardbench.model.constraints import Constraints
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.machine_file import load_machine

@@ -16,8 +16,7 @@ import pydantic
 from shardbench.base.errors import BadInput
 from shardbench.engine.processes.failures import too_little_memory
 from shardbench.engine.processes.job import RankError
-from shardbench.engine.processes.progress import progress_of
-from shardbench.engine.processes.trial_folder import REFUSED, phase_of, read_result
+from shardbench.engine.processes.trial_folder import REFUSED, phase_of, progress_of, read_result
 from shardbench.records.trial import Failure, Outcome
 
 _LOST_PEER = re.compile(

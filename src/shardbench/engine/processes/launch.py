@@ -29,20 +29,18 @@ from shardbench.base.memory import free_memory_bytes
 from shardbench.base.wall import Wall
 from shardbench.engine.processes.blame import died, fault, oom_kills, removed, stalled, without_result
 from shardbench.engine.processes.failures import (
+    FILE_BYTES,
     LEAST_BYTES,
     LONGEST_CAUSE,
+    MEMORY_SHARE,
     TrialFailed,
+    be_first_to_go,
     failed,
     failure_of,
-    not_started,
-    too_little_memory,
-)
-from shardbench.engine.processes.limits import (
-    FILE_BYTES,
-    MEMORY_SHARE,
-    be_first_to_go,
     lift_memory_limit,
     limit_this_process,
+    not_started,
+    too_little_memory,
 )
 from shardbench.engine.processes.server import ANSWERS_S, FORK_SERVER, kill_group
 from shardbench.records.trial import Failure, Outcome
