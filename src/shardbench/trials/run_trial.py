@@ -41,33 +41,17 @@ NEVER_RAN = Failure(outcome=Outcome.SKIPPED, cause="no results of its ranks were
 LEFT_TO_OTHERS = "its ranks are left to torchrun or a scheduler; shardbench collect records them"
 
 
-class MaterialisedQuestion(CountedQuestion):
-    """Judged on test batches that lie on disk."""
-
-    def __init__(self, problem: Problem, workload: Workload, folder: Path, iterations: int) -> None:
-        numbers = range(min(iterations, workload.test_batches))
-        self.disk_batches: Batches = materialise_beside(workload, folder, numbers)
-        super().__init__(problem, self.disk_batches, workload.dense, iterations)
-
-    def untouched(self) -> bool:
-        """Tell whether the batches are what was written."""
-        return self.disk_batches.intact()
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgedPlan:
-    """A strategy's valid plan and what records keep of it, by their fields; nothing by batch, as many are held."""
-
-    plan: Plan
-    fields: dict[str, object]
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlanningOutcome:
-    """The result of asking a strategy once; ``planned`` is None where it made no valid plan."""
+    """The result of asking a strategy once: a plan that is judged, or a failure."""
 
-    planned: Planned | None
-    judged: JudgedPlan | Failure
+    planned: Planned | None = None
+    """None where it made no valid plan."""
+    failure: Failure | None = None
+    plan: Plan | None = None
+    """None where there is a failure."""
+    fields: dict[str, object] = field(default_factory=dict)
+    """What records keep of a judged plan; nothing by batch, as many are held."""
 
 
 @dataclass(eq=False)
@@ -101,8 +85,14 @@ class JobContext:
         self._making, self._proving = threading.Lock(), threading.Lock()
 
     @cached_property
-    def question(self) -> MaterialisedQuestion:
-        """Make the planning problem, from the train split, and the test batches of the iterations, on disk."""
+    def batches(self) -> Batches:
+        """Write the test batches of the iterations to disk."""
+        numbers = range(min(self.job.iterations, self.workload.test_batches))
+        return materialise_beside(self.workload, self.folder / "batches", numbers)
+
+    @cached_property
+    def question(self) -> CountedQuestion:
+        """Make the planning problem, from the train split, judged on the batches on disk."""
         problem = Problem.of(
             self.workload.name,
             self.workload.tables,
@@ -112,7 +102,7 @@ class JobContext:
             **self.job.training,
             inputs=self.workload.input_sample if self._shows_inputs() else None,
         )
-        question = MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)
+        question = CountedQuestion(problem, self.batches, self.workload.dense, self.job.iterations)
         # Planners behind a wall see neither test batches, nor the data behind them, nor results.
         question.closed = tuple(filter(None, [self.folder, self.data, self.results]))
         return question
@@ -139,7 +129,9 @@ class JobContext:
         """Return what the strategy gives for the trial and its other repeats, which run one after the other."""
         key = type(strategy), spec.model_copy(update={"repeat": 0}).key
         outcome = self._plannings.get(key) or _plan(spec, strategy, self)
-        self._plannings[key] = _for_repeats(outcome, spec.backend)
+        # Draws are of the plan: of measured trials one record of it has them.
+        fields = outcome.fields if spec.backend is Backend.SIMULATED else {**outcome.fields, "draws": None}
+        self._plannings[key] = replace(outcome, fields=fields)
         return outcome
 
     def bounds(self, answer: Answer[Simulation]) -> Bounds:
@@ -237,7 +229,7 @@ def run_trial(
             raise
         record = open_record.ended(failure_of(error, "harness"))
     else:
-        record = _judge_trial(open_record.model_copy(update={"planned": outcome.planned}), outcome.judged, context)
+        record = _judge_trial(open_record.model_copy(update={"planned": outcome.planned}), outcome, context)
     context.keep_log(spec.key, ok=record.failure is None)
     return record
 
@@ -253,14 +245,6 @@ def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> F
     return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
 
 
-def _for_repeats(outcome: PlanningOutcome, backend: Backend) -> PlanningOutcome:
-    """Return it without draws where it is measured: they are of the plan, and one record of it has them."""
-    judged = outcome.judged
-    if isinstance(judged, Failure) or backend is Backend.SIMULATED:
-        return outcome
-    return replace(outcome, judged=replace(judged, fields={**judged.fields, "draws": None}))
-
-
 def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlanningOutcome:
     valid: list[Planned] = []
 
@@ -274,24 +258,27 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlanningO
     answer = evaluate(context.question, strategy, budget, spec.seed, limits=limits, on_plan=on_plan)
     if not isinstance(answer, Failure):
         try:
-            return PlanningOutcome(planned=answer.planned, judged=_predict(answer, spec, context))
+            fields = _predict(answer, spec, context)
+            return PlanningOutcome(planned=answer.planned, plan=answer.plan, fields=fields)
         except TrialFailed as failed_bound:
             answer = failed_bound.failure
-    return PlanningOutcome(planned=valid[0] if valid else None, judged=answer)
+    return PlanningOutcome(planned=valid[0] if valid else None, failure=answer)
 
 
-def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> JudgedPlan:
+def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> dict[str, object]:
+    """Return what a record keeps of a plan that is judged, by its fields; raises TrialFailed."""
     judged, measured = answer.judged, spec.backend is Backend.MEASURED
     bounds = context.bounds(answer)
     bound = bounds.of(answer.plan, answer.planned.moves)
     any_moves, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
     second, problem, dense = context.second, context.question.problem, context.workload.dense
     peak = predicted_peak(answer.plan, problem, dense)
+    measured_tiers = Tiers.COUNTED if context.machine.device == "cpu" else Tiers.PHYSICAL
     fields: dict[str, object] = {
         "traffic": judged.totals,
         "predicted": judged.timing(spec.iterations, by_rank=measured),
         "draws": judged.draws(problem, dense),
-        "tiers": _tiers(spec.backend, context),
+        "tiers": measured_tiers if measured else Tiers.SIMULATED,
         "torchrec_estimate_ms": second(answer.plan, problem, spec.timeout_s) if second else None,
         "peak_bytes": peak.bytes if peak is not None else None,
     }
@@ -304,17 +291,17 @@ def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -
             "step_bound_ms": any_moves.ms if any_moves is not None else None,
             "own_step_bound_ms": own.ms if own is not None else None,
         }
-    return JudgedPlan(plan=answer.plan, fields=fields)
+    return fields
 
 
-def _judge_trial(record: Record, judged: JudgedPlan | Failure, context: JobContext) -> Record:
-    """Return the record of a trial whose plan is judged; what goes wrong from here on leaves the predictions known."""
-    if isinstance(judged, Failure):
-        return record.ended(judged)
-    predicted = record.ended(NEVER_RAN, **judged.fields)
+def _judge_trial(record: Record, outcome: PlanningOutcome, context: JobContext) -> Record:
+    """Return the record of a trial of a plan; what goes wrong from here on leaves the predictions known."""
+    if outcome.plan is None:
+        return record.ended(outcome.failure)
+    predicted = record.ended(NEVER_RAN, **outcome.fields)
     try:
         if record.spec.backend is Backend.MEASURED:
-            return _measure(predicted, judged.plan, context)
+            return _measure(predicted, outcome.plan, context)
         _refuse_impossible(predicted)
     except MachineBusy:
         raise
@@ -343,7 +330,7 @@ def _refuse_impossible(record: Record) -> None:
 
 def _measure(predicted: Record, plan: Plan, context: JobContext) -> Record:
     """Return the record of a trial whose plan ranks run here, or are to run elsewhere; raises TrialFailed."""
-    spec, batches = predicted.spec, context.question.disk_batches
+    spec, batches = predicted.spec, context.batches
     job = rank_job(
         plan,
         context.question.problem,
@@ -385,9 +372,3 @@ def _with_peak(failure: Failure, plan: Plan, context: JobContext) -> Failure:
     peak = predicted_peak(plan, context.question.problem, context.workload.dense)
     predicted = "no peak is predicted of such plans" if peak is None else f"predicted: {peak.words}"
     return Failure.model_validate({**dict(failure), "cause": f"{failure.cause}; {predicted}"})
-
-
-def _tiers(backend: Backend, context: JobContext) -> Tiers:
-    if backend is Backend.SIMULATED:
-        return Tiers.SIMULATED
-    return Tiers.COUNTED if context.machine.device == "cpu" else Tiers.PHYSICAL

@@ -1,7 +1,8 @@
 """A suite as work: lists its trials and runs them, each to its record."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,12 +28,11 @@ from shardbench.trials.discovery import get_strategy, strategies
 from shardbench.trials.elimination import Elimination
 from shardbench.trials.handed import entrant_version, get_entrant
 from shardbench.trials.jobcheck import lacking_devices
-from shardbench.trials.parallel import SharedJob, run_beside
 from shardbench.trials.planning import may_need_engine, wall_kind
 from shardbench.trials.quiet import BUSY_SHARE, Quiet
 from shardbench.trials.run_trial import JobContext, keep_rest, run_trial
 from shardbench.trials.second_judge import SecondJudge, StepJudge, second_judge
-from shardbench.trials.session import Listener, Work, run_session
+from shardbench.trials.session import Listener, Work, run_session, waiting_side_by_side
 from shardbench.trials.suite import EVERY, Job, Suite
 from shardbench.workloads.workload import Workload, WorkloadConfig
 
@@ -180,9 +180,8 @@ class SuiteWork(Work[TrialSpec, Record]):
             todo = [(entry, specs) for entry, specs in todo if entry.job.backend is not Backend.SIMULATED]
             if self._options.cluster is not None:
                 yield from self._run_on(self._options.cluster, simulated, environment)
-            elif simulated:
-                shared_jobs = [SharedJob(self._context(entry, second), specs) for entry, specs in simulated]
-                yield from run_beside(shared_jobs, run_one, self._options.parallel)
+            else:
+                yield from self._run_beside(simulated, second, run_one)
         latest = self.store.latest() if any(spec.repeat for _, specs in todo for spec in specs) else {}
         for entry, specs in todo:
             race_s, start = entry.job.race_s, monotonic()
@@ -199,6 +198,35 @@ class SuiteWork(Work[TrialSpec, Record]):
                     record = self._not_run(spec, failure, environment) if failure else run_one(spec, context)
                     elimination.add(record)
                     yield record
+
+    def _run_beside(
+        self,
+        todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]],
+        second: SecondJudge | None,
+        run_one: Callable[[TrialSpec, JobContext], Record],
+    ) -> Generator[Record, None, None]:
+        """Yield records as trials are done: each plans in a process of its own, repeats of a plan one by one."""
+
+        def run_group(job: ExitStack, context: JobContext, group: list[TrialSpec]) -> tuple[ExitStack, list[Record]]:
+            return job, [run_one(spec, context) for spec in group]
+
+        with ExitStack() as jobs:
+            calls = []
+            for entry, specs in todo:
+                job = jobs.enter_context(ExitStack())
+                context = job.enter_context(self._context(entry, second))
+                groups: dict[TrialSpec, list[TrialSpec]] = {}
+                for spec in specs:
+                    groups.setdefault(spec.model_copy(update={"repeat": 0}), []).append(spec)
+                calls += [(job, context, group) for group in groups.values()]
+            left = Counter(job for job, _, _ in calls)
+            with closing(waiting_side_by_side(run_group, calls, self._options.parallel)) as results:
+                for job, records in results:
+                    yield from records
+                    left[job] -= 1
+                    if not left[job]:
+                        # Its batches go as soon as nobody needs them.
+                        job.close()
 
     def _run_on(
         self, cluster: Cluster, todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]], environment: str
