@@ -21,7 +21,7 @@ from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.described import declaration_fault
 from shardbench.trials.discovery import missing_modules
 from shardbench.trials.evaluate import RulesOnly, evaluate
-from shardbench.trials.planning import Spent, kind_of, learns
+from shardbench.trials.planning import Spent, learns, traits_of
 from shardbench.trials.planning_process import PlanningProcess
 
 CHECKS = {
@@ -78,7 +78,8 @@ def check(
     missing = missing_modules(strategy) if not fault else ()
     if fault or missing:
         why = fault or f"requires {', '.join(missing)}, which cannot be imported here"
-        raise ConformanceError("declares", f"{kind_of(strategy).rpartition('.')[2]}: check 'declares' failed: {why}")
+        name = traits_of(strategy).kind.rpartition(".")[2]
+        raise ConformanceError("declares", f"{name}: check 'declares' failed: {why}")
     budget = Budget(plan_s=plan_s, fit_s=fit_s)
     with _closed_folder() as closed:
         on_cases = [(_check, case) for case in (cases() if problems is None else problems)]
@@ -110,7 +111,7 @@ def _planning(
     before = _content(closed)
     try:
         with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
-            copy, kind = process.hand_over(), kind_of(strategy)
+            copy, kind = process.hand_over(), traits_of(strategy).kind
             if copy != kind:
                 raise ConformanceError("picklable", f"a pickled copy is a {copy}")
             if process.received_s > SLACK * budget.plan_s:

@@ -17,7 +17,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.plugins import Brought, brought, collect, load_package
 from shardbench.model.strategy import Strategy
 from shardbench.trials.described import describe_apart, strategies_of
-from shardbench.trials.planning import classes_of
+from shardbench.trials.planning import traits_of
 
 GROUP = BASELINES
 """Package whose folders are searched, and the entry-point group of other people's packages."""
@@ -71,7 +71,7 @@ def strategy_version(name: str) -> str | None:
     if name not in by_name:
         return None
     strategy = by_name[name].value
-    theirs = others_code(*classes_of(strategy), by_name[name].module)
+    theirs = others_code(*traits_of(strategy).modules, by_name[name].module)
     return None if theirs is None else f"{strategy.version} {theirs}".strip()
 
 
