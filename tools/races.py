@@ -33,9 +33,8 @@ from shardbench.cli.progress import progress
 from shardbench.model.calibrated import chip_of
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
-from shardbench.records.plan_files import plan_path
 from shardbench.records.record import Record
-from shardbench.records.store import trial_store
+from shardbench.records.store import plan_path, trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.trials.runner import RunOptions, run_suite
 from shardbench.trials.simulate import CountedQuestion

@@ -25,8 +25,7 @@ from shardbench.model.plan import Plan
 from shardbench.model.strategy import Strategy
 from shardbench.model.table import Table
 from shardbench.records.cell import CellRecord, cell_key
-from shardbench.records.plan_files import keep_plan, plan_path
-from shardbench.records.store import cell_store
+from shardbench.records.store import cell_store, keep_plan, plan_path
 from shardbench.studies.session import run_cell
 from shardbench.trials.discovery import get_strategy
 from shardbench.workloads.kinds import workload_config

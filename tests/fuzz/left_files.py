@@ -33,7 +33,7 @@ from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
 from shardbench.records.cell import CellRecord, cell_key
-from shardbench.records.plan_files import lookups_path, plan_path
+from shardbench.records.store import lookups_path, plan_path
 from shardbench.report.compare.explain import explain, lines, read_all
 from shardbench.report.groups import groups
 from shardbench.report.page.explorer import explored_plans

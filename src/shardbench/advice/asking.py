@@ -23,8 +23,8 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Improvement, Strategy, TableLimits
 from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.apart import STARTS_S, Apart
+from shardbench.trials.discovery import HandedPlan
 from shardbench.trials.evaluate import Answer, Planner, evaluate
-from shardbench.trials.handed import HandedPlan
 from shardbench.trials.planning import StandIn, ours, traits_of
 from shardbench.trials.simulate import CountedQuestion, Simulation
 

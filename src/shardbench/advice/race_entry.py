@@ -10,9 +10,8 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
-from shardbench.trials.discovery import missing_modules, strategies
+from shardbench.trials.discovery import HandedPlan, missing_modules, strategies
 from shardbench.trials.evaluate import evaluate
-from shardbench.trials.handed import HandedPlan
 from shardbench.trials.planning import traits_of
 from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches

@@ -22,8 +22,7 @@ from shardbench.model.plan import MAX_JSON_BYTES, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.cell import Cell, CellRecord, Scalar, Series, SeriesRow, cell_key, cell_text
-from shardbench.records.plan_files import plan_path
-from shardbench.records.store import cell_store
+from shardbench.records.store import cell_store, plan_path
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import same
 from shardbench.report.tables.leaderboard import ANY_PLAN, ORDERED

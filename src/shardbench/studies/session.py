@@ -12,9 +12,8 @@ from shardbench.base.deadline import interrupts
 from shardbench.base.temporary import temporary_folder
 from shardbench.engine.processes.failures import failed, failure_of
 from shardbench.records.cell import Cell, CellRecord, cell_key
-from shardbench.records.plan_files import keep_plan
 from shardbench.records.provenance import Provenance
-from shardbench.records.store import cell_store
+from shardbench.records.store import cell_store, keep_plan
 from shardbench.records.trial import Failure, Outcome
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.study import Study

@@ -1,12 +1,12 @@
 """One trial: its question evaluated, and where asked the plan measured on real ranks; whatever happens is a record."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from shardbench.base.atomic import no_room, whole_file
+from shardbench.base.atomic import no_room
 from shardbench.base.deadline import call_or, interrupts
 from shardbench.base.errors import Infeasible
 from shardbench.cost.memory.fullest import predicted_peak
@@ -18,25 +18,21 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.validate import validate
-from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import ROUNDING, Planned, Record, Tiers
+from shardbench.records.store import keep_log, keep_lookups, keep_plan
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials.control import control_plan
-from shardbench.trials.discovery import missing_modules, strategies
-from shardbench.trials.evaluate import Answer, Bounds, JudgeLimits, evaluate
-from shardbench.trials.handed import get_entrant
+from shardbench.trials.discovery import get_entrant, missing_modules, strategies
+from shardbench.trials.evaluate import Answer, Bounds, JudgeLimits, SecondJudge, evaluate
 from shardbench.trials.jobcheck import impossible, lacking_devices
 from shardbench.trials.measured_trial import judge, least_step_ms, write_trial
 from shardbench.trials.quiet import MachineBusy, Quiet
-from shardbench.trials.second_judge import SecondJudge
 from shardbench.trials.simulate import CountedQuestion, Simulation
 from shardbench.trials.suite import EVERY, Job
 from shardbench.workloads.materialise import Batches, materialise_beside
 from shardbench.workloads.workload import Workload
 
-KEPT_LOG_BYTES = 1 << 20
-"""Bytes that are kept of the end of what each process of a failed trial printed."""
 NEVER_RAN = Failure(outcome=Outcome.SKIPPED, cause="no results of its ranks were collected", phase="start")
 LEFT_TO_OTHERS = "its ranks are left to torchrun or a scheduler; shardbench collect records them"
 
@@ -175,24 +171,6 @@ def keep_rest(later: list[Callable[[], None]]) -> None:
     """Keep what was put off; raises OSError where there is still no room."""
     while later:
         later.pop(0)()
-
-
-def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
-    """Make ``logs/<key>.log`` of those files that are there; without any there is none."""
-    log = results / "logs" / f"{key}.log"
-    log.unlink(missing_ok=True)
-    files = [path for path in parts if path.is_file()]
-    if not files:
-        return
-    with whole_file(log) as file:
-        for part in files:
-            file.write(f"== {part.name}\n".encode())
-            before = max(part.stat().st_size - KEPT_LOG_BYTES, 0)
-            if before:
-                file.write(f"({before} bytes before this are left out)\n".encode())
-            with part.open("rb") as text:
-                text.seek(before)
-                file.write(text.read(KEPT_LOG_BYTES))
 
 
 def run_trial(

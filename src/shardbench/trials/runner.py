@@ -24,14 +24,13 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials.calibrating import Calibrate, Calibrations, as_calibrated
 from shardbench.trials.cluster import Cluster, submit_all
-from shardbench.trials.discovery import get_strategy, strategies
+from shardbench.trials.discovery import entrant_version, get_entrant, get_strategy, strategies
 from shardbench.trials.elimination import Elimination
-from shardbench.trials.handed import entrant_version, get_entrant
+from shardbench.trials.evaluate import SecondJudge, StepJudge, second_judge
 from shardbench.trials.jobcheck import lacking_devices
 from shardbench.trials.planning import may_need_engine, wall_kind
 from shardbench.trials.quiet import BUSY_SHARE, Quiet
 from shardbench.trials.run_trial import JobContext, keep_rest, run_trial
-from shardbench.trials.second_judge import SecondJudge, StepJudge, second_judge
 from shardbench.trials.session import Listener, Work, run_session, waiting_side_by_side
 from shardbench.trials.suite import EVERY, Job, Suite
 from shardbench.workloads.workload import Workload, WorkloadConfig

@@ -53,9 +53,8 @@ from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import DenseShape, Optimizer
 from shardbench.model.validate import memory_text
 from shardbench.records.trial import Failure
-from shardbench.trials.discovery import get_strategy
+from shardbench.trials.discovery import HandedPlan, get_strategy
 from shardbench.trials.evaluate import Answer, evaluate
-from shardbench.trials.handed import HandedPlan
 from shardbench.trials.simulate import CountedQuestion, Simulation
 
 DEFAULT_MACHINE = "a100-40gb-2x8"
