@@ -22,9 +22,10 @@ from shardbench.engine.processes.trial_folder import read_job, result_text, writ
 from shardbench.model.calibrated import chip_of
 from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
+from shardbench.records.store import KEPT_LOG_BYTES, keep_log
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials import run_trial as run_trial_module
-from shardbench.trials.run_trial import KEPT_LOG_BYTES, JobContext, keep_log, run_trial
+from shardbench.trials.run_trial import JobContext, run_trial
 from shardbench.trials.suite import Job
 
 pytestmark = pytest.mark.usefixtures("few_draws", "unconfined")
