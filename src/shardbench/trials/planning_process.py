@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import resource_tracker
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -82,9 +81,7 @@ class PlanningProcess:
             self._open = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def take(self, *problems: Problem, timeout_s: float = START_S) -> None:
