@@ -15,6 +15,11 @@ from shardbench.model.table import Optimizer, Table
 
 SAMPLES = 512
 ROOMY = 1 << 30
+_FREE = (
+    "table_s", "bag_s", "page_s", "sequence_row_s", "sequence_half_rows", "dense_step_s", "dense_layer_s", "module_s",
+    "lookup_copy_s", "length_copy_s", "bucketise_s", "step_floor_s",
+)  # fmt: skip
+_AT_ONCE = ("vector_copy_bytes_per_s", "activation_bytes_per_s", "reduce_bytes_per_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +113,8 @@ def round_machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int =
     """Make up a machine of round-numbered devices; no case depends on its speed."""
     topology = Topology(nodes=nodes, devices_per_node=per_node, hbm_bytes=hbm, uvm_bytes=uvm, host_bytes=host)
     constants = Constants(
+        **dict.fromkeys(_FREE, 0.0),
+        **dict.fromkeys(_AT_ONCE, 1e18),
         hbm_bytes_per_s=1e12,
         cache_bytes_per_s=3e12,
         cache_bytes=32768.0,
@@ -120,11 +127,6 @@ def round_machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int =
         launch_s=1e-5,
         dispatch_s=1e-4,
         bag_step_s=1e-7,
-        table_s=0.0,
-        bag_s=0.0,
-        page_s=0.0,
-        sequence_row_s=0.0,
-        sequence_half_rows=0.0,
         host_launch_s=1e-4,
         host_table_s=1e-6,
         intra_bytes_per_s=2e11,
@@ -133,16 +135,6 @@ def round_machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int =
         inter_latency_s=3e-5,
         peer_latency_s=1e-6,
         dense_flop_per_s=1e13,
-        dense_step_s=0.0,
-        dense_layer_s=0.0,
-        module_s=0.0,
-        vector_copy_bytes_per_s=1e18,
-        activation_bytes_per_s=1e18,
-        lookup_copy_s=0.0,
-        length_copy_s=0.0,
-        bucketise_s=0.0,
-        reduce_bytes_per_s=1e18,
-        step_floor_s=0.0,
     )
     return Machine(
         name=f"conformance-{nodes}x{per_node}",

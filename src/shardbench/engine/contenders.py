@@ -14,13 +14,12 @@ from shardbench.engine.inputs import Inputs, in_schedule, in_turn, packed
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.modules import Groups
 from shardbench.engine.phased.hot import HotStep
-from shardbench.engine.phased.step import Copies, PhasedStep, Turn
+from shardbench.engine.phased.step import Copies, PhasedStep
 from shardbench.engine.pipelined import PipelinedStep
 from shardbench.engine.processes.job import RankJob
 from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards
 from shardbench.model.plan import BatchSchedule, DenseHome, PhaseKind, Plan
 from shardbench.model.table import StepSchedule
-from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import Batches
 
 
@@ -94,7 +93,9 @@ class PhasedPlan(PlanOnRank):
         self._local = local
         # That with the masters, or without them that with the replicas.
         holder = steps[PhaseKind.COLD if PhaseKind.COLD in steps else PhaseKind.HOT]
-        super().__init__(Contender(step=self._phased, batches=_turns(batches, local, job.iterations)), holder)
+        orders = {kind: order for kind in PhaseKind if (order := in_turn(batches, kind, job.iterations))}
+        turns = [{kind: local[order[i]] for kind, order in orders.items()} for i in range(job.iterations)]
+        super().__init__(Contender(step=self._phased, batches=turns), holder)
         self.counted = [
             CountedBatch(step=steps[batch.kind], batch=own, share=batch.fresh / samples)
             for batch, own in zip(batches, local)
@@ -190,9 +191,3 @@ def _lowered(job: RankJob, plan: Plan, device: torch.device, phase: PhaseKind | 
 
 def _settings(job: RankJob) -> StepSettings:
     return StepSettings(dense=job.dense, optimizer=job.optimizer, learning_rate=job.learning_rate, dense_seed=job.seed)
-
-
-def _turns(batches: list[PureBatch], local: list[LocalBatch], iterations: int) -> list[Turn]:
-    """List the mini-batches of every iteration."""
-    orders = {kind: order for kind in PhaseKind if (order := in_turn(batches, kind, iterations))}
-    return [{kind: local[order[i]] for kind, order in orders.items()} for i in range(iterations)]

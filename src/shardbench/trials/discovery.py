@@ -100,8 +100,8 @@ def _providers() -> Iterator[tuple[str, str, Callable[[], object]]]:
         package = f"{GROUP}.{module.name}"
         if (Path(str(getattr(module.module_finder, "path", ""))) / module.name).is_dir():
             yield package, package, partial(_load, package)
-    for package, module_name, value in brought(GROUP):
-        yield package, module_name, partial(describe_apart, package, module_name, value)
+    for package, module_name, point in brought(GROUP):
+        yield package, module_name, partial(describe_apart, package, module_name, point.value)
 
 
 def _load(package: str) -> object:
