@@ -173,15 +173,9 @@ def keep_rest(later: list[Callable[[], None]]) -> None:
         later.pop(0)()
 
 
-def run_trial(
-    spec: TrialSpec, strategy: Strategy, context: JobContext, environment: str, provenance: Provenance | None = None
-) -> Record:
-    """Run one trial to its record; whatever goes wrong inside it is an outcome, not an exception.
-
-    Raises BadInput only for files of the user's, which no trial of the job could read, and where the machine is busy
-    while trials are to have it for themselves.
-    """
-    open_record = Record(
+def open_record(spec: TrialSpec, strategy: Strategy, environment: str, provenance: Provenance | None) -> Record:
+    """Return the record of a trial of which nothing is known yet, as if it never ran."""
+    return Record(
         key=spec.key,
         spec=spec,
         role=call_or(lambda: strategy.role, Role.COMPETITOR),
@@ -190,6 +184,17 @@ def run_trial(
         outcome=NEVER_RAN.outcome,
         failure=NEVER_RAN,
     )
+
+
+def run_trial(
+    spec: TrialSpec, strategy: Strategy, context: JobContext, environment: str, provenance: Provenance | None = None
+) -> Record:
+    """Run one trial to its record; whatever goes wrong inside it is an outcome, not an exception.
+
+    Raises BadInput only for files of the user's, which no trial of the job could read, and where the machine is busy
+    while trials are to have it for themselves.
+    """
+    record = open_record(spec, strategy, environment, provenance)
     try:
         failure = _cannot_start(spec, strategy, context)
     except BaseException as error:
@@ -197,7 +202,7 @@ def run_trial(
             raise
         failure = failure_of(error, "start")
     if failure is not None:
-        return open_record.ended(failure)
+        return record.ended(failure)
     context.make()
     try:
         outcome = context.planning(spec, strategy)
@@ -205,9 +210,9 @@ def run_trial(
         # Without room for what the program itself writes the trial has no outcome.
         if interrupts(error) or no_room(error):
             raise
-        record = open_record.ended(failure_of(error, "harness"))
+        record = record.ended(failure_of(error, "harness"))
     else:
-        record = _judge_trial(open_record.model_copy(update={"planned": outcome.planned}), outcome, context)
+        record = _judge_trial(record.model_copy(update={"planned": outcome.planned}), outcome, context)
     context.keep_log(spec.key, ok=record.failure is None)
     return record
 

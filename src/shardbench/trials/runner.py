@@ -30,7 +30,7 @@ from shardbench.trials.evaluate import SecondJudge, StepJudge, second_judge
 from shardbench.trials.jobcheck import lacking_devices
 from shardbench.trials.planning import may_need_engine, wall_kind
 from shardbench.trials.quiet import BUSY_SHARE, Quiet
-from shardbench.trials.run_trial import JobContext, keep_rest, run_trial
+from shardbench.trials.run_trial import JobContext, keep_rest, open_record, run_trial
 from shardbench.trials.session import Listener, Work, run_session, waiting_side_by_side
 from shardbench.trials.suite import EVERY, Job, Suite
 from shardbench.workloads.workload import Workload, WorkloadConfig
@@ -169,9 +169,8 @@ class SuiteWork(Work[TrialSpec, Record]):
         started: Callable[[str], None],
     ) -> Generator[Record, None, None]:
         def run_one(spec: TrialSpec, context: JobContext) -> Record:
-            entrant = self._entrants[spec.key]
-            provenance = Provenance.begin(entrant_version(entrant), wall_kind(entrant))
-            record = run_trial(spec, entrant, context, environment, provenance)
+            provenance = self._begin_provenance(spec)
+            record = run_trial(spec, self._entrants[spec.key], context, environment, provenance)
             return record.model_copy(update={"provenance": provenance.ended()})
 
         if self._options.parallel != 1 or self._options.cluster is not None:
@@ -243,16 +242,11 @@ class SuiteWork(Work[TrialSpec, Record]):
 
     def _not_run(self, spec: TrialSpec, failure: Failure, environment: str) -> Record:
         """Return the record of a trial of which there is nothing but a failure."""
+        return open_record(spec, self._entrants[spec.key], environment, self._begin_provenance(spec)).ended(failure)
+
+    def _begin_provenance(self, spec: TrialSpec) -> Provenance:
         entrant = self._entrants[spec.key]
-        return Record(
-            key=spec.key,
-            spec=spec,
-            role=entrant.role,
-            environment=environment,
-            provenance=Provenance.begin(entrant_version(entrant), wall_kind(entrant)),
-            outcome=failure.outcome,
-            failure=failure,
-        )
+        return Provenance.begin(entrant_version(entrant), wall_kind(entrant))
 
 
 def run_elsewhere(suite: Suite, options: RunOptions, spec: TrialSpec) -> Record | BadInput:
