@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 # TorchRec imports it late, and it compiles for half a second: here it is done once, before ranks are forked.
 import torch.distributed.optim
-from torch.distributed.remote_device import _remote_device
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torch.nn.parallel import DistributedDataParallel
 from torchrec import (
     EmbeddingBagCollection,
@@ -25,14 +26,7 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingDist, RwPooledEmbeddingSharding
 from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist, TwPooledEmbeddingSharding
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingDist, TwRwPooledEmbeddingSharding
-from torchrec.distributed.sharding_plan import (
-    construct_module_sharding_plan,
-    data_parallel,
-    row_wise,
-    table_row_wise,
-    table_wise,
-)
-from torchrec.distributed.types import CacheParams, ShardingEnv
+from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingEnv
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shardbench.engine.blocks import Block, Merge, merge
@@ -140,18 +134,11 @@ class ShardedModule(TableModule):
             if key.distinct and device.type == "cpu":
                 provide_kernel()
             sharder = EmbeddingCollectionSharder(qcomm_codecs_registry=registry, use_index_dedup=key.distinct)
-        generators = {name: _generator(t, groups.topology, device) for name, t in self.tables.items()}
         in_group = key.scope is Reach.GROUP
         ranks = groups.sharding_ranks if in_group else list(range(groups.topology.world_size))
-        plan = construct_module_sharding_plan(
-            module,
-            generators,
-            sharder,
-            local_size=len(ranks) if in_group else groups.topology.devices_per_node,
-            world_size=len(ranks),
-            device_type=device.type,
+        plan = EmbeddingModuleShardingPlan(
+            {name: _sharding(table, ranks, groups, device) for name, table in self.tables.items()}
         )
-        _name_own_device(plan, ranks, groups.rank, device)
         group = groups.sharding if in_group else groups.world
         self.module: Any = sharder.shard(module, plan, ShardingEnv.from_process_group(group), device)
         self.layouts = (
@@ -294,43 +281,37 @@ def _collection(tables: list[LogicalTable], pooled: bool, precision: Precision) 
     return collection(tables=configs, device=torch.device("meta"))
 
 
-def _name_own_device(plan: Any, ranks: Sequence[int], own: int, device: torch.device) -> None:
-    """Shards are placed by global rank, this rank's on its very device: torch refuses a shard that lies elsewhere.
+def _sharding(table: LogicalTable, ranks: Sequence[int], groups: Groups, device: torch.device) -> ParameterSharding:
+    """Return TorchRec's sharding of a table, with its kernel and cache, in a module of these ranks.
 
-    TorchRec numbers the module's ``ranks`` from 0, and takes a rank's number in its node for that
-    of its device, which it is not where one machine stands for several nodes. ``own`` is this rank.
+    TorchRec numbers them from 0, but places shards by the rank of the world, this rank's on its very device: torch
+    refuses a shard that lies elsewhere. One machine may stand for several nodes.
     """
-    specs = [sharding.sharding_spec for sharding in plan.values() if sharding.sharding_spec is not None]
-    for shard in (shard for spec in specs for shard in spec.shards):
-        rank = ranks[shard.placement.rank()]
-        on = device if rank == own else shard.placement.device()
-        shard.placement = _remote_device(f"rank:{rank}/{on}")
-
-
-def _generator(table: LogicalTable, topology: Topology, device: torch.device) -> Any:
-    """Return what makes TorchRec's sharding of a table, with its kernel and cache."""
-    place = table.segment.placement
+    place, topology = table.segment.placement, groups.topology
     if table.is_replicated:
-        return data_parallel()
+        return ParameterSharding("data_parallel", "dense", ranks=list(range(len(ranks))))
     # On CPUs all memory is host memory, and a plan with a cache is not lowered.
     kernel = KERNELS[tier_of(place)] if device.type == "cuda" else "fused"
-    cache = CacheParams(load_factor=ratio_of(table.segment)) if kernel == KERNELS[Tier.CACHED] else None
-    # TorchRec numbers the ranks of a sharding group's module from 0.
     home = place.local_rank if isinstance(place, OnLocalRank) else home_rank(table.segment, topology)
     if home is not None:
-        generator: Any = table_wise(rank=home)
+        kind, holders = "table_wise", [home]
     elif isinstance(place, RowWise) and len(place.ranks) < topology.world_size:
-        generator = table_row_wise(host_index=topology.node_of(place.ranks[0]))
+        kind, holders = "table_row_wise", list(place.ranks)
     else:
-        generator = row_wise()
-
-    def sharding(*args: Any) -> Any:
-        # table_row_wise takes no kernel and would fall back to the dense one; none of them takes a cache.
-        parameter = generator(*args)
-        parameter.compute_kernel, parameter.cache_params = kernel, cache
-        return parameter
-
-    return sharding
+        kind, holders = "row_wise", list(range(len(ranks)))
+    shards = []
+    for number, holder in enumerate(holders):
+        rank = ranks[holder]
+        on = device if rank == groups.rank or device.type == "cpu" else f"cuda:{rank % topology.devices_per_node}"
+        sizes, offsets = [table.block, table.segment.columns], [number * table.block, 0]
+        shards.append(ShardMetadata(offsets, sizes, f"rank:{rank}/{on}"))
+    return ParameterSharding(
+        sharding_type=kind,
+        compute_kernel=kernel,
+        ranks=holders,
+        sharding_spec=EnumerableShardingSpec(shards),
+        cache_params=CacheParams(load_factor=ratio_of(table.segment)) if kernel == KERNELS[Tier.CACHED] else None,
+    )
 
 
 class HostTables(ShardedModule):
