@@ -15,8 +15,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.wall import Kind, kind
 from shardbench.cli.check_submission import check_submission_command
 from shardbench.conformance import submission
-from shardbench.conformance.draws import too_good
-from shardbench.conformance.problems import round_machine
+from shardbench.conformance.problems import round_machine, too_good
 from shardbench.conformance.submission import FRESH, SURE, CheckReport, check_submission
 from shardbench.leaderboard import problems, studies
 from shardbench.leaderboard.problems import Posed, Version

@@ -15,8 +15,8 @@ from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_inputs
-from shardbench.engine.join import join_group
 from shardbench.engine.lower import Lowered, lower
+from shardbench.engine.rank import join_group
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep
 from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem

@@ -11,8 +11,16 @@ from pathlib import Path
 
 from shardbench.base.errors import ShardBenchError
 from shardbench.base.serialise import content_hash
-from shardbench.conformance.draws import drawn_case, known_and_held_out_ms, too_good, write_known
-from shardbench.conformance.problems import Case, cases, renamed, reordered
+from shardbench.conformance.problems import (
+    Case,
+    cases,
+    drawn_case,
+    known_and_held_out_ms,
+    renamed,
+    reordered,
+    too_good,
+    write_known,
+)
 from shardbench.engine.processes.failures import TrialFailed
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem

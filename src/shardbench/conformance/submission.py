@@ -16,7 +16,7 @@ from shardbench.base.errors import BadInput, one_line
 from shardbench.base.reading import file_bytes
 from shardbench.base.serialise import content_hash
 from shardbench.base.wall import Kind
-from shardbench.conformance.draws import too_good
+from shardbench.conformance.problems import too_good
 from shardbench.engine.processes.failures import failed
 from shardbench.model.plan import MAX_JSON_BYTES, Plan
 from shardbench.model.problem import Problem
