@@ -13,7 +13,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from shardbench.engine.fill import WEIGHT
+from shardbench.engine.operators import WEIGHT
 
 TIERS = {
     "hbm": EmbeddingLocation.DEVICE,

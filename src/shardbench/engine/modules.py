@@ -30,10 +30,9 @@ from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan,
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shardbench.engine.blocks import Block, Merge, merge
-from shardbench.engine.fill import Constant, leave
 from shardbench.engine.formats import DATA_TYPES, TENSOR_TYPES, codecs_registry
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Reach, Slot, home_rank
-from shardbench.engine.unique_ids import provide_kernel
+from shardbench.engine.operators import Constant, leave, provide_kernel
 from shardbench.model.caching import KERNELS, is_cached, ratio_of
 from shardbench.model.machine import Topology
 from shardbench.model.plan import OnLocalRank, RowWise, ShardingGroups, Tier, sharding_groups, tier_of
