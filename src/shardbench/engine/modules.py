@@ -1,7 +1,7 @@
 """The modules that run a plan: TorchRec's sharded collections, and plain replicas of unpooled rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any
 
@@ -180,10 +180,9 @@ class ShardedModule(TableModule):
         """Return this rank's shards of TorchRec's state."""
         by_table: Shards = {}
         if any(is_cached(table.segment) for table in self.tables.values()):
-            # What was trained in a cache is written to the rows. Replicas' lookups are DDP's.
-            for lookup in self.module._lookups:
-                for kernel in getattr(lookup, "_emb_modules", ()):
-                    kernel.flush()
+            # What was trained in a cache is written to the rows.
+            for kernel in self._kernels():
+                kernel.flush()
         for name, value in self.module.state_dict().items():
             if hasattr(value, "local_shards"):
                 by_table[_logical(name)] = [(s.metadata.shard_offsets[0], s.tensor) for s in value.local_shards()]
@@ -193,17 +192,19 @@ class ShardedModule(TableModule):
 
     def moments(self) -> dict[str, torch.Tensor]:
         """Return the moments that FBGEMM's kernels keep."""
-        by_table: dict[str, torch.Tensor] = {}
-        for lookup in self.module._lookups:
-            for kernel in getattr(lookup, "_emb_modules", ()):
-                states = kernel.emb_module.split_optimizer_states()
-                for table, state in zip(kernel.config.embedding_tables, states):
-                    by_table[table.name] = state[0].view(-1)
-        return by_table
+        return {
+            table.name: state[0].view(-1)
+            for kernel in self._kernels()
+            for table, state in zip(kernel.config.embedding_tables, kernel.emb_module.split_optimizer_states())
+        }
 
     def replicated_parameters(self) -> list[torch.nn.Parameter]:
         """Return the weights of data-parallel tables."""
         return [p for name, p in self.module.named_parameters() if self.tables[_logical(name)].is_replicated]
+
+    def _kernels(self) -> Iterator[Any]:
+        # Replicas' lookups are DDP's.
+        return (kernel for lookup in self.module._lookups for kernel in getattr(lookup, "_emb_modules", ()))
 
     def _blocks(self, names: Sequence[str]) -> list[Block]:
         return [

@@ -33,7 +33,7 @@ from shardbench.trials.quiet import BUSY_SHARE, Quiet
 from shardbench.trials.run_trial import JobContext, keep_rest, open_record, run_trial
 from shardbench.trials.session import Listener, Work, run_session, waiting_side_by_side
 from shardbench.trials.suite import EVERY, Job, Suite
-from shardbench.workloads.workload import Workload, WorkloadConfig
+from shardbench.workloads.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,17 +334,13 @@ def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
         config = suite.workload(job)
         key = content_hash(config)
         if key not in workloads:
-            workloads[key] = _build(config, options.data)
+            try:
+                workloads[key] = config.build(options.data)
+            except pydantic.ValidationError as error:
+                raise BadInput(f"workload {config.name}: {first_error(error)}") from error
         specs = _specs(suite, job, workloads[key], entrants, options.seeds)
         entries.append(_ListedJob(job=job, workload=workloads[key], entrants=entrants, specs=specs))
     return entries
-
-
-def _build(config: WorkloadConfig, data: Path) -> Workload:
-    try:
-        return config.build(data)
-    except pydantic.ValidationError as error:
-        raise BadInput(f"workload {config.name}: {first_error(error)}") from error
 
 
 def _specs(
