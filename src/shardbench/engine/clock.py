@@ -106,11 +106,8 @@ class CountedClock:
 class Readable(Protocol):
     """The stamps that a step leaves to be read after the clock settled."""
 
-    def read(self, clock: Clock) -> dict[str, float]:
-        """Return milliseconds by phase, and of the whole ``step``."""
-
-    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """Return CPU milliseconds by phase; None where the work is not a CPU's."""
+    def read(self, clock: Clock) -> tuple[dict[str, float], dict[str, float]]:
+        """Return milliseconds by phase, and of the whole ``step``, and those of CPUs; none where the work is none's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +132,9 @@ class Times:
 
     def add(self, stamps: Readable, clock: Clock) -> None:
         """Add the times of one more iteration."""
-        for name, value in stamps.read(clock).items():
-            self.ms.setdefault(name, []).append(value)
-        for name, value in (stamps.read_cpu(clock) or {}).items():
-            self.cpu_ms.setdefault(name, []).append(value)
+        for kept, times in zip((self.ms, self.cpu_ms), stamps.read(clock)):
+            for name, value in times.items():
+                kept.setdefault(name, []).append(value)
 
 
 def take_turns(contenders: Sequence[Contender[Any]], iterations: int, clock: Clock) -> list[Times]:

@@ -125,23 +125,14 @@ class WeightedStamps:
 
     parts: Sequence[tuple[float, Readable]]
 
-    def read(self, clock: Clock) -> dict[str, float]:
+    def read(self, clock: Clock) -> tuple[dict[str, float], dict[str, float]]:
         """Return the parts' milliseconds, weighted and added up."""
-        return _weighted([(weight, part.read(clock)) for weight, part in self.parts])
-
-    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """Return the parts' CPU milliseconds, weighted and added up, where they have some."""
-        read = [(weight, part.read_cpu(clock)) for weight, part in self.parts]
-        timed_parts = [(weight, times) for weight, times in read if times is not None]
-        return _weighted(timed_parts) if timed_parts else None
-
-
-def _weighted(read: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for weight, times in read:
-        for name, value in times.items():
-            total[name] = total.get(name, 0.0) + weight * value
-    return total
+        totals: tuple[dict[str, float], dict[str, float]] = {}, {}
+        for weight, part in self.parts:
+            for total, times in zip(totals, part.read(clock)):
+                for name, value in times.items():
+                    total[name] = total.get(name, 0.0) + weight * value
+        return totals
 
 
 Turn = Mapping[PhaseKind, LocalBatch]
