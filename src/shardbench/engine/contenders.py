@@ -44,15 +44,13 @@ class PlanOnRank:
         self.counted = [
             CountedBatch(step=one, batch=own, share=1.0 / len(batches)) for one in self.steps for own in batches
         ]
+        self.copied: dict[str, float] = {}
+        """Bytes of hot rows copied for one step on this rank, by direction."""
 
     def logits(self) -> Iterator[np.ndarray]:
         """Train in the order of a reference, a batch at a time; yield the logits of this rank's samples."""
         for number in range(len(self.contender.batches)):
             yield self.contender.take(number)[0].cpu().numpy()
-
-    def copied_bytes(self) -> tuple[float, float]:
-        """Return the bytes of hot rows copied for one step, into this rank's replicas and into its masters."""
-        return 0.0, 0.0
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return what this rank holds, as ``weights_<logical table>_<first row>``."""
@@ -100,10 +98,7 @@ class PhasedPlan(PlanOnRank):
             CountedBatch(step=steps[batch.kind], batch=own, share=batch.fresh / samples)
             for batch, own in zip(batches, local)
         ]
-
-    def copied_bytes(self) -> tuple[float, float]:
-        """Return the bytes that the copies between phases take for one step."""
-        return self._phased.copied_bytes
+        self.copied = self._phased.copied
 
     def logits(self) -> Iterator[np.ndarray]:
         """Train one epoch in the schedule's order, its copies and the last one to the hosts included."""

@@ -26,7 +26,7 @@ from shardbench.engine.contenders import PlanOnRank, build
 from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_weights
 from shardbench.engine.processes.failures import LONGEST_CAUSE, out_of_memory
-from shardbench.engine.processes.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
+from shardbench.engine.processes.job import Ran, RankError, RankResult
 from shardbench.engine.processes.trial_folder import REFUSED, RankProgress, holds_results, read_job, result_text
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.engine.step import set_weights
@@ -148,7 +148,6 @@ class Rank:
         self.phase("time")
         times, *others = take_turns([own.contender, *control], job.iterations, clock)
         sent, calls = self._count(own)
-        to_device, to_host = own.copied_bytes()
         return RankResult(
             rank=self.rank,
             job=self.job_hash,
@@ -159,7 +158,7 @@ class Rank:
             sent=sent,
             calls=calls,
             shares=[counted.share for counted in own.counted],
-            copied={TO_DEVICE: to_device, TO_HOST: to_host} if to_device else {},
+            copied=own.copied,
         )
 
     def _count(self, own: PlanOnRank) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, Calls]]]:

@@ -14,6 +14,7 @@ from shardbench.cost.phases import StepPhase
 from shardbench.engine.clock import Clock, Readable
 from shardbench.engine.lower import LogicalTable, Lowered, home_rank
 from shardbench.engine.phased.hot import HotStep
+from shardbench.engine.processes.job import TO_DEVICE, TO_HOST
 from shardbench.engine.sent_bytes import StepPart
 from shardbench.engine.step import LocalBatch, Stamps, TrainingStep, local_shards
 from shardbench.model.plan import PhaseKind
@@ -90,14 +91,10 @@ class Copies:
                 _spread(home.staged, home.masters)
 
     @property
-    def device_bytes(self) -> int:
-        """Written into this rank's replicas where a hot phase begins."""
-        return sum(home.passed.nbytes for home in self._homes)
-
-    @property
-    def host_bytes(self) -> int:
-        """Written into this rank's masters where one ends."""
-        return sum(home.passed.nbytes for home in self._homes if home.rank == self._me)
+    def copied(self) -> dict[str, int]:
+        """Bytes into this rank's replicas where a hot phase begins, and into its masters where one ends."""
+        by_home = {home.rank: home.passed.nbytes for home in self._homes}
+        return {TO_DEVICE: sum(by_home.values()), TO_HOST: by_home.get(self._me, 0)}
 
 
 def _spread(flat: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> None:
@@ -185,11 +182,10 @@ class PhasedStep:
         self._switch(PhaseKind.COLD)
 
     @property
-    def copied_bytes(self) -> tuple[float, float]:
-        """Copied on this rank for one mean step: into its replicas, and into its masters."""
-        if self._copies is None:
-            return 0.0, 0.0
-        return self._switches * self._copies.device_bytes, self._switches * self._copies.host_bytes
+    def copied(self) -> dict[str, float]:
+        """Bytes copied on this rank for one mean step, by direction; empty where the schedule has one kind of phase."""
+        copied = self._copies.copied if self._copies is not None else {}
+        return {direction: self._switches * size for direction, size in copied.items()}
 
     def _switch(self, kind: PhaseKind) -> list[tuple[float, Readable]]:
         if self._copies is None or kind is self.kind:
