@@ -121,7 +121,7 @@ class PlanStep:
                 dist.barrier()
                 _, stamps = self.step(batch)
                 self.clock.settle()
-                for name, ms in stamps.read(self.clock).items() if counted else ():
+                for name, ms in stamps.read(self.clock)[0].items() if counted else ():
                     times[name].append(ms)
         return {name: tuple(several) for name, several in times.items()}
 
