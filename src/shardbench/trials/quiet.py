@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from shardbench.base.errors import BadInput
 from shardbench.base.host import cores
+from shardbench.base.reading import line_of
 
 T = TypeVar("T")
 
@@ -137,13 +138,9 @@ def _process(folder: Path) -> tuple[int, int] | None:
 
 def _throttled_s(proc: Path, cgroups: Path) -> float:
     """Return for how long this process's group was held back by its quota; 0 where it has none or it is not said."""
-    try:
-        own = next(line for line in (proc / "self" / "cgroup").read_text().splitlines() if line.startswith("0::"))
-        lines = (cgroups / own.removeprefix("0::").lstrip("/") / "cpu.stat").read_text().splitlines()
-    except (OSError, StopIteration):
-        return 0.0
-    stated = dict(line.split() for line in lines)
-    return int(stated.get("throttled_usec", 0)) / 1e6
+    own = line_of(proc / "self" / "cgroup", "0::")
+    throttled = line_of(cgroups / own.lstrip("/") / "cpu.stat", "throttled_usec ") if own is not None else None
+    return int(throttled or 0) / 1e6
 
 
 class MachineBusy(BadInput):

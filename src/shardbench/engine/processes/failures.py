@@ -19,6 +19,7 @@ from shardbench.base.errors import (
     text_of,
 )
 from shardbench.base.host import why_not_loaded
+from shardbench.base.reading import line_of
 from shardbench.records.trial import Failure, Outcome
 
 _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
@@ -176,7 +177,5 @@ def _lower(kind: int, most: int) -> None:
 
 def _data_bytes() -> int:
     """Return the memory that this process asked for, touched or not: the kernel holds the limit against it."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmData:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    size = line_of(Path("/proc/self/status"), "VmData:")
+    return int(size.split()[0]) * 1024 if size else 0
