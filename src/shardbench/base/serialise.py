@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,11 +29,13 @@ class FiniteModel(StrictModel):
 
 _LONGEST = 400
 """Most characters of a field's name, and of what is wrong with it: both may hold words out of a file."""
+_adapters: dict[Any, pydantic.TypeAdapter[Any]] = {}
 
 
-@cache
 def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(kind)
+    if kind not in _adapters:
+        _adapters[kind] = pydantic.TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def to_json(value: Any, *, exclude_none: bool = False) -> str:
