@@ -164,16 +164,14 @@ def _describe(package: str, value: str, loads_s: float, *, held: dict[str, objec
 
 def strategies_of(source: object, package: str, loads_s: float = LOADS_S) -> list[tuple[str, Strategy]]:
     """Return what a package gives by name; raises BadInput."""
-    if isinstance(source, Strategy):
-        contents: object = [source]
-    elif callable(source):
+    contents = source
+    if callable(source) and not isinstance(source, Strategy):
         try:
             contents = _call_source(source, loads_s)
         except BaseException as error:
             raise BadInput(f"package {package} failed to make its strategies: {described(error)}") from error
-        contents = [contents] if isinstance(contents, Strategy) else contents
-    else:
-        contents = source
+    if isinstance(contents, Strategy):
+        contents = [contents]
     if not isinstance(contents, Iterable):
         raise BadInput(f"package {package} gives {contents!r}, not an iterable of Strategy")
     members = list(contents)
