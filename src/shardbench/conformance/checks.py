@@ -113,8 +113,8 @@ def _closed_folder() -> Iterator[Path]:
 
 @contextmanager
 def _planning(
-    strategy: Strategy, budget: Budget, closed: Path, *, elsewhere: bool = False
-) -> Iterator[PlanningProcess]:
+    strategy: Strategy, case: Case, budget: Budget, closed: Path, *, elsewhere: bool = False
+) -> Iterator["_CaseProcess"]:
     """Give a process to ask; raises ConformanceError where the closed folder is another one afterwards."""
     before = _content(closed)
     try:
@@ -125,7 +125,7 @@ def _planning(
             if process.received_s > SLACK * budget.plan_s:
                 took = f"to be made out of its pickle took {process.received_s:.1f} s"
                 raise ConformanceError("budget", f"{took}, the budget for planning is {budget.plan_s:g} s")
-            yield process
+            yield _CaseProcess(process, strategy, case, budget)
     except TrialFailed as error:
         raise ConformanceError(error.failure.rule or "picklable", error.failure.cause) from error
     finally:
@@ -149,8 +149,7 @@ def _check(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None
 
 
 def _check_within(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
-    with _planning(strategy, budget, closed) as process:
-        first = _CaseProcess(process, strategy, case, budget)
+    with _planning(strategy, case, budget, closed) as first:
         result = first.plan()
         if first.plan(fitted=True) != result:
             raise ConformanceError("repeatable", f"asked twice in one process, seed {SEED} gave two different results")
@@ -163,8 +162,8 @@ def _check_within(strategy: Strategy, case: Case, budget: Budget, closed: Path) 
 
 
 def _check_held_out(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
-    with _planning(strategy, budget, closed) as process:
-        text = _CaseProcess(process, strategy, case, budget).plan()
+    with _planning(strategy, case, budget, closed) as process:
+        text = process.plan()
     # Drawn after it planned: it could not have read them off this process.
     suspicion = too_good(*known_and_held_out_ms(Plan.from_json(text), case.problem)) if text else ""
     if suspicion:
@@ -172,8 +171,8 @@ def _check_held_out(strategy: Strategy, case: Case, budget: Budget, closed: Path
 
 
 def _elsewhere(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> str:
-    with _planning(strategy, budget, closed, elsewhere=True) as process:
-        return _CaseProcess(process, strategy, case, budget).plan()
+    with _planning(strategy, case, budget, closed, elsewhere=True) as process:
+        return process.plan()
 
 
 def _same_with_time(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> bool:

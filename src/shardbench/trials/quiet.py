@@ -185,7 +185,6 @@ class Quiet:
         raise _busy(others)
 
     def _wait(self) -> None:
-        """Wait until nobody else uses the machine."""
         if self._limit is None:
             return
         for tries_left in reversed(range(TRIES)):

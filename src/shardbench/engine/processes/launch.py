@@ -242,7 +242,6 @@ def serve_on(requests: int, answers: int, file_bytes: int | None) -> None:
 
 
 def _serve(requests: Connection, answers: Connection, file_bytes: int | None) -> None:
-    """Answer one request after the other, in a worker's process."""
     answers.send_bytes(GOOD)
     held: dict[str, object] = {}
     while True:

@@ -257,7 +257,6 @@ def _cache_ratio(sharder: ModuleSharder[torch.nn.Module]) -> float:
 
 
 def _exchange(sharder: ModuleSharder[torch.nn.Module]) -> Precision:
-    """Return the format in which the sharder's modules exchange vectors."""
     try:
         return exchange_of(sharder.qcomm_codecs_registry)
     except BadInput as error:
