@@ -66,7 +66,7 @@ class StandIn(Strategy):
     """A strategy that stands for another one, of which its own class says nothing."""
 
     traits: Traits
-    """Those of that one."""
+    """The traits of that other strategy."""
 
 
 def traits_of(strategy: Strategy) -> Traits:

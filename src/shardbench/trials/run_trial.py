@@ -42,10 +42,10 @@ class PlanningOutcome:
     """The result of asking a strategy once: a plan that is judged, or a failure."""
 
     planned: Planned | None = None
-    """None where it made no valid plan."""
+    """The plan in numbers; None where there is no valid one."""
     failure: Failure | None = None
     plan: Plan | None = None
-    """None where there is a failure."""
+    """The valid plan; None where there is a failure."""
     fields: dict[str, object] = field(default_factory=dict)
     """What records keep of a judged plan; nothing by batch, as many are held."""
 
