@@ -64,7 +64,7 @@ class Stamps:
     lookups: list[tuple[Any, Any]] = field(default_factory=list)
     """Start and end of each embedding backward kernel."""
     own_clock: Clock | None = None
-    """The clock of CPUs, whose kernels run in several threads, whatever the other ranks' is; None for the ranks' own."""
+    """The clock of CPUs, whose kernels run in several threads, whatever the other ranks' is; None for theirs."""
 
     def read(self, clock: Clock) -> tuple[dict[str, float], dict[str, float]]:
         """Milliseconds by phase, and of the whole ``step``, and the same in CPU time; that is empty on devices.

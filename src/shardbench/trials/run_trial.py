@@ -167,12 +167,6 @@ class JobContext:
             self.later.append(keep)
 
 
-def keep_rest(later: list[Callable[[], None]]) -> None:
-    """Keep what was put off; raises OSError where there is still no room."""
-    while later:
-        later.pop(0)()
-
-
 def open_record(spec: TrialSpec, strategy: Strategy, environment: str, provenance: Provenance | None) -> Record:
     """Return the record of a trial of which nothing is known yet, as if it never ran."""
     return Record(

@@ -30,7 +30,7 @@ from shardbench.trials.evaluate import SecondJudge, StepJudge, second_judge
 from shardbench.trials.jobcheck import lacking_devices
 from shardbench.trials.planning import may_need_engine, wall_kind
 from shardbench.trials.quiet import BUSY_SHARE, Quiet
-from shardbench.trials.run_trial import JobContext, keep_rest, open_record, run_trial
+from shardbench.trials.run_trial import JobContext, open_record, run_trial
 from shardbench.trials.session import Listener, Work, run_session, waiting_side_by_side
 from shardbench.trials.suite import EVERY, Job, Suite
 from shardbench.workloads.workload import Workload
@@ -119,8 +119,9 @@ class SuiteWork(Work[TrialSpec, Record]):
         return self._options.force or record.outcome in self._options.retry
 
     def keep_extras(self, record: Record) -> None:
-        """Keep the files of trials for which there was no room before."""
-        keep_rest(self._later)
+        """Keep the files of trials for which there was no room before; raises OSError where there is still none."""
+        while self._later:
+            self._later.pop(0)()
 
     def run(
         self, pieces: Sequence[TrialSpec], environment: str, started: Callable[[str], None]
