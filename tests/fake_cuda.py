@@ -24,7 +24,7 @@ from torch.distributed._shard.sharded_tensor.utils import build_metadata_from_lo
 from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
 from torchrec.distributed.types import ShardingEnv
 
-from shardbench.engine import join, modules, step
+from shardbench.engine import modules, step
 from shardbench.engine.dlrm import DenseModel
 
 DDP: list["Replicas"] = []
@@ -109,7 +109,7 @@ def fake_devices(count: int, rank: int, world: int, backends: list[str]) -> Iter
         backends.append(backend)
         initialise("standin", store=FakeStore(), timeout=timeout, rank=rank, world_size=world_size)
 
-    join.dist.init_process_group = init_process_group
+    modules.dist.init_process_group = init_process_group
     new_group = dist.new_group
 
     def any_group(ranks: list[int] | None = None, *, backend: str | None = None) -> Any:

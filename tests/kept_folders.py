@@ -12,8 +12,7 @@ from shardbench.engine.processes.job import Ran, RankResult
 from shardbench.engine.processes.trial_folder import read_job, result_text
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
-from shardbench.trials.collect import collect
-from shardbench.trials.measured_trial import read_trial
+from shardbench.trials.measured_trial import collect, read_trial
 from shardbench.trials.runner import RunOptions, run_suite
 from shardbench.trials.suite import load_suite
 

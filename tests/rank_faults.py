@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 from shardbench.engine.processes.job import RankError
-from shardbench.engine.processes.progress import RankProgress
-from shardbench.engine.processes.trial_folder import REFUSED
+from shardbench.engine.processes.trial_folder import REFUSED, RankProgress
 from shardbench.records.trial import Failure, Outcome
 
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:34567"

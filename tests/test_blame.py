@@ -10,7 +10,7 @@ from rank_faults import LOST, report
 from shardbench.engine.processes import blame, failures, launch
 from shardbench.engine.processes.blame import died, fault, lost_peer, stalled
 from shardbench.engine.processes.failures import TrialFailed
-from shardbench.engine.processes.progress import RankProgress
+from shardbench.engine.processes.trial_folder import RankProgress
 from shardbench.records.trial import Failure, Outcome
 
 NOBODY = None

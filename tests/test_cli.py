@@ -20,7 +20,7 @@ from shardbench.records.provenance import Provenance
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Outcome
 from shardbench.report.compare import versions
-from shardbench.trials import handed, runner
+from shardbench.trials import discovery, runner
 from shardbench.trials.discovery import strategies, strategy_version
 
 SUITE = """
@@ -264,7 +264,7 @@ def test_status_counts(command, tmp_path, monkeypatch):
     entrants = {trial.strategy: SimpleNamespace(name=trial.strategy) for trial in trials}
     listed = runner._ListedJob(job=job, workload=None, entrants=entrants, specs=tuple(trials))
     monkeypatch.setattr(runner, "_list_jobs", lambda suite, options: [listed])
-    for module in (handed, versions):
+    for module in (discovery, versions):
         monkeypatch.setattr(module, "strategy_version", lambda name: "2" if name == "d" else "1")
     here = (make.ok("a", **simulated), make.failed(Outcome.OOM, "b", **simulated), make.ok("d", **simulated))
     unstated = make.ok("e", **simulated, changes={"provenance": None})

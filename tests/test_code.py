@@ -124,8 +124,7 @@ def repository(tmp_path, monkeypatch):
 
 
 def here() -> tuple[str | None, bool | None]:
-    found = code.checkout.__wrapped__()
-    return found.commit, found.dirty
+    return code.checkout.__wrapped__()
 
 
 def test_a_checkout_states_its_commit_and_whether_code_differs(repository):

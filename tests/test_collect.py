@@ -17,8 +17,7 @@ from shardbench.engine.processes.trial_folder import next_attempt, result_text, 
 from shardbench.engine.rank import run_rank
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Failure, Outcome
-from shardbench.trials.collect import FolderState, collect, open_folders
-from shardbench.trials.measured_trial import read_trial
+from shardbench.trials.measured_trial import FolderState, collect, open_folders, read_trial
 from shardbench.trials.runner import SuiteWork, run_suite
 
 # Fixtures.

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import Infeasible
-from shardbench.engine.fill import WEIGHT
 from shardbench.engine.lower import lower
 from shardbench.engine.measure import measure, rank_job
 from shardbench.engine.modules import Groups, make_modules
+from shardbench.engine.operators import WEIGHT
 from shardbench.engine.processes.launch import call_in_child
 from shardbench.model.machine import Topology
 from shardbench.model.plan import GroupSharded, Host, OnRank, Plan, Replicated, RowWise, Tier, whole_table

@@ -17,12 +17,11 @@ from shardbench.calibrate.plans import plan_cases
 from shardbench.calibrate.points import MESSAGE_BYTES, KernelCase
 from shardbench.calibrate.rank import PlanStep
 from shardbench.engine.clock import CudaClock, clock_of
-from shardbench.engine.join import device_of, join_group
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.measure import rank_job
 from shardbench.engine.processes.job import RankJob
 from shardbench.engine.processes.launch import call_in_child
-from shardbench.engine.rank import Rank, outcome_of
+from shardbench.engine.rank import Rank, device_of, join_group, outcome_of
 from shardbench.engine.step import StepSettings, TrainingStep
 from shardbench.model.caching import WAYS, slots_of
 from shardbench.model.plan import (

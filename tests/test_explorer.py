@@ -20,7 +20,7 @@ from shardbench.model.plan import (
     whole_tables,
 )
 from shardbench.model.validate import memory_bytes
-from shardbench.records.plan_files import keep_lookups, keep_plan, lookups_path, plan_path
+from shardbench.records.store import keep_lookups, keep_plan, lookups_path, plan_path
 from shardbench.report.groups import groups
 from shardbench.report.page.explorer import BIGGEST, DEVICES, HOTTEST, devices_of, explored_plans
 from shardbench.report.page.write import page

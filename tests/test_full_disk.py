@@ -15,7 +15,6 @@ from shardbench.base.errors import BadInput
 from shardbench.cli import main as cli
 from shardbench.records.trial import Outcome
 from shardbench.trials import run_trial
-from shardbench.trials.run_trial import keep_rest
 from shardbench.trials.session import run_session
 
 
@@ -63,7 +62,8 @@ def test_a_plan_that_does_not_fit_is_kept_after_its_record(context, tmp_path, mo
     monkeypatch.setattr(run_trial, "keep_plan", keep_the_second_time)
     assert outcome(context, misbehaving.Honest).outcome is Outcome.OK
     assert not (context.results / "plans").exists()
-    keep_rest(context.later)
+    (keep_later,) = context.later
+    keep_later()
     assert len(list((context.results / "plans").iterdir())) == 1
 
 

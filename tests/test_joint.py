@@ -30,8 +30,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import DenseShape, StepSchedule
 from shardbench.model.validate import validate
-from shardbench.trials.discovery import get_strategy
-from shardbench.trials.handed import HandedPlan
+from shardbench.trials.discovery import HandedPlan, get_strategy
 from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 

@@ -116,7 +116,7 @@ def instead_of_shuffle(monkeypatch, strategy):
     def found(name):
         return strategy if name == "shuffle" else get_strategy(name)
 
-    monkeypatch.setattr("shardbench.trials.handed.get_strategy", found)
+    monkeypatch.setattr("shardbench.trials.discovery.get_strategy", found)
 
 
 def test_a_killed_worker_is_an_outcome_and_the_others_run(tiny, monkeypatch):

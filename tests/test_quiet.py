@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shardbench.engine.processes.cpu_use import CpuUse, Others, cpu_use, taken_by_others
 from shardbench.engine.processes.launch import call_in_child
-from shardbench.trials.quiet import BUSY_SHARE, TRIES, MachineBusy, Quiet
+from shardbench.trials.quiet import BUSY_SHARE, TRIES, CpuUse, MachineBusy, Others, Quiet, cpu_use, taken_by_others
 
 TICKS = os.sysconf("SC_CLK_TCK")
 ONE = sorted(os.sched_getaffinity(0))[0]

@@ -24,9 +24,8 @@ from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome, TrialSpec
 from shardbench.report.compare.versions import other_versions
-from shardbench.trials.collect import collect, open_folders
-from shardbench.trials.discovery import get_strategy
-from shardbench.trials.handed import HandedPlan
+from shardbench.trials.discovery import HandedPlan, get_strategy
+from shardbench.trials.measured_trial import collect, open_folders
 from shardbench.trials.runner import RunOptions, SuiteWork, run_suite
 from shardbench.trials.suite import Job, Suite, load_suite
 from shardbench.workloads.kinds import workload_config

@@ -16,8 +16,8 @@ from shardbench.cli.options import failure_lines
 from shardbench.cli.progress import finished_line
 from shardbench.engine.processes import blame
 from shardbench.engine.processes.blame import fault, stalled
+from shardbench.records.store import keep_log
 from shardbench.records.trial import Failure
-from shardbench.trials.run_trial import keep_log
 
 FOLDER = Path(__file__).parent / "failures"
 NAMES = sorted(path.name for path in FOLDER.iterdir())

@@ -22,9 +22,10 @@ from shardbench.engine.processes.trial_folder import read_job, result_text, writ
 from shardbench.model.calibrated import chip_of
 from shardbench.model.plan import Plan, RowWise, whole_table
 from shardbench.records.record import Record
+from shardbench.records.store import KEPT_LOG_BYTES, keep_log
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials import run_trial as run_trial_module
-from shardbench.trials.run_trial import KEPT_LOG_BYTES, JobContext, keep_log, run_trial
+from shardbench.trials.run_trial import JobContext, run_trial
 from shardbench.trials.suite import Job
 
 pytestmark = pytest.mark.usefixtures("few_draws", "unconfined")
@@ -81,8 +82,7 @@ def test_what_is_too_good_to_be_true_is_invalid(context, monkeypatch, field, wha
     honest = run_trial_module._predict
 
     def too_good(*arguments):
-        judged = honest(*arguments)
-        return replace(judged, fields={**judged.fields, field: 99.0})
+        return {**honest(*arguments), field: 99.0}
 
     monkeypatch.setattr(run_trial_module, "_predict", too_good)
     record = outcome(context, misbehaving.Honest)
@@ -125,7 +125,7 @@ def test_an_honest_trial_is_simulated_and_measured(context):
 def test_draws_are_on_record_once_for_the_repeats_of_a_measured_plan(context, backend):
     strategy, repeats = misbehaving.Honest(), range(3)
     context.make()
-    made = [context.planning(spec_of(context, strategy, backend, repeat=i), strategy).judged for i in repeats]
+    made = [context.planning(spec_of(context, strategy, backend, repeat=i), strategy) for i in repeats]
     simulated = backend is Backend.SIMULATED
     assert [one.fields["draws"] is not None for one in made] == [True, simulated, simulated]
     assert len({content_hash(one.plan) for one in made}) == 1

@@ -37,7 +37,7 @@ from shardbench.advice.torchrec.profile_batches import even_profile
 from shardbench.base.errors import BadInput
 from shardbench.cost.collectives import CollectiveName
 from shardbench.cost.traffic import expect
-from shardbench.engine.torchrec.translated import translate
+from shardbench.engine.torchrec.sharding import translate
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Tier, whole_table

@@ -45,7 +45,7 @@ pytest.importorskip("torchrec")
 planner = importlib.import_module("shardbench.baselines.torchrec_planner.planner")
 groups = importlib.import_module("shardbench.baselines.torchrec_planner")
 types = importlib.import_module("torchrec.distributed.types")
-translate = importlib.import_module("shardbench.engine.torchrec.translated").translate
+translate = importlib.import_module("shardbench.engine.torchrec.sharding").translate
 
 EVERYONE = (0, 1, 2, 3)
 

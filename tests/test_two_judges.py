@@ -23,8 +23,8 @@ from shardbench.report.tables.leaderboard import measured_steps
 from shardbench.report.tables.suite_tables import throughput
 from shardbench.report.tables.text import sections
 from shardbench.trials.discovery import get_strategy
+from shardbench.trials.evaluate import StepJudge, second_judge
 from shardbench.trials.run_trial import JobContext, run_trial
-from shardbench.trials.second_judge import StepJudge, second_judge
 from shardbench.trials.suite import Job
 
 

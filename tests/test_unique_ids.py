@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from problems import bags
 
 from shardbench.cost.lookups import CountedLookups, ExpectedLookups
-from shardbench.engine.unique_ids import unique_ids
+from shardbench.engine.operators import unique_ids
 from shardbench.model.profile import AccessProfile
 
 

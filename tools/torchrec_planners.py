@@ -46,7 +46,7 @@ from shardbench.baselines.torchrec_planner.planner import ask
 from shardbench.calibrate.correction import question_of
 from shardbench.engine.described import UVM_DIVISOR, describe, hardware
 from shardbench.engine.measure import measure, rank_job
-from shardbench.engine.torchrec.translated import translate
+from shardbench.engine.torchrec.sharding import translate
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move

@@ -50,7 +50,7 @@ class _TorchRecPlanner(Strategy):
         """
         # Imported late: torchrec takes seconds to import, and listing strategies must stay cheap.
         from shardbench.baselines.torchrec_planner.planner import ask  # noqa: PLC0415
-        from shardbench.engine.torchrec.translated import translate  # noqa: PLC0415
+        from shardbench.engine.torchrec.sharding import translate  # noqa: PLC0415
 
         # deviation 1: blocks of rows become rows that are dealt
         return translate(ask(problem, self.offer), problem)

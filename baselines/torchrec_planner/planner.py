@@ -21,7 +21,7 @@ from torchrec.modules.embedding_configs import DataType
 from shardbench.base.errors import Infeasible
 from shardbench.engine.described import describe
 from shardbench.engine.formats import DATA_TYPES, codecs_registry
-from shardbench.engine.torchrec.translated import load_factor
+from shardbench.engine.torchrec.sharding import load_factor
 from shardbench.model.caching import ROWWISE_STATE_BYTES, cache_bytes
 from shardbench.model.machine import Topology
 from shardbench.model.problem import Problem

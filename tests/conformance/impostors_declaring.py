@@ -61,9 +61,8 @@ class ForgesItsDescription(Honest):
 
     def __init__(self) -> None:
         said(
-            b'[{"name":"../honest","sees":[],"moves":["table"],"role":"competitor","version":1,"requires":[],"learns":false,'
-            b'"about":"",'
-            b'"several":false,"kind":"x","modules":[],"sent":""}]'
+            b'[{"name":"../honest","sees":[],"moves":["table"],"role":"competitor","version":1,"requires":[],'
+            b'"traits":{"learns":false,"several":false,"about":"","kind":"x","modules":[]},"sent":""}]'
         )
 
 

@@ -25,7 +25,7 @@ from impostors import GotThroughError, Honest, OverfullDevice
 
 import shardbench
 from shardbench.base.errors import Infeasible, InvalidPlan
-from shardbench.conformance.draws import PublicDraws
+from shardbench.conformance.problems import PublicDraws
 from shardbench.datasets.trace_file import BUILTIN
 from shardbench.model.plan import OnRank, Plan, Segment, Tier, whole_table
 from shardbench.model.problem import Problem, Sees

@@ -15,7 +15,7 @@ from shardbench.base.errors import BadInput
 from shardbench.base.wall import Kind, kind
 from shardbench.cli.check_submission import check_submission_command
 from shardbench.conformance import submission
-from shardbench.conformance.problems import round_machine
+from shardbench.conformance.problems import round_machine, too_good
 from shardbench.conformance.submission import FRESH, SURE, CheckReport, check_submission
 from shardbench.leaderboard import problems, studies
 from shardbench.leaderboard.problems import Posed, Version
@@ -24,11 +24,9 @@ from shardbench.model.plan import Plan
 from shardbench.model.strategy import Strategy
 from shardbench.model.table import Table
 from shardbench.records.cell import CellRecord, cell_key
-from shardbench.records.plan_files import keep_plan, plan_path
-from shardbench.records.store import cell_store
+from shardbench.records.store import cell_store, keep_plan, plan_path
 from shardbench.studies.session import run_cell
 from shardbench.trials.discovery import get_strategy
-from shardbench.trials.held_out import too_good
 from shardbench.workloads.kinds import workload_config
 from shardbench.workloads.workload import Workload
 

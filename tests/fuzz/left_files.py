@@ -26,15 +26,14 @@ from shardbench.engine.measure import gather
 from shardbench.engine.processes.blame import fault
 from shardbench.engine.processes.failures import TrialFailed
 from shardbench.engine.processes.job import RankError, RankJob, RankResult
-from shardbench.engine.processes.progress import progress_of
-from shardbench.engine.processes.trial_folder import phase_of, read_job, write_job
+from shardbench.engine.processes.trial_folder import phase_of, progress_of, read_job, write_job
 from shardbench.engine.torchrec.exported import Exported
 from shardbench.model.plan import Plan, Replicated, RowWise, Tier, whole_table, whole_tables
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape
 from shardbench.model.validate import validate
 from shardbench.records.cell import CellRecord, cell_key
-from shardbench.records.plan_files import lookups_path, plan_path
+from shardbench.records.store import lookups_path, plan_path
 from shardbench.report.compare.explain import explain, lines, read_all
 from shardbench.report.groups import groups
 from shardbench.report.page.explorer import explored_plans

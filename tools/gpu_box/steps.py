@@ -24,11 +24,11 @@ from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import StepPhase
 from shardbench.cost.published.gpus import shared
 from shardbench.cost.traffic import counted_lookups
+from shardbench.engine.clock import Contender, take_turns
 from shardbench.engine.contenders import PlanOnRank, build
 from shardbench.engine.heap import give_freed_memory_back
 from shardbench.engine.measure import rank_job
 from shardbench.engine.modules import Groups
-from shardbench.engine.turns import Contender, take_turns
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan, tier_of
 from shardbench.model.problem import Problem

@@ -12,7 +12,7 @@ from torchrec.distributed.sharding_plan import construct_module_sharding_plan, t
 from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
-from shardbench.engine.join import join_group
+from shardbench.engine.rank import join_group
 from shardbench.model.machine import Topology
 
 WIDTH = 16

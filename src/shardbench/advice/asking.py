@@ -23,9 +23,9 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Improvement, Strategy, TableLimits
 from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.apart import STARTS_S, Apart
+from shardbench.trials.discovery import HandedPlan
 from shardbench.trials.evaluate import Answer, Planner, evaluate
-from shardbench.trials.handed import HandedPlan
-from shardbench.trials.planning import StandIn, ours
+from shardbench.trials.planning import StandIn, ours, traits_of
 from shardbench.trials.simulate import CountedQuestion, Simulation
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Anytime(StandIn):
         self.inner, self._clock, self._before_s, self._on_step = inner, clock, before_s, on_step
         self.name, self.moves = inner.name, inner.moves
         self.sees, self.requires = inner.sees, inner.requires  # type: ignore[misc]
-        self.stand_for(inner)
+        self.traits = traits_of(inner)
 
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
         """Let the strategy learn."""

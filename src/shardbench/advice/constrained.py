@@ -32,7 +32,7 @@ from shardbench.model.table import Table
 from shardbench.model.validate import COLUMN_MULTIPLE, memory_bytes
 from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.evaluate import Answer, Planner, Question, evaluate
-from shardbench.trials.planning import StandIn
+from shardbench.trials.planning import StandIn, traits_of
 
 J = TypeVar("J")
 
@@ -60,7 +60,7 @@ class Constrained(StandIn):
         # What is placed anew is chosen by tables and profiles, whatever the strategy sees.
         self.sees = inner.sees | {Sees.TABLES, Sees.ACCESS_PROFILE}  # type: ignore[misc]
         self.requires = inner.requires  # type: ignore[misc]
-        self.stand_for(inner)
+        self.traits = traits_of(inner)
 
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
         """Let the strategy learn from what it declared."""

@@ -10,10 +10,9 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
-from shardbench.trials.discovery import missing_modules, strategies
+from shardbench.trials.discovery import HandedPlan, missing_modules, strategies
 from shardbench.trials.evaluate import evaluate
-from shardbench.trials.handed import HandedPlan
-from shardbench.trials.planning import gives_several
+from shardbench.trials.planning import traits_of
 from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.trace import closed_test_split
@@ -44,7 +43,7 @@ def gather_candidates(
     out where they break a rule or a constraint. Of equal plans, whatever their notes, the first one counts.
     """
     names = {one.name for one in search.candidates}
-    several = [one for one in strategies if gives_several(one) and one.name in names]
+    several = [one for one in strategies if traits_of(one).several and one.name in names]
     limits = constraints or Constraints()
     problem = limits.applied(search.problem)
     by_hash = {contents_hash(one.plan): one for one in reversed(search.candidates)}

@@ -27,8 +27,20 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     An OSError for want of room names ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _add_path_to_error(path), _beside(path) as file:
-        yield file
+    with _add_path_to_error(path):
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                # mkstemp makes files that only the owner can read.
+                os.fchmod(file.fileno(), 0o644)
+                # The name must not be there before the content is, whatever happens to the machine.
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        finally:
+            # There only where something went wrong, Ctrl-C included.
+            Path(name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -40,23 +52,6 @@ def _add_path_to_error(path: Path) -> Iterator[None]:
         if not no_room(error):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-@contextmanager
-def _beside(path: Path) -> Iterator[BinaryIO]:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            # mkstemp makes files that only the owner can read.
-            os.fchmod(file.fileno(), 0o644)
-            # The name must not be there before the content is, whatever happens to the machine.
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    finally:
-        # There only where something went wrong, Ctrl-C included.
-        Path(name).unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, text: str, *, encoding: str = "ascii") -> None:

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from importlib.machinery import ModuleSpec
@@ -35,21 +34,11 @@ _NOT_CODE = frozenset({".md", ".rst", ".pyc"})
 _MAIN = "__main__"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checkout:
-    """The checkout that the code of this process is of."""
-
-    commit: str | None
-    """40 hex digits; None where the package is in no git checkout."""
-    dirty: bool | None
-    """Whether code, data sets, machines or suites differ from the commit, new files included; None without one."""
-
-
 @cache
-def checkout() -> Checkout:
-    """Describe the checkout that this package lies in; read once a process."""
+def checkout() -> tuple[str | None, bool | None]:
+    """Return the commit of the checkout that this package lies in, and whether it ``differs``; read once a process."""
     commit = commit_here()
-    return Checkout(commit=commit, dirty=differs() if commit else None)
+    return commit, differs() if commit else None
 
 
 def commit_here() -> str | None:

@@ -2,9 +2,11 @@
 
 import csv
 import io
+import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -62,6 +64,24 @@ def visible(text: str) -> str:
 def say(line: str = "", file: IO[str] | None = None) -> None:
     """Print a line as ASCII on stdout, or another file: whatever a record, a plan or a file says, it is only shown."""
     print(ascii_text(line), file=file or sys.stdout, flush=True)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Close this process's output, that of libraries too, to what is said or starts meanwhile."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    copies = [os.dup(1), os.dup(2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        for descriptor, copy in enumerate(copies, 1):
+            os.dup2(copy, descriptor)
+            os.close(copy)
+        os.close(nowhere)
 
 
 def _first_difference(on_disk: str, expected: str) -> str:

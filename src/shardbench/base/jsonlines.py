@@ -65,7 +65,6 @@ class JsonLines(Generic[T]):
         return [value for _, value in self._lines()]
 
     def _lines(self) -> list[tuple[bytes, T]]:
-        """Return every line as it stands, and its value."""
         if self.path.exists() and not self.path.is_file():
             raise BadInput(f"{self.path} is a folder, a pipe or a device: lines are read of a file")
         data = self.path.read_bytes() if self.path.exists() else b""

@@ -51,23 +51,17 @@ def collect(
     return dict(sorted(values.items())), tuple(causes)
 
 
-def brought(group: str) -> Iterator[tuple[str, str, str]]:
-    """Yield of every entry point of the group, sorted by name, who brings it, its module, and the object's name."""
+def brought(group: str) -> Iterator[tuple[str, str, metadata.EntryPoint]]:
+    """Yield of every entry point of the group, sorted by name, who brings it, its module, and the point."""
     for point in sorted(metadata.entry_points(group=group), key=lambda p: (p.name, p.value)):
-        yield _origin_of(point), point.value.partition(":")[0], point.value
+        package = f"{point.dist.name if point.dist else 'unknown'} (entry point {point.name} = {point.value})"
+        yield package, point.value.partition(":")[0], point
 
 
 def brought_here(group: str) -> Iterator[tuple[str, str, Callable[[], object]]]:
-    """Yield of every entry point of the group, sorted by name, who brings it, its module, and what loads it.
-
-    Loading raises BadInput, naming the package, where it cannot be imported or takes too long.
-    """
-    for point in sorted(metadata.entry_points(group=group), key=lambda p: (p.name, p.value)):
-        yield _origin_of(point), point.value.partition(":")[0], partial(load_package, _origin_of(point), point.load)
-
-
-def _origin_of(point: metadata.EntryPoint) -> str:
-    return f"{point.dist.name if point.dist else 'unknown'} (entry point {point.name} = {point.value})"
+    """Yield the same with what loads it in the place of the point, by ``load_package``."""
+    for package, module, point in brought(group):
+        yield package, module, partial(load_package, package, point.load)
 
 
 def load_package(package: str, load: Callable[[], object], loads_s: float = LOADS_S) -> object:

@@ -15,8 +15,8 @@ from shardbench.cost.phases import MEASURED_PHASES
 from shardbench.engine.clock import Clock, clock_of
 from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_inputs
-from shardbench.engine.join import join_group
 from shardbench.engine.lower import Lowered, lower
+from shardbench.engine.rank import join_group
 from shardbench.engine.step import LocalBatch, StepSettings, TrainingStep
 from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem
@@ -121,7 +121,7 @@ class PlanStep:
                 dist.barrier()
                 _, stamps = self.step(batch)
                 self.clock.settle()
-                for name, ms in stamps.read(self.clock).items() if counted else ():
+                for name, ms in stamps.read(self.clock)[0].items() if counted else ():
                     times[name].append(ms)
         return {name: tuple(several) for name, several in times.items()}
 

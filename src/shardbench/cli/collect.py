@@ -28,7 +28,7 @@ def collect_command(
     What they left is checked, the tables of its suites are written, and the best strategies told. Exits with 1 where a
     folder is no trial's or is unfinished, or where its trial ended in error.
     """
-    from shardbench.trials.collect import FolderState, collect, open_folders  # noqa: PLC0415
+    from shardbench.trials.measured_trial import FolderState, collect, open_folders  # noqa: PLC0415
 
     if list_open:
         folders = [str(folder) for folder in open_folders(work)]

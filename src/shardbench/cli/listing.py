@@ -7,7 +7,7 @@ from typing import Any
 from shardbench.base.code import REPRODUCTION
 from shardbench.model.machine_file import load_machine, machine_files
 from shardbench.trials.discovery import missing_modules, reproduction_home, reproduction_names, strategies
-from shardbench.trials.planning import about
+from shardbench.trials.planning import traits_of
 from shardbench.trials.suite import read_suite, suite_names
 
 Entry = dict[str, Any]
@@ -18,7 +18,7 @@ def list_strategies() -> list[Entry]:
     entries = []
     for name, strategy in strategies().items():
         missing = missing_modules(strategy)
-        first_line = about(strategy)
+        first_line = traits_of(strategy).about
         role = "" if strategy.role.value == "competitor" else f" [{strategy.role.value}]"
         lack = f" (not here: needs {', '.join(missing)})" if missing else ""
         entries.append(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from shardbench.model.problem import Problem
     from shardbench.records.record import Record
     from shardbench.report.compare.on_record import OnRecord
+    from shardbench.trials.evaluate import StepJudge
     from shardbench.trials.runner import RunOptions
-    from shardbench.trials.second_judge import StepJudge
     from shardbench.trials.suite import Job, Suite
     from shardbench.workloads.workload import Workload
 
@@ -156,7 +156,7 @@ def _update_machine(suite: "Suite", options: "RunOptions", records: "Sequence[Re
     """Correct the machine of the measured job by its trials that ended well; say how far off it was and is."""
     from shardbench.calibrate.correction import question_of, update_file  # noqa: PLC0415
     from shardbench.model.plan import Plan  # noqa: PLC0415
-    from shardbench.records.plan_files import plan_path  # noqa: PLC0415
+    from shardbench.records.store import plan_path  # noqa: PLC0415
 
     (job,) = _measured_jobs(suite)
     question = question_of(suite.workload(job).build(options.data), job)

@@ -11,8 +11,16 @@ from pathlib import Path
 
 from shardbench.base.errors import ShardBenchError
 from shardbench.base.serialise import content_hash
-from shardbench.conformance.draws import drawn_case, known_and_held_out_ms, write_known
-from shardbench.conformance.problems import Case, cases, renamed, reordered
+from shardbench.conformance.problems import (
+    Case,
+    cases,
+    drawn_case,
+    known_and_held_out_ms,
+    renamed,
+    reordered,
+    too_good,
+    write_known,
+)
 from shardbench.engine.processes.failures import TrialFailed
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
@@ -21,8 +29,7 @@ from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.described import declaration_fault
 from shardbench.trials.discovery import missing_modules
 from shardbench.trials.evaluate import RulesOnly, evaluate
-from shardbench.trials.held_out import too_good
-from shardbench.trials.planning import Spent, kind_of, learns
+from shardbench.trials.planning import Spent, learns, traits_of
 from shardbench.trials.planning_process import PlanningProcess
 
 CHECKS = {
@@ -79,7 +86,8 @@ def check(
     missing = missing_modules(strategy) if not fault else ()
     if fault or missing:
         why = fault or f"requires {', '.join(missing)}, which cannot be imported here"
-        raise ConformanceError("declares", f"{kind_of(strategy).rpartition('.')[2]}: check 'declares' failed: {why}")
+        name = traits_of(strategy).kind.rpartition(".")[2]
+        raise ConformanceError("declares", f"{name}: check 'declares' failed: {why}")
     budget = Budget(plan_s=plan_s, fit_s=fit_s)
     with _closed_folder() as closed:
         on_cases = [(_check, case) for case in (cases() if problems is None else problems)]
@@ -105,19 +113,19 @@ def _closed_folder() -> Iterator[Path]:
 
 @contextmanager
 def _planning(
-    strategy: Strategy, budget: Budget, closed: Path, *, elsewhere: bool = False
-) -> Iterator[PlanningProcess]:
+    strategy: Strategy, case: Case, budget: Budget, closed: Path, *, elsewhere: bool = False
+) -> Iterator["_CaseProcess"]:
     """Give a process to ask; raises ConformanceError where the closed folder is another one afterwards."""
     before = _content(closed)
     try:
         with PlanningProcess(strategy, [closed], elsewhere=elsewhere) as process:
-            copy, kind = process.hand_over(), kind_of(strategy)
+            copy, kind = process.hand_over(), traits_of(strategy).kind
             if copy != kind:
                 raise ConformanceError("picklable", f"a pickled copy is a {copy}")
             if process.received_s > SLACK * budget.plan_s:
                 took = f"to be made out of its pickle took {process.received_s:.1f} s"
                 raise ConformanceError("budget", f"{took}, the budget for planning is {budget.plan_s:g} s")
-            yield process
+            yield _CaseProcess(process, strategy, case, budget)
     except TrialFailed as error:
         raise ConformanceError(error.failure.rule or "picklable", error.failure.cause) from error
     finally:
@@ -141,8 +149,7 @@ def _check(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None
 
 
 def _check_within(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
-    with _planning(strategy, budget, closed) as process:
-        first = _CaseProcess(process, strategy, case, budget)
+    with _planning(strategy, case, budget, closed) as first:
         result = first.plan()
         if first.plan(fitted=True) != result:
             raise ConformanceError("repeatable", f"asked twice in one process, seed {SEED} gave two different results")
@@ -155,8 +162,8 @@ def _check_within(strategy: Strategy, case: Case, budget: Budget, closed: Path) 
 
 
 def _check_held_out(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> None:
-    with _planning(strategy, budget, closed) as process:
-        text = _CaseProcess(process, strategy, case, budget).plan()
+    with _planning(strategy, case, budget, closed) as process:
+        text = process.plan()
     # Drawn after it planned: it could not have read them off this process.
     suspicion = too_good(*known_and_held_out_ms(Plan.from_json(text), case.problem)) if text else ""
     if suspicion:
@@ -164,8 +171,8 @@ def _check_held_out(strategy: Strategy, case: Case, budget: Budget, closed: Path
 
 
 def _elsewhere(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> str:
-    with _planning(strategy, budget, closed, elsewhere=True) as process:
-        return _CaseProcess(process, strategy, case, budget).plan()
+    with _planning(strategy, case, budget, closed, elsewhere=True) as process:
+        return process.plan()
 
 
 def _same_with_time(strategy: Strategy, case: Case, budget: Budget, closed: Path) -> bool:

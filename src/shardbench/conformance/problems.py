@@ -1,20 +1,40 @@
-"""The small problems that every strategy must cope with."""
+"""The small problems that every strategy must cope with.
+
+One is of a workload that everyone can draw, whose plans are judged on draws of it that nobody knew.
+"""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from shardbench.model.machine import Constants, Machine, Topology
+from shardbench.model.plan import DenseHome, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Move
-from shardbench.model.table import Optimizer, Table
+from shardbench.model.table import DenseShape, Optimizer, Table
+from shardbench.trials.simulate import simulate
+from shardbench.workloads.drawn import DrawnWorkload
+from shardbench.workloads.materialise import DrawnBatches, materialise
+from shardbench.workloads.trace import Bags, Split
 
 SAMPLES = 512
 ROOMY = 1 << 30
+SPLITS = 5
+"""Number of other draws that a plan is judged on."""
+MARGIN = 0.95
+"""Share of the shortest step on other lookups, below which chance does not make a step on the known ones."""
+_LOOKUPS = 4
+_IN_HBM = 0.3
+_FREE = (
+    "table_s", "bag_s", "page_s", "sequence_row_s", "sequence_half_rows", "dense_step_s", "dense_layer_s", "module_s",
+    "lookup_copy_s", "length_copy_s", "bucketise_s", "step_floor_s",
+)  # fmt: skip
+_AT_ONCE = ("vector_copy_bytes_per_s", "activation_bytes_per_s", "reduce_bytes_per_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +128,8 @@ def round_machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int =
     """Make up a machine of round-numbered devices; no case depends on its speed."""
     topology = Topology(nodes=nodes, devices_per_node=per_node, hbm_bytes=hbm, uvm_bytes=uvm, host_bytes=host)
     constants = Constants(
+        **dict.fromkeys(_FREE, 0.0),
+        **dict.fromkeys(_AT_ONCE, 1e18),
         hbm_bytes_per_s=1e12,
         cache_bytes_per_s=3e12,
         cache_bytes=32768.0,
@@ -120,11 +142,6 @@ def round_machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int =
         launch_s=1e-5,
         dispatch_s=1e-4,
         bag_step_s=1e-7,
-        table_s=0.0,
-        bag_s=0.0,
-        page_s=0.0,
-        sequence_row_s=0.0,
-        sequence_half_rows=0.0,
         host_launch_s=1e-4,
         host_table_s=1e-6,
         intra_bytes_per_s=2e11,
@@ -133,16 +150,6 @@ def round_machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int =
         inter_latency_s=3e-5,
         peer_latency_s=1e-6,
         dense_flop_per_s=1e13,
-        dense_step_s=0.0,
-        dense_layer_s=0.0,
-        module_s=0.0,
-        vector_copy_bytes_per_s=1e18,
-        activation_bytes_per_s=1e18,
-        lookup_copy_s=0.0,
-        length_copy_s=0.0,
-        bucketise_s=0.0,
-        reduce_bytes_per_s=1e18,
-        step_floor_s=0.0,
     )
     return Machine(
         name=f"conformance-{nodes}x{per_node}",
@@ -151,4 +158,66 @@ def round_machine(per_node: int, *, nodes: int = 1, hbm: int = ROOMY, uvm: int =
         topology=topology,
         constants=constants,
         sources={},
+    )
+
+
+class PublicDraws(DrawnWorkload):
+    """Tables of one power law, every sample with the same number of lookups."""
+
+    name = "public-draws"
+    tables = tuple(Table(name=f"t{i}", rows=8_000, dim=128) for i in range(4))
+    dense = DenseShape()
+    batch_size = 512
+    test_batches = 1
+    seed = 2024
+    profile_samples = 8 * batch_size
+
+    def __init__(self) -> None:
+        """Take everything from the class: nobody configures it."""
+
+    def _draw(self, split: Split, batch: int, table: int) -> Bags:
+        shares = self._generator(split, batch, table).random(self.batch_size * _LOOKUPS)
+        rows = self.tables[table].rows
+        # The inverse of a power law's distribution function, exponent 0.8.
+        values = np.minimum(rows * shares**5.0, rows - 1).astype(np.int64)
+        return Bags(values=values, offsets=_LOOKUPS * np.arange(self.batch_size + 1))
+
+    def recipe(self) -> object:
+        """Return the seed: all else is in this module."""
+        return {"seed": self.seed}
+
+
+@lru_cache(maxsize=2)
+def drawn_case(moves: frozenset[Move]) -> Case:
+    """Return the workload's problem on a machine with HBM for some of the rows, where the moves reach other memory."""
+    workload, beyond = PublicDraws(), frozenset({Move.UVM, Move.HOST})
+    all_bytes = sum(table.rows * table.dim * 4 for table in workload.tables)
+    hbm = int(_IN_HBM * all_bytes / 2) if moves & beyond else ROOMY
+    machine = round_machine(2, hbm=hbm)
+    problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
+    return Case(problem=problem, needs=beyond if hbm < ROOMY else frozenset())
+
+
+def write_known(folder: Path) -> None:
+    """Write the lookups that everyone can draw as trials keep theirs."""
+    materialise(PublicDraws(), folder, [0])
+
+
+def known_and_held_out_ms(plan: Plan, problem: Problem) -> tuple[float, tuple[float, ...]]:
+    """Return a plan's mean step on the lookups that everyone can draw, and on each of some that are drawn now."""
+    known = DrawnBatches(PublicDraws())
+    fresh = [others for _ in range(SPLITS) if (others := known.held_out()) is not None]
+    # The machine states no rate of its hosts, and the dense model asks for no lookups: on the devices for all.
+    plan = replace(plan, dense=DenseHome.DEVICES)
+    known_ms, *held_out_ms = (simulate(plan, problem, each, PublicDraws.dense, 1).step_ms for each in (known, *fresh))
+    return known_ms, tuple(held_out_ms)
+
+
+def too_good(known_ms: float, held_out_ms: Sequence[float]) -> str:
+    """Say what is suspicious of a mean step on known test lookups beside held-out ones, or give an empty string."""
+    if known_ms >= MARGIN * min(held_out_ms):
+        return ""
+    return (
+        f"{known_ms:.4g} ms a step on the test lookups that its author could draw, at least {min(held_out_ms):.4g} ms "
+        f"on {len(held_out_ms)} other draws of them: it was made for those"
     )

@@ -16,13 +16,13 @@ from shardbench.base.errors import BadInput, one_line
 from shardbench.base.reading import file_bytes
 from shardbench.base.serialise import content_hash
 from shardbench.base.wall import Kind
+from shardbench.conformance.problems import too_good
 from shardbench.engine.processes.failures import failed
 from shardbench.model.plan import MAX_JSON_BYTES, Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.cell import Cell, CellRecord, Scalar, Series, SeriesRow, cell_key, cell_text
-from shardbench.records.plan_files import plan_path
-from shardbench.records.store import cell_store
+from shardbench.records.store import cell_store, plan_path
 from shardbench.records.trial import Outcome
 from shardbench.report.compare.same_numbers import same
 from shardbench.report.tables.leaderboard import ANY_PLAN, ORDERED
@@ -32,7 +32,6 @@ from shardbench.studies.session import cell_version, run_cell
 from shardbench.studies.study import Study
 from shardbench.trials.discovery import get_strategy, strategies
 from shardbench.trials.evaluate import Answer, Planner, Question
-from shardbench.trials.held_out import too_good
 from shardbench.trials.planning import Spent, learns, ours
 
 OWNER, STUDY = LEADERBOARD.rpartition(".")[2], "steps"
@@ -50,26 +49,26 @@ SPENT = frozenset({"plan_s", "fit_s", "effort_cpu_s"})
 _HASH = re.compile(r"[0-9a-f]{16}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CheckReport:
     """The records that were looked at, what was found out about them, and the faults."""
 
     strategies: tuple[str, ...]
     cells: int
-    bounds_on_record: int
+    bounds_on_record: int = 0
     """Bounds that were held against those of the repository, which this code proved."""
-    bounds_proven: int
+    bounds_proven: int = 0
     """Bounds that were held against those that were proven for this check."""
-    plans: int
+    plans: int = 0
     """Submitted plans that were judged, and give the rows that were submitted."""
     seed: int
     """What the cells that are made again were drawn with."""
-    made_again: int
+    made_again: int = 0
     not_made_again: int
     """Cells of which it is only stated that the strategy made the plans, and how long it took."""
-    again: tuple[str, ...]
+    again: tuple[str, ...] = ()
     """Cells made anew, and what their plans came to on fresh test lookups, or why that is not known; one line each."""
-    faults: tuple[str, ...]
+    faults: tuple[str, ...] = ()
     """One line each; none is good."""
 
 
@@ -101,7 +100,8 @@ def check_submission(
     seed = secrets.randbits(32) if seed is None else seed
     picks = {key for name in names for key in _choose_cells([k for k in owners if owners[k] == name], again, seed)}
     listed = {cell_key(STUDY, study.version, cell): cell for cell in study.cells(False)}
-    check = _Check(study, results, committed, tell)
+    report = CheckReport(strategies=tuple(names), cells=len(records), seed=seed, not_made_again=len(owners))
+    check = _Check(study, results, committed, tell, report)
     for key, cell in listed.items():
         if key in records:  # in the list's order: what is drawn of a problem is kept for the next cell
             check.record(records[key], anew=key in picks)
@@ -109,30 +109,25 @@ def check_submission(
             check.fault(cell, f"has no record; run: shardbench reproduce {OWNER}")
     for key in records.keys() - listed.keys():
         check.fault(records[key].cell, "is no cell of the leaderboard")
-    return CheckReport(
-        strategies=tuple(names), cells=len(records), bounds_on_record=check.on_record, bounds_proven=check.proven,
-        plans=check.plans, seed=seed, made_again=check.made_again, not_made_again=len(owners) - check.made_again,
-        again=tuple(check.again), faults=tuple(check.faults),
-    )  # fmt: skip
+    return report
 
 
 class _Check:
     """What is known of a submission while its records are checked, each problem's bound before its plans."""
 
-    def __init__(self, study: Study, results: Path, committed: Path | None, tell: Callable[[str], None]) -> None:
-        self._study, self._results, self._tell = study, results, tell
+    def __init__(
+        self, study: Study, results: Path, committed: Path | None, tell: Callable[[str], None], report: CheckReport
+    ) -> None:
+        self._study, self._results, self._tell, self._report = study, results, tell, report
         self._folder = results / "cache" / OWNER
         committed_records = {} if committed is None else cell_store(committed, OWNER, STUDY).latest()
         bounds = ((key, record) for key, record in committed_records.items() if record.cell.get("strategy") is None)
         self._committed = {key: record for key, record in bounds if is_current(study, record)}
         self._bounds: dict[tuple[Scalar, Scalar], SeriesRow] = {}
-        self.on_record = self.proven = self.plans = self.made_again = 0
-        self.again: list[str] = []
-        self.faults: list[str] = []
 
     def fault(self, cell: Cell, *faults: str) -> None:
         """Add faults of a cell."""
-        self.faults += [f"{cell_text(STUDY, cell)}: {fault}" for fault in faults]
+        self._report.faults += tuple(f"{cell_text(STUDY, cell)}: {fault}" for fault in faults)
 
     def record(self, record: CellRecord, *, anew: bool) -> None:
         """Check a record; ``anew`` says whether its strategy is asked once more."""
@@ -145,7 +140,7 @@ class _Check:
             return
         now = self._judge(record)
         differences = [*_differences(record, now), *_below(now, self._bounds.get(_problem(record.cell), {}))]
-        self.plans += 0 if differences else sum(row["outcome"] == Outcome.OK for row in now.rows)
+        self._report.plans += 0 if differences else sum(row["outcome"] == Outcome.OK for row in now.rows)
         self.fault(record.cell, *differences, *(self._make_again(record) if anew else ()))
 
     def _bound(self, record: CellRecord) -> CellRecord:
@@ -153,9 +148,9 @@ class _Check:
         if now is None:
             self._tell(f"proves: {cell_text(STUDY, record.cell)}")
             now = run_cell(lambda: self._study, record.cell, self._folder, record.environment)
-            self.proven += 1
+            self._report.bounds_proven += 1
         else:
-            self.on_record += 1
+            self._report.bounds_on_record += 1
         self._bounds |= {_problem(record.cell): row for row in now.rows}
         return now
 
@@ -167,7 +162,8 @@ class _Check:
 
     def _make_again(self, record: CellRecord) -> Iterator[str]:
         """Ask the strategy once more, and yield what is wrong about its record by what it gives now."""
-        self.made_again += 1
+        self._report.made_again += 1
+        self._report.not_made_again -= 1
         self._say(f"again: {cell_text(STUDY, record.cell)}")
         answers: list[Answer[Any]] = []
         telling = self._study.telling(answers.append)
@@ -179,7 +175,7 @@ class _Check:
                 yield suspicion
 
     def _say(self, line: str) -> None:
-        self.again.append(line)
+        self._report.again += (line,)
         self._tell(line)
 
 

@@ -1,11 +1,19 @@
-"""Time stamps that mean the same on a CPU (wall and CPU time) and on a GPU (events on the stream)."""
+"""Time stamps that mean the same on a CPU (wall and CPU time) and on a GPU (events on the stream).
+
+By them steps are timed that take turns in one process group, so that whatever drifts on a machine hits all of them.
+"""
 
 import time
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
+import torch.distributed as dist
 
-from shardbench.engine.processes.progress import RankProgress
+from shardbench.engine.processes.trial_folder import RankProgress
+
+B = TypeVar("B")
 
 
 class Clock(Protocol):
@@ -93,3 +101,53 @@ class CountedClock:
         """Take a stamp and count it as progress."""
         self._progress.step()
         return self._clock.now()
+
+
+class Readable(Protocol):
+    """The stamps that a step leaves to be read after the clock settled."""
+
+    def read(self, clock: Clock) -> tuple[dict[str, float], dict[str, float]]:
+        """Return milliseconds by phase, and of the whole ``step``, and those of CPUs; none where the work is none's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender(Generic[B]):
+    """A step and this rank's batches, which its iterations go through in turn."""
+
+    step: Callable[[B], tuple[torch.Tensor, Readable]]
+    """Trains on a batch, whatever that is to it; returns the logits [b] (detached) and the stamps."""
+    batches: Sequence[B]
+
+    def take(self, iteration: int) -> tuple[torch.Tensor, Readable]:
+        """Make one step; return its logits and stamps."""
+        return self.step(self.batches[iteration % len(self.batches)])
+
+
+@dataclass(kw_only=True)
+class Times:
+    """Milliseconds by phase, one number an iteration; CPU time is empty where the work is not a CPU's."""
+
+    ms: dict[str, list[float]] = field(default_factory=dict)
+    cpu_ms: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, stamps: Readable, clock: Clock) -> None:
+        """Add the times of one more iteration."""
+        for kept, times in zip((self.ms, self.cpu_ms), stamps.read(clock)):
+            for name, value in times.items():
+                kept.setdefault(name, []).append(value)
+
+
+def take_turns(contenders: Sequence[Contender[Any]], iterations: int, clock: Clock) -> list[Times]:
+    """Return the times of each contender: all step once an iteration, each after a barrier.
+
+    Who goes first goes last in the next iteration (ABBA), so that none has the better place.
+    """
+    times = [Times() for _ in contenders]
+    turns = list(zip(contenders, times))
+    for iteration in range(iterations):
+        for contender, own in turns if iteration % 2 == 0 else reversed(turns):
+            dist.barrier()
+            _, stamps = contender.take(iteration)
+            clock.settle()
+            own.add(stamps, clock)
+    return times

@@ -9,20 +9,17 @@ import numpy as np
 import torch
 
 from shardbench.base.host import cores
-from shardbench.engine.clock import Clock, clock_of
+from shardbench.engine.clock import Clock, Contender, clock_of
 from shardbench.engine.inputs import Inputs, in_schedule, in_turn, packed
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.modules import Groups
-from shardbench.engine.phased.copies import Copies
 from shardbench.engine.phased.hot import HotStep
-from shardbench.engine.phased.step import PhasedStep, Turn
-from shardbench.engine.pipelined import PipelinedContender, PipelinedStep
+from shardbench.engine.phased.step import Copies, PhasedStep
+from shardbench.engine.pipelined import PipelinedStep
 from shardbench.engine.processes.job import RankJob
 from shardbench.engine.step import DenseSide, LocalBatch, Stamps, StepSettings, TrainingStep, local_shards
-from shardbench.engine.turns import Contender, Readable
 from shardbench.model.plan import BatchSchedule, DenseHome, PhaseKind, Plan
 from shardbench.model.table import StepSchedule
-from shardbench.workloads.hotness import PureBatch
 from shardbench.workloads.materialise import Batches
 
 
@@ -47,15 +44,13 @@ class PlanOnRank:
         self.counted = [
             CountedBatch(step=one, batch=own, share=1.0 / len(batches)) for one in self.steps for own in batches
         ]
+        self.copied: dict[str, float] = {}
+        """Bytes of hot rows copied for one step on this rank, by direction."""
 
     def logits(self) -> Iterator[np.ndarray]:
         """Train in the order of a reference, a batch at a time; yield the logits of this rank's samples."""
         for number in range(len(self.contender.batches)):
             yield self.contender.take(number)[0].cpu().numpy()
-
-    def copied_bytes(self) -> tuple[float, float]:
-        """Return the bytes of hot rows copied for one step, into this rank's replicas and into its masters."""
-        return 0.0, 0.0
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return what this rank holds, as ``weights_<logical table>_<first row>``."""
@@ -96,15 +91,14 @@ class PhasedPlan(PlanOnRank):
         self._local = local
         # That with the masters, or without them that with the replicas.
         holder = steps[PhaseKind.COLD if PhaseKind.COLD in steps else PhaseKind.HOT]
-        super().__init__(Contender(step=self._phased, batches=_turns(batches, local, job.iterations)), holder)
+        orders = {kind: order for kind in PhaseKind if (order := in_turn(batches, kind, job.iterations))}
+        turns = [{kind: local[order[i]] for kind, order in orders.items()} for i in range(job.iterations)]
+        super().__init__(Contender(step=self._phased, batches=turns), holder)
         self.counted = [
             CountedBatch(step=steps[batch.kind], batch=own, share=batch.fresh / samples)
             for batch, own in zip(batches, local)
         ]
-
-    def copied_bytes(self) -> tuple[float, float]:
-        """Return the bytes that the copies between phases take for one step."""
-        return self._phased.copied_bytes
+        self.copied = self._phased.copied
 
     def logits(self) -> Iterator[np.ndarray]:
         """Train one epoch in the schedule's order, its copies and the last one to the hosts included."""
@@ -127,43 +121,10 @@ class PhasedPlan(PlanOnRank):
         return arrays
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostStamps:
-    """Stamps of a CPU's clock, whatever the other ranks' is."""
-
-    stamps: Stamps
-    clock: Clock
-
-    def read(self, clock: Clock) -> dict[str, float]:
-        """Return milliseconds by phase, of the CPU's clock."""
-        return self.stamps.read(self.clock)
-
-    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """Return CPU milliseconds by phase, of all threads: kernels run in several."""
-        return self.stamps.phases(self.clock.process_ms, self.clock.process_ms)
-
-
-class HostStep:
-    """A step with as many threads as the node has CPUs for it."""
-
-    def __init__(self, step: TrainingStep, threads: int) -> None:
-        self._step, self._threads = step, threads
-
-    def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, HostStamps]:
-        """Train on a batch with all threads; return the logits and the stamps."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self._threads)
-        try:
-            logits, stamps = self._step(batch)
-        finally:
-            torch.set_num_threads(before)
-        return logits, HostStamps(stamps=stamps, clock=self._step.clock)
-
-
-def idle_step(batch: None) -> tuple[torch.Tensor, Readable]:
+def idle_step(batch: None) -> tuple[torch.Tensor, Stamps]:
     """Do nothing, as a rank without a part in the step; return no logits, and stamps between which nothing went on."""
     clock = clock_of(torch.device("cpu"))
-    return torch.empty(0), HostStamps(stamps=Stamps(marks=[clock.now()], laps=[]), clock=clock)
+    return torch.empty(0), Stamps(marks=[clock.now()], laps=[], own_clock=clock)
 
 
 def _on_hosts(job: RankJob, plan: Plan, rank: int) -> PlanOnRank:
@@ -178,7 +139,17 @@ def _on_hosts(job: RankJob, plan: Plan, rank: int) -> PlanOnRank:
     batches = Inputs(job, 0, 1, cpu).mixed(lowered)
     # A CPU machine's ranks have a core each; beside GPUs all cores that the process may use.
     threads = job.topology.devices_per_node if job.device == "cpu" else cores()
-    return PlanOnRank(Contender(step=HostStep(step, threads), batches=batches), step, batches)
+
+    def step_in_threads(batch: LocalBatch) -> tuple[torch.Tensor, Stamps]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            logits, stamps = step(batch)
+        finally:
+            torch.set_num_threads(before)
+        return logits, replace(stamps, own_clock=step.clock)
+
+    return PlanOnRank(Contender(step=step_in_threads, batches=batches), step, batches)
 
 
 def build(
@@ -199,8 +170,8 @@ def build(
     lowered = _lowered(job, plan, device, None)
     if job.schedule is StepSchedule.PIPELINED:
         pipeline = PipelinedStep(lowered, _settings(job), device, clock)
-        batches = inputs.mixed(lowered)
-        return PlanOnRank(PipelinedContender(step=pipeline, batches=batches), pipeline, batches)
+        pipeline.turn = inputs.mixed(lowered)
+        return PlanOnRank(Contender(step=pipeline, batches=pipeline.turn), pipeline, pipeline.turn)
     step = TrainingStep(lowered, _settings(job), device, clock, groups=groups)
     batches = inputs.mixed(lowered)
     return PlanOnRank(Contender(step=step, batches=batches), step, batches)
@@ -215,9 +186,3 @@ def _lowered(job: RankJob, plan: Plan, device: torch.device, phase: PhaseKind | 
 
 def _settings(job: RankJob) -> StepSettings:
     return StepSettings(dense=job.dense, optimizer=job.optimizer, learning_rate=job.learning_rate, dense_seed=job.seed)
-
-
-def _turns(batches: list[PureBatch], local: list[LocalBatch], iterations: int) -> list[Turn]:
-    """List the mini-batches of every iteration."""
-    orders = {kind: order for kind in PhaseKind if (order := in_turn(batches, kind, iterations))}
-    return [{kind: local[order[i]] for kind, order in orders.items()} for i in range(iterations)]

@@ -17,7 +17,7 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape
 from shardbench.records.record import RankTiming, Timing
-from shardbench.records.trial import Failure, Outcome
+from shardbench.records.trial import TRAINING, Failure, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +41,9 @@ def rank_job(plan: Plan, problem: Problem, dense: DenseShape, batches: Path, **s
     """
     job = RankJob.model_validate(
         {
+            **{name: getattr(problem, name) for name in ("tables", "topology", "batch_size", *TRAINING)},
             "plan": plan,
-            "tables": problem.tables,
-            "topology": problem.topology,
             "dense": dense,
-            "batch_size": problem.batch_size,
-            "precision": problem.precision,
-            "optimizer": problem.optimizer,
-            "exchange": problem.exchange,
-            "schedule": problem.schedule,
             "device": problem.machine.device,
             "batches": str(batches),
             **settings,
@@ -168,7 +162,6 @@ def _embedding_ms(ms: dict[str, list[float]]) -> float:
 
 
 def _phases(ms: dict[str, list[float]]) -> list[StepPhase]:
-    """List the phases that were timed, in their order."""
     return [phase for phase in StepPhase if phase in ms]
 
 

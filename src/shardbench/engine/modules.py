@@ -1,7 +1,7 @@
 """The modules that run a plan: TorchRec's sharded collections, and plain replicas of unpooled rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 # TorchRec imports it late, and it compiles for half a second: here it is done once, before ranks are forked.
 import torch.distributed.optim
-from torch.distributed.remote_device import _remote_device
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torch.nn.parallel import DistributedDataParallel
 from torchrec import (
     EmbeddingBagCollection,
@@ -25,21 +26,13 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingDist, RwPooledEmbeddingSharding
 from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist, TwPooledEmbeddingSharding
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingDist, TwRwPooledEmbeddingSharding
-from torchrec.distributed.sharding_plan import (
-    construct_module_sharding_plan,
-    data_parallel,
-    row_wise,
-    table_row_wise,
-    table_wise,
-)
-from torchrec.distributed.types import CacheParams, ShardingEnv
+from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingEnv
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from shardbench.engine.blocks import Block, Merge, merge
-from shardbench.engine.fill import Constant, leave
 from shardbench.engine.formats import DATA_TYPES, TENSOR_TYPES, codecs_registry
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Reach, Slot, home_rank
-from shardbench.engine.unique_ids import provide_kernel
+from shardbench.engine.operators import Constant, leave, provide_kernel
 from shardbench.model.caching import KERNELS, is_cached, ratio_of
 from shardbench.model.machine import Topology
 from shardbench.model.plan import OnLocalRank, RowWise, ShardingGroups, Tier, sharding_groups, tier_of
@@ -140,18 +133,11 @@ class ShardedModule(TableModule):
             if key.distinct and device.type == "cpu":
                 provide_kernel()
             sharder = EmbeddingCollectionSharder(qcomm_codecs_registry=registry, use_index_dedup=key.distinct)
-        generators = {name: _generator(t, groups.topology, device) for name, t in self.tables.items()}
         in_group = key.scope is Reach.GROUP
         ranks = groups.sharding_ranks if in_group else list(range(groups.topology.world_size))
-        plan = construct_module_sharding_plan(
-            module,
-            generators,
-            sharder,
-            local_size=len(ranks) if in_group else groups.topology.devices_per_node,
-            world_size=len(ranks),
-            device_type=device.type,
+        plan = EmbeddingModuleShardingPlan(
+            {name: _sharding(table, ranks, groups, device) for name, table in self.tables.items()}
         )
-        _name_own_device(plan, ranks, groups.rank, device)
         group = groups.sharding if in_group else groups.world
         self.module: Any = sharder.shard(module, plan, ShardingEnv.from_process_group(group), device)
         self.layouts = (
@@ -194,10 +180,9 @@ class ShardedModule(TableModule):
         """Return this rank's shards of TorchRec's state."""
         by_table: Shards = {}
         if any(is_cached(table.segment) for table in self.tables.values()):
-            # What was trained in a cache is written to the rows. Replicas' lookups are DDP's.
-            for lookup in self.module._lookups:
-                for kernel in getattr(lookup, "_emb_modules", ()):
-                    kernel.flush()
+            # What was trained in a cache is written to the rows.
+            for kernel in self._kernels():
+                kernel.flush()
         for name, value in self.module.state_dict().items():
             if hasattr(value, "local_shards"):
                 by_table[_logical(name)] = [(s.metadata.shard_offsets[0], s.tensor) for s in value.local_shards()]
@@ -207,17 +192,19 @@ class ShardedModule(TableModule):
 
     def moments(self) -> dict[str, torch.Tensor]:
         """Return the moments that FBGEMM's kernels keep."""
-        by_table: dict[str, torch.Tensor] = {}
-        for lookup in self.module._lookups:
-            for kernel in getattr(lookup, "_emb_modules", ()):
-                states = kernel.emb_module.split_optimizer_states()
-                for table, state in zip(kernel.config.embedding_tables, states):
-                    by_table[table.name] = state[0].view(-1)
-        return by_table
+        return {
+            table.name: state[0].view(-1)
+            for kernel in self._kernels()
+            for table, state in zip(kernel.config.embedding_tables, kernel.emb_module.split_optimizer_states())
+        }
 
     def replicated_parameters(self) -> list[torch.nn.Parameter]:
         """Return the weights of data-parallel tables."""
         return [p for name, p in self.module.named_parameters() if self.tables[_logical(name)].is_replicated]
+
+    def _kernels(self) -> Iterator[Any]:
+        # Replicas' lookups are DDP's.
+        return (kernel for lookup in self.module._lookups for kernel in getattr(lookup, "_emb_modules", ()))
 
     def _blocks(self, names: Sequence[str]) -> list[Block]:
         return [
@@ -294,43 +281,37 @@ def _collection(tables: list[LogicalTable], pooled: bool, precision: Precision) 
     return collection(tables=configs, device=torch.device("meta"))
 
 
-def _name_own_device(plan: Any, ranks: Sequence[int], own: int, device: torch.device) -> None:
-    """Shards are placed by global rank, this rank's on its very device: torch refuses a shard that lies elsewhere.
+def _sharding(table: LogicalTable, ranks: Sequence[int], groups: Groups, device: torch.device) -> ParameterSharding:
+    """Return TorchRec's sharding of a table, with its kernel and cache, in a module of these ranks.
 
-    TorchRec numbers the module's ``ranks`` from 0, and takes a rank's number in its node for that
-    of its device, which it is not where one machine stands for several nodes. ``own`` is this rank.
+    TorchRec numbers them from 0, but places shards by the rank of the world, this rank's on its very device: torch
+    refuses a shard that lies elsewhere. One machine may stand for several nodes.
     """
-    specs = [sharding.sharding_spec for sharding in plan.values() if sharding.sharding_spec is not None]
-    for shard in (shard for spec in specs for shard in spec.shards):
-        rank = ranks[shard.placement.rank()]
-        on = device if rank == own else shard.placement.device()
-        shard.placement = _remote_device(f"rank:{rank}/{on}")
-
-
-def _generator(table: LogicalTable, topology: Topology, device: torch.device) -> Any:
-    """Return what makes TorchRec's sharding of a table, with its kernel and cache."""
-    place = table.segment.placement
+    place, topology = table.segment.placement, groups.topology
     if table.is_replicated:
-        return data_parallel()
+        return ParameterSharding("data_parallel", "dense", ranks=list(range(len(ranks))))
     # On CPUs all memory is host memory, and a plan with a cache is not lowered.
     kernel = KERNELS[tier_of(place)] if device.type == "cuda" else "fused"
-    cache = CacheParams(load_factor=ratio_of(table.segment)) if kernel == KERNELS[Tier.CACHED] else None
-    # TorchRec numbers the ranks of a sharding group's module from 0.
     home = place.local_rank if isinstance(place, OnLocalRank) else home_rank(table.segment, topology)
     if home is not None:
-        generator: Any = table_wise(rank=home)
+        kind, holders = "table_wise", [home]
     elif isinstance(place, RowWise) and len(place.ranks) < topology.world_size:
-        generator = table_row_wise(host_index=topology.node_of(place.ranks[0]))
+        kind, holders = "table_row_wise", list(place.ranks)
     else:
-        generator = row_wise()
-
-    def sharding(*args: Any) -> Any:
-        # table_row_wise takes no kernel and would fall back to the dense one; none of them takes a cache.
-        parameter = generator(*args)
-        parameter.compute_kernel, parameter.cache_params = kernel, cache
-        return parameter
-
-    return sharding
+        kind, holders = "row_wise", list(range(len(ranks)))
+    shards = []
+    for number, holder in enumerate(holders):
+        rank = ranks[holder]
+        on = device if rank == groups.rank or device.type == "cpu" else f"cuda:{rank % topology.devices_per_node}"
+        sizes, offsets = [table.block, table.segment.columns], [number * table.block, 0]
+        shards.append(ShardMetadata(offsets, sizes, f"rank:{rank}/{on}"))
+    return ParameterSharding(
+        sharding_type=kind,
+        compute_kernel=kernel,
+        ranks=holders,
+        sharding_spec=EnumerableShardingSpec(shards),
+        cache_params=CacheParams(load_factor=ratio_of(table.segment)) if kernel == KERNELS[Tier.CACHED] else None,
+    )
 
 
 class HostTables(ShardedModule):

@@ -1,8 +1,7 @@
 """A training step in TorchRec's own pipeline: the next batch's lookups are exchanged while this one computes."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import cycle, islice, repeat
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from shardbench.engine.lower import Lowered, ModuleKey
 from shardbench.engine.modules import ReplicatedRows, ShardedModule, TableModule
 from shardbench.engine.sent_bytes import StepPart
 from shardbench.engine.step import LocalBatch, Stamps, StepSettings, TrainingStep, time_kernels
-from shardbench.engine.turns import Contender
 
 
 class PipelinedStep(TrainingStep):
@@ -37,11 +35,14 @@ class PipelinedStep(TrainingStep):
         self._pipeline = _Pipeline(self, self._tables)
         self._upcoming: Iterator[LocalBatch] = iter(())
         self._stamps: Stamps | None = None
+        self.turn: list[LocalBatch] = []
+        """The batches that steps go through, over and over again."""
 
     def __call__(self, batch: LocalBatch) -> tuple[torch.Tensor, Stamps]:
-        """Train on a batch, filling the pipeline with it where another one is next; give its logits and stamps."""
+        """Train on a batch of the turn, from which the pipeline is filled where another is next; give as others do."""
         if not self.holds(batch):
-            self.prepare(batch)
+            # Before the step, never in one.
+            self.fill(islice(cycle(self.turn), [one is batch for one in self.turn].index(True), None))
         stamps = self._stamps = Stamps(marks=[self.clock.now()], laps=[])
         logits = self._pipeline.progress(self._upcoming)
         self._pipeline.wait_for_lookups()
@@ -182,17 +183,3 @@ class _Pipeline(TrainPipelineSparseDist):  # type: ignore[misc]
         self._step.enter(StepPart.BACKWARD)
         super()._backward(losses)
         self._step.lap(StepPhase.OUTPUT_BACKWARD)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipelinedContender(Contender[LocalBatch]):
-    """A pipeline that its batches go through in turn, and that is filled before a step, never in one."""
-
-    step: PipelinedStep
-
-    def take(self, iteration: int) -> tuple[torch.Tensor, Stamps]:
-        """Make one step; return its logits and stamps."""
-        batch = self.batches[iteration % len(self.batches)]
-        if not self.step.holds(batch):
-            self.step.fill(self.batches[at % len(self.batches)] for at in count(iteration))
-        return self.step(batch)

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import traceback
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -20,23 +21,66 @@ from shardbench.base.errors import BadInput, Unsupported, described
 from shardbench.base.generated import say
 from shardbench.base.serialise import to_json
 from shardbench.cost.collectives import Calls
-from shardbench.engine.clock import CountedClock, clock_of
+from shardbench.engine.clock import CountedClock, clock_of, take_turns
 from shardbench.engine.contenders import PlanOnRank, build
 from shardbench.engine.heap import keep_freed_memory
 from shardbench.engine.inputs import seeded_weights
-from shardbench.engine.join import join_group
 from shardbench.engine.processes.failures import LONGEST_CAUSE, out_of_memory
-from shardbench.engine.processes.job import TO_DEVICE, TO_HOST, Ran, RankError, RankResult
-from shardbench.engine.processes.progress import RankProgress
-from shardbench.engine.processes.trial_folder import REFUSED, holds_results, read_job, result_text
+from shardbench.engine.processes.job import Ran, RankError, RankResult
+from shardbench.engine.processes.trial_folder import REFUSED, RankProgress, holds_results, read_job, result_text
 from shardbench.engine.sent_bytes import SentBytes
 from shardbench.engine.step import set_weights
-from shardbench.engine.turns import take_turns
+from shardbench.model.machine import Topology
 from shardbench.records.trial import Failure, Outcome
 from shardbench.workloads.materialise import Batches
 
 SETTLING_STEPS = 3
 """DDP's first steps exchange control messages (used parameters, rebuilt buckets) that later ones do not."""
+_NO_INTERFACE = "ifa != nullptr"
+"""What gloo says where it finds no interface, or none with an address."""
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+"""Which collectives run between devices of a kind."""
+
+
+def device_of(kind: str, rank: int, topology: Topology) -> torch.device:
+    """Return the rank's device of a kind, ``cpu`` or ``cuda``; raises Unsupported where there are fewer than a node's.
+
+    Ranks of a node follow each other, so that they never share a device; several nodes on one
+    machine (emulated ones) get devices of their own where there are enough.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    needed, available = topology.devices_per_node, torch.cuda.device_count()
+    if available < needed:
+        raise Unsupported(f"the job needs {needed} CUDA devices, this machine has {available}")
+    return torch.device("cuda", rank % available)
+
+
+def join_group(kind: str, rank: int, topology: Topology, method: str, timeout_s: float) -> torch.device:
+    """Join the ranks that meet by ``method`` (``file://`` or ``env://``); gives this rank's device, made current.
+
+    ``timeout_s`` is how long it waits for its peers, then and in every collective. Raises BadInput where ranks of CPUs
+    find no network interface.
+    """
+    device = device_of(kind, rank, topology)
+    torch.set_num_threads(1)
+    # TorchRec asks these which ranks are of a node.
+    os.environ["LOCAL_WORLD_SIZE"] = str(topology.devices_per_node)
+    os.environ["LOCAL_RANK"] = str(rank % topology.devices_per_node)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    timeout = timedelta(seconds=timeout_s)
+    try:
+        dist.init_process_group(BACKENDS[kind], method, timeout=timeout, rank=rank, world_size=topology.world_size)
+    except RuntimeError as error:
+        if _NO_INTERFACE not in str(error):
+            raise
+        name = os.environ.get("GLOO_SOCKET_IFNAME", "loopback")
+        raise BadInput(
+            f"no network interface {name} is up, over which ranks exchange: bring it up (ip link set lo up), or name "
+            "another one by GLOO_SOCKET_IFNAME"
+        ) from error
+    return device
 
 
 class Rank:
@@ -104,7 +148,6 @@ class Rank:
         self.phase("time")
         times, *others = take_turns([own.contender, *control], job.iterations, clock)
         sent, calls = self._count(own)
-        to_device, to_host = own.copied_bytes()
         return RankResult(
             rank=self.rank,
             job=self.job_hash,
@@ -115,7 +158,7 @@ class Rank:
             sent=sent,
             calls=calls,
             shares=[counted.share for counted in own.counted],
-            copied={TO_DEVICE: to_device, TO_HOST: to_host} if to_device else {},
+            copied=own.copied,
         )
 
     def _count(self, own: PlanOnRank) -> tuple[list[dict[str, tuple[float, float]]], list[dict[str, Calls]]]:

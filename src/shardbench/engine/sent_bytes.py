@@ -30,7 +30,7 @@ class StepPart(StrEnum):
     ROWS = "rows"
     """The gradients of these."""
     SYNCHRONISE = "synchronise"
-    """Copies of hot rows, which are counted where they are made (``phased.copies``)."""
+    """Copies of hot rows, which are counted where they are made (``phased.step``)."""
 
 
 class SentBytes(TorchDispatchMode):

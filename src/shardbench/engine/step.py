@@ -63,25 +63,23 @@ class Stamps:
     """When gradients of the assembled vectors arrived; at the first one the dense backward pass is over."""
     lookups: list[tuple[Any, Any]] = field(default_factory=list)
     """Start and end of each embedding backward kernel."""
+    own_clock: Clock | None = None
+    """The clock of CPUs, whose kernels run in several threads, whatever the other ranks' is; None for theirs."""
 
-    def read(self, clock: Clock) -> dict[str, float]:
-        """Milliseconds by phase, and of the whole ``step``.
+    def read(self, clock: Clock) -> tuple[dict[str, float], dict[str, float]]:
+        """Milliseconds by phase, and of the whole ``step``, and the same in CPU time; that is empty on devices.
 
         DDP all-reduces gradients while the backward pass goes on: what of it is not hidden is in
         ``output_backward``, with the exchange of the vectors' gradients.
-        """
-        return self.phases(clock.ms, clock.ms)
-
-    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """The same in CPU time; None on devices.
-
         Kernels run in the thread that calls them (ranks have one OpenMP thread, and autograd works in
-        the thread that called ``backward``), so theirs is that thread's time: what gloo's threads
+        the thread that called ``backward``), so their CPU time is that thread's: what gloo's threads
         all-reduce meanwhile is not theirs. All other phases have the time of all threads.
         """
+        clock = self.own_clock or clock
+        wall_ms = self.phases(clock.ms, clock.ms)
         if clock.process_ms(self.marks[0], self.marks[-1]) is None:
-            return None
-        return self.phases(clock.process_ms, clock.thread_ms)
+            return wall_ms, {}
+        return wall_ms, self.phases(clock.process_ms, clock.process_ms if self.own_clock else clock.thread_ms)
 
     def phases(self, ms: Callable[[Any, Any], Any], kernel_ms: Callable[[Any, Any], Any]) -> dict[str, float]:
         """Milliseconds by phase: kernels' by ``kernel_ms(start, stop)``, all others' by ``ms``."""

@@ -39,10 +39,10 @@ class Provenance(FiniteModel):
     @classmethod
     def begin(cls, made_by: str | None, wall: Kind | None = None) -> "Provenance":
         """Return the provenance of what begins now; ``ended`` completes it."""
-        code, load = checkout(), _load()
+        (commit, dirty), load = checkout(), _load()
         return cls(
-            commit=code.commit,
-            dirty=code.dirty,
+            commit=commit,
+            dirty=dirty,
             judge_version=JUDGE_VERSION,
             made_by=made_by,
             started=datetime.now(UTC).replace(microsecond=0),

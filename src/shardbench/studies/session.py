@@ -12,16 +12,14 @@ from shardbench.base.deadline import interrupts
 from shardbench.base.temporary import temporary_folder
 from shardbench.engine.processes.failures import failed, failure_of
 from shardbench.records.cell import Cell, CellRecord, cell_key
-from shardbench.records.plan_files import keep_plan
 from shardbench.records.provenance import Provenance
-from shardbench.records.store import cell_store
+from shardbench.records.store import cell_store, keep_log, keep_plan
 from shardbench.records.trial import Failure, Outcome
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.study import Study
 from shardbench.trials.cluster import Cluster, submit_all
 from shardbench.trials.discovery import strategies, strategy_version
 from shardbench.trials.planning import wall_kind
-from shardbench.trials.run_trial import keep_log
 from shardbench.trials.session import Listener, Work, WorkerOutcome, run_session, side_by_side
 
 Draft = dict[str, object]

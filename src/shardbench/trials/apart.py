@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
-from types import TracebackType
 
 from shardbench.base.host import cores
 from shardbench.engine.processes.failures import TrialFailed, failed
@@ -54,9 +53,7 @@ class Apart:
             threading.Thread(target=self._lane, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         for process in tuple(self._at_work):
             # It may have to wait for the fork server.

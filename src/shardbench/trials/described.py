@@ -28,7 +28,7 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.table import NAME_PATTERN
 from shardbench.records.trial import Outcome
-from shardbench.trials.planning import StandIn, about, classes_of, gives_several, kind_of, learns
+from shardbench.trials.planning import StandIn, Traits, traits_of
 from shardbench.trials.planning_process import START_S, PlanningProcess
 from shardbench.workloads.trace import is_sealed
 
@@ -42,15 +42,7 @@ class Description(FiniteModel):
     role: Role
     version: int
     requires: tuple[str, ...]
-    learns: bool
-    about: str
-    """What it says of itself in a line."""
-    several: bool
-    """Whether it gives several plans for a race."""
-    kind: str
-    """Its class, with the module's name."""
-    modules: tuple[str, ...]
-    """The modules in which its classes are defined."""
+    traits: Traits
     sent: str
     """Its pickle, in base 64."""
     unsent: str = ""
@@ -64,15 +56,13 @@ class Description(FiniteModel):
             sent = within(pickling_s, lambda: pickle.dumps(strategy))
         except BaseException as error:
             unsent = described(error)
-        traits = {name: getattr(strategy, name) for name in ("name", "sees", "moves", "role", "version", "requires")}
-        several = gives_several(strategy)
-        facts = {
-            "learns": learns(strategy),
-            "about": about(strategy),
-            "modules": classes_of(strategy),
-            "several": several,
-        }
-        return cls(**traits, **facts, kind=kind_of(strategy), sent=base64.b64encode(sent).decode(), unsent=unsent)
+        declared = {name: getattr(strategy, name) for name in ("name", "sees", "moves", "role", "version", "requires")}
+        return cls(**declared, traits=traits_of(strategy), sent=base64.b64encode(sent).decode(), unsent=unsent)
+
+    def brought_by(self, module: str) -> "Description":
+        """Return it with one more module: whatever its classes say, a package's strategy is not of this repository."""
+        modules = tuple(sorted({*self.traits.modules, module}))
+        return self.model_copy(update={"traits": self.traits.model_copy(update={"modules": modules})})
 
 
 _DESCRIPTIONS = TypeAdapter(tuple[Description, ...])
@@ -86,9 +76,8 @@ class ForeignStrategy(StandIn):
 
     def __init__(self, description: Description) -> None:
         """Raise BadInput where the description is none."""
-        traits = {name: getattr(description, name) for name in type(description).model_fields}
         try:
-            vars(self).update(traits, sent=base64.b64decode(description.sent, validate=True))
+            vars(self).update(dict(description), sent=base64.b64decode(description.sent, validate=True))
         except binascii.Error as error:
             raise BadInput(f"{description.name} cannot be told from what its process said") from error
 
@@ -160,10 +149,7 @@ def _descriptions_of(package: str, module: str, value: str, code: str | None) ->
         try:
             reply = worker.call(_describe, (package, value, LOADS_S), timeout_s=limit_s, phase="start", text=True)
             descriptions = _DESCRIPTIONS.validate_json(reply)
-            # Whatever its classes say of where they are from, it is not of this repository.
-            return tuple(
-                one.model_copy(update={"modules": tuple(sorted({*one.modules, module}))}) for one in descriptions
-            )
+            return tuple(one.brought_by(module) for one in descriptions)
         except TrialFailed as error:
             return error.failure.cause
         except ValidationError:
@@ -178,16 +164,14 @@ def _describe(package: str, value: str, loads_s: float, *, held: dict[str, objec
 
 def strategies_of(source: object, package: str, loads_s: float = LOADS_S) -> list[tuple[str, Strategy]]:
     """Return what a package gives by name; raises BadInput."""
-    if isinstance(source, Strategy):
-        contents: object = [source]
-    elif callable(source):
+    contents = source
+    if callable(source) and not isinstance(source, Strategy):
         try:
             contents = _call_source(source, loads_s)
         except BaseException as error:
             raise BadInput(f"package {package} failed to make its strategies: {described(error)}") from error
-        contents = [contents] if isinstance(contents, Strategy) else contents
-    else:
-        contents = source
+    if isinstance(contents, Strategy):
+        contents = [contents]
     if not isinstance(contents, Iterable):
         raise BadInput(f"package {package} gives {contents!r}, not an iterable of Strategy")
     members = list(contents)

@@ -1,23 +1,29 @@
 """Every strategy there is: the folders of ``shardbench.baselines`` and installed entry points.
 
 Both take one path: an object that gives strategies (a function, a Strategy class or an
-instance) and the name of the package it came from. What others bring is described in processes of their own.
+instance) and the name of the package it came from. What others bring is described in processes of their own. A suite
+may name plans that somebody else made in the place of strategies, by their files.
 """
 
 import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 from shardbench.base.closest import unknown
 from shardbench.base.code import BASELINES, COMMON, REPRODUCTION, is_here, others_code
 from shardbench.base.errors import BadInput
 from shardbench.base.plugins import Brought, brought, collect, load_package
-from shardbench.model.strategy import Strategy
+from shardbench.base.reading import JSON_BYTES, file_text
+from shardbench.base.serialise import content_hash
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem, Sees
+from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.records.provenance import GIVEN_PLAN
 from shardbench.trials.described import describe_apart, strategies_of
-from shardbench.trials.planning import classes_of
+from shardbench.trials.planning import traits_of
 
 GROUP = BASELINES
 """Package whose folders are searched, and the entry-point group of other people's packages."""
@@ -71,7 +77,7 @@ def strategy_version(name: str) -> str | None:
     if name not in by_name:
         return None
     strategy = by_name[name].value
-    theirs = others_code(*classes_of(strategy), by_name[name].module)
+    theirs = others_code(*traits_of(strategy).modules, by_name[name].module)
     return None if theirs is None else f"{strategy.version} {theirs}".strip()
 
 
@@ -94,8 +100,8 @@ def _providers() -> Iterator[tuple[str, str, Callable[[], object]]]:
         package = f"{GROUP}.{module.name}"
         if (Path(str(getattr(module.module_finder, "path", ""))) / module.name).is_dir():
             yield package, package, partial(_load, package)
-    for package, module_name, value in brought(GROUP):
-        yield package, module_name, partial(describe_apart, package, module_name, value)
+    for package, module_name, point in brought(GROUP):
+        yield package, module_name, partial(describe_apart, package, module_name, point.value)
 
 
 def _load(package: str) -> object:
@@ -118,3 +124,36 @@ def _strays(place: Path) -> Iterator[tuple[Path, str]]:
             yield path, "has Python files but no __init__.py: add one with a function strategies()"
         if path.suffix == ".py" and path.name != "__init__.py":
             yield path, f"is in no folder of its own: make it {path.with_suffix('') / '__init__.py'}"
+
+
+class HandedPlan(Strategy):
+    """A plan that somebody else made, as a strategy that gives it whatever the problem."""
+
+    sees = frozenset({Sees.TABLES})
+    # Validation reads off the plan which it uses; copies that drift apart train another model.
+    moves = frozenset(Move) - {Move.LOCAL_STEPS}
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.name, self.fixed_plan = name, plan
+
+    @cached_property
+    def plan_hash(self) -> str:
+        """Return the hash by which records know the plan."""
+        return content_hash(self.fixed_plan)
+
+    def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
+        """Return the plan that was handed in."""
+        return self.fixed_plan
+
+
+def get_entrant(entry: str) -> Strategy:
+    """Return a strategy by its name, or a plan by the path of its file (.json), whose name it has; raises BadInput."""
+    if not entry.endswith(".json"):
+        return get_strategy(entry)
+    path = Path(entry)
+    return HandedPlan(path.stem, Plan.from_json(file_text(path, "plan", JSON_BYTES), f"plan {path}"))
+
+
+def entrant_version(entrant: Strategy) -> str | None:
+    """Return the version of a strategy; a plan's is its hash: whoever made it, another plan's trial is not its."""
+    return f"{GIVEN_PLAN}{entrant.plan_hash}" if isinstance(entrant, HandedPlan) else strategy_version(entrant.name)

@@ -1,22 +1,25 @@
 """One question, one answer: plan, validate, judge and bound, in the same way for all that is compared."""
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from shardbench.base.errors import BadInput, InvalidPlan, ShardBenchError, Unsupported
 from shardbench.base.serialise import content_hash
+from shardbench.base.temporary import temporary_folder
 from shardbench.base.wall import Kind
 from shardbench.cost.bounds.capacity import Curve
 from shardbench.cost.bounds.embedding import NO_BOUND, Bound, keeps_order, split_bound, whole_table_bound_ms
 from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, StepBounds
 from shardbench.engine.processes.failures import TrialFailed, failed, failure_of
-from shardbench.engine.processes.launch import call_in_child
+from shardbench.engine.processes.launch import Worker, call_in_child
 from shardbench.model.plan import Plan
-from shardbench.model.problem import Problem
+from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.validate import used_moves, validate
 from shardbench.records.record import Planned
@@ -269,3 +272,28 @@ def _check_plan(plan: Plan, spent: Spent, strategy: Strategy, problem: Problem) 
         uvm_memory_bytes=tuple(memory.uvm.tolist()),
         host_memory_bytes=tuple(memory.host.tolist()),
     )
+
+
+StepJudge: TypeAlias = Callable[[Plan, Problem], float | None]
+"""Gives the milliseconds of a step, None where it cannot judge the plan; it crosses to its process by its name."""
+NEEDS = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
+"""What of a problem a judge gets."""
+SecondJudge: TypeAlias = Callable[[Plan, Problem, float], float | None]
+"""A StepJudge in its process, with the seconds that it may take; raises TrialFailed where it fails or takes longer."""
+
+
+@contextmanager
+def second_judge(judge: StepJudge | None) -> Iterator[SecondJudge | None]:
+    """Give the judge for as long as the context lasts; its process begins with the first plan. None gives None."""
+    if judge is None:
+        yield None
+        return
+    lock = threading.Lock()
+
+    def step_ms(plan: Plan, problem: Problem, timeout_s: float) -> float | None:
+        # Threads ask it one after the other.
+        with lock:
+            return worker.call(judge, (plan, problem.restricted_to(NEEDS)), timeout_s=timeout_s, phase="count")
+
+    with temporary_folder() as folder, Worker(folder / "judge.log") as worker:
+        yield step_ms

@@ -10,6 +10,7 @@ from pathlib import Path
 from shardbench.base.code import PACKAGE, owner_of
 from shardbench.base.deadline import interrupts
 from shardbench.base.errors import BadInput, InvalidPlan
+from shardbench.base.serialise import FiniteModel
 from shardbench.base.wall import PRIVATE, Kind, kind
 from shardbench.engine.processes.failures import TrialFailed, failed, failure_of
 from shardbench.model.plan import MAX_SEGMENTS, Plan
@@ -46,47 +47,45 @@ def fit(strategy: Strategy, problems: Sequence[Problem], budget: Budget, seed: i
         return Spent(fit_s=time.perf_counter() - wall, fit_cpu_s=time.process_time() - cpu)
 
 
+class Traits(FiniteModel):
+    """What a strategy's class says of it."""
+
+    learns: bool
+    """Whether it does anything to fit."""
+    several: bool
+    """Whether it gives several plans for a race."""
+    about: str
+    """What it says of itself: the first line of its docstring."""
+    kind: str
+    """The name of the class, with its module."""
+    modules: tuple[str, ...]
+    """The modules in which the strategy's classes are defined."""
+
+
 class StandIn(Strategy):
     """A strategy that stands for another one, of which its own class says nothing."""
 
-    learns: bool
-    """Whether that does anything to fit."""
-    several: bool
-    """Whether that gives several plans for a race."""
-    kind: str
-    """The name of that one's class, with its module."""
-    modules: tuple[str, ...]
-    """The modules in which that one's classes are defined."""
-    about: str
-    """What it says of itself in a line."""
+    traits: Traits
+    """The traits of that other strategy."""
 
-    def stand_for(self, strategy: Strategy) -> None:
-        """State all of these."""
-        self.learns, self.several, self.about = learns(strategy), gives_several(strategy), about(strategy)
-        self.kind, self.modules = kind_of(strategy), classes_of(strategy)
+
+def traits_of(strategy: Strategy) -> Traits:
+    """Return the traits of a strategy, or of the one that it stands for."""
+    if isinstance(strategy, StandIn):
+        return strategy.traits
+    kind = type(strategy)
+    return Traits(
+        learns=kind.fit is not Strategy.fit,
+        several=kind.plans is not Strategy.plans,
+        about=(kind.__doc__ or "").strip().split("\n")[0],
+        kind=f"{kind.__module__}.{kind.__qualname__}",
+        modules=tuple(sorted({base.__module__ for base in kind.__mro__ if issubclass(base, Strategy)})),
+    )
 
 
 def learns(strategy: Strategy) -> bool:
     """Tell whether the strategy does anything to fit."""
-    return strategy.learns if isinstance(strategy, StandIn) else type(strategy).fit is not Strategy.fit
-
-
-def gives_several(strategy: Strategy) -> bool:
-    """Tell whether the strategy gives several plans for a race."""
-    return strategy.several if isinstance(strategy, StandIn) else type(strategy).plans is not Strategy.plans
-
-
-def about(strategy: Strategy) -> str:
-    """Return what a strategy says of itself: the first line of its class's docstring."""
-    if isinstance(strategy, StandIn):
-        return strategy.about
-    return (type(strategy).__doc__ or "").strip().split("\n")[0]
-
-
-def kind_of(strategy: Strategy) -> str:
-    """Return the name of a strategy's class, with its module."""
-    kind = type(strategy)
-    return strategy.kind if isinstance(strategy, StandIn) else f"{kind.__module__}.{kind.__qualname__}"
+    return traits_of(strategy).learns
 
 
 def may_need_engine(strategy: Strategy) -> bool:
@@ -96,19 +95,12 @@ def may_need_engine(strategy: Strategy) -> bool:
 
 def ours(strategy: Strategy) -> bool:
     """Tell whether the strategy is of this repository."""
-    return all(module.partition(".")[0] == PACKAGE for module in classes_of(strategy))
+    return all(module.partition(".")[0] == PACKAGE for module in traits_of(strategy).modules)
 
 
 def wall_kind(strategy: Strategy) -> Kind | None:
     """Return what keeps a strategy that plans from what is not its own; None for reviewed code of this repository."""
     return None if ours(strategy) else kind()
-
-
-def classes_of(strategy: Strategy) -> tuple[str, ...]:
-    """Return the modules in which a strategy's classes are defined."""
-    if isinstance(strategy, StandIn):
-        return strategy.modules
-    return tuple(sorted({kind.__module__ for kind in type(strategy).__mro__ if issubclass(kind, Strategy)}))
 
 
 def _fields(problem: Problem) -> dict[str, int]:

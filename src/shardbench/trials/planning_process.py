@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import resource_tracker
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -36,12 +35,12 @@ from shardbench.records.trial import Failure, Outcome
 from shardbench.trials.planning import (
     CHANGED,
     Spent,
-    classes_of,
     learns,
     ours,
     plan_json,
     planning_failure,
     require_plan,
+    traits_of,
 )
 from shardbench.workloads.trace import seal_test_split
 
@@ -75,16 +74,14 @@ class PlanningProcess:
             folder = stack.enter_context(temporary_folder())
             wall = None
             if not ours(self._strategy):
-                visible = tuple(places_of(*classes_of(self._strategy), *self._strategy.requires))
+                visible = tuple(places_of(*traits_of(self._strategy).modules, *self._strategy.requires))
                 wall = wall_around(visible, (*self._hidden, *shipped_data()))
             self._private = str(PRIVATE if wall is not None else folder)
             self._worker = stack.enter_context(Worker(self._log or folder / "log", wall=wall))
             self._open = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def take(self, *problems: Problem, timeout_s: float = START_S) -> None:
@@ -105,7 +102,7 @@ class PlanningProcess:
     def _set_up(self, timeout_s: float) -> None:
         if not self._is_settled:
             # What a strategy needs of others, and its own modules, are none of its planning.
-            modules = (*self._strategy.requires, *classes_of(self._strategy))
+            modules = (*self._strategy.requires, *traits_of(self._strategy).modules)
             self._call(_settle, (self._private, modules, self._elsewhere), timeout_s, "start")
             self._is_settled = True
 

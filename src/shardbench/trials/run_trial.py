@@ -1,12 +1,12 @@
 """One trial: its question evaluated, and where asked the plan measured on real ranks; whatever happens is a record."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from shardbench.base.atomic import no_room, whole_file
+from shardbench.base.atomic import no_room
 from shardbench.base.deadline import call_or, interrupts
 from shardbench.base.errors import Infeasible
 from shardbench.cost.memory.fullest import predicted_peak
@@ -18,56 +18,36 @@ from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.validate import validate
-from shardbench.records.plan_files import keep_lookups, keep_plan
 from shardbench.records.provenance import Provenance
 from shardbench.records.record import ROUNDING, Planned, Record, Tiers
+from shardbench.records.store import keep_log, keep_lookups, keep_plan
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials.control import control_plan
-from shardbench.trials.discovery import missing_modules, strategies
-from shardbench.trials.evaluate import Answer, Bounds, JudgeLimits, evaluate
-from shardbench.trials.handed import get_entrant
+from shardbench.trials.discovery import get_entrant, missing_modules, strategies
+from shardbench.trials.evaluate import Answer, Bounds, JudgeLimits, SecondJudge, evaluate
 from shardbench.trials.jobcheck import impossible, lacking_devices
 from shardbench.trials.measured_trial import judge, least_step_ms, write_trial
 from shardbench.trials.quiet import MachineBusy, Quiet
-from shardbench.trials.second_judge import SecondJudge
 from shardbench.trials.simulate import CountedQuestion, Simulation
 from shardbench.trials.suite import EVERY, Job
 from shardbench.workloads.materialise import Batches, materialise_beside
 from shardbench.workloads.workload import Workload
 
-KEPT_LOG_BYTES = 1 << 20
-"""Bytes that are kept of the end of what each process of a failed trial printed."""
 NEVER_RAN = Failure(outcome=Outcome.SKIPPED, cause="no results of its ranks were collected", phase="start")
 LEFT_TO_OTHERS = "its ranks are left to torchrun or a scheduler; shardbench collect records them"
 
 
-class MaterialisedQuestion(CountedQuestion):
-    """Judged on test batches that lie on disk."""
-
-    def __init__(self, problem: Problem, workload: Workload, folder: Path, iterations: int) -> None:
-        numbers = range(min(iterations, workload.test_batches))
-        self.disk_batches: Batches = materialise_beside(workload, folder, numbers)
-        super().__init__(problem, self.disk_batches, workload.dense, iterations)
-
-    def untouched(self) -> bool:
-        """Tell whether the batches are what was written."""
-        return self.disk_batches.intact()
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgedPlan:
-    """A strategy's valid plan and what records keep of it, by their fields; nothing by batch, as many are held."""
-
-    plan: Plan
-    fields: dict[str, object]
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlanningOutcome:
-    """The result of asking a strategy once; ``planned`` is None where it made no valid plan."""
+    """The result of asking a strategy once: a plan that is judged, or a failure."""
 
-    planned: Planned | None
-    judged: JudgedPlan | Failure
+    planned: Planned | None = None
+    """The plan in numbers; None where there is no valid one."""
+    failure: Failure | None = None
+    plan: Plan | None = None
+    """The valid plan; None where there is a failure."""
+    fields: dict[str, object] = field(default_factory=dict)
+    """What records keep of a judged plan; nothing by batch, as many are held."""
 
 
 @dataclass(eq=False)
@@ -101,8 +81,14 @@ class JobContext:
         self._making, self._proving = threading.Lock(), threading.Lock()
 
     @cached_property
-    def question(self) -> MaterialisedQuestion:
-        """Make the planning problem, from the train split, and the test batches of the iterations, on disk."""
+    def batches(self) -> Batches:
+        """Write the test batches of the iterations to disk."""
+        numbers = range(min(self.job.iterations, self.workload.test_batches))
+        return materialise_beside(self.workload, self.folder / "batches", numbers)
+
+    @cached_property
+    def question(self) -> CountedQuestion:
+        """Make the planning problem, from the train split, judged on the batches on disk."""
         problem = Problem.of(
             self.workload.name,
             self.workload.tables,
@@ -112,7 +98,7 @@ class JobContext:
             **self.job.training,
             inputs=self.workload.input_sample if self._shows_inputs() else None,
         )
-        question = MaterialisedQuestion(problem, self.workload, self.folder / "batches", self.job.iterations)
+        question = CountedQuestion(problem, self.batches, self.workload.dense, self.job.iterations)
         # Planners behind a wall see neither test batches, nor the data behind them, nor results.
         question.closed = tuple(filter(None, [self.folder, self.data, self.results]))
         return question
@@ -139,7 +125,9 @@ class JobContext:
         """Return what the strategy gives for the trial and its other repeats, which run one after the other."""
         key = type(strategy), spec.model_copy(update={"repeat": 0}).key
         outcome = self._plannings.get(key) or _plan(spec, strategy, self)
-        self._plannings[key] = _for_repeats(outcome, spec.backend)
+        # Draws are of the plan: of measured trials one record of it has them.
+        fields = outcome.fields if spec.backend is Backend.SIMULATED else {**outcome.fields, "draws": None}
+        self._plannings[key] = replace(outcome, fields=fields)
         return outcome
 
     def bounds(self, answer: Answer[Simulation]) -> Bounds:
@@ -179,28 +167,17 @@ class JobContext:
             self.later.append(keep)
 
 
-def keep_rest(later: list[Callable[[], None]]) -> None:
-    """Keep what was put off; raises OSError where there is still no room."""
-    while later:
-        later.pop(0)()
-
-
-def keep_log(results: Path, key: str, parts: Iterable[Path]) -> None:
-    """Make ``logs/<key>.log`` of those files that are there; without any there is none."""
-    log = results / "logs" / f"{key}.log"
-    log.unlink(missing_ok=True)
-    files = [path for path in parts if path.is_file()]
-    if not files:
-        return
-    with whole_file(log) as file:
-        for part in files:
-            file.write(f"== {part.name}\n".encode())
-            before = max(part.stat().st_size - KEPT_LOG_BYTES, 0)
-            if before:
-                file.write(f"({before} bytes before this are left out)\n".encode())
-            with part.open("rb") as text:
-                text.seek(before)
-                file.write(text.read(KEPT_LOG_BYTES))
+def open_record(spec: TrialSpec, strategy: Strategy, environment: str, provenance: Provenance | None) -> Record:
+    """Return the record of a trial of which nothing is known yet, as if it never ran."""
+    return Record(
+        key=spec.key,
+        spec=spec,
+        role=call_or(lambda: strategy.role, Role.COMPETITOR),
+        environment=environment,
+        provenance=provenance,
+        outcome=NEVER_RAN.outcome,
+        failure=NEVER_RAN,
+    )
 
 
 def run_trial(
@@ -211,15 +188,7 @@ def run_trial(
     Raises BadInput only for files of the user's, which no trial of the job could read, and where the machine is busy
     while trials are to have it for themselves.
     """
-    open_record = Record(
-        key=spec.key,
-        spec=spec,
-        role=call_or(lambda: strategy.role, Role.COMPETITOR),
-        environment=environment,
-        provenance=provenance,
-        outcome=NEVER_RAN.outcome,
-        failure=NEVER_RAN,
-    )
+    record = open_record(spec, strategy, environment, provenance)
     try:
         failure = _cannot_start(spec, strategy, context)
     except BaseException as error:
@@ -227,7 +196,7 @@ def run_trial(
             raise
         failure = failure_of(error, "start")
     if failure is not None:
-        return open_record.ended(failure)
+        return record.ended(failure)
     context.make()
     try:
         outcome = context.planning(spec, strategy)
@@ -235,9 +204,9 @@ def run_trial(
         # Without room for what the program itself writes the trial has no outcome.
         if interrupts(error) or no_room(error):
             raise
-        record = open_record.ended(failure_of(error, "harness"))
+        record = record.ended(failure_of(error, "harness"))
     else:
-        record = _judge_trial(open_record.model_copy(update={"planned": outcome.planned}), outcome.judged, context)
+        record = _judge_trial(record.model_copy(update={"planned": outcome.planned}), outcome, context)
     context.keep_log(spec.key, ok=record.failure is None)
     return record
 
@@ -253,14 +222,6 @@ def _cannot_start(spec: TrialSpec, strategy: Strategy, context: JobContext) -> F
     return Failure(outcome=Outcome.SKIPPED, cause=cause, phase="start") if cause else None
 
 
-def _for_repeats(outcome: PlanningOutcome, backend: Backend) -> PlanningOutcome:
-    """Return it without draws where it is measured: they are of the plan, and one record of it has them."""
-    judged = outcome.judged
-    if isinstance(judged, Failure) or backend is Backend.SIMULATED:
-        return outcome
-    return replace(outcome, judged=replace(judged, fields={**judged.fields, "draws": None}))
-
-
 def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlanningOutcome:
     valid: list[Planned] = []
 
@@ -274,24 +235,27 @@ def _plan(spec: TrialSpec, strategy: Strategy, context: JobContext) -> PlanningO
     answer = evaluate(context.question, strategy, budget, spec.seed, limits=limits, on_plan=on_plan)
     if not isinstance(answer, Failure):
         try:
-            return PlanningOutcome(planned=answer.planned, judged=_predict(answer, spec, context))
+            fields = _predict(answer, spec, context)
+            return PlanningOutcome(planned=answer.planned, plan=answer.plan, fields=fields)
         except TrialFailed as failed_bound:
             answer = failed_bound.failure
-    return PlanningOutcome(planned=valid[0] if valid else None, judged=answer)
+    return PlanningOutcome(planned=valid[0] if valid else None, failure=answer)
 
 
-def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> JudgedPlan:
+def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -> dict[str, object]:
+    """Return what a record keeps of a plan that is judged, by its fields; raises TrialFailed."""
     judged, measured = answer.judged, spec.backend is Backend.MEASURED
     bounds = context.bounds(answer)
     bound = bounds.of(answer.plan, answer.planned.moves)
     any_moves, own = bounds.of_step(answer.plan), bounds.of_step(answer.plan, answer.moves)
     second, problem, dense = context.second, context.question.problem, context.workload.dense
     peak = predicted_peak(answer.plan, problem, dense)
+    measured_tiers = Tiers.COUNTED if context.machine.device == "cpu" else Tiers.PHYSICAL
     fields: dict[str, object] = {
         "traffic": judged.totals,
         "predicted": judged.timing(spec.iterations, by_rank=measured),
         "draws": judged.draws(problem, dense),
-        "tiers": _tiers(spec.backend, context),
+        "tiers": measured_tiers if measured else Tiers.SIMULATED,
         "torchrec_estimate_ms": second(answer.plan, problem, spec.timeout_s) if second else None,
         "peak_bytes": peak.bytes if peak is not None else None,
     }
@@ -304,17 +268,17 @@ def _predict(answer: Answer[Simulation], spec: TrialSpec, context: JobContext) -
             "step_bound_ms": any_moves.ms if any_moves is not None else None,
             "own_step_bound_ms": own.ms if own is not None else None,
         }
-    return JudgedPlan(plan=answer.plan, fields=fields)
+    return fields
 
 
-def _judge_trial(record: Record, judged: JudgedPlan | Failure, context: JobContext) -> Record:
-    """Return the record of a trial whose plan is judged; what goes wrong from here on leaves the predictions known."""
-    if isinstance(judged, Failure):
-        return record.ended(judged)
-    predicted = record.ended(NEVER_RAN, **judged.fields)
+def _judge_trial(record: Record, outcome: PlanningOutcome, context: JobContext) -> Record:
+    """Return the record of a trial of a plan; what goes wrong from here on leaves the predictions known."""
+    if outcome.plan is None:
+        return record.ended(outcome.failure)
+    predicted = record.ended(NEVER_RAN, **outcome.fields)
     try:
         if record.spec.backend is Backend.MEASURED:
-            return _measure(predicted, judged.plan, context)
+            return _measure(predicted, outcome.plan, context)
         _refuse_impossible(predicted)
     except MachineBusy:
         raise
@@ -343,7 +307,7 @@ def _refuse_impossible(record: Record) -> None:
 
 def _measure(predicted: Record, plan: Plan, context: JobContext) -> Record:
     """Return the record of a trial whose plan ranks run here, or are to run elsewhere; raises TrialFailed."""
-    spec, batches = predicted.spec, context.question.disk_batches
+    spec, batches = predicted.spec, context.batches
     job = rank_job(
         plan,
         context.question.problem,
@@ -385,9 +349,3 @@ def _with_peak(failure: Failure, plan: Plan, context: JobContext) -> Failure:
     peak = predicted_peak(plan, context.question.problem, context.workload.dense)
     predicted = "no peak is predicted of such plans" if peak is None else f"predicted: {peak.words}"
     return Failure.model_validate({**dict(failure), "cause": f"{failure.cause}; {predicted}"})
-
-
-def _tiers(backend: Backend, context: JobContext) -> Tiers:
-    if backend is Backend.SIMULATED:
-        return Tiers.SIMULATED
-    return Tiers.COUNTED if context.machine.device == "cpu" else Tiers.PHYSICAL

@@ -1,7 +1,8 @@
 """A suite as work: lists its trials and runs them, each to its record."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,18 +24,16 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend, Failure, Outcome, TrialSpec
 from shardbench.trials.calibrating import Calibrate, Calibrations, as_calibrated
 from shardbench.trials.cluster import Cluster, submit_all
-from shardbench.trials.discovery import get_strategy, strategies
+from shardbench.trials.discovery import entrant_version, get_entrant, get_strategy, strategies
 from shardbench.trials.elimination import Elimination
-from shardbench.trials.handed import entrant_version, get_entrant
+from shardbench.trials.evaluate import SecondJudge, StepJudge, second_judge
 from shardbench.trials.jobcheck import lacking_devices
-from shardbench.trials.parallel import SharedJob, run_beside
 from shardbench.trials.planning import may_need_engine, wall_kind
 from shardbench.trials.quiet import BUSY_SHARE, Quiet
-from shardbench.trials.run_trial import JobContext, keep_rest, run_trial
-from shardbench.trials.second_judge import SecondJudge, StepJudge, second_judge
-from shardbench.trials.session import Listener, Work, run_session
+from shardbench.trials.run_trial import JobContext, open_record, run_trial
+from shardbench.trials.session import Listener, Work, run_session, waiting_side_by_side
 from shardbench.trials.suite import EVERY, Job, Suite
-from shardbench.workloads.workload import Workload, WorkloadConfig
+from shardbench.workloads.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +119,9 @@ class SuiteWork(Work[TrialSpec, Record]):
         return self._options.force or record.outcome in self._options.retry
 
     def keep_extras(self, record: Record) -> None:
-        """Keep the files of trials for which there was no room before."""
-        keep_rest(self._later)
+        """Keep the files of trials for which there was no room before; raises OSError where there is still none."""
+        while self._later:
+            self._later.pop(0)()
 
     def run(
         self, pieces: Sequence[TrialSpec], environment: str, started: Callable[[str], None]
@@ -170,9 +170,8 @@ class SuiteWork(Work[TrialSpec, Record]):
         started: Callable[[str], None],
     ) -> Generator[Record, None, None]:
         def run_one(spec: TrialSpec, context: JobContext) -> Record:
-            entrant = self._entrants[spec.key]
-            provenance = Provenance.begin(entrant_version(entrant), wall_kind(entrant))
-            record = run_trial(spec, entrant, context, environment, provenance)
+            provenance = self._begin_provenance(spec)
+            record = run_trial(spec, self._entrants[spec.key], context, environment, provenance)
             return record.model_copy(update={"provenance": provenance.ended()})
 
         if self._options.parallel != 1 or self._options.cluster is not None:
@@ -180,9 +179,8 @@ class SuiteWork(Work[TrialSpec, Record]):
             todo = [(entry, specs) for entry, specs in todo if entry.job.backend is not Backend.SIMULATED]
             if self._options.cluster is not None:
                 yield from self._run_on(self._options.cluster, simulated, environment)
-            elif simulated:
-                shared_jobs = [SharedJob(self._context(entry, second), specs) for entry, specs in simulated]
-                yield from run_beside(shared_jobs, run_one, self._options.parallel)
+            else:
+                yield from self._run_beside(simulated, second, run_one)
         latest = self.store.latest() if any(spec.repeat for _, specs in todo for spec in specs) else {}
         for entry, specs in todo:
             race_s, start = entry.job.race_s, monotonic()
@@ -200,6 +198,35 @@ class SuiteWork(Work[TrialSpec, Record]):
                     elimination.add(record)
                     yield record
 
+    def _run_beside(
+        self,
+        todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]],
+        second: SecondJudge | None,
+        run_one: Callable[[TrialSpec, JobContext], Record],
+    ) -> Generator[Record, None, None]:
+        """Yield records as trials are done: each plans in a process of its own, repeats of a plan one by one."""
+
+        def run_group(job: ExitStack, context: JobContext, group: list[TrialSpec]) -> tuple[ExitStack, list[Record]]:
+            return job, [run_one(spec, context) for spec in group]
+
+        with ExitStack() as jobs:
+            calls = []
+            for entry, specs in todo:
+                job = jobs.enter_context(ExitStack())
+                context = job.enter_context(self._context(entry, second))
+                groups: dict[TrialSpec, list[TrialSpec]] = {}
+                for spec in specs:
+                    groups.setdefault(spec.model_copy(update={"repeat": 0}), []).append(spec)
+                calls += [(job, context, group) for group in groups.values()]
+            left = Counter(job for job, _, _ in calls)
+            with closing(waiting_side_by_side(run_group, calls, self._options.parallel)) as results:
+                for job, records in results:
+                    yield from records
+                    left[job] -= 1
+                    if not left[job]:
+                        # Its batches go as soon as nobody needs them.
+                        job.close()
+
     def _run_on(
         self, cluster: Cluster, todo: Sequence[tuple[_ListedJob, Sequence[TrialSpec]]], environment: str
     ) -> Generator[Record, None, None]:
@@ -216,16 +243,11 @@ class SuiteWork(Work[TrialSpec, Record]):
 
     def _not_run(self, spec: TrialSpec, failure: Failure, environment: str) -> Record:
         """Return the record of a trial of which there is nothing but a failure."""
+        return open_record(spec, self._entrants[spec.key], environment, self._begin_provenance(spec)).ended(failure)
+
+    def _begin_provenance(self, spec: TrialSpec) -> Provenance:
         entrant = self._entrants[spec.key]
-        return Record(
-            key=spec.key,
-            spec=spec,
-            role=entrant.role,
-            environment=environment,
-            provenance=Provenance.begin(entrant_version(entrant), wall_kind(entrant)),
-            outcome=failure.outcome,
-            failure=failure,
-        )
+        return Provenance.begin(entrant_version(entrant), wall_kind(entrant))
 
 
 def run_elsewhere(suite: Suite, options: RunOptions, spec: TrialSpec) -> Record | BadInput:
@@ -313,17 +335,13 @@ def _list_jobs(suite: Suite, options: RunOptions) -> list[_ListedJob]:
         config = suite.workload(job)
         key = content_hash(config)
         if key not in workloads:
-            workloads[key] = _build(config, options.data)
+            try:
+                workloads[key] = config.build(options.data)
+            except pydantic.ValidationError as error:
+                raise BadInput(f"workload {config.name}: {first_error(error)}") from error
         specs = _specs(suite, job, workloads[key], entrants, options.seeds)
         entries.append(_ListedJob(job=job, workload=workloads[key], entrants=entrants, specs=specs))
     return entries
-
-
-def _build(config: WorkloadConfig, data: Path) -> Workload:
-    try:
-        return config.build(data)
-    except pydantic.ValidationError as error:
-        raise BadInput(f"workload {config.name}: {first_error(error)}") from error
 
 
 def _specs(

@@ -117,7 +117,7 @@ def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
             for number, record in enumerate(records, 1):
                 work.store.append(record)
                 latest[record.key] = record
-                keep_files(work.keep_extras, record, work.unit)
+                _keep_extras(work, record)
                 listener.finished(number, record)
         left = len(set(keys) - latest.keys())
         if left:
@@ -125,13 +125,12 @@ def run_session(work: Work[I, R], results: Path, listener: Listener) -> list[R]:
     return [latest[key] for key in keys if key in latest]
 
 
-def keep_files(keep: Callable[[R], None], record: R, unit: str) -> None:
-    """Keep what belongs to a record that is on disk; raises BadInput where that cannot be."""
+def _keep_extras(work: Work[I, R], record: R) -> None:
     try:
-        keep(record)
+        work.keep_extras(record)
     except OSError as error:
         raise BadInput(
-            f"{error.filename}: {error.strerror}: the {unit} just done is recorded, this file of it is not; "
+            f"{error.filename}: {error.strerror}: the {work.unit} just done is recorded, this file of it is not; "
             "make room, and run it again by --force where you need the file"
         ) from error
 

@@ -27,7 +27,7 @@ from shardbench.model.table import DenseShape, StepSchedule
 from shardbench.records.record import Draws, RankTiming, Timing, TrafficTotals
 from shardbench.trials.evaluate import Answer, Bounds, Question
 from shardbench.workloads.hotness import hot_under, pack, take
-from shardbench.workloads.materialise import BatchSource, DrawnBatches
+from shardbench.workloads.materialise import Batches, BatchSource, DrawnBatches
 from shardbench.workloads.trace import Bags
 from shardbench.workloads.workload import Workload
 
@@ -187,6 +187,10 @@ class CountedQuestion(Question[Simulation]):
         if (batch, table) not in self._lookup_cache:
             self._lookup_cache[batch, table] = counted_lookups(self.batches.bags(batch, table), self.problem, table)
         return self._lookup_cache[batch, table]
+
+    def untouched(self) -> bool:
+        """Tell whether batches on disk are what was written."""
+        return not isinstance(self.batches, Batches) or self.batches.intact()
 
     def held_out(self) -> "CountedQuestion | None":
         """Return the question on batches drawn now; None for batches on disk, and where the lookups are on record."""

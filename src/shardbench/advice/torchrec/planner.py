@@ -41,9 +41,8 @@ from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.memory.fullest import Peak
 from shardbench.engine.described import UVM_DIVISOR
 from shardbench.engine.torchrec.exported import DENSE, export
-from shardbench.engine.torchrec.sharding import Unsharded, plan_of
+from shardbench.engine.torchrec.sharding import TIERS, Unsharded, plan_of, translate
 from shardbench.engine.torchrec.tables import PlannedTables, Sharders, names_without_tables, with_safe_types
-from shardbench.engine.torchrec.translated import TIERS, translate
 from shardbench.model.constraints import Constraints
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.machine_file import load_machine
@@ -54,9 +53,8 @@ from shardbench.model.strategy import Budget, Move, Strategy
 from shardbench.model.table import DenseShape, Optimizer
 from shardbench.model.validate import memory_text
 from shardbench.records.trial import Failure
-from shardbench.trials.discovery import get_strategy
+from shardbench.trials.discovery import HandedPlan, get_strategy
 from shardbench.trials.evaluate import Answer, evaluate
-from shardbench.trials.handed import HandedPlan
 from shardbench.trials.simulate import CountedQuestion, Simulation
 
 DEFAULT_MACHINE = "a100-40gb-2x8"

@@ -7,9 +7,9 @@ import torch.distributed as dist
 
 from shardbench.base.errors import Unsupported
 from shardbench.engine.blocks import Block
-from shardbench.engine.fill import WEIGHT
 from shardbench.engine.lower import LogicalTable, Lowered, ModuleKey, Slot
 from shardbench.engine.modules import Shards, TableModule
+from shardbench.engine.operators import WEIGHT
 from shardbench.engine.phased.rowstore import FlatLookups, RowStore, coalesce
 from shardbench.engine.sent_bytes import StepPart
 from shardbench.engine.step import StepSettings, TrainingStep

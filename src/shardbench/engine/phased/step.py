@@ -1,4 +1,7 @@
-"""A plan with a batch schedule on one rank: cold and hot mini-batches, and the copies between them."""
+"""A plan with a batch schedule on one rank: cold and hot mini-batches, and copies between them.
+
+Hot rows and their optimiser state are in master tables on hosts and in every rank's replicas.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,12 +9,111 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from shardbench.base.errors import Unsupported
 from shardbench.cost.phases import StepPhase
-from shardbench.engine.clock import Clock
-from shardbench.engine.phased.copies import Copies
-from shardbench.engine.step import LocalBatch, Stamps, TrainingStep
-from shardbench.engine.turns import Readable
+from shardbench.engine.clock import Clock, Readable
+from shardbench.engine.lower import LogicalTable, Lowered, home_rank
+from shardbench.engine.phased.hot import HotStep
+from shardbench.engine.processes.job import TO_DEVICE, TO_HOST
+from shardbench.engine.sent_bytes import StepPart
+from shardbench.engine.step import LocalBatch, Stamps, TrainingStep, local_shards
 from shardbench.model.plan import PhaseKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Home:
+    """The hot rows whose masters one rank holds: views of its replicas and, on that rank, of the masters."""
+
+    rank: int
+    replicas: tuple[torch.Tensor, ...]
+    masters: tuple[torch.Tensor, ...]
+    """Empty on other ranks."""
+    passed: torch.Tensor
+    """Where they lie one after the other on their way, on the rank's device."""
+    staged: torch.Tensor
+    """The same on the host, pinned where the device is a GPU."""
+
+
+class Copies:
+    """Makes the copies that a switch between phases needs; ``hot`` and ``cold`` are this rank's steps."""
+
+    def __init__(self, hot: HotStep, cold: TrainingStep) -> None:
+        self._group = cold.groups.world
+        self._me = cold.groups.rank
+        self._hot = hot
+        pairs: dict[int, list[tuple[LogicalTable, LogicalTable]]] = {}
+        for replica in hot.lowered.logical:
+            rank, master = _master(replica, cold.lowered)
+            pairs.setdefault(rank, []).append((replica, master))
+        self._homes = [self._home(rank, pairs[rank], cold) for rank in sorted(pairs)]
+
+    def _home(self, rank: int, pairs: list[tuple[LogicalTable, LogicalTable]], cold: TrainingStep) -> _Home:
+        replicas: list[torch.Tensor] = []
+        masters: list[torch.Tensor] = []
+        mine = rank == self._me
+        weights = local_shards(cold.modules) if mine else {}
+        moments = {name: own for module in cold.modules for name, own in module.moments().items()} if mine else {}
+        for replica, master in pairs:
+            store, start, stop = self._hot.rows.place(replica)
+            first = replica.segment.row_start - master.segment.row_start
+            rows = slice(first, first + replica.rows)
+            replicas.append(store.weights[start:stop])
+            if mine:
+                masters.append(weights[master.name][0][1][rows])
+            if store.moments is not None:
+                replicas.append(store.moments[start:stop])
+                if mine:
+                    masters.append(moments[master.name][rows])
+        size, device = sum(part.numel() for part in replicas), self._hot.device
+        passed = torch.empty(size, device=device)
+        staged = torch.empty(size, pin_memory=True) if device.type == "cuda" and mine else passed
+        return _Home(rank=rank, replicas=tuple(replicas), masters=tuple(masters), passed=passed, staged=staged)
+
+    def to_devices(self) -> None:
+        """Copy the masters into every rank's replicas."""
+        for home in self._homes:
+            if home.rank == self._me:
+                torch.cat([part.reshape(-1) for part in home.masters], out=home.staged)
+                if home.staged is not home.passed:
+                    home.passed.copy_(home.staged, non_blocking=True)
+            if self._hot.groups.topology.world_size > 1:
+                self._hot.enter(StepPart.SYNCHRONISE)
+                dist.broadcast(home.passed, home.rank, group=self._group)
+            _spread(home.passed, home.replicas)
+
+    def to_hosts(self) -> None:
+        """Copy the replicas of the masters' own ranks, which are those of all others, into the masters."""
+        for home in self._homes:
+            if home.rank == self._me:
+                torch.cat([part.reshape(-1) for part in home.replicas], out=home.passed)
+                if home.staged is not home.passed:
+                    home.staged.copy_(home.passed)
+                _spread(home.staged, home.masters)
+
+    @property
+    def copied(self) -> dict[str, int]:
+        """Bytes into this rank's replicas where a hot phase begins, and into its masters where one ends."""
+        by_home = {home.rank: home.passed.nbytes for home in self._homes}
+        return {TO_DEVICE: sum(by_home.values()), TO_HOST: by_home.get(self._me, 0)}
+
+
+def _spread(flat: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> None:
+    with torch.no_grad():
+        for part, values in zip(parts, flat.split([part.numel() for part in parts])):
+            part.copy_(values.view_as(part))
+
+
+def _master(replica: LogicalTable, cold: Lowered) -> tuple[int, LogicalTable]:
+    """Return the rank that holds a replica's master, and the master."""
+    own = replica.segment
+    for master in cold.logical:
+        segment = master.segment
+        home = home_rank(segment, cold.topology)
+        same_columns = (segment.column_start, segment.columns) == (own.column_start, own.columns)
+        same = master.table == replica.table and same_columns
+        if same and home is not None and segment.row_start <= own.row_start and own.row_stop <= segment.row_stop:
+            return home, master
+    raise Unsupported(f"rows {own.row_start}..{own.row_stop} of table '{own.table}' have no master copy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,23 +122,14 @@ class WeightedStamps:
 
     parts: Sequence[tuple[float, Readable]]
 
-    def read(self, clock: Clock) -> dict[str, float]:
+    def read(self, clock: Clock) -> tuple[dict[str, float], dict[str, float]]:
         """Return the parts' milliseconds, weighted and added up."""
-        return _weighted([(weight, part.read(clock)) for weight, part in self.parts])
-
-    def read_cpu(self, clock: Clock) -> dict[str, float] | None:
-        """Return the parts' CPU milliseconds, weighted and added up, where they have some."""
-        read = [(weight, part.read_cpu(clock)) for weight, part in self.parts]
-        timed_parts = [(weight, times) for weight, times in read if times is not None]
-        return _weighted(timed_parts) if timed_parts else None
-
-
-def _weighted(read: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for weight, times in read:
-        for name, value in times.items():
-            total[name] = total.get(name, 0.0) + weight * value
-    return total
+        totals: tuple[dict[str, float], dict[str, float]] = {}, {}
+        for weight, part in self.parts:
+            for total, times in zip(totals, part.read(clock)):
+                for name, value in times.items():
+                    total[name] = total.get(name, 0.0) + weight * value
+        return totals
 
 
 Turn = Mapping[PhaseKind, LocalBatch]
@@ -89,11 +182,10 @@ class PhasedStep:
         self._switch(PhaseKind.COLD)
 
     @property
-    def copied_bytes(self) -> tuple[float, float]:
-        """Copied on this rank for one mean step: into its replicas, and into its masters."""
-        if self._copies is None:
-            return 0.0, 0.0
-        return self._switches * self._copies.device_bytes, self._switches * self._copies.host_bytes
+    def copied(self) -> dict[str, float]:
+        """Bytes copied on this rank for one mean step, by direction; empty where the schedule has one kind of phase."""
+        copied = self._copies.copied if self._copies is not None else {}
+        return {direction: self._switches * size for direction, size in copied.items()}
 
     def _switch(self, kind: PhaseKind) -> list[tuple[float, Readable]]:
         if self._copies is None or kind is self.kind:

@@ -8,16 +8,15 @@ import re
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import pydantic
 
 from shardbench.base.errors import BadInput
+from shardbench.base.reading import line_of
 from shardbench.engine.processes.failures import too_little_memory
 from shardbench.engine.processes.job import RankError
-from shardbench.engine.processes.progress import progress_of
-from shardbench.engine.processes.trial_folder import REFUSED, phase_of, read_result
+from shardbench.engine.processes.trial_folder import REFUSED, phase_of, progress_of, read_result
 from shardbench.records.trial import Failure, Outcome
 
 _LOST_PEER = re.compile(
@@ -54,14 +53,10 @@ def oom_kills() -> int | None:
 
     None where the system has no such counters. With it a kill can be told from any other.
     """
-    counters, counts = [Path("/proc/vmstat")], list[int]()
-    with suppress(OSError):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        groups = [line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")]
-        counters += [Path("/sys/fs/cgroup") / group / "memory.events" for group in groups]
-    for path in counters:
-        with suppress(OSError):
-            counts += map(int, re.findall(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE))
+    group = line_of(Path("/proc/self/cgroup"), "0::")
+    own = Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events") if group is not None else None
+    counters = [Path("/proc/vmstat"), *([own] if own is not None else [])]
+    counts = [int(count) for path in counters if (count := line_of(path, "oom_kill "))]
     return sum(counts) if counts else None
 
 

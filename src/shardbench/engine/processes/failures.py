@@ -1,4 +1,7 @@
-"""Exceptions as outcomes of a trial: what went wrong, in one line, with the file and line of what raised."""
+"""Exceptions as outcomes of a trial: what went wrong, in one line, with the file and line of what raised.
+
+A process that runs other people's code may take so much of this machine, and to ask for more is an outcome, too.
+"""
 
 import errno
 import resource
@@ -16,7 +19,7 @@ from shardbench.base.errors import (
     text_of,
 )
 from shardbench.base.host import why_not_loaded
-from shardbench.engine.processes.limits import at_memory_limit
+from shardbench.base.reading import line_of
 from shardbench.records.trial import Failure, Outcome
 
 _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
@@ -36,6 +39,12 @@ LEAST_BYTES = NEEDED_BYTES // 2
 """Where there is less, libraries of numbers hang or abort, as they get no memory for a thread."""
 LONGEST_CAUSE = 500
 """Characters of an exception's text that a record keeps."""
+MEMORY_SHARE = 0.8
+"""Share of the free memory that a process may take: the harness must be able to go on and say what happened."""
+FILE_BYTES = 1 << 30
+"""Size of the largest file that a process may write, what it prints included."""
+_STACK_BYTES = 8 << 20
+_FIRST_TO_GO = "1000"
 
 
 class TrialFailed(ShardBenchError):
@@ -129,3 +138,44 @@ def _places(traceback: TracebackType | None) -> list[tuple[str, str]]:
         places.append((module, f"{'/'.join([*parents, name])}:{traceback.tb_lineno}"))
         traceback = traceback.tb_next
     return places
+
+
+def limit_this_process(memory_bytes: int, file_bytes: int | None) -> None:
+    """Refuse this process more than ``memory_bytes`` beyond what it has now, and files larger than ``file_bytes``.
+
+    Processes that it starts have the same limits, each for itself. That of files cannot be lifted again.
+    """
+    _lower(resource.RLIMIT_DATA, _data_bytes() + memory_bytes)
+    if file_bytes is not None:
+        _lower(resource.RLIMIT_FSIZE, file_bytes)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[0],) * 2)
+
+
+def be_first_to_go() -> None:
+    """Have this process and what it starts be what the kernel ends first where all together fill the machine."""
+    score = Path("/proc/self/oom_score_adj")
+    if score.is_file():
+        score.write_text(_FIRST_TO_GO)
+
+
+def lift_memory_limit() -> None:
+    """Lift the limit of this process, which has little left to do but to say that it had no memory."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def at_memory_limit() -> bool:
+    """Tell whether this process could not take as much more as the stack of a thread."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return soft != resource.RLIM_INFINITY and _data_bytes() + _STACK_BYTES > soft
+
+
+def _lower(kind: int, most: int) -> None:
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (min(most, soft) if soft != resource.RLIM_INFINITY else most, hard))
+
+
+def _data_bytes() -> int:
+    """Return the memory that this process asked for, touched or not: the kernel holds the limit against it."""
+    size = line_of(Path("/proc/self/status"), "VmData:")
+    return int(size.split()[0]) * 1024 if size else 0

@@ -20,7 +20,6 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from shardbench.base.deadline import interrupts, within
@@ -29,20 +28,18 @@ from shardbench.base.memory import free_memory_bytes
 from shardbench.base.wall import Wall
 from shardbench.engine.processes.blame import died, fault, oom_kills, removed, stalled, without_result
 from shardbench.engine.processes.failures import (
+    FILE_BYTES,
     LEAST_BYTES,
     LONGEST_CAUSE,
+    MEMORY_SHARE,
     TrialFailed,
+    be_first_to_go,
     failed,
     failure_of,
-    not_started,
-    too_little_memory,
-)
-from shardbench.engine.processes.limits import (
-    FILE_BYTES,
-    MEMORY_SHARE,
-    be_first_to_go,
     lift_memory_limit,
     limit_this_process,
+    not_started,
+    too_little_memory,
 )
 from shardbench.engine.processes.server import ANSWERS_S, FORK_SERVER, kill_group
 from shardbench.records.trial import Failure, Outcome
@@ -79,9 +76,7 @@ class Worker:
     def __enter__(self) -> "Worker":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def call(
@@ -247,7 +242,6 @@ def serve_on(requests: int, answers: int, file_bytes: int | None) -> None:
 
 
 def _serve(requests: Connection, answers: Connection, file_bytes: int | None) -> None:
-    """Answer one request after the other, in a worker's process."""
     answers.send_bytes(GOOD)
     held: dict[str, object] = {}
     while True:

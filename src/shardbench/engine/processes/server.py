@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardbench.base.deadline import within
+from shardbench.base.generated import silence
 from shardbench.base.host import missing_driver
 
 RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
@@ -69,7 +70,8 @@ class ForkServer:
                 set_rank_variables()
                 spawns = Path("/dev/nvidiactl").exists()
                 context = mp.get_context("spawn" if spawns else "forkserver")
-                with _silent_descriptors():
+                # A reader of a pipe waits for everyone's end.
+                with silence():
                     resource_tracker.ensure_running()
                 self._context = context
             if self._context.get_start_method() == "forkserver":
@@ -138,7 +140,7 @@ class ForkServer:
         # By this signal it hears that a process ended, however its starter is.
         mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         try:
-            with _silent_descriptors(), _short_path():
+            with silence(), _short_path():
                 forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -172,24 +174,6 @@ def end_server() -> None:
         os.kill(pid, signal.SIGKILL)
         # Left to the module multiprocessing to reap, which then starts another.
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-
-@contextmanager
-def _silent_descriptors() -> Iterator[None]:
-    """Close this process's output to what starts meanwhile: a reader of a pipe waits for everyone's end."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    copies = [os.dup(1), os.dup(2)]
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        for descriptor, copy in enumerate(copies, 1):
-            os.dup2(copy, descriptor)
-            os.close(copy)
-        os.close(nowhere)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The folder of a measured trial: its job, and what ranks leave there, which nothing overwrites or deletes."""
 
+import mmap
 from pathlib import Path
 
 from shardbench.base.atomic import write_atomically
@@ -10,6 +11,7 @@ from shardbench.base.serialise import content_hash, from_json, to_json
 from shardbench.engine.processes.job import JOB, RankJob, RankResult
 
 _LONGEST_PHASE = 100
+_PROGRESS_BYTES = 8
 REFUSED = 2
 """Exit code of a rank that found what ranks had left."""
 
@@ -80,3 +82,29 @@ def phase_of(folder: Path, rank: int) -> str:
         return "start"
     with path.open("rb") as file:
         return file.read(_LONGEST_PHASE).decode("ascii", "replace") or "start"
+
+
+class RankProgress:
+    """Counts the stamps that a rank takes, in a file that whoever watches it shares: each costs a write to memory."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        path = _progress_path(folder, rank)
+        path.write_bytes(bytes(_PROGRESS_BYTES))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), _PROGRESS_BYTES)
+        self._count = 0
+
+    def step(self) -> None:
+        """Count one more stamp."""
+        self._count += 1
+        self._map[:] = self._count.to_bytes(_PROGRESS_BYTES, "little")
+
+
+def progress_of(folder: Path, rank: int) -> int:
+    """Return the number of stamps that a rank took; -1 where it never began."""
+    path = _progress_path(folder, rank)
+    return int.from_bytes(path.read_bytes(), "little") if path.is_file() else -1
+
+
+def _progress_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.progress"

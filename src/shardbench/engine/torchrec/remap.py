@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torchrec import KeyedJaggedTensor
+from torchrec import JaggedTensor, KeyedJaggedTensor
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
@@ -88,51 +88,33 @@ class IdRemap(torch.nn.Module):
 
     def forward(self, lookups: KeyedJaggedTensor) -> Remapped:
         """Turn lookups [keys, batch] into those of the pieces, a key each, and say where each came from."""
-        keys: list[str] = []
-        ids: list[torch.Tensor] = []
-        lengths: list[torch.Tensor] = []
-        weights: list[torch.Tensor] = []
-        positions: dict[str, torch.Tensor | None] = {}
-        features: list[str] = []
-        for key in lookups.keys():  # noqa: SIM118 - not a dict
-            own = lookups[key]
-            own_weights = own.weights_or_none()
-            for piece_key, part, counts, places in self._of(key, own.values(), own.lengths()):
-                keys.append(piece_key)
-                features.append(key)
-                ids.append(part)
-                lengths.append(counts)
-                positions[piece_key] = places
-                if own_weights is not None:
-                    weights.append(own_weights if places is None else own_weights[places])
+        parts = [part for key in lookups.keys() for part in self._of(key, lookups[key])]  # noqa: SIM118 - not a dict
+        features, keys, ids, lengths, positions, weights = zip(*parts)
         remapped = KeyedJaggedTensor(
-            keys=keys,
+            keys=list(keys),
             values=torch.cat(ids),
             lengths=torch.cat(lengths),
-            weights=torch.cat(weights) if weights else None,
-            **_batches_of(lookups, features, keys),
+            weights=torch.cat(weights) if lookups.weights_or_none() is not None else None,
+            **_batches_of(lookups, features, list(keys)),
         )
-        return Remapped(remapped, positions)
+        return Remapped(remapped, dict(zip(keys, positions)))
 
-    def _of(
-        self, feature: str, ids: torch.Tensor, lengths: torch.Tensor
-    ) -> list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-        """Return key, ids, lengths and positions of every piece of a feature's table."""
-        table = self._tables.get(feature)
+    def _of(self, feature: str, own: JaggedTensor) -> list[tuple[Any, ...]]:
+        """Return feature, key, ids, lengths, positions and weights of every piece of a feature's table."""
+        table, ids, lengths, weights = self._tables.get(feature), own.values(), own.lengths(), own.weights_or_none()
         if table is None:
-            return [(feature, ids, lengths, None)]
+            return [(feature, feature, ids, lengths, None, weights)]
         order = getattr(self, f"ranks_{table.name}", None)
         places = ids.to(torch.int64) if order is None else order[ids]
         ranges = sorted({(piece.row_start, piece.row_stop) for piece in table.pieces})
         cuts = cut_ids(places, lengths.to(torch.int32), ranges, table.rows)
-        remapped_pieces = []
+        parts = []
         for piece in table.pieces:
-            cut = cuts[piece.row_start, piece.row_stop]
-            rows = self._logical[piece.name].local_ids(cut.ids)
-            remapped_pieces.append(
-                (self._keys[feature][piece.name], rows.to(ids.dtype), cut.lengths.to(lengths.dtype), cut.positions)
-            )
-        return remapped_pieces
+            cut, key = cuts[piece.row_start, piece.row_stop], self._keys[feature][piece.name]
+            rows, counts = self._logical[piece.name].local_ids(cut.ids).to(ids.dtype), cut.lengths.to(lengths.dtype)
+            own_weights = weights if weights is None or cut.positions is None else weights[cut.positions]
+            parts.append((feature, key, rows, counts, cut.positions, own_weights))
+        return parts
 
 
 def bags_of_samples(lookups: KeyedJaggedTensor, feature: str) -> torch.Tensor | None:

@@ -1,15 +1,17 @@
-"""TorchRec's ShardingPlan object of an exported plan."""
+"""TorchRec's ShardingPlan object of an exported plan, and TorchRec's sharding of every table as a plan of ours."""
 
 from collections import Counter
 from collections.abc import Collection as Container
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
 from torchrec.distributed.sharding_plan import placement
 from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 from torchrec.modules.embedding_configs import PoolingType
@@ -21,8 +23,12 @@ from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingC
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.base.serialise import to_json
 from shardbench.engine.formats import DATA_TYPES
-from shardbench.engine.torchrec.exported import SEQUENCE_TYPES, Exported, TorchRecTable
+from shardbench.engine.torchrec.exported import DENSE, SEQUENCE_TYPES, Exported, TorchRecTable
+from shardbench.model.caching import KERNELS
+from shardbench.model.plan import Plan, Tier
+from shardbench.model.problem import Problem
 from shardbench.model.sharding_plan import ShardBlock, ShardedTable
+from shardbench.model.sharding_plan import plan_of as plan_of_shards
 
 Collection: TypeAlias = EmbeddingBagCollection | EmbeddingCollection
 _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection)
@@ -30,6 +36,8 @@ _PRUNED = (ITEPEmbeddingBagCollection, ITEPEmbeddingCollection)
 _WRAPPERS = (BaseManagedCollisionEmbeddingCollection, FeatureProcessedEmbeddingBagCollection, *_PRUNED)
 """Modules that TorchRec shards together with the collection that they hold."""
 BY_ROWS = ("row_wise", "table_row_wise")
+TIERS = {kernel: tier for tier, kernel in KERNELS.items()} | {DENSE: Tier.HBM}
+"""The tier of a kernel's rows."""
 TRAINED_TYPES = frozenset(DATA_TYPES.values())
 _TRANSPARENT = (EmbeddingTower, EmbeddingTowerCollection)
 """Modules of TorchRec's that may stay as they are while the collections in them are sharded."""
@@ -261,3 +269,30 @@ def _parameter(piece: TorchRecTable, local_size: int, device: str) -> ParameterS
 def cache_params(piece: TorchRecTable) -> CacheParams | None:
     """Return TorchRec's parameters of a table's cache; None without one."""
     return None if piece.cache_load_factor is None else CacheParams(load_factor=piece.cache_load_factor)
+
+
+def load_factor(sharded: Any, otherwise: float = UVM_CACHING_RATIO) -> float:
+    """Return the share of rows that a table's cache holds: what its cache's parameters say, or that of its sharder."""
+    params = getattr(sharded, "cache_params", None)
+    return otherwise if params is None or params.load_factor is None else float(params.load_factor)
+
+
+def translate(
+    sharding: Mapping[str, Any], problem: Problem, cache_ratios: Mapping[str, float] = MappingProxyType({})
+) -> Plan:
+    """Return the plan of TorchRec's ParameterSharding (type, kernel, ranks, shard metadata) by table name.
+
+    ``cache_ratios`` are those of tables whose sharding states no cache, TorchRec's own where it is left out. Blocks of
+    rows become rows that are dealt over the same ranks. Raises Unsupported for a type or a kernel that has
+    no segments here, and for blocks of unlike sizes.
+    """
+    kinds = Counter(sharding[table.name].sharding_type for table in problem.tables)
+    tables = {}
+    try:
+        for table in problem.tables:
+            ratio = load_factor(sharding[table.name], cache_ratios.get(table.name, UVM_CACHING_RATIO))
+            tables[table.name] = replace(sharded_table(table.name, sharding[table.name]), cache_load_factor=ratio)
+        plan = plan_of_shards({"": tables}, problem.tables, problem.world_size)
+    except BadInput as error:
+        raise Unsupported(str(error)) from error
+    return replace(plan, notes={f"tables_{kind}": kinds[kind] for kind in sorted(kinds)})

@@ -16,14 +16,15 @@ from shardbench.engine.formats import DATA_TYPES, exchange_of
 from shardbench.engine.torchrec.exported import DENSE
 from shardbench.engine.torchrec.sharding import (
     BY_ROWS,
+    TIERS,
     Collection,
     Shardable,
     configs_of,
     fault_of,
+    load_factor,
     names_of,
     shardables,
 )
-from shardbench.engine.torchrec.translated import TIERS, load_factor
 from shardbench.model.constraints import Constraints, types_of
 from shardbench.model.plan import Tier
 from shardbench.model.table import Optimizer, Pooling, Precision, Table
@@ -256,7 +257,6 @@ def _cache_ratio(sharder: ModuleSharder[torch.nn.Module]) -> float:
 
 
 def _exchange(sharder: ModuleSharder[torch.nn.Module]) -> Precision:
-    """Return the format in which the sharder's modules exchange vectors."""
     try:
         return exchange_of(sharder.qcomm_codecs_registry)
     except BadInput as error:

@@ -26,8 +26,8 @@ from shardbench.model.plan import (
 )
 from shardbench.model.table import Optimizer, Precision
 from shardbench.model.validate import dealt
-from shardbench.records.plan_files import lookups_path, plan_path
 from shardbench.records.record import Planned, Record
+from shardbench.records.store import lookups_path, plan_path
 from shardbench.report.groups import Group
 from shardbench.report.rows import Row
 
