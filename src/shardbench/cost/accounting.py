@@ -221,8 +221,8 @@ class Account:
     ) -> dict[str, Floats]:
         """Add what the caches of devices ``at`` do for a segment; return what they lack, as a load asks for it."""
         counts = CacheCounts(*(numbers.reshape(np.shape(lookups)) for numbers in self._caches[segment]))
-        width = segment.columns * self.problem.precision.bytes
-        work = (lookups, counts.inserted, counts.inserted * width, counts.evicted, counts.evicted * width)
+        row_bytes = segment.columns * self.problem.precision.bytes
+        work = CacheWork.of(np.asarray(lookups), counts.inserted, counts.evicted, row_bytes)
         for total, added in zip(self.caching, work):
             total[at] += added
         return {"missed_lookups": counts.conflict_lookups, "missed": counts.conflict}
