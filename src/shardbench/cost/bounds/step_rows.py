@@ -182,11 +182,11 @@ class RowSums:
         self._prefixes, self._tables, self._rows = prefixes, len(rows), counts.rows
         self._table = np.repeat(np.arange(self._tables), np.diff(counts.starts))
         self._fields = [np.ones_like(counts.rows), counts.lookups, counts.more_ranks, counts.more_nodes]
-        seen_rows, *others = (
-            np.bincount(self._table, field * counts.rows, minlength=self._tables) for field in self._fields
+        self._sums = np.array(
+            [np.bincount(self._table, field * self._rows, minlength=self._tables) for field in self._fields]
         )
-        self._unseen = np.maximum(rows - seen_rows, 0.0)
-        self._sums = [seen_rows + self._unseen, *others]
+        self._unseen = np.maximum(rows - self._sums[0], 0.0)
+        self._sums[0] += self._unseen
         """All rows, their lookups, and ranks and nodes beyond the first that ask for each, [tables]."""
         self._changes: dict[tuple[bytes, ...], Floats] = {}
         """The last least changes of first rows: sets of scopes that differ in other rows ask for the same."""

@@ -326,6 +326,6 @@ def kernel_load(point: PublishedKernel) -> Load:
 
 def cache_work(point: PublishedKernel) -> CacheWork:
     """Return what the cache does for a kernel point, [1]; a backward looks nothing up in its directory."""
-    lookups = point.lookups if point.phase != "backward" and point.tier == "uvm_cache" else 0.0
-    numbers = (np.array([point.tables * number]) for number in (lookups, point.filled, point.evicted))
-    return CacheWork.of(*numbers, point.dim * Precision.FP32.bytes)
+    asked = point.lookups if point.phase != "backward" and point.tier == "uvm_cache" else 0.0
+    lookups, filled, evicted = (np.array([point.tables * rows]) for rows in (asked, point.filled, point.evicted))
+    return CacheWork.of(lookups, filled, evicted, point.dim * Precision.FP32.bytes)
