@@ -163,8 +163,8 @@ class Account:
             if not isinstance(place, Replicated):
                 self._exchanges.add((kernel_of(segment, table, self.topology), table.distinct))
         if table.pooling is Pooling.SUM:
-            for (scope, at), ranges in ranges_by_scope.items():
-                self._columns[scope][at] += distinct_columns(ranges) * table.features
+            for (kind, at), ranges in ranges_by_scope.items():
+                self._columns[kind][at] += distinct_columns(ranges) * table.features
         else:
             repeated = lookups.of_samples.by_source(0, table.rows)
             self.history_columns += repeated * table.dim

@@ -221,7 +221,7 @@ class RowSums:
         return self._changes[key]
 
 
-def _added(way: Way, fields: Sequence[Floats], at: Ints | slice = slice(None)) -> Floats:
+def _added(way: Way, fields: Sequence[Floats] | Floats, at: Ints | slice = slice(None)) -> Floats:
     """Return the sum of ``fields`` [4][n] times a way's factors for the tables ``at``, [n]."""
     parts = (factor[at] * field for factor, field in zip(way, fields) if factor.any())
     return sum(parts, np.zeros(len(fields[0])))
