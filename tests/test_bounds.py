@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from problems import table_loads
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds.capacity import Curve, SeenRows, largest_saving, upper_hull
+from shardbench.cost.bounds.capacity import Curve, any_rows, hottest_first, largest_saving, upper_hull
 from shardbench.cost.bounds.demand import count_demand
 from shardbench.cost.bounds.embedding import (
     expected_table_loads,
@@ -313,9 +313,9 @@ def test_what_memory_saves_is_the_optimum_over_parts_of_tables(
 
 
 def test_a_row_never_seen_is_never_on_a_curve() -> None:
-    curve = SeenRows(ids=np.array([0, 3]), batches=np.array([1, 2]), rows=100).hottest_first()
+    curve = hottest_first(np.array([0, 3]), np.array([1, 2]), 100)
     assert (curve.rows.tolist(), curve.share.tolist()) == ([0, 1, 4], [0, pytest.approx(1 / 3), 1])
-    silent = SeenRows(ids=np.zeros(0, dtype=np.int64), batches=np.zeros(0, dtype=np.int64), rows=100).any_rows()
+    silent = any_rows(np.zeros(0, dtype=np.int64), 100)
     assert silent.rows.tolist() == [0, 100]
 
 

@@ -12,37 +12,51 @@ from problems import machine
 
 from shardbench.base.errors import BadInput
 from shardbench.calibrate import calibration, session
-from shardbench.calibrate.calibration import IN_STEP_KINDS, Calibration, _finish, _source, dense_steps, trust_in
-from shardbench.calibrate.fit import Fit, direct_constants, fit, reduce_bytes_per_s, residuals
-from shardbench.calibrate.plans import PLAN_BATCHES, QUICK_PLANS, QUICK_SETS, PlanCase, plan_cases
-from shardbench.calibrate.points import (
+from shardbench.calibrate.calibration import (
+    IN_STEP_KINDS,
+    Calibration,
+    _finish,
+    _source,
+    as_data,
+    as_lines,
+    bandwidth_by_width,
+    dense_steps,
+    trust_in,
+)
+from shardbench.calibrate.cases import (
     BATCHES,
     MESSAGE_BYTES,
+    PLAN_BATCHES,
+    QUICK_PLANS,
+    QUICK_SETS,
+    PlanCase,
     bags,
     kernel_plan,
     kernel_points,
     on_one_device,
+    plan_cases,
     problem_of,
 )
-from shardbench.calibrate.rank import Order, RankTimes
+from shardbench.calibrate.fit import Fit, direct_constants, fit, reduce_bytes_per_s, residuals
 from shardbench.calibrate.session import (
     KernelTime,
     Measurements,
     MessageTime,
+    Order,
     PlanTime,
+    RankTimes,
     gather,
     measure,
     measure_ranks,
     orders_of,
 )
-from shardbench.calibrate.summary import bandwidth_by_width, data, fused_over_single, lines
 from shardbench.calibrate.write import GUESSED_ERROR, base_of, in_unit, write_machine
 from shardbench.cost.costmodel import backward_s, forward_s, step_time
 from shardbench.cost.phases import EXCHANGE_PHASES, StepPhase
 from shardbench.cost.traffic import count
 from shardbench.engine.processes.failures import TrialFailed, failed
 from shardbench.model.machine import Machine, Trust
-from shardbench.model.machine_file import _FIELDS, load_machine, parse_machine
+from shardbench.model.machine_file import KEYS, load_machine, parse_machine
 from shardbench.model.plan import OnRank, Replicated, RowWise, Tier
 from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape, Pooling
@@ -236,8 +250,8 @@ def test_a_written_file_loads_and_keeps_what_was_not_measured(tmp_path, measured
     assert constants.uvm_bytes_per_s <= constants.hbm_bytes_per_s * constants.gather_efficiency_ratio
     assert constants.intra_latency_s <= constants.inter_latency_s
     done = Calibration(measured=measured, fit=fitted, machine=machine, path=out)
-    assert all(line.isascii() for line in lines(done))
-    assert data(done)["constants"]["launch_s"] == machine.constants.launch_s
+    assert all(line.isascii() for line in as_lines(done))
+    assert as_data(done)["constants"]["launch_s"] == machine.constants.launch_s
 
 
 def test_a_machine_without_a_file_gets_its_own_capacities(tmp_path, measured):
@@ -293,9 +307,9 @@ def test_a_hosts_link_and_rate_stay_in_the_file(tmp_path):
 @pytest.mark.parametrize("name", [path.stem for path in sorted(FILES.glob("*.toml"))])
 def test_units_keep_the_number(name):
     machine = load_machine(name)
-    for field, dimension in _FIELDS.values():
-        value = getattr(machine.constants, field, None) or getattr(machine.topology, field, 0)
-        text, unit = in_unit(value, dimension)
+    for key in KEYS.values():
+        value = getattr(getattr(machine, key.holder), key.field, None) or 0
+        text, unit = in_unit(value, key.dimension)
         source = f'[constants.x]\nvalue = {text}\nunit = "{unit}"\n'
         assert float(text) >= 0, source
     assert in_unit(2.5e9, "bytes_per_s") == ("2.5", "GB/s")
@@ -393,7 +407,6 @@ def test_two_real_ranks(tmp_path):
         assert all(ms > 0 for ms in plan.work_ms.values())
     assert measured.stream_bytes_per_s > 0
     assert {row["row_bytes"] for row in bandwidth_by_width(measured)} == {64}
-    assert fused_over_single(measured) is not None
     base = base_of("cpu", 2, tmp_path / "cpu-1x2.toml")
     found, sources = _finish(base, measured, fit(measured))
     write_machine(tmp_path / "cpu-1x2.toml", base, found, sources)

@@ -11,11 +11,9 @@ from fake_cuda import DDP, fake_devices
 from problems import RandomWorkload, machine
 
 from shardbench.base.errors import Unsupported
-from shardbench.calibrate.kernels import KernelBench
-from shardbench.calibrate.messages import Messages
-from shardbench.calibrate.plans import plan_cases
-from shardbench.calibrate.points import MESSAGE_BYTES, KernelCase
-from shardbench.calibrate.rank import PlanStep
+from shardbench.calibrate.cases import MESSAGE_BYTES, KernelCase, plan_cases
+from shardbench.calibrate.kernels import KernelBench, Messages
+from shardbench.calibrate.session import PlanStep
 from shardbench.engine.clock import CudaClock, clock_of
 from shardbench.engine.lower import Lowered, lower
 from shardbench.engine.measure import rank_job

@@ -7,12 +7,17 @@ import pytest
 from bound_problems import BATCH, ids_bags, machine, of_tables, only
 
 from shardbench.base.errors import BadInput
-from shardbench.cost.bounds.demand import Demand, count_demand, expected_demand
-from shardbench.cost.bounds.row_counts import BatchRows, grouped
-from shardbench.cost.bounds.step import DEVICE_MOVES, StepBound, dense_all_reduce_s, dense_step_ms, step_bound
+from shardbench.cost.bounds.demand import BatchRows, Demand, count_demand, expected_demand, grouped
+from shardbench.cost.bounds.step import (
+    DEVICE_MOVES,
+    StepBound,
+    dense_all_reduce_s,
+    dense_step_ms,
+    step_bound,
+    whole_tables_ms,
+)
 from shardbench.cost.bounds.step_calls import COPIES, NODES, WORLD, least_with_roots
 from shardbench.cost.bounds.step_relaxation import Prices, Relaxation
-from shardbench.cost.bounds.whole_tables import whole_tables_ms
 from shardbench.cost.costmodel import StepTime, step_time
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.phases import StepPhase

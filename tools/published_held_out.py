@@ -33,7 +33,7 @@ from shardbench.cost.published.points import (
     published,
 )
 from shardbench.cost.uncertainty import DRAWS, EXCHANGE_FORM, KERNEL_FORM, deviations, judged_steps, sure
-from shardbench.model.machine_file import _FIELDS, _PART_OF, _source_name
+from shardbench.model.machine_file import KEYS, source_name
 from shardbench.report.prediction.model_error import JUDGES
 from shardbench.report.prediction.trust import COLUMNS, TrustCounts
 
@@ -97,8 +97,8 @@ _AS_JUDGED = {
 """What tells how far a constant errs; other copies err as those of vectors do."""
 ERROR_OF = {
     key: f"{BEGINS}{_AS_JUDGED[name]} (docs/costmodel.md, section 7)"
-    for key in (*_FIELDS, *_PART_OF)
-    if (name := _source_name(key)) in _AS_JUDGED
+    for key in KEYS
+    if (name := source_name(key)) in _AS_JUDGED
 }
 """The words that say where the error of a GPU's constant comes from, by its key in a machine file."""
 

@@ -15,8 +15,8 @@ from box import Box
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
+from shardbench.calibrate.cases import KernelCase, on_one_device, problem_of
 from shardbench.calibrate.kernels import kernel_ms, time_backward
-from shardbench.calibrate.points import KernelCase, on_one_device, problem_of
 from shardbench.cost.caching import CacheCounts, CacheWork
 from shardbench.cost.costmodel import backward_s, caching_s, forward_s
 from shardbench.cost.load import Load

@@ -1,4 +1,4 @@
-"""The whole of ``doctor --calibrate``: measure, fit, say where every number comes from, write."""
+"""The whole of ``doctor --calibrate``: measure, fit, say where every number comes from, write, report."""
 
 import math
 import os
@@ -10,10 +10,10 @@ from statistics import median
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.memory import RANK_BYTES, free_memory_bytes
+from shardbench.base.serialise import to_data
+from shardbench.calibrate.cases import PlanCase
 from shardbench.calibrate.fit import Fit, Quality, errors_without, fit
-from shardbench.calibrate.plans import PlanCase
-from shardbench.calibrate.rank import Order
-from shardbench.calibrate.session import QUICK_VISITS, VISITS, Measurements, gather, measure, orders_of
+from shardbench.calibrate.session import QUICK_VISITS, VISITS, Measurements, Order, gather, measure, orders_of
 from shardbench.calibrate.write import (
     GUESSED_ERROR,
     NOT_MEASURED,
@@ -24,7 +24,7 @@ from shardbench.calibrate.write import (
 )
 from shardbench.cost.costmodel import step_time
 from shardbench.cost.phases import StepPhase
-from shardbench.cost.uncertainty import HeldOutStep, trust
+from shardbench.cost.uncertainty import HeldOutStep, off_text, trust
 from shardbench.model.calibrated import chip_of, measured_on
 from shardbench.model.machine import Machine, Topology, Trust, dense_key
 
@@ -43,6 +43,9 @@ IN_STEP_KINDS = {
 }
 """Which kind of time tells the error of a constant; of all others, those of kernels, it is _OF_KERNELS."""
 _OF_KERNELS = f"{StepPhase.LOOKUP_BACKWARD} in step"
+NOISY_PCT = 10.0
+"""A calibration with more noise than this should be repeated."""
+Cells = dict[str, float | int | str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,3 +240,67 @@ def _capacities(machine: Machine) -> tuple[Topology, dict[str, str]]:
 
 def _megabytes(nbytes: int) -> int:
     return nbytes // 10**6 * 10**6
+
+
+def bandwidth_by_width(measured: Measurements) -> list[Cells]:
+    """Return the forward lookup bandwidth (GB/s of weight bytes) by row width in bytes, the best point of each."""
+    best: dict[tuple[str, int], float] = {}
+    for kernel in measured.kernels:
+        nbytes = float((kernel.load.lookup_bytes + kernel.load.uvm.lookup_bytes)[0])
+        key = (kernel.point.tier.value, 4 * kernel.point.dim)
+        best[key] = max(best.get(key, 0.0), nbytes / kernel.forward_ms / 1e6)
+    return [{"tier": tier, "row_bytes": width, "gb_per_s": rate} for (tier, width), rate in sorted(best.items())]
+
+
+def as_data(done: Calibration) -> dict[str, object]:
+    """Return everything as plain data, for ``--json``."""
+    measured = done.measured
+    return {
+        "file": str(done.path),
+        "bandwidth_by_width": bandwidth_by_width(measured),
+        "messages": [to_data(m) for m in measured.messages],
+        "noise_pct": measured.noise_pct,
+        "stream_bytes_per_s": measured.stream_bytes_per_s,
+        "constants": to_data(done.machine.constants),
+        "fitted": list(done.fit.fitted),
+        "fit": {kind: to_data(q) for kind, q in done.fit.quality.items()},
+        "held_out": {kind: to_data(q) for kind, q in done.fit.held_out.items()},
+    }
+
+
+def as_lines(done: Calibration) -> list[str]:
+    """Write the report for people, in ASCII lines."""
+    measured = done.measured
+    noise = f"noise of repeated times: {measured.noise_pct:.1f} %"
+    if measured.noise_pct > NOISY_PCT:
+        noise += "; ranks share cores, with each other or with other programs: stop those and use --force"
+    report = [noise, f"memory copy: {measured.stream_bytes_per_s / 1e9:.1f} GB/s a rank"]
+    report += [
+        f"lookup, {row['tier']}, rows of {row['row_bytes']} bytes: {row['gb_per_s']:.2f} GB/s"
+        for row in bandwidth_by_width(measured)
+    ]
+    report += [
+        f"{m.nbytes} bytes: all-to-all {m.all_to_all_ms:.3f} ms, all-reduce {m.all_reduce_ms:.3f} ms, "
+        f"reduce-scatter {m.reduce_scatter_ms:.3f} ms"
+        for m in measured.messages
+    ]
+    for kind, quality in done.fit.quality.items():
+        judged = done.fit.held_out.get(kind)
+        rest = f"; held out: {judged.median_pct:.1f} % (n={judged.n})" if judged else ""
+        report.append(f"fit, {kind}: median error {quality.median_pct:.1f} % (n={quality.n}){rest}")
+    for kind in done.fit.held_out.keys() - done.fit.quality.keys():
+        judged = done.fit.held_out[kind]
+        report.append(f"check, {kind}: median error {judged.median_pct:.1f} % (n={judged.n})")
+    return [*report, f"machine file: {done.path}", *_trusted(done.machine)]
+
+
+def _trusted(machine: Machine) -> list[str]:
+    """Say in a line how far to trust the file: what it predicts of plans that took no part in its making."""
+    stated = machine.trust
+    if stated is None:
+        return []
+    steps = f"whole steps {100.0 * (stated.step_error - 1.0):.0f} % off (RMS of {stated.plans} plans)"
+    if stated.pair_error is not None and stated.pair_low is not None and stated.pair_high is not None:
+        steps += f", ratios of two plans {off_text(stated.pair_error, stated.pair_low, stated.pair_high)}"
+    order = f"{stated.pairs_right} of {stated.pairs} pairs of plans in the right order"
+    return [f"how far to trust it, held out: {steps}, {order}; pairs differ by 5 % and by more than their noise"]

@@ -28,7 +28,7 @@ from shardbench.cost.costmodel import step_time
 from shardbench.cost.uncertainty import trust
 from shardbench.model.calibrated import chip_behind, chip_of, raced_on
 from shardbench.model.machine import Constants, Machine
-from shardbench.model.machine_file import _FIELDS
+from shardbench.model.machine_file import KEY_OF, KEYS
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.records.record import Record
@@ -148,8 +148,7 @@ def corrected(machine: Machine, question: CountedQuestion, trials: Trials, *, ch
 
 def _stated(machine: Machine, constant: str) -> str:
     """Return a constant's value and unit."""
-    dimension = next(dimension for name, dimension in _FIELDS.values() if name == constant)
-    return " ".join(in_unit(getattr(machine.constants, constant), dimension))
+    return " ".join(in_unit(getattr(machine.constants, constant), KEYS[KEY_OF[constant]].dimension))
 
 
 def update_file(machine: str, out: Path, question: CountedQuestion, trials: Trials) -> list[str]:

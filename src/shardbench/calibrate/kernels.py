@@ -1,4 +1,4 @@
-"""Times FBGEMM's fused embedding kernels and the memory stream on this rank."""
+"""Times FBGEMM's fused embedding kernels, the memory stream and collectives of the real process group on this rank."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,9 +14,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from shardbench.calibrate.points import BATCHES, KernelCase, bags
+from shardbench.calibrate.cases import BATCHES, MESSAGE_BYTES, KernelCase, bags
 from shardbench.engine.clock import Clock
-from shardbench.engine.fill import WEIGHT
+from shardbench.engine.operators import WEIGHT
 from shardbench.engine.step import Stamps, time_kernels
 from shardbench.model.plan import Tier
 from shardbench.workloads.trace import Bags
@@ -93,6 +93,42 @@ class KernelBench:
             self.clock.settle()
             times.append(self.clock.ms(start, end))
         return 2.0 * _STREAM_BYTES / (1e-3 * float(np.median(times[1:])))
+
+
+class Messages:
+    """Buffers of every size for collectives; each round times each collective once.
+
+    An all-to-all of ``n`` bytes: every rank sends n / world bytes to each other rank (its own
+    share stays). An all-reduce of ``n`` bytes reduces that many, and a reduce-scatter
+    leaves n / world of them on each rank.
+    """
+
+    def __init__(self, world: int, device: torch.device, clock: Clock) -> None:
+        self.clock = clock
+        self.buffers = [torch.zeros(max(1, size // 4 // world) * world, device=device) for size in MESSAGE_BYTES]
+
+    def round(self) -> list[tuple[float, float, float]]:
+        """Time each collective once: (all-to-all, all-reduce, reduce-scatter) ms by size."""
+        return [
+            (self._time(_all_to_all, buffer), self._time(dist.all_reduce, buffer), self._time(_reduce_scatter, buffer))
+            for buffer in self.buffers
+        ]
+
+    def _time(self, collective: object, buffer: torch.Tensor) -> float:
+        dist.barrier()
+        start = self.clock.now()
+        collective(buffer)  # type: ignore[operator]
+        end = self.clock.now()
+        self.clock.settle()
+        return self.clock.ms(start, end)
+
+
+def _all_to_all(buffer: torch.Tensor) -> None:
+    dist.all_to_all_single(torch.empty_like(buffer), buffer)
+
+
+def _reduce_scatter(buffer: torch.Tensor) -> None:
+    dist.reduce_scatter_tensor(buffer.new_empty(len(buffer) // dist.get_world_size()), buffer)
 
 
 def kernel_ms(clock: Clock, start: Any, stop: Any) -> float:

@@ -1,6 +1,5 @@
 """Machine files out of a calibration, and what they are based on."""
 
-import json
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,17 @@ from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.host import Environment
 from shardbench.base.reading import file_text, toml_data
+from shardbench.base.serialise import to_toml
 from shardbench.model.calibrated import chip_of, measured_on
 from shardbench.model.machine import Machine, Trust
 from shardbench.model.machine_file import (
-    _FIELDS,
-    _PART_OF,
-    _UNSTATED,
+    KEYS,
     UNITS,
     _on_its_base,
     load_machine,
     machine_files,
     parse_machine,
+    source_name,
 )
 
 TEMPLATES = {"cpu": "cpu-1x2", "cuda": "h100-1x8"}
@@ -110,15 +109,13 @@ def write_machine(out: Path, base: Base, machine: Machine, sources: dict[str, st
         f"nodes = {machine.topology.nodes}",
         f"devices_per_node = {machine.topology.devices_per_node}",
     ]
-    for key in _FIELDS.keys() - _UNSTATED if machine.device == "cpu" else _FIELDS:
-        lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources, raced=raced)]
-    for key in _PART_OF:
-        if key in base.constants:
-            lines += ["", f"[constants.{key}]", *_base_constant(key, base, machine)]
+    for key in KEYS:
+        if key in base.constants or source_name(key) in sources:
+            lines += ["", f"[constants.{key}]", *_constant(key, base, machine, sources, raced=raced)]
     measured = f"{measured_on(chip_of(Environment.here(), machine.device))}, the control plan's step"
     for key, seconds in sorted(machine.dense_steps.items()):
         source = base.dense_sources.get(key, measured)
-        lines += ["", f'[dense_steps."{key}"]', f"ms = {1e3 * seconds:.4g}", f'source = "{_quoted(source)}"']
+        lines += ["", f'[dense_steps."{key}"]', f"ms = {1e3 * seconds:.4g}", f"source = {to_toml(source)}"]
     if machine.trust is not None:
         lines += ["", *trust_lines(machine.trust)]
     text = "\n".join(lines) + "\n"
@@ -127,39 +124,32 @@ def write_machine(out: Path, base: Base, machine: Machine, sources: dict[str, st
 
 
 def _constant(key: str, base: Base, machine: Machine, sources: dict[str, str], *, raced: bool) -> list[str]:
-    name, dimension = _FIELDS[key]
+    name, entry = source_name(key), base.constants.get(key, {})
+    error_source = entry.get("error_source", "")
     if name in sources:
-        holder = machine.constants if hasattr(machine.constants, name) else machine.topology
-        value, unit = in_unit(getattr(holder, name), dimension)
-        of_base = base.constants[key].get("error_source", "")
-        error_source = _GUESS if sources[name].startswith(NOT_MEASURED) else of_base if raced else JUDGED
+        holder, field, dimension, _ = KEYS[key]
+        value, unit = in_unit(getattr(getattr(machine, holder), field), dimension)
+        error_source = _GUESS if sources[name].startswith(NOT_MEASURED) else error_source if raced else JUDGED
         return [*_stated(value, unit, sources[name]), *_error(name, machine, error_source)]
-    return _base_constant(key, base, machine)
-
-
-def _base_constant(key: str, base: Base, machine: Machine) -> list[str]:
-    name = _FIELDS[key][0] if key in _FIELDS else key
-    entry = base.constants[key]
     source = entry["source"] if base.own else f"{NOT_MEASURED}, from {TEMPLATES[machine.device]}: {entry['source']}"
-    error_source = entry.get("error_source", "") if base.own else _GUESS
-    return _stated(entry["value"], entry["unit"], source) + _error(name, machine, error_source)
+    return _stated(entry["value"], entry["unit"], source) + _error(name, machine, error_source if base.own else _GUESS)
 
 
 def _stated(value: object, unit: str, source: str) -> list[str]:
-    return [f"value = {value}", f'unit = "{unit}"', f'source = "{_quoted(source)}"']
+    return [f"value = {value}", f'unit = "{unit}"', f"source = {to_toml(source)}"]
 
 
 def _error(name: str, machine: Machine, judged: str) -> list[str]:
     """Write the error's two lines, or none where the constant is a capacity."""
     if name not in machine.errors:
         return []
-    return [f"error = {machine.errors[name]:g}", f'error_source = "{_quoted(judged)}"']
+    return [f"error = {machine.errors[name]:g}", f"error_source = {to_toml(judged)}"]
 
 
 def trust_lines(trust: Trust) -> list[str]:
     """Return the lines of a machine file that say how far to trust it."""
     stated = [(one.name, getattr(trust, one.name)) for one in fields(trust)]
-    return ["[trust]", *(f"{name} = {json.dumps(value)}" for name, value in stated if value is not None)]
+    return ["[trust]", *(f"{name} = {to_toml(value)}" for name, value in stated if value is not None)]
 
 
 def in_unit(value: float, dimension: str) -> tuple[str, str]:
@@ -168,7 +158,3 @@ def in_unit(value: float, dimension: str) -> tuple[str, str]:
     scale, unit = max([(s, u) for s, u in units if s <= abs(value)], default=units[0])
     number = float(f"{value / scale:.4g}")
     return f"{number:.10g}", unit
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -66,10 +66,9 @@ def _calibrate(ranks: int | None, nodes: int, out: Path | None, *, quick: bool, 
     if path.is_dir():
         path /= f"{device}-{nodes}x{ranks}.toml"
 
-    from shardbench.calibrate.calibration import calibrate  # noqa: PLC0415
-    from shardbench.calibrate.summary import data, lines  # noqa: PLC0415
+    from shardbench.calibrate.calibration import as_data, as_lines, calibrate  # noqa: PLC0415
 
     # Not among the results, which may go to a file or be JSON.
     aside = partial(say, file=sys.stderr)
     calibration = calibrate(device, ranks, path, quick=quick, force=force, nodes=nodes, noted=aside)
-    tell(data(calibration), lines(calibration), as_json=as_json)
+    tell(as_data(calibration), as_lines(calibration), as_json=as_json)

@@ -190,7 +190,7 @@ def _anywhere(machine: str) -> str:
 def _calibrate(machine: "Machine", out: Path, workloads: "Sequence[Workload]") -> None:
     """Measure this computer as a machine of that shape, on which these workloads are to run."""
     from shardbench.calibrate.calibration import calibrate  # noqa: PLC0415
-    from shardbench.calibrate.plans import workload_case  # noqa: PLC0415
+    from shardbench.calibrate.cases import workload_case  # noqa: PLC0415
 
     models = {workload.name: workload_case(workload, machine) for workload in workloads}
     calibrate(machine.device, machine.topology.world_size, out, quick=False, force=True, models=tuple(models.values()))

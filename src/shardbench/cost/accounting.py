@@ -130,11 +130,11 @@ class Account:
         self.sources = Sources.zeros(self.world)
         self._to = np.zeros((self.world, self.world))
         self._back = np.zeros((self.world, self.world))
-        self._rank_columns = zeros(self.world)
-        self._world_columns = 0.0
-        self._node_columns = zeros(self.topology.nodes)
-        self._copied_columns = 0.0
-        self._local_columns = zeros(self.groups.shape[1])
+        self._columns = {
+            "rank": zeros(self.world), "node": zeros(self.topology.nodes), "world": zeros(1),
+            "local": zeros(self.groups.shape[1]), "copies": zeros(1),
+        }  # fmt: skip
+        """Columns of pooled vectors by the scope of their rows, and by rank, node or place in a sharding group."""
         self._replicated_weights = 0.0
         self._copied_weights = zeros(self.groups.shape[1])
         # What each of them sends is a collective of its own; distinct ids go apart from others.
@@ -163,27 +163,14 @@ class Account:
             if not isinstance(place, Replicated):
                 self._exchanges.add((kernel_of(segment, table, self.topology), table.distinct))
         if table.pooling is Pooling.SUM:
-            self._send_pooled(table, ranges_by_scope)
+            for (kind, at), ranges in ranges_by_scope.items():
+                self._columns[kind][at] += distinct_columns(ranges) * table.features
         else:
             repeated = lookups.of_samples.by_source(0, table.rows)
             self.history_columns += repeated * table.dim
             if table.distinct:
                 self.sources.repeated[...] += repeated
                 self._placed_columns += repeated * table.dim
-
-    def _send_pooled(self, table: Table, ranges_by_scope: dict[tuple[str, int], Columns]) -> None:
-        for (scope, at), ranges in ranges_by_scope.items():
-            columns = distinct_columns(ranges) * table.features
-            if scope == "rank":
-                self._rank_columns[at] += columns
-            elif scope == "world":
-                self._world_columns += columns
-            elif scope == "node":
-                self._node_columns[at] += columns
-            elif scope == "local":
-                self._local_columns[at] += columns
-            else:
-                self._copied_columns += columns
 
     def _put(
         self, load: Load, at: int | list[int] | Ints | slice, table: Table, segment: Segment, *, tier: Tier,
@@ -221,8 +208,8 @@ class Account:
     ) -> dict[str, Floats]:
         """Add what the caches of devices ``at`` do for a segment; return what they lack, as a load asks for it."""
         counts = CacheCounts(*(numbers.reshape(np.shape(lookups)) for numbers in self._caches[segment]))
-        width = segment.columns * self.problem.precision.bytes
-        work = (lookups, counts.inserted, counts.inserted * width, counts.evicted, counts.evicted * width)
+        row_bytes = segment.columns * self.problem.precision.bytes
+        work = CacheWork.of(np.asarray(lookups), counts.inserted, counts.evicted, row_bytes)
         for total, added in zip(self.caching, work):
             total[at] += added
         return {"missed_lookups": counts.conflict_lookups, "missed": counts.conflict}
@@ -382,20 +369,20 @@ class Account:
         """Return the bytes of vectors that rank s sends to rank r, [s, r]; what stays on a rank is on the diagonal."""
         sample_bytes, devices = self.local_batch * self._number_bytes, self.topology.devices_per_node
         local, node = np.arange(self.world) % devices, np.arange(self.world) // devices
-        forward = self._back + self._rank_columns[:, None] * sample_bytes
+        forward = self._back + self._columns["rank"][:, None] * sample_bytes
         # Table-row-wise: after the node's reduce-scatter, equal local ranks exchange across nodes.
-        forward += (local[:, None] == local[None, :]) * (self._node_columns[node] * sample_bytes)[:, None]
+        forward += (local[:, None] == local[None, :]) * (self._columns["node"][node] * sample_bytes)[:, None]
         if self.groups.shape[1] > 1:
             group, place = self._of_group
-            forward += (group[:, None] == group[None, :]) * (self._local_columns[place] * sample_bytes)[:, None]
+            forward += (group[:, None] == group[None, :]) * (self._columns["local"][place] * sample_bytes)[:, None]
         return np.asarray(forward)
 
     def _sums(self) -> tuple[float, Floats, float]:
         """Return bytes that each rank gives to reduce-scatters: over the world, in its node, [nodes], and its group."""
         sample_bytes = self.local_batch * self._number_bytes
-        in_node = self._node_columns * self.world * sample_bytes
-        in_group = float(self._copied_columns * self.groups.shape[1] * sample_bytes)
-        return self._world_columns * self.world * sample_bytes, in_node, in_group
+        in_node = self._columns["node"] * self.world * sample_bytes
+        in_group = float(self._columns["copies"][0] * self.groups.shape[1] * sample_bytes)
+        return self._columns["world"][0] * self.world * sample_bytes, in_node, in_group
 
     def exchanged(self) -> Exchanged:
         """Return the bytes of vectors that ranks give to exchanges and get from them, in the exchange's format."""

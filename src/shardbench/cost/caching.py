@@ -81,6 +81,11 @@ class CacheWork(NamedTuple):
         """Return the work of devices without a cache."""
         return cls(*(zeros(world) for _ in cls._fields))
 
+    @classmethod
+    def of(cls, lookups: Floats, filled: Floats, evicted: Floats, row_bytes: int) -> "CacheWork":
+        """Return the work of lookups and rows, [n] each, of ``row_bytes`` bytes of weights."""
+        return cls(lookups, filled, filled * row_bytes, evicted, evicted * row_bytes)
+
 
 Caches = dict[Segment, CacheCounts]
 """What one batch meets, by cached segment."""

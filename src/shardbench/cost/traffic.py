@@ -5,8 +5,9 @@ that what a strategy plans with and what it is judged on differ only in the data
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -180,33 +181,24 @@ def mean(traffics: Iterable[Traffic], weights: Floats | None = None) -> Traffic:
     """Return the mean over iterations, field by field; ``weights`` float64 [iterations] count alike where None."""
     several = list(traffics)
 
-    def average(arrays: Sequence[Floats] | Sequence[float]) -> Floats:
-        return np.asarray(np.average(arrays, axis=0, weights=weights))
-
-    def collective(collectives: Sequence[Collective]) -> Collective:
-        return Collective(
-            sent_intra=average([c.sent_intra for c in collectives]),
-            sent_inter=average([c.sent_inter for c in collectives]),
-            received_intra=average([c.received_intra for c in collectives]),
-            received_inter=average([c.received_inter for c in collectives]),
-            calls=Calls(*average([np.array(c.calls) for c in collectives]).tolist()),
-        )
+    def average(parts: Sequence[Any]) -> Any:
+        first = parts[0]
+        match first:
+            case Load():
+                return Load(average([part.values for part in parts]))
+            case Calls():
+                return Calls(*average([np.array(part) for part in parts]).tolist())
+            case Sources() | CacheWork():
+                return type(first)(*map(average, zip(*parts)))
+            case Collective():
+                numbers = {one.name: average([getattr(part, one.name) for part in parts]) for one in fields(first)}
+                return Collective(**numbers)
+            case dict():
+                return {name: average([part[name] for part in parts]) for name in first}
+            case Synchronisation() | DenseHome() | None:
+                return first
+        return np.average(parts, axis=0, weights=weights)
 
     return Traffic(
-        sources=Sources(*(average(numbers) for numbers in zip(*(t.sources for t in several)))),
-        modules=float(average([t.modules for t in several])),
-        load=Load(average([t.load.values for t in several])),
-        host=Load(average([t.host.values for t in several])),
-        collectives={
-            name: collective([traffic.collectives[name] for traffic in several]) for name in several[0].collectives
-        },
-        replicas=collective([traffic.replicas for traffic in several]),
-        converted_bytes=average([t.converted_bytes for t in several]),
-        host_to_device_bytes=average([t.host_to_device_bytes for t in several]),
-        history_columns=average([t.history_columns for t in several]),
-        synchronisation=several[0].synchronisation,
-        dense=several[0].dense,
-        caching=None
-        if several[0].caching is None
-        else CacheWork(*(average(numbers) for numbers in zip(*(t.caching for t in several if t.caching is not None)))),
+        **{one.name: average([getattr(traffic, one.name) for traffic in several]) for one in fields(Traffic)}
     )

@@ -1,13 +1,13 @@
 """Machine files: TOML that states a machine's constants with unit, source and error, and what overrides change."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields, replace
 from functools import cache, lru_cache, partial
 from importlib import import_module, resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import pydantic
 from pydantic import Field
@@ -72,100 +72,63 @@ class _MachineFile(pydantic.BaseModel):
     trust: Trust | None = None
 
 
-_TOPOLOGY_BYTES = ("hbm_bytes", "uvm_bytes", "host_bytes")
-_CAPACITIES = ("hbm_capacity", "uvm_capacity", "host_capacity", "cache_capacity")
-"""What is known as it is; whatever else a file states, it states with an error."""
-# Keys of a file carry no unit (the file states it); the fields they fill do.
-_FIELDS: dict[str, tuple[str, str]] = {
-    "hbm_capacity": ("hbm_bytes", "bytes"),
-    "uvm_capacity": ("uvm_bytes", "bytes"),
-    "host_capacity": ("host_bytes", "bytes"),
-    "hbm_bandwidth": ("hbm_bytes_per_s", "bytes_per_s"),
-    "cache_bandwidth": ("cache_bytes_per_s", "bytes_per_s"),
-    "cache_capacity": ("cache_bytes", "bytes"),
-    "cache_reach": ("cache_reach_ratio", "ratio"),
-    "uvm_bandwidth": ("uvm_bytes_per_s", "bytes_per_s"),
-    "host_bandwidth": ("host_bytes_per_s", "bytes_per_s"),
-    "gather_efficiency": ("gather_efficiency_ratio", "ratio"),
-    "access_overhead": ("access_overhead_bytes", "bytes"),
-    "sort_traffic": ("sort_bytes", "bytes"),
-    "launch": ("launch_s", "s"),
-    "dispatch": ("dispatch_s", "s"),
-    "bag_step": ("bag_step_s", "s"),
-    "table_call": ("table_s", "s"),
-    "bag_call": ("bag_s", "s"),
-    "page_walk": ("page_s", "s"),
-    "sequence_row": ("sequence_row_s", "s"),
-    "sequence_half": ("sequence_half_rows", "rows"),
-    "host_launch": ("host_launch_s", "s"),
-    "host_table_call": ("host_table_s", "s"),
-    "intra_bandwidth": ("intra_bytes_per_s", "bytes_per_s"),
-    "inter_bandwidth": ("inter_bytes_per_s", "bytes_per_s"),
-    "intra_latency": ("intra_latency_s", "s"),
-    "inter_latency": ("inter_latency_s", "s"),
-    "peer_latency": ("peer_latency_s", "s"),
-    "dense_rate": ("dense_flop_per_s", "flop_per_s"),
-    "dense_step": ("dense_step_s", "s"),
-    "dense_layer": ("dense_layer_s", "s"),
-    "module_call": ("module_s", "s"),
-    "vector_copy": ("vector_copy_bytes_per_s", "bytes_per_s"),
-    "activation_copy": ("activation_bytes_per_s", "bytes_per_s"),
-    "lookup_copy": ("lookup_copy_s", "s"),
-    "length_copy": ("length_copy_s", "s"),
-    "bucketise": ("bucketise_s", "s"),
-    "reduce": ("reduce_bytes_per_s", "bytes_per_s"),
-    "step_floor": ("step_floor_s", "s"),
-    "sort_launch": ("sort_launch_s", "s"),
-    "warp": ("warp_s", "s"),
-    "gradient_gather": ("gradient_ratio", "ratio"),
-    "uvm_hits": ("uvm_hit_ratio", "ratio"),
-    "uvm_update": ("uvm_update_ratio", "ratio"),
-}
-_UNSTATED = ("sort_launch", "warp", "gradient_gather", "uvm_hits", "uvm_update")
-"""What a file may leave out, since it is of GPUs."""
-GPU_FIELDS = tuple(_FIELDS[key][0] for key in _UNSTATED)
-"""The fields of these constants."""
 SHARES = {"gather_efficiency_ratio", "gradient_ratio", "uvm_hit_ratio"}
 """Fields that are at most 1."""
-# Only on machines that state them, all of a part or none; by the name of the part.
-_PARTS: dict[str, tuple[type, dict[str, tuple[str, str]]]] = {
-    "host": (
-        HostConstants,
-        {
-            "host_link": ("link_bytes_per_s", "bytes_per_s"),
-            "host_dense_rate": ("dense_flop_per_s", "flop_per_s"),
-            "host_dense_step": ("dense_step_s", "s"),
-            "host_dense_layer": ("dense_layer_s", "s"),
-        },
-    ),
-    "matrix": (
-        MatrixConstants,
-        {
-            "dense_tf32_rate": ("dense_tf32_flop_per_s", "flop_per_s"),
-            "dense_half_rate": ("dense_half_flop_per_s", "flop_per_s"),
-        },
-    ),
-    "nccl": (
-        NcclConstants,
-        {"collective_call": ("call_s", "s"), "switch_reduction": ("switch_ratio", "ratio")},
-    ),
-}
-_PART_OF = {key: name for name, (_, own) in _PARTS.items() for key in own}
 
 
-def _with_parts(parts: Iterable[str]) -> dict[str, tuple[str, str]]:
-    return _FIELDS | {key: field for name in parts for key, field in _PARTS[name][1].items()}
+class Key(NamedTuple):
+    """A constant of a machine file."""
+
+    holder: str
+    """The field of ``Machine`` whose own field it is; a part is on machines that state it, all of it or nothing."""
+    field: str
+    dimension: str
+    optional: bool
+    """Whether a file may leave it out, since it is of GPUs."""
 
 
-def _parts_of(machine: Machine) -> dict[str, Any]:
-    """Return the parts that the machine states, by name."""
-    return {name: part for name in _PARTS if (part := getattr(machine, name)) is not None}
+_HOLDERS: dict[str, type[Any]] = {
+    "topology": Topology, "constants": Constants, "host": HostConstants, "matrix": MatrixConstants,
+    "nccl": NcclConstants,
+}  # fmt: skip
 
 
-def known_fields(machine: Machine) -> dict[str, tuple[str, str]]:
-    """Return (field, dimension) by key of a machine file, of all constants that the machine states."""
-    known = _with_parts(_parts_of(machine))
-    return {key: field for key, field in known.items() if key not in _UNSTATED or field[0] in machine.sources}
+def _keys(holder: str) -> Iterator[tuple[str, Key]]:
+    """Yield the constants of a holder with their keys, which stand beside the types of its fields."""
+    hints = get_type_hints(_HOLDERS[holder], include_extras=True)
+    for field in fields(_HOLDERS[holder]):
+        optional = field.default is not MISSING
+        dimension = max((of for of, _ in UNITS.values() if field.name.endswith(of)), key=len, default="")
+        for key in getattr(hints[field.name], "__metadata__", ()):
+            if isinstance(key, str):
+                yield key, Key(holder, field.name, dimension, optional)
+
+
+KEYS: dict[str, Key] = {key: of for holder in _HOLDERS for key, of in _keys(holder)}
+"""All constants by their keys in machine files, in the order in which these are written."""
+_CAPACITIES = ("hbm_capacity", "uvm_capacity", "host_capacity", "cache_capacity")
+"""What is known as it is; whatever else a file states, it states with an error."""
+GPU_FIELDS = tuple(of.field for of in KEYS.values() if of.optional)
+"""The fields of constants that are of GPUs."""
+
+
+def source_name(key: str) -> str:
+    """Return the name of a constant in ``Machine.sources`` and ``errors``: its field's, or of a part its key."""
+    # A host's rates keep their keys: a device has a field of the same name.
+    return KEYS[key].field if KEYS[key].holder in ("topology", "constants") else key
+
+
+KEY_OF = {source_name(key): key for key in KEYS}
+"""The key of each constant by its name in ``Machine.sources``."""
+
+
+def known_keys(machine: Machine) -> list[str]:
+    """Return the keys of all constants that the machine states."""
+    return [
+        key
+        for key, of in KEYS.items()
+        if getattr(machine, of.holder) is not None and (not of.optional or of.field in machine.sources)
+    ]
 
 
 def parse_machine(text: str, what: str) -> Machine:
@@ -176,42 +139,44 @@ def parse_machine(text: str, what: str) -> Machine:
     other machine.
     """
     file = from_data(_MachineFile, _on_its_base(_read(text, what), what), what)
-    parts = dict.fromkeys(_PART_OF[key] for key in file.constants if key in _PART_OF)
-    dimensions = _with_parts(parts)
-    dimensions = {key: of for key, of in dimensions.items() if key not in _UNSTATED or key in file.constants}
-    missing = sorted(dimensions.keys() - file.constants.keys())
-    unknown = sorted(file.constants.keys() - dimensions.keys())
+    holders = {"topology", "constants", *(KEYS[key].holder for key in file.constants if key in KEYS)}
+    stated = {key for key, of in KEYS.items() if of.holder in holders and (not of.optional or key in file.constants)}
+    missing, strange = sorted(stated - file.constants.keys()), sorted(file.constants.keys() - stated)
     if missing:
         raise BadInput(
             f"{what}: constant '{missing[0]}' is missing; add [constants.{missing[0]}] with value, unit, source"
         )
-    if unknown:
-        raise BadInput(f"{what}: unknown constant '{unknown[0]}'; known: {', '.join(_FIELDS | _PART_OF)}")
-    values: dict[str, float] = {}
-    for key, (_, dimension) in dimensions.items():
-        constant = file.constants[key]
+    if strange:
+        raise BadInput(f"{what}: unknown constant '{strange[0]}'; known: {', '.join(KEYS)}")
+    values: dict[str, dict[str, float]] = {holder: {} for holder in holders}
+    for key, constant in file.constants.items():
+        holder, field, dimension, _ = KEYS[key]
         if UNITS.get(constant.unit, ("",))[0] != dimension:
             fitting = ", ".join(unit for unit, (kind, _) in UNITS.items() if kind == dimension)
             raise BadInput(f"{what}: constant '{key}' has unit '{constant.unit}'; use one of {fitting}")
         _refuse_without_error(key, constant, what)
-        values[key] = float(constant.value) * UNITS[constant.unit][1]
-    field_values = {field: values[key] for key, (field, _) in _FIELDS.items() if key in values}
-    topology = {field: round(field_values[field]) for field in _TOPOLOGY_BYTES}
-    constants = {field.name: field_values[field.name] for field in fields(Constants) if field.name in field_values}
-    part_values = {name: {field: values[key] for key, (field, _) in _PARTS[name][1].items()} for name in parts}
-    try:
-        return Machine(
+        value = float(constant.value) * UNITS[constant.unit][1]
+        values[holder][field] = round(value) if holder == "topology" else value
+    values["topology"] |= {"nodes": file.nodes, "devices_per_node": file.devices_per_node}
+    return _made(
+        what,
+        lambda: Machine(
             name=file.name,
             description=file.description,
             device=file.device,
-            topology=Topology(nodes=file.nodes, devices_per_node=file.devices_per_node, **topology),
-            constants=Constants(**constants),
-            sources={_source_name(key): constant.source for key, constant in file.constants.items()},
-            **{name: _PARTS[name][0](**own) for name, own in part_values.items()},
-            errors={_source_name(key): c.error for key, c in file.constants.items() if c.error is not None},
+            sources={source_name(key): constant.source for key, constant in file.constants.items()},
+            errors={source_name(key): c.error for key, c in file.constants.items() if c.error is not None},
             dense_steps={key: 1e-3 * step.ms for key, step in file.dense_steps.items()},
             trust=file.trust,
-        )
+            **{holder: _HOLDERS[holder](**own) for holder, own in values.items()},
+        ),
+    )
+
+
+def _made(what: str, make: Callable[..., Machine], *given: Any, **fields: Any) -> Machine:
+    """Return what is made; raises BadInput that begins with ``what`` where a field cannot have its value."""
+    try:
+        return make(*given, **fields)
     except pydantic.ValidationError as error:
         raise BadInput(f"{what}: {first_error(error)}") from error
 
@@ -250,11 +215,6 @@ def _refuse_without_error(key: str, constant: _Constant, what: str) -> None:
             f"{what}: constant '{key}' does not say how well it is known: add error (the factor that is one standard "
             f"deviation of its logarithm, 1 or more) and error_source"
         )
-
-
-def _source_name(key: str) -> str:
-    # A host's rates keep their keys: a device has a field of the same name.
-    return _FIELDS[key][0] if key in _FIELDS else key
 
 
 def machine_files() -> dict[str, Brought[Traversable]]:
@@ -307,33 +267,23 @@ def overridden(machine: Machine, override: Mapping[str, str]) -> Machine:
     Its name says which, so that its numbers are never taken for the machine's. Raises BadInput
     for an unknown constant, or a value that is not a number with a fitting unit.
     """
-    topology, constants, parts, sources = machine.topology, machine.constants, _parts_of(machine), dict(machine.sources)
-    errors, trust = dict(machine.errors), machine.trust
-    by_key = known_fields(machine)
-    names = [machine.name]
+    sources, errors, trust = dict(machine.sources), dict(machine.errors), machine.trust
+    known, names, changed = known_keys(machine), [machine.name], machine
     for key, text in sorted(override.items()):
-        if key not in by_key:
-            raise BadInput(f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(by_key)}")
-        field, dimension = by_key[key]
+        if key not in known:
+            raise BadInput(f"machine {machine.name}: unknown constant '{key}' to override; known: {', '.join(known)}")
         what = f"machine {machine.name}: override of '{key}'"
-        value = _quantity(text, dimension, what)
-        if field in _TOPOLOGY_BYTES:
-            topology = _replace(topology, what, **{field: round(value)})
-        elif key in _PART_OF:
-            parts[_PART_OF[key]] = _replace(parts[_PART_OF[key]], what, **{field: value})
-        else:
-            constants = _replace(constants, what, **{field: value})
-        sources[_source_name(key)] = "override of the job"
-        if _source_name(key) in errors:
-            errors[_source_name(key)] = 1.0
+        value = _quantity(text, KEYS[key].dimension, what)
+        value = round(value) if KEYS[key].holder == "topology" else value
+        changed = _made(what, with_values, changed, {key: value})
+        sources[source_name(key)] = "override of the job"
+        if source_name(key) in errors:
+            errors[source_name(key)] = 1.0
         if key not in _CAPACITIES:
             trust = None  # Its steps were not of such a machine.
         names.append(f"{key}-{''.join(text.split()).replace('/', 'p')}")
-    replaced: Machine = _replace(
-        machine, f"machine {machine.name} overridden", name="+".join(names), topology=topology, constants=constants,
-        sources=sources, errors=errors, trust=trust, **parts,
-    )  # fmt: skip
-    return replaced
+    what, name = f"machine {machine.name} overridden", "+".join(names)
+    return _made(what, replace, changed, name=name, sources=sources, errors=errors, trust=trust)
 
 
 def resized(machine: Machine, nodes: int, devices_per_node: int) -> Machine:
@@ -348,41 +298,32 @@ def resized(machine: Machine, nodes: int, devices_per_node: int) -> Machine:
     return replace(machine, name=name, topology=topology, dense_steps={}, trust=None)
 
 
-def _replace(holder: Any, what: str, **changes: Any) -> Any:
-    """Return the dataclass with some fields replaced; raises BadInput where they cannot have these values."""
-    try:
-        return replace(holder, **changes)
-    except pydantic.ValidationError as error:
-        raise BadInput(f"{what}: {first_error(error)}") from error
-
-
 def uncertain(machine: Machine) -> tuple[str, ...]:
     """Return the names of the constants that have an error, as in ``Machine.errors``: all but capacities."""
-    return tuple(_source_name(key) for key in known_fields(machine) if key not in _CAPACITIES)
+    return tuple(source_name(key) for key in known_keys(machine) if key not in _CAPACITIES)
 
 
 def with_values(machine: Machine, values: Mapping[str, float]) -> Machine:
-    """Return the machine with other constants, by their keys in its file, in bytes, seconds, operations and shares."""
-    parts = _parts_of(machine)
-    for name, part in parts.items():
-        own = {field: values[key] for key, (field, _) in _PARTS[name][1].items() if key in values}
-        parts[name] = replace(part, **own)
-    constants = {_FIELDS[key][0]: value for key, value in values.items() if key in _FIELDS}
-    return replace(machine, constants=replace(machine.constants, **constants), **parts)
+    """Return the machine with other constants, by their keys in its file, in bytes, seconds, operations and shares.
+
+    Those of parts that it does not state are left out.
+    """
+    changes: dict[str, dict[str, float]] = {}
+    for key, value in values.items():
+        changes.setdefault(KEYS[key].holder, {})[KEYS[key].field] = value
+    parts = {holder: part for holder in changes if (part := getattr(machine, holder)) is not None}
+    return replace(machine, **{holder: replace(part, **changes[holder]) for holder, part in parts.items()})
 
 
 def scaled(machine: Machine, factors: Mapping[str, float]) -> Machine:
     """Return the machine with constants multiplied, by name as in ``Machine.errors``; a share stays at most 1."""
-    constants = {
-        name: getattr(machine.constants, name) * factor for name, factor in factors.items() if name not in _PART_OF
-    }
-    for share in SHARES & constants.keys():
-        constants[share] = min(1.0, constants[share])
-    parts = _parts_of(machine)
-    for name, part in parts.items():
-        own = {field: key for key, (field, _) in _PARTS[name][1].items() if key in factors}
-        parts[name] = replace(part, **{field: getattr(part, field) * factors[key] for field, key in own.items()})
-    return replace(machine, constants=replace(machine.constants, **constants), **parts)
+    values = {}
+    for name, factor in factors.items():
+        holder, field, *_ = KEYS[KEY_OF[name]]
+        if (part := getattr(machine, holder)) is not None:
+            product = getattr(part, field) * factor
+            values[KEY_OF[name]] = min(1.0, product) if field in SHARES else product
+    return with_values(machine, values)
 
 
 def _quantity(text: str, dimension: str, what: str) -> float:

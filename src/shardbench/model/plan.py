@@ -1,7 +1,7 @@
 """One representation for every plan: segments of tables, in frequency order, and where they live."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 from hashlib import blake2b
@@ -382,7 +382,7 @@ def whole_tables(
     tables: Iterable[Table], ranks: Iterable[int], tiers: Iterable[Tier] | None = None
 ) -> tuple[Segment, ...]:
     """Place table i wholly on ranks[i], in tiers[i] (HBM where these are not given)."""
-    homes: Iterator[tuple[Table, int, Tier]]
     tables = tuple(tables)
-    homes = zip(tables, ranks, tiers if tiers is not None else (Tier.HBM for _ in tables), strict=True)
-    return tuple(whole_table(t, OnRank(rank=int(rank), tier=tier)) for t, rank, tier in homes)
+    own_tiers = tiers if tiers is not None else [Tier.HBM] * len(tables)
+    placed = zip(tables, ranks, own_tiers, strict=True)
+    return tuple(whole_table(t, OnRank(rank=int(rank), tier=tier)) for t, rank, tier in placed)

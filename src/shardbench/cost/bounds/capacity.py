@@ -30,37 +30,30 @@ class Curve:
         return cls(rows=np.array([0.0, rows]), share=np.array([0.0, 1.0]))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SeenRows:
-    """Rows of a table that some batches ask for.
+def hottest_first(ids: Ids, batches: Ints, rows: int) -> Curve:
+    """Return the concave hull of what each prefix of a table's ``rows`` has, for memory that holds the first ones.
 
-    ``ids`` int64 [seen] ascending, in frequency order of the train split; ``batches`` int64 [seen]:
-    how many of the batches ask for each.
+    ``batches`` int64 [seen] is how many of some batches ask for each of the rows ``ids`` int64 [seen], ascending, in
+    frequency order of the train split.
     """
+    return _curve(1 + ids, batches, rows)
 
-    ids: Ids
-    batches: Ints
-    rows: int
-    """All rows of the table."""
 
-    def hottest_first(self) -> Curve:
-        """Return the concave hull of what each prefix has, for memory that holds first rows in frequency order."""
-        return self._curve(1 + self.ids, self.batches)
+def any_rows(batches: Ints, rows: int) -> Curve:
+    """Return the same for memory that may hold any rows, as if these batches were known."""
+    row_counts = np.bincount(batches)[::-1]
+    times = np.arange(len(row_counts))[::-1]
+    # Rows that as many batches ask for are on one line.
+    return _curve(np.cumsum(row_counts)[row_counts > 0], (row_counts * times)[row_counts > 0], rows)
 
-    def any_rows(self) -> Curve:
-        """Return the curve for memory that may hold any rows, as if these batches were known."""
-        row_counts = np.bincount(self.batches)[::-1]
-        batches = np.arange(len(row_counts))[::-1]
-        # Rows that as many batches ask for are on one line.
-        return self._curve(np.cumsum(row_counts)[row_counts > 0], (row_counts * batches)[row_counts > 0])
 
-    def _curve(self, rows: Ids, requests: Ints) -> Curve:
-        if not len(requests):
-            return Curve.line(self.rows)
-        cumulative = np.cumsum(requests, dtype=np.float64)
-        x, y = np.concatenate([[0.0], rows]), np.concatenate([[0.0], cumulative / cumulative[-1]])
-        corners = upper_hull(x, y)
-        return Curve(rows=x[corners], share=y[corners])
+def _curve(ends: Ids, requests: Ints, rows: int) -> Curve:
+    if not len(requests):
+        return Curve.line(rows)
+    cumulative = np.cumsum(requests, dtype=np.float64)
+    x, y = np.concatenate([[0.0], ends]), np.concatenate([[0.0], cumulative / cumulative[-1]])
+    corners = upper_hull(x, y)
+    return Curve(rows=x[corners], share=y[corners])
 
 
 def upper_hull(x: Floats, y: Floats) -> Ints:

@@ -7,11 +7,9 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES
-from shardbench.cost.bounds import local_lookups
 from shardbench.cost.bounds.capacity import Curve
-from shardbench.cost.bounds.demand import Demand
+from shardbench.cost.bounds.demand import NEAR_COPY, NEAR_NODE, NEAR_RANK, Demand, block_lookups
 from shardbench.cost.bounds.embedding import ROUNDING
-from shardbench.cost.bounds.local_lookups import block_lookups
 from shardbench.cost.bounds.step_calls import (
     A_NODE,
     COPIES,
@@ -26,7 +24,7 @@ from shardbench.cost.bounds.step_calls import (
     scopes_of,
 )
 from shardbench.cost.bounds.step_kernels import KernelBounds, conversion_s, hides_sources
-from shardbench.cost.bounds.step_rows import Curves, RowSums
+from shardbench.cost.bounds.step_rows import Curves, RowSums, Way
 from shardbench.cost.collectives import switched_ratio
 from shardbench.cost.costmodel import hides_all_reduce
 from shardbench.model.plan import ShardingGroups, sharding_groups
@@ -216,26 +214,22 @@ class Relaxation:
         single = [{RANK}, {LOCAL}] if self.nodes == len(self._groups.ranks) == 1 else [{RANK}]
         costs: list[Floats] = []
         least: dict[tuple[bool, bool, bool, bool], Floats] = {}
-        constants = self.problem.machine.constants
+        constants, nothing = self.problem.machine.constants, np.zeros(len(self.dims))
         for scopes in self._sets:
             kinds = not scopes.isdisjoint(ONCE), not scopes.isdisjoint(A_NODE), COPIES in scopes
             lines = *kinds, constants.bucketise_s > 0.0 and scopes.isdisjoint((RANK, LOCAL))
             if lines not in least:
                 mixed = sum(kinds) > 1
                 sent = self.kernels.sent * (constants.lookup_copy_s + constants.bucketise_s * lines[3])
-                rows = self._row_sums.least(
-                    once + sent + converted - (near.share if mixed else 0.0) if lines[0] else None,
-                    (
-                        copied
-                        + sent
-                        + converted * (self._groups.ranks.shape[1] > 1)
-                        - (near_copies.share if mixed else 0.0),
-                        *a_row[NODES],
-                    )
-                    if lines[1]
-                    else None,
-                    a_row[COPIES] if lines[2] else None,
-                )
+                of_one, of_copies = (kind.share if mixed else 0.0 for kind in (near, near_copies))
+                in_group = copied + sent + converted * (self._groups.ranks.shape[1] > 1)
+                # With prefixes, rows with a copy a device are a table's first, and those with a copy a node come next.
+                ways: list[Way] = [
+                    (a_row[COPIES][0], nothing, a_row[COPIES][1], nothing),
+                    (a_row[NODES][0], in_group - of_copies, nothing, a_row[NODES][1]),
+                    (nothing, once + sent + converted - of_one, nothing, nothing),
+                ]
+                rows = self._row_sums.least([way for way, used in zip(ways, reversed(kinds)) if used])
                 near_kinds = [near_kind for near_kind, is_used in zip((near, near_copies), lines) if is_used]
                 saving = sum(near_kind.excess if mixed else near_kind.most for near_kind in near_kinds)
                 if lines[1] or lines[2]:
@@ -391,11 +385,11 @@ class Relaxation:
         near = self.demand.near
 
         def seconds(near: Floats) -> Floats:
-            rank, node = near[:, local_lookups.RANK], near[:, local_lookups.NODE]
+            rank, node = near[:, NEAR_RANK], near[:, NEAR_NODE]
             return INDEX_BYTES * lookups.near(rank, node) + wide * vectors.near(rank, node)
 
         dear = self._lengths(lookups) >= 2.0 * self.blocks * once * (1.0 - ROUNDING)
-        indices = INDEX_BYTES * lookups.near(near.most[:, local_lookups.RANK], near.most[:, local_lookups.NODE])
+        indices = INDEX_BYTES * lookups.near(near.most[:, NEAR_RANK], near.most[:, NEAR_NODE])
         return _Near(
             indices=np.where(dear, indices, INDEX_BYTES * lookups.far * self.lookups),
             most=np.where(dear, seconds(near.most), once * self.lookups),
@@ -415,9 +409,9 @@ class Relaxation:
         near = self.demand.near
         return _Near(
             indices=np.zeros(len(self.dims)),
-            most=np.where(dear, copied * near.most[:, local_lookups.COPY], copied * self.lookups),
-            share=np.where(dear, copied * near.share[:, local_lookups.COPY], copied),
-            excess=np.where(dear, copied * near.excess[:, local_lookups.COPY], 0.0),
+            most=np.where(dear, copied * near.most[:, NEAR_COPY], copied * self.lookups),
+            share=np.where(dear, copied * near.share[:, NEAR_COPY], copied),
+            excess=np.where(dear, copied * near.excess[:, NEAR_COPY], 0.0),
         )
 
 

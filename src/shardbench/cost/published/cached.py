@@ -133,11 +133,9 @@ def kernels(run: CachedRun, machine: Machine) -> Kernels:
     lookup_s = float(forward_s(load, constants)[0] + backward_s(load, constants)[0])
     if tier is not Tier.CACHED:
         return Kernels(lookup_s, 0.0)
-    width = Precision.FP32.bytes * run.dim
-    inserted, evicted = counts[0], counts[3]
-    lookup_count = float(run.tables * run.lookups)
-    work = (lookup_count, inserted, inserted * width, evicted, evicted * width)
-    fill = float(caching_s(CacheWork(*(np.array([n]) for n in work)), constants, shared()["cache_directory_s"])[0])
+    lookups = np.array([float(run.tables * run.lookups)])
+    work = CacheWork.of(lookups, counts[[0]], counts[[3]], Precision.FP32.bytes * run.dim)
+    fill = float(caching_s(work, constants, shared()["cache_directory_s"])[0])
     return Kernels(lookup_s, fill) if run.prefetched else Kernels(lookup_s + fill, 0.0)
 
 

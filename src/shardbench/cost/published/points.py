@@ -6,6 +6,7 @@ training steps in ``steps.json``, collectives and copies in files of their names
 source compares them, and that judge nothing but their ratio, are in ``pairs.json``.
 """
 
+from dataclasses import fields
 from functools import lru_cache
 from importlib import resources
 from typing import Annotated, Literal
@@ -76,7 +77,7 @@ class PublishedStep(PublishedPoint):
     batch_size: PositiveInt
     """Samples of a step over all GPUs."""
     executor: str
-    """Software that ran the step, by its name in ``shardbench.cost.executor``."""
+    """Software that ran the step, by its name in the data file."""
     plan: str
     """``table_wise``, ``row_wise`` or ``hybrid``, or the name of a plan of the data file."""
     in_uvm: tuple[NonNegativeInt, ...] = ()
@@ -182,6 +183,45 @@ class PublishedPlan:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class Executor:
+    """Software that ran steps, by what it does in one and no machine has; a pass reads and writes every byte once.
+
+    The simulated backend counts what TorchRec's modules do. Published steps were run by other software as well, which
+    fuses less or more, copies vectors more or less often, and hides other parts. Each property is the same for all
+    steps of a software on all machines; what it costs follows from the machine's constants.
+    """
+
+    why: str
+    """Where the properties come from."""
+    vector_passes_forward: float
+    """Passes over the pooled vectors that a rank sends."""
+    vector_passes_backward: float
+    """Passes over the gradients that it receives."""
+    assembly_passes: float
+    """Passes over the vectors of a rank's own samples between the exchange and the dense model, and back again."""
+    elementwise_passes: float
+    """Passes over the results of dense layers, forward and backward, outside the products' kernels."""
+    interaction_passes: float
+    """Passes over the vectors in which they meet, forward and backward, for each step of the interaction."""
+    kernels_a_table: float = 0.0
+    """Kernels of each table, forward and backward, one after another; 0 where one fused kernel serves all tables."""
+    materialised_passes: float = 0.0
+    """Passes over gradients of single lookups that are written out before the update; 0 where they never are."""
+    graph: bool = False
+    """Whether a step is one recorded graph, so that the host's time is no floor."""
+    host_ratio: float = 1.0
+    """Host time of a step over TorchRec's; below it a step cannot fall, but for a recorded graph."""
+    hides_input: bool = True
+    """Whether the next step's input is copied and exchanged beside this one."""
+    sort_ratio: float = 1.0
+    """Time to sort lookups over that of FBGEMM; 0 where it is done for the next step beside this one."""
+    hides_gradient_exchange: bool = False
+    """Whether gradients of vectors are exchanged beside the products of weight gradients."""
+    bottom_on_one: bool = False
+    """Whether the bottom layers run on the first GPU, for the samples of all."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class FamilyConstant:
     """A constant that replaces the machine's for one family, with where it comes from."""
 
@@ -228,6 +268,7 @@ class PublishedData:
     families: dict[str, Family]
     models: dict[str, PublishedModel] = Field(default_factory=dict)
     plans: dict[str, PublishedPlan] = Field(default_factory=dict)
+    executors: dict[str, Executor] = Field(default_factory=dict)
 
 
 FILES = ("points.json", "lent.json", "collectives.json", "copies.json", "steps.json", "pairs.json")
@@ -239,9 +280,10 @@ def published() -> PublishedData:
     folder = resources.files("shardbench.cost.published")
     read = [TypeAdapter(PublishedData).validate_json((folder / name).read_text()) for name in FILES]
     return PublishedData(
-        families={name: family for data in read for name, family in data.families.items()},
-        models={name: model for data in read for name, model in data.models.items()},
-        plans={name: plan for data in read for name, plan in data.plans.items()},
+        **{
+            part.name: {k: v for data in read for k, v in getattr(data, part.name).items()}
+            for part in fields(PublishedData)
+        }
     )
 
 
@@ -284,7 +326,6 @@ def kernel_load(point: PublishedKernel) -> Load:
 
 def cache_work(point: PublishedKernel) -> CacheWork:
     """Return what the cache does for a kernel point, [1]; a backward looks nothing up in its directory."""
-    width = point.dim * Precision.FP32.bytes
-    lookups = point.lookups if point.phase != "backward" and point.tier == "uvm_cache" else 0.0
-    work = lookups, point.filled, point.filled * width, point.evicted, point.evicted * width
-    return CacheWork(*(np.array([point.tables * number]) for number in work))
+    asked = point.lookups if point.phase != "backward" and point.tier == "uvm_cache" else 0.0
+    lookups, filled, evicted = (np.array([point.tables * rows]) for rows in (asked, point.filled, point.evicted))
+    return CacheWork.of(lookups, filled, evicted, point.dim * Precision.FP32.bytes)

@@ -12,7 +12,6 @@ from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.cost.collectives import Collective, all_reduce_s, captured, collective_s, node_reduction, pairwise
 from shardbench.cost.costmodel import backward_work_s, copy_bytes_per_s, forward_work_s
 from shardbench.cost.dense import PRODUCTS, Format, Product, products_s
-from shardbench.cost.executor import executor
 from shardbench.cost.load import Load, segment_load
 from shardbench.cost.published.points import (
     ModelTables,
@@ -196,7 +195,8 @@ def step_parts(step: PublishedStep, machine: Machine, shares: Mapping[str, float
 
     Of the ``shares`` those of the host's time are asked for, for a step of TorchRec that is no recorded graph.
     """
-    software, model, placed = executor(step.executor), published().models[step.model], place(step)
+    data, placed = published(), place(step)
+    software, model = data.executors[step.executor], data.models[step.model]
     topology = replace(machine.topology, nodes=step.nodes, devices_per_node=step.gpus // step.nodes)
     machine = replace(machine, topology=topology)
     machine = captured(machine) if software.graph else machine
@@ -324,7 +324,8 @@ def layers(model: PublishedModel, samples: float, bottom_samples: float | None =
 
 def model_dense_s(step: PublishedStep, machine: Machine) -> float:
     """Return the seconds of a published model's dense layers, forward and backward."""
-    software, model, format_ = executor(step.executor), published().models[step.model], Format(step.dense)
+    data, format_ = published(), Format(step.dense)
+    software, model = data.executors[step.executor], data.models[step.model]
     samples = step.batch_size / step.gpus
     products = layers(model, samples, step.batch_size if software.bottom_on_one else None)
     constants = machine.constants
