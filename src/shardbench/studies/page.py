@@ -15,14 +15,7 @@ from shardbench.report.page.write import Extra, StudyStandings, frame_extra, sco
 from shardbench.report.plot import Plot
 from shardbench.report.ranking import longest_first
 from shardbench.report.results import read_table
-from shardbench.report.standing import (
-    PROBLEM,
-    disagreement,
-    is_measured,
-    number,
-    states_standings,
-    table_standings,
-)
+from shardbench.report.standing import PROBLEM, disagreement, is_measured, number, states_standings, table_standings
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.leaderboard import PLANS_MATTER
 from shardbench.studies.beside import CellComparison

@@ -40,15 +40,7 @@ from shardbench.report.rows import current
 from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem, is_measured, trains_text
 from shardbench.report.tables.layout import csv_columns
 from shardbench.report.tables.suite_tables import tables
-from shardbench.report.tables.text import (
-    NOTES,
-    TITLES,
-    Columns,
-    Section,
-    column_words,
-    readable_cell,
-    sections,
-)
+from shardbench.report.tables.text import NOTES, TITLES, Columns, Section, column_words, readable_cell, sections
 
 _COMMIT, _COMMITS = 12, 4
 """The digits of a commit in print, and how many commits are named."""
