@@ -10,6 +10,7 @@ from shardbench.base.atomic import sole_writer
 from shardbench.base.code import LEADERBOARD
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import say
+from shardbench.base.serialise import to_data
 from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
 from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
@@ -189,7 +190,7 @@ def _say(
                 "claims": json_rows(ledger(results, reproduction).claims),
                 "failed": [record.key for record in records if record.cause],
                 "files": [str(path) for path in files],
-                "places": [vars(each) for each in places],
+                "places": [to_data(each) for each in places],
             }
         )
         return
@@ -217,7 +218,7 @@ def _place_lines(place: "CellComparison", committed: Path | None) -> Iterator[st
         yield f"{place.study}, beside {place.others} others in {committed} (commit {commits}{others}):"
     else:
         yield f"{place.study}:"
-    yield from (f"  {line}" for line in place.lines)
+    yield from (f"  {line}" for one in place.places for line in one.lines())
 
 
 def _to_submit(options: "SessionOptions") -> str:

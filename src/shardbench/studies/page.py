@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -65,22 +64,12 @@ def write_reproduction_page(reproduction: Reproduction, results: Path, places: S
 
 
 def _beside(places: Iterable[CellComparison]) -> Iterator[Extra]:
-    """Yield a section a table of what is said beside others' cells, with the words before it."""
-    for place in places:
-        words, number = [place.study], 0
-        for is_table, group in groupby(place.lines, lambda line: line.lstrip().startswith("|")):
-            lines = [line.strip() for line in group]
-            if not is_table:
-                words = lines
-                continue
-            heads, _, *rows = (tuple(line.strip("| ").split(" | ")) for line in lines)
-            title = f"Beside {place.others} others on record: {words[-1].rstrip(':')}"
-            numeric = (False, *[True] * (len(heads) - 1))
-            number += 1
-            yield Extra(
-                id=f"beside-{place.study}-{number}", title=title, note="", headers=heads, rows=tuple(rows),
-                numeric=numeric,
-            )  # fmt: skip
+    """Yield a section for each place beside others' cells that has rows, with its words as the title."""
+    for one in places:
+        with_rows = (place for place in one.places if place.rows)
+        for number, place in enumerate(with_rows, 1):
+            title = f"Beside {one.others} others on record: {place.words.rstrip(':')}"
+            yield Extra(id=f"beside-{one.study}-{number}", title=title, note="", **vars(place.table))
 
 
 def study_standings(owner: str, results: Path) -> StudyStandings | None:
