@@ -67,9 +67,9 @@ def _beside(places: Iterable[CellComparison]) -> Iterator[Extra]:
     """Yield a section for each place beside others' cells that has rows, with its words as the title."""
     for one in places:
         with_rows = (place for place in one.places if place.rows)
-        for number, place in enumerate(with_rows, 1):
+        for count, place in enumerate(with_rows, 1):
             title = f"Beside {one.others} others on record: {place.words.rstrip(':')}"
-            yield Extra(id=f"beside-{one.study}-{number}", title=title, note="", **vars(place.table))
+            yield Extra(id=f"beside-{one.study}-{count}", title=title, note="", **vars(place.table))
 
 
 def study_standings(owner: str, results: Path) -> StudyStandings | None:
