@@ -14,7 +14,7 @@ from shardbench.report.page.answers import answer
 from shardbench.report.page.write import StudyStandings, first_screen, write_page
 from shardbench.report.standing import AS_RUN, COLUMNS, TieMark, by_problem
 from shardbench.studies import session
-from shardbench.studies.files import write_study_files
+from shardbench.studies.ledger import write_study_files
 from shardbench.studies.page import extras, study_standings, write_reproduction_page
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies

@@ -1,17 +1,19 @@
 """The command line. Commands import what they need only when they run, so that ``shardbench list`` is quick."""
 
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from shardbench.base.atomic import no_room
+from shardbench.base.closest import closest_name
 from shardbench.base.code import commit_here, differs
 from shardbench.base.deadline import interrupt
 from shardbench.base.errors import ShardBenchError, described, one_line
@@ -26,6 +28,7 @@ from shardbench.cli.drift import drift_command
 from shardbench.cli.explain import explain_command
 from shardbench.cli.export import export_command
 from shardbench.cli.list import list_command
+from shardbench.cli.names import papers, suites
 from shardbench.cli.new import new_command
 from shardbench.cli.options import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK
 from shardbench.cli.plan import plan_command
@@ -36,12 +39,13 @@ from shardbench.cli.reproduce import reproduce_command
 from shardbench.cli.run import run_suite_command
 from shardbench.cli.status import status_command
 from shardbench.cli.test import test_command
-from shardbench.cli.usage import usage_line
 from shardbench.engine.processes.failures import LEAST_BYTES, memory_limit_bytes, out_of_memory
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
 # of all usage errors can be reached in both only through the one that Typer exports.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+_NO_COMMAND = re.compile(r"No such command '(?P<name>.*?)'\.", flags=re.DOTALL)
+_NO_CHOICE = re.compile(r"'(?P<name>[^']*)' is not one of (?P<known>'.*')\.?$", flags=re.DOTALL)
 
 app = typer.Typer(
     name="shardbench",
@@ -110,7 +114,7 @@ def run_command(arguments: Sequence[str]) -> int:
             return int(error.code or 0)
         return _fail(f"a plug-in ended the program by {described(error)}")
     except _USAGE_ERROR as error:
-        return _fail(usage_line(error))
+        return _fail(_usage_line(error))
     except ModuleNotFoundError as error:
         from shardbench.trials.jobcheck import ENGINE  # noqa: PLC0415
 
@@ -203,3 +207,44 @@ def _not_written(error: OSError) -> str:
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:
     say(f"error: {one_line(message)}", sys.stderr)
     return code
+
+
+def _usage_line(error: Any) -> str:
+    """Make the line about an error of Typer's that has ``format_message()``."""
+    message: str = error.format_message().replace("Value error, ", "")
+    context: Any = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "shardbench"
+    if unknown := _NO_COMMAND.search(message):
+        message = _no_command(unknown["name"], list(context.command.commands))
+    elif hasattr(error, "possibilities"):
+        message = _no_option(error)
+    elif choice := _NO_CHOICE.search(message):
+        near = closest_name(choice["name"], re.findall(r"'([^']*)'", choice["known"]))
+        message = f"{message.rstrip('.')}{_perhaps(near)}"
+    return f"{message} (see: {path} --help)"
+
+
+def _no_command(name: str, commands: list[str]) -> str:
+    for verb, names in (("run", suites()), ("reproduce", papers())):
+        if name in names:
+            return f"No such command '{name}'; did you mean: shardbench {verb} {name}?"
+    return f"No such command '{name}'{_perhaps(closest_name(name, commands))}"
+
+
+def _no_option(error: Any) -> str:
+    """Say which other command has that very option, or which option of this command was probably meant."""
+    name = str(error.option_name)
+    commands = error.ctx.find_root().command.commands
+    owners = [
+        verb
+        for verb, command in commands.items()
+        if any(name in (*option.opts, *option.secondary_opts) for option in command.params)
+    ]
+    message = f"No such option: {name}"
+    if owners:
+        return f"{message}; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it"
+    return message + _perhaps(next(iter(error.possibilities or ()), None))
+
+
+def _perhaps(near: str | None) -> str:
+    return f"; did you mean '{near}'?" if near else ""

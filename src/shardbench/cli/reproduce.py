@@ -63,7 +63,7 @@ def reproduce_command(
     from shardbench.cli.progress import progress  # noqa: PLC0415
     from shardbench.report.tables.files import write_tables  # noqa: PLC0415
     from shardbench.studies.beside import compare_cells, reuse  # noqa: PLC0415
-    from shardbench.studies.files import write_study_files  # noqa: PLC0415
+    from shardbench.studies.ledger import write_study_files  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, run_studies  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415

@@ -73,8 +73,8 @@ def _add_suite(name: str, work: "SuiteWork", state: dict[str, Any], lines: list[
 
 
 def _add_studies(reproduction: "Reproduction", results: Path, state: dict[str, Any], lines: list[str]) -> None:
-    from shardbench.studies.files import study_versions  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, StudyWork  # noqa: PLC0415
+    from shardbench.studies.study_tables import study_versions  # noqa: PLC0415
 
     code = study_versions(reproduction, results)
     state["studies"], state["studies_other_versions"] = {}, asdict(code)

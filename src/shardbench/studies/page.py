@@ -19,11 +19,10 @@ from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.leaderboard import PLANS_MATTER
 from shardbench.studies.beside import CellComparison
 from shardbench.studies.claim_text import below_statements
-from shardbench.studies.files import study_versions
 from shardbench.studies.ledger import Ledger, ledger
 from shardbench.studies.regions.region_picture import region_chart
 from shardbench.studies.reproduction import Reproduction
-from shardbench.studies.study_tables import recorded_cells, tables_by_study
+from shardbench.studies.study_tables import recorded_cells, study_versions, tables_by_study
 
 _SHOWN = (
     "strategy", "role", "budget", "outcome", "step_ms", "step_ms_low", "step_ms_high", "over_bound_pct",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from shardbench.model.strategy import Role
-from shardbench.report.compare.same_numbers import SAME
+from shardbench.report.standing import SAME
 from shardbench.report.tables.layout import lay_out
 from shardbench.report.tables.text import Columns, significant
 from shardbench.trials.discovery import strategies

@@ -8,9 +8,8 @@ from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, groups, ordinary, suite_standings
-from shardbench.report.paper.figures import figure_files, group_figures
+from shardbench.report.paper.figures import HOW, figure_files, group_figures, scores_paper
 from shardbench.report.paper.latex import document_tex, slug, table_tex
-from shardbench.report.paper.scores import HOW, scores_paper
 from shardbench.report.rows import Condition
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.suite_tables import tables
