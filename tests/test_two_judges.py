@@ -103,7 +103,7 @@ def test_answer_and_page_say_where_the_judges_disagree():
     (found,) = answers(DISAGREE, Path())
     assert SENTENCE in " ".join(" ".join(lines(found)).split())
     assert found.data()["judges"] == SENTENCE
-    assert SENTENCE.replace("'", "&#39;") in page("quick", DISAGREE, {})
+    assert SENTENCE.replace("'", "&#39;") in page("quick", DISAGREE, Path("nowhere"))
 
 
 @pytest.mark.parametrize(

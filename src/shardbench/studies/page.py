@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from shardbench.base.atomic import write_atomically
 from shardbench.records.store import trial_store
 from shardbench.report.charts.study import plot_chart
 from shardbench.report.page.figures import figure
-from shardbench.report.page.write import Extra, StudyStandings, frame_extra, score_table, write_page
+from shardbench.report.page.write import Extra, StudyStandings, frame_extra, page, score_table
 from shardbench.report.plot import Plot
 from shardbench.report.ranking import longest_first
 from shardbench.report.results import read_table
@@ -51,15 +52,16 @@ def write_reproduction_page(reproduction: Reproduction, results: Path, places: S
     if standings is not None and not reproduction.claims:
         # It stands for all systems, so that what their papers claim is told beside it.
         sections = [*sections, *claims_sections(ledger(results))]
-    return write_page(
-        results,
-        reproduction.owner,
-        [] if standings is not None else trial_store(results, reproduction.owner).read(),
-        extras=sections,
-        code=study_versions(reproduction, results).lines(),
-        cells=cells,
-        study=standings,
-    )
+    records = [] if standings is not None else trial_store(results, reproduction.owner).read()
+    code = study_versions(reproduction, results).lines()
+    text = page(reproduction.owner, records, results, extras=sections, code=code, cells=cells, study=standings)
+    return _write(results, reproduction.owner, text)
+
+
+def _write(results: Path, name: str, text: str) -> Path:
+    path = results / "pages" / f"{name}.html"
+    write_atomically(path, text, encoding="utf-8")
+    return path
 
 
 def _beside(places: Iterable[CellComparison]) -> Iterator[Extra]:
@@ -136,7 +138,8 @@ def write_suite_page(results: Path, suite: str) -> Path:
 
     Raises BadInput where the suite has no records.
     """
-    return write_page(results, suite, suite_records(results, suite), extras=claims_sections(ledger(results)))
+    text = page(suite, suite_records(results, suite), results, extras=claims_sections(ledger(results)))
+    return _write(results, suite, text)
 
 
 def extras(reproduction: Reproduction, results: Path) -> list[Extra]:
