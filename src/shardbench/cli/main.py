@@ -6,6 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,26 +20,8 @@ from shardbench.base.deadline import interrupt
 from shardbench.base.errors import ShardBenchError, described, one_line
 from shardbench.base.generated import say
 from shardbench.base.host import why_not_loaded
-from shardbench.cli.check_submission import check_submission_command
-from shardbench.cli.claims import claims_command
-from shardbench.cli.collect import collect_command
-from shardbench.cli.compare import compare_command
-from shardbench.cli.doctor import doctor_command
-from shardbench.cli.drift import drift_command
-from shardbench.cli.explain import explain_command
-from shardbench.cli.export import export_command
-from shardbench.cli.list import list_command
 from shardbench.cli.names import papers, suites
-from shardbench.cli.new import new_command
 from shardbench.cli.options import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK
-from shardbench.cli.plan import plan_command
-from shardbench.cli.prepare import prepare_command
-from shardbench.cli.profile import profile_command
-from shardbench.cli.report import report_command
-from shardbench.cli.reproduce import reproduce_command
-from shardbench.cli.run import run_suite_command
-from shardbench.cli.status import status_command
-from shardbench.cli.test import test_command
 from shardbench.engine.processes.failures import LEAST_BYTES, memory_limit_bytes, out_of_memory
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
@@ -46,6 +29,12 @@ from shardbench.engine.processes.failures import LEAST_BYTES, memory_limit_bytes
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _NO_COMMAND = re.compile(r"No such command '(?P<name>.*?)'\.", flags=re.DOTALL)
 _NO_CHOICE = re.compile(r"'(?P<name>[^']*)' is not one of (?P<known>'.*')\.?$", flags=re.DOTALL)
+
+COMMANDS = (
+    "list", "plan", "drift", "export", "profile", "prepare", "run", "reproduce", "status", "report", "explain",
+    "compare", "claims", "new", "test", "collect", "check-submission", "doctor",
+)  # fmt: skip
+"""Each is the function NAME_command of a module of its name, in the order in which the help lists them."""
 
 app = typer.Typer(
     name="shardbench",
@@ -168,24 +157,9 @@ def shardbench(
     """Benchmark and reproduction suite for embedding-table sharding in DLRM training."""
 
 
-app.command("list")(list_command)
-app.command("plan")(plan_command)
-app.command("drift")(drift_command)
-app.command("export")(export_command)
-app.command("profile")(profile_command)
-app.command("prepare")(prepare_command)
-app.command("run")(run_suite_command)
-app.command("reproduce")(reproduce_command)
-app.command("status")(status_command)
-app.command("report")(report_command)
-app.command("explain")(explain_command)
-app.command("compare")(compare_command)
-app.command("claims")(claims_command)
-app.command("new")(new_command)
-app.command("test")(test_command)
-app.command("collect")(collect_command)
-app.command("check-submission")(check_submission_command)
-app.command("doctor")(doctor_command)
+for name in COMMANDS:
+    module = name.replace("-", "_")
+    app.command(name)(getattr(import_module(f"shardbench.cli.{module}"), f"{module}_command"))
 
 
 def _out_of_memory() -> str:

@@ -44,7 +44,7 @@ def second_judge() -> "StepJudge | None":
     return torchrec_step_ms if importlib.util.find_spec("torchrec") is not None else None
 
 
-def run_suite_command(
+def run_command(
     suite: shared.SuiteArgument,
     *,
     machine: Annotated[
