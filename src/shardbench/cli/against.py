@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json
+from shardbench.model.plan import Plan
+from shardbench.model.table import Table
 
 if TYPE_CHECKING:
     from shardbench.advice.best_plan import Best, Yours
-    from shardbench.model.plan import Plan
-    from shardbench.model.table import Table
 
-PlanOf = Callable[[Sequence["Table"], int], "Plan"]
+PlanOf = Callable[[Sequence[Table], int], Plan]
 """Gives the plan for some tables and a number of devices; raises BadInput where it is for others."""
 
 
@@ -21,7 +21,6 @@ def read_plan(path: Path) -> PlanOf:
 
     Raises BadInput that names the first wrong field.
     """
-    from shardbench.model.plan import Plan  # noqa: PLC0415
     from shardbench.model.sharding_plan import ShardedModules, check_sizes, plan_of, read_sharding_plan  # noqa: PLC0415
 
     text, what = path.read_bytes(), f"plan {path}"
@@ -38,7 +37,7 @@ def read_plan(path: Path) -> PlanOf:
     else:
         modules = read_sharding_plan(text, what)
 
-    def plan_for(tables: Sequence["Table"], world_size: int) -> Plan:
+    def plan_for(tables: Sequence[Table], world_size: int) -> Plan:
         try:
             users_plan = plan if plan is not None else plan_of(modules, tables, world_size)
             check_sizes(users_plan, tables, world_size)

@@ -11,20 +11,22 @@ from shardbench.base.closest import unknown
 from shardbench.base.errors import BadInput
 from shardbench.base.memory import gib
 from shardbench.base.reading import toml_file
+from shardbench.base.serialise import from_data, to_data
 from shardbench.cli import options as shared
 from shardbench.cli.against import read_plan, yours_line
 from shardbench.cli.machines import machine_data, machine_lines, refuse_for_lines
 from shardbench.cli.names import machines, say_left_out, suites, workloads
+from shardbench.cli.progress import BestSoFar
 from shardbench.cli.race import write_race
+from shardbench.model.constraints import Constraints
+from shardbench.model.machine import Machine
+from shardbench.model.problem import Problem
 from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, Outcome, unusual
 
 if TYPE_CHECKING:
     from shardbench.advice.asking import Attempt
     from shardbench.advice.best_plan import Best, PlanSearch
-    from shardbench.model.constraints import Constraints
-    from shardbench.model.machine import Machine
-    from shardbench.model.problem import Problem
 
 SHORT_S = 2.0
 """Seconds of a search that says no more of them."""
@@ -97,7 +99,6 @@ def plan_command(
     from shardbench.advice.best_plan import PlanSearch, best_plan, default_strategies  # noqa: PLC0415
     from shardbench.advice.machines import on_machines  # noqa: PLC0415
     from shardbench.advice.race_entry import entrants, gather_candidates  # noqa: PLC0415
-    from shardbench.cli.progress import BestSoFar  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
     from shardbench.workloads.kinds import workload_config  # noqa: PLC0415
@@ -118,7 +119,7 @@ def plan_command(
     yours = plan_for(built_workload.tables, on.topology.world_size) if plan_for is not None else None
     with BestSoFar(budget_s) as on_step:
 
-        def ask(on: "Machine", share_s: float) -> PlanSearch:
+        def ask(on: Machine, share_s: float) -> PlanSearch:
             return best_plan(
                 built_workload, on, strategies, constraints=limits, budget_s=share_s, seed=seed,
                 on_step=lambda name, step_ms: on_step(f"{name} on {on.name}" if has_lines else name, step_ms),
@@ -150,10 +151,8 @@ def plan_command(
     return shared.EXIT_OK if search.best is not None else shared.EXIT_FAILED
 
 
-def read_constraints(path: Path) -> "Constraints":
+def read_constraints(path: Path) -> Constraints:
     """Read what a plan must keep; raises BadInput that names the wrong field."""
-    from shardbench.base.serialise import from_data  # noqa: PLC0415
-    from shardbench.model.constraints import Constraints  # noqa: PLC0415
 
     return from_data(Constraints, toml_file(path), f"constraints {path}")
 
@@ -175,7 +174,6 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     """Read the workloads as they are written; a list of tables is one workload, and so is a folder of profiled logs."""
     from pydantic import Field  # noqa: PLC0415
 
-    from shardbench.base.serialise import from_data  # noqa: PLC0415
     from shardbench.workloads.table_list import KINDS  # noqa: PLC0415
 
     path = Path(tables)
@@ -198,7 +196,7 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     return list(read_suite(tables).workloads)
 
 
-def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
+def lines(search: "PlanSearch", limits: Constraints | None, budget_s: float, out: Path | None) -> list[str]:
     """Give the answer in lines as wide as the terminal."""
     problem = search.problem
     size = sum(problem.weight_bytes(table) for table in problem.tables)
@@ -233,7 +231,7 @@ def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, o
     return answer + _sharder_lines(problem)
 
 
-def _sharder_lines(problem: "Problem") -> list[str]:
+def _sharder_lines(problem: Problem) -> list[str]:
     """Say what the trainer's sharders need, which no exported plan holds."""
     needs = []
     if problem.exchange is not Precision.FP32:
@@ -249,7 +247,7 @@ def _sharder_lines(problem: "Problem") -> list[str]:
     return needs
 
 
-def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") -> list[str]:
+def _best_lines(best: "Best", problem: Problem, limits: Constraints | None) -> list[str]:
     if best.band_ms is not None:
         sure = f"{best.band_ms[0]:.4g} to {best.band_ms[1]:.4g} ms by what is known of the machine (95 %)"
     elif problem.machine.errors:
@@ -322,7 +320,7 @@ def _row(attempt: "Attempt", width: int) -> list[str]:
     return [f"{name}{attempt.step_ms:9.4g} ms {time_text}  {', '.join(words)}".rstrip()]
 
 
-def _bound_line(best: "Best", limits: "Constraints | None") -> str:
+def _bound_line(best: "Best", limits: Constraints | None) -> str:
     if best.bound_ms is None:
         return f"  {best.unbounded}"
     memory = ", of plans that fit the smallest device" if limits is not None and limits.device_hbm_bytes else ""
@@ -331,8 +329,6 @@ def _bound_line(best: "Best", limits: "Constraints | None") -> str:
 
 
 def _data(search: "PlanSearch", out: Path | None) -> dict[str, Any]:
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
-
     best = search.best
     return {
         "workload": search.problem.name,

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from shardbench.base.atomic import write_atomically
 from shardbench.base.serialise import content_hash, to_toml
+from shardbench.model.problem import Problem
 from shardbench.records.trial import TRAINING
 
 if TYPE_CHECKING:
     from shardbench.advice.best_plan import Candidate
-    from shardbench.model.problem import Problem
 
 SETTINGS = {"backends": ["measured"], "race_s": 300, "repeats": 20, "iterations": 10, "warmup": 2}
 
 
 def write_race(
-    folder: Path, problem: "Problem", candidates: "Sequence[Candidate]", workload: Mapping[str, Any], machine: str
+    folder: Path, problem: Problem, candidates: "Sequence[Candidate]", workload: Mapping[str, Any], machine: str
 ) -> Path:
     """Write the plans as ``NAME.json``, and a suite that races them on ``machine``, a name or path; return its path.
 

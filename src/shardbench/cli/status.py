@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardbench.base.host import Environment
 from shardbench.cli import options as shared
 from shardbench.cli.names import find_named
 from shardbench.records.trial import Outcome
@@ -87,7 +88,6 @@ def _add_studies(reproduction: "Reproduction", results: Path, state: dict[str, A
 
 
 def _settled_pieces(work: "Work[Any, Any]") -> list[Any]:
-    from shardbench.base.host import Environment  # noqa: PLC0415
     from shardbench.engine.processes.server import set_rank_variables  # noqa: PLC0415
 
     # They are part of the environment in which a run would be.
