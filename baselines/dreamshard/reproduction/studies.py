@@ -9,8 +9,7 @@ import pandas as pd
 from shardbench.base.statistics import t_mean
 from shardbench.learned.tasks.pools import MIXED_ROWS
 from shardbench.studies.contests.contest import SPLITS, cheapest, judge, tasks_of, trained_with
-from shardbench.studies.contests.contest_study import SEEDS
-from shardbench.studies.contests.transfer_study import transfer_study
+from shardbench.studies.contests.contest_study import SEEDS, transfer_study
 from shardbench.studies.regions.placement_region import placement_region
 from shardbench.studies.study import Row, Study, Tables, grid
 
