@@ -13,6 +13,8 @@ from shardbench.base.generated import check_files, write_files
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import trial_store
 from shardbench.report.prediction.model_error import model_error
+from shardbench.report.results import CLAIMS, OF
+from shardbench.report.results import COLUMNS as FRAMES
 from shardbench.report.rows import current
 from shardbench.report.tables.files import frame_csv, suite_paths
 from shardbench.studies.claim import BELOW, SUITE, Claim, Evidence, Strength
@@ -24,11 +26,7 @@ from shardbench.studies.study_tables import recorded_cells, study_tables
 from shardbench.studies.verdict import judge
 from shardbench.trials.discovery import reproduction_names
 
-COLUMNS = (
-    "paper", "claim", "kind", "of", "statement", "paper_value", "ours", "low", "high", "unit", "direction", "magnitude",
-    "region_share", "strength", "n", "n_unit", "conditions", "defined_in", "judged_in", "defined_first", "first_judged",
-    "redefined", "relation", "sourced", "definition_of", "definition", "source",
-)  # fmt: skip
+COLUMNS = tuple(OF if name == "backend" else name for name in FRAMES[CLAIMS])
 REGION_COLUMNS = (
     "paper", "claim", "outcome", "points", "without_a_number", "share_magnitude", "share_direction", "least", "median",
     "most", "unit", "deciding", "q2",
