@@ -112,9 +112,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return _fail(
             f"this needs {error.name}, not installed here: run it in the environment that your trainer runs in"
         )
-    except MemoryError:
-        return _fail(_out_of_memory())
-    except ImportError as error:
+    except (MemoryError, ImportError) as error:
         if not out_of_memory(error):
             raise
         return _fail(_out_of_memory())
