@@ -275,8 +275,8 @@ def _prediction(records: Sequence[Record]) -> tuple[list[Extra], list[dict[str, 
     for name, shown in shown_tables(times).items():
         table = csv_columns(shown.csv)
         figures = (chart,) if name == "summary" and rows else ()
-        words = {"title": shown.title, "note": shown.note, "command": "shardbench report prediction"}
-        extras.append(Extra(id=f"prediction-{name}", figures=figures, **words, **vars(table)))
+        one = Extra(id=f"prediction-{name}", title=shown.title, note=shown.note, **vars(table))
+        extras.append(replace(one, figures=figures, command="shardbench report prediction"))
     return [extra for extra in extras if extra.rows], rows
 
 
