@@ -15,8 +15,6 @@ from shardbench.model.constraints import Constraints
 from shardbench.model.problem import Problem
 from shardbench.model.table import Precision
 from shardbench.records.trial import TRAINING, Outcome, unusual
-from shardbench.report.tables.layout import lay_out
-from shardbench.report.tables.text import Columns, significant
 
 SHORT_S = 2.0
 """Seconds of a search that says no more of them."""
@@ -159,6 +157,8 @@ def yours_line(yours: Yours, best: Best | None) -> str:
     """Say how the user's plan and the best one compare, in one line."""
     if best is None or yours.less_pct is None:
         return f"yours: {yours.step_ms:.4g} ms a step"
+    from shardbench.report.tables.text import significant  # noqa: PLC0415 - brings pandas, which few answers need
+
     direction = "less" if yours.less_pct >= 0.0 else "more"
     trust = {True: "sure", False: "not told apart", None: "the machine states no errors"}[yours.sure]
     size = f"{significant(abs(yours.less_pct), digits=2)} % {direction}"
@@ -205,6 +205,9 @@ def machine_data(one: OnMachine) -> dict[str, Any]:
 
 def machine_lines(answers: Sequence[OnMachine]) -> list[str]:
     """Give the table: a line a machine, and under it what stands in no column."""
+    from shardbench.report.tables.layout import lay_out  # noqa: PLC0415
+    from shardbench.report.tables.text import Columns  # noqa: PLC0415
+
     first = next(one.search.problem for one in answers if one.search is not None)
     rows, notes = list[tuple[str, ...]](), list[str]()
     for one in answers:
