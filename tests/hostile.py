@@ -1,5 +1,6 @@
 """Records whose texts are markup, as other people's packages could bring them, and the page of them."""
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -41,4 +42,4 @@ def page_text() -> str:
     chart = plot_chart(plot, pd.DataFrame({"x": [MARKUP, CLOSING], "y": [1.0, 2.0], "series": [MARKUP, CLOSING]}))
     given: dict[str, Any] = {"title": MARKUP, "note": CLOSING, "headers": (MARKUP,), "rows": ((CLOSING,),)}
     extra = Extra(id="extra", numeric=(False,), figures=(figure(MARKUP, CLOSING, chart),), command=MARKUP, **given)
-    return page("hostile", records(), {"e" * 16: None}, [extra], [MARKUP])
+    return page("hostile", records(), Path("nowhere"), extras=[extra], code=[MARKUP])

@@ -23,7 +23,7 @@ from shardbench.advice.best_plan import (
 )
 from shardbench.advice.machines import on_machines
 from shardbench.base.errors import BadInput
-from shardbench.cli.plan import _binding_line, _sharder_lines, lines
+from shardbench.cli.plan_answer import _binding_line, _sharder_lines, lines
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
 from shardbench.cost.memory.fullest import Peak

@@ -136,11 +136,11 @@ def test_lookups_of_another_plan_are_refused(kept):
 
 def test_the_page_shows_what_lies_where(kept):
     results, _, record = kept
-    text = page("quick", [record], {}, results=results)
+    text = page("quick", [record], results)
     assert "0 to 99" in text
     assert "all 1 parts" in text
     other = replace_plan(record, "1" * 16)
-    assert "1 of the plans asked for is not in" in page("quick", [other], {}, results=results)
+    assert "1 of the plans asked for is not in" in page("quick", [other], results)
 
 
 def replace_plan(record, plan_hash):

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from shardbench.report.tables.layout import lay_out
+from shardbench.report.tables.layout import lay_out, print_tables
 from shardbench.report.tables.suite_tables import tables
-from shardbench.report.tables.terminal import print_tables
 from shardbench.report.tables.text import ALWAYS, Section, sections
 
 WORDS = st.text("abcxyz", min_size=1, max_size=9)

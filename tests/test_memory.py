@@ -18,7 +18,7 @@ from random_plans import random_plans
 from shardbench.advice.peak import MOST_TIMES, DeviceMemory, first_above
 from shardbench.base.errors import Unsupported
 from shardbench.base.memory import GIB
-from shardbench.cli.plan import _peak_lines
+from shardbench.cli.plan_answer import _peak_lines
 from shardbench.cost.lookups import CountedLookups
 from shardbench.cost.memory.fullest import STATED, Peak, device_bytes, predicted_peak
 from shardbench.cost.memory.peak import CPU, CUDA, TERMS, Term

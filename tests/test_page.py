@@ -3,6 +3,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import hostile
 import pytest
@@ -10,10 +11,12 @@ import records as make
 
 from shardbench.base.host import Environment
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.page.write import page, short, write_page
+from shardbench.report.page.write import page, short
 from shardbench.report.tables.files import write_tables
+from shardbench.studies.page import write_suite_page
 
 MOST_BYTES = 2.5e6
+NOWHERE = Path("nowhere")
 
 
 class Seen(HTMLParser):
@@ -54,11 +57,11 @@ class Seen(HTMLParser):
 
 @pytest.fixture(scope="module")
 def seen():
-    return Seen(page("quick", make.sample(), {"e" * 16: None}))
+    return Seen(page("quick", make.sample(), NOWHERE))
 
 
 def test_a_browser_may_run_what_the_page_brings_and_no_more():
-    text = page("quick", make.sample(), {"e" * 16: None})
+    text = page("quick", make.sample(), NOWHERE)
     (policy,) = (given["content"] for tag, given in Seen(text).given if given.get("http-equiv"))
     assert policy.startswith("default-src 'none'; ")
     for kind in ("script", "style"):
@@ -81,7 +84,7 @@ def told(text):
 
 
 def test_every_problem_is_a_choice_and_has_its_tables(seen):
-    text = page("quick", make.sample(), {"e" * 16: None})
+    text = page("quick", make.sample(), NOWHERE)
     charts, rows = told(text)
     assert list(charts) == [
         "Step", "Phases of the step", "Embedding time of the ranks", "Traffic", "Memory of the fullest device",
@@ -101,7 +104,7 @@ def test_every_problem_is_a_choice_and_has_its_tables(seen):
 
 
 def test_charts_rows_are_the_tables():
-    _, rows = told(page("quick", make.sample(), {}))
+    _, rows = told(page("quick", make.sample(), NOWHERE))
     steps = {(row["problem"], row["strategy"]): row["step_ms"] for row in rows["standings"]}
     greedy, torchrec = (20 * 21) ** 0.5, (152 * 157) ** 0.5 / 3
     assert {who: ms for (problem, who), ms in steps.items() if problem == "1" and ms} == pytest.approx(
@@ -138,7 +141,7 @@ def test_says_commit_and_date(seen):
 
 
 def test_the_ranking_says_how_far_how_often_tied_and_how_many_ended():
-    text = page("quick", [make.ok("a", (10.0,) * 4), make.ok("b", (20.0,) * 4), make.failed(strategy="c")], {})
+    text = page("quick", [make.ok("a", (10.0,) * 4), make.ok("b", (20.0,) * 4), make.failed(strategy="c")], NOWHERE)
     table = text.partition('id="ranking"')[2].partition("</table>")[0]
     cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in table.partition("<tbody>")[2].split("<tr>")[1:]]
     assert [row[:-1] for row in cells] == [
@@ -167,7 +170,7 @@ def test_tiny_numbers_are_short():
 
 
 def test_where_all_failed_nothing_is_plotted():
-    text = page("quick", [make.failed(Outcome.INFEASIBLE)], {})
+    text = page("quick", [make.failed(Outcome.INFEASIBLE)], NOWHERE)
     assert "build of rank 1: rank 1 was killed by signal 9" in Seen(text).text
     assert 'class="chart"' not in text
 
@@ -175,9 +178,9 @@ def test_where_all_failed_nothing_is_plotted():
 def test_written_beside_the_tables(tmp_path):
     here = Environment.here()
     here.save(tmp_path)
-    store = make.kept(tmp_path, make.ok(changes={"environment": here.hash}))
+    make.kept(tmp_path, make.ok(changes={"environment": here.hash}))
     write_tables(tmp_path, "quick")
-    path = write_page(tmp_path, "quick", store.read())
+    path = write_suite_page(tmp_path, "quick")
     assert path == tmp_path / "pages" / "quick.html"
     text = path.read_text(encoding="utf-8")
     assert here.platform in text
@@ -198,4 +201,4 @@ def test_a_page_of_many_large_groups_is_small():
         )
         for w in range(12) for s in range(20)
     ]  # fmt: skip
-    assert len(page("quick", made, {}).encode()) < MOST_BYTES
+    assert len(page("quick", made, NOWHERE).encode()) < MOST_BYTES

@@ -11,9 +11,8 @@ from test_ranking import one
 
 from shardbench.records.trial import Backend
 from shardbench.report.groups import groups
-from shardbench.report.paper.figures import group_figures
+from shardbench.report.paper.figures import group_figures, scores_paper
 from shardbench.report.paper.files import commits, suite_paper
-from shardbench.report.paper.scores import scores_paper
 from shardbench.studies.paper import reproduction_paper
 from shardbench.studies.reproduction import find_reproduction
 

@@ -22,6 +22,7 @@ from shardbench.report.compare.on_record import OnRecord, on_record, place
 from shardbench.report.groups import groups
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND
 from shardbench.studies.beside import CellComparison, compare_cells, reuse
+from shardbench.studies.places import Place
 from shardbench.studies.reproduction import Reproduction, find_reproduction
 from shardbench.studies.session import SessionOptions, cell_version
 from shardbench.studies.study import Study
@@ -204,19 +205,19 @@ def test_places_on_tasks_are_among_competitors_of_one_version_who_placed_all(tmp
     (found,) = compare_cells(FOUND, options, committed)
     assert (found.study, found.others, found.not_compared, found.commits) == ("posing", 2, 0, ("d" * 10,))
     best = "(best of the others: greedy-size, 4.00 ms)"
-    assert found.lines == tuple(f"{task}: row-wise 5.00 ms, rank 2 of 3 {best}" for task in ("t1", "t2"))
+    assert found.places == tuple(Place(f"{task}: row-wise 5.00 ms, rank 2 of 3 {best}") for task in ("t1", "t2"))
     keep(committed, *(cell_record(cell, cost_ms=4.0, judge=OLD) for cell in theirs))
     keep(options.results, cell_record(ENTERING[1], cost_ms=5.0, infeasible=2, tasks=3))
     (found,) = compare_cells(FOUND, options, committed)
     assert (found.others, found.not_compared) == (0, 2)
-    assert found.lines == (
-        "t1: row-wise 5.00 ms, no rank: no other strategy has rows of this version",
-        "t2: row-wise 5.00 ms, no rank: it placed 3 tasks and not all",
+    assert found.places == (
+        Place("t1: row-wise 5.00 ms, no rank: no other strategy has rows of this version"),
+        Place("t2: row-wise 5.00 ms, no rank: it placed 3 tasks and not all"),
     )
     keep(options.results, cell_record(ENTERING[1], cost_ms=5.0, judge=OLD))
     (found,) = compare_cells(FOUND, options, committed)
-    (line,) = found.lines
-    assert line.startswith("no rank: 1 cells of this run are of another version than this")
+    (stale,) = found.places
+    assert stale.words.startswith("no rank: 1 cells of this run are of another version than this")
 
 
 def board_row(strategy: str | None, step_ms: float | None, workload: str = "w", **changes: object) -> dict:
@@ -232,8 +233,8 @@ def proven(ms: float, workload: str = "w", **changes: object) -> dict:
     return board_row(None, ms, workload, budget=BOUND, ordered_ms=ms, **changes)
 
 
-def said_of_board(own: list[dict], others: list[dict]) -> list[str]:
-    return [line.strip() for line in board_places(pd.DataFrame(own), pd.DataFrame(others), "mine", 1)]
+def said_of_board(own: list[dict], others: list[dict]) -> list[Place]:
+    return list(board_places(pd.DataFrame(own), pd.DataFrame(others), "mine", 1))
 
 
 def test_a_place_on_the_leaderboard_is_by_the_problems_that_it_solved_beside_others() -> None:
@@ -242,15 +243,15 @@ def test_a_place_on_the_leaderboard_is_by_the_problems_that_it_solved_beside_oth
         proven(8.0), board_row("a", 9.9), board_row("b", 20.0), board_row("ref", 9.0, role="search"),
         proven(4.0, "x"), board_row("a", 5.0, "x"), board_row("b", 5.0, "x"), board_row("a", 1.0, "elsewhere"),
     ]  # fmt: skip
-    head, *row = said_of_board(own, others)
-    assert head == "60 s: mine has rank 3 of 3 on 2 problems"
-    assert row[2] == "| mine | 2 | 1 | - | 0 | 0.00 | 0.00 | 0.50 | 0.50 | 1.25 |"
-    assert row[3] == "surely behind on 1 of 2, the widest distance first:", "the other difference may be an error"
-    assert row[6:] == ["| x on m | timeout | - | a | 5.00 | - | - |"]
-    head, *row = said_of_board(own[:2], [])
-    assert head == "60 s: mine has no rank on 1 problem"
-    assert row[2] == "| mine | 1 | 1 | - | - | - | - | - | - | 1.25 |"
-    assert said_of_board([proven(8.0)], others) == ["mine has no rows: all its cells failed"]
+    place, losses = said_of_board(own, others)
+    assert place.words == "60 s: mine has rank 3 of 3 on 2 problems"
+    assert place.rows == (("mine", "2", "1", "-", "0", "0.00", "0.00", "0.50", "0.50", "1.25"),)
+    assert losses.words == "surely behind on 1 of 2, the widest distance first:", "the other difference may be an error"
+    assert losses.rows == (("x on m", "timeout", "-", "a", "5.00", "-", "-"),)
+    (place,) = said_of_board(own[:2], [])
+    assert place.words == "60 s: mine has no rank on 1 problem"
+    assert place.rows == (("mine", "1", "1", *["-"] * 6, "1.25"),)
+    assert said_of_board([proven(8.0)], others) == [Place("mine has no rows: all its cells failed")]
 
 
 def test_a_strategy_is_told_where_it_loses_by_how_much_and_what_binds_either_step() -> None:
@@ -261,12 +262,14 @@ def test_a_strategy_is_told_where_it_loses_by_how_much_and_what_binds_either_ste
     ]
     others = [board_row("a", 1.0, name, **narrow) for name in "uvwx"]
     others += [board_row("search", 0.1, name, role="search", **narrow) for name in "uvwx"]
-    *_, head, heads, _, first, second = said_of_board(own, others)
-    assert head == "surely behind on 2 of 4, the widest distance first:"
-    assert heads == "| problem | step ms | bound by | best of the others | its step ms | bound by | times it |"
-    assert first == "| v on m | 7.40 | kernels | a | 1.00 | exchange | 7.40 x |"
-    assert second == "| u on m | 3.00 | kernels | a | 1.00 | exchange | 3.00 x |"
-    assert said_of_board(own[2:], others[2:])[-1] == "surely behind on none of 2"
+    _, losses = said_of_board(own, others)
+    assert losses.lines() == [
+        "surely behind on 2 of 4, the widest distance first:",
+        "  problem  step ms  bound by  best of the others  its step ms  bound by  times it",
+        "  v on m      7.40   kernels                   a         1.00  exchange    7.40 x",
+        "  u on m      3.00   kernels                   a         1.00  exchange    3.00 x",
+    ]
+    assert said_of_board(own[2:], others[2:])[-1] == Place("surely behind on none of 2")
 
 
 def test_a_record_of_the_leaderboard_is_of_the_machine_file_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +282,7 @@ def test_a_record_of_the_leaderboard_is_of_the_machine_file_that_is_here(monkeyp
 
 
 def test_a_study_is_said_to_stand_beside_others_of_its_version() -> None:
-    found = CellComparison(study="posing", others=2, not_compared=1, commits=("abc",), lines=("t1: a line",))
+    found = CellComparison(study="posing", others=2, not_compared=1, commits=("abc",), places=(Place("t1: a line"),))
     assert list(reproduce._place_lines(found, Path("results"))) == [
         "posing, beside 2 others in results (commit abc; 1 are of other versions and left out):",
         "  t1: a line",

@@ -19,7 +19,7 @@ from shardbench.baselines.rnn_placer.reproduction import claims as rnn_claims
 from shardbench.records.cell import cell_key
 from shardbench.records.store import cell_store
 from shardbench.report.tables.files import frame_csv
-from shardbench.studies import files
+from shardbench.studies import ledger
 from shardbench.studies.claim import Evidence
 from shardbench.studies.contests.contest import BEST_FOUND
 from shardbench.studies.reproduction import find_reproduction
@@ -30,7 +30,7 @@ NAMES = reproduction_names()
 COMMITTED = sorted(path.name for path in (RESULTS / "studies").glob("*") if path.is_dir())
 OURS = ("drift", "joint", "leaderboard")
 """They reproduce no paper: nobody claimed anything."""
-LEDGER_ONCE = cache(files.check_ledger)
+LEDGER_ONCE = cache(ledger.check_ledger)
 """Every paper's check holds the ledger of all of them against the records: that takes seconds."""
 GREEDIES = ("greedy-size", "greedy-lookup", "greedy-size-lookup")
 
@@ -64,9 +64,9 @@ def test_claims_are_untested_without_evidence_and_sourced_ones_name_the_paper(na
 
 @pytest.mark.parametrize("name", COMMITTED)
 def test_committed_tables_are_what_the_records_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "check_ledger", LEDGER_ONCE)
+    monkeypatch.setattr(ledger, "check_ledger", LEDGER_ONCE)
     found = find_reproduction(name)
-    assert files.check_study_files(found, RESULTS) == [], f"make them again with: nox -s publish -- {name}"
+    assert ledger.check_study_files(found, RESULTS) == [], f"make them again with: nox -s publish -- {name}"
     for study in found.studies:
         known = cell_store(RESULTS, name, study.name).latest()
         missing = [

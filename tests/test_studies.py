@@ -14,7 +14,7 @@ from shardbench.base.errors import BadInput
 from shardbench.records import base_record
 from shardbench.records.store import cell_store
 from shardbench.records.trial import Failure, Outcome
-from shardbench.studies import files, ledger, session
+from shardbench.studies import ledger, session
 from shardbench.studies import reproduction as found
 from shardbench.studies.claim import parse_claims
 from shardbench.studies.page import extras, write_reproduction_page
@@ -131,7 +131,7 @@ def test_a_cell_is_settled_only_for_the_code_of_its_study_and_of_the_strategies_
 @pytest.mark.usefixtures("in_this_process")
 def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: Path) -> None:
     run(made, tmp_path)
-    files.write_study_files(made, tmp_path)
+    ledger.write_study_files(made, tmp_path)
     folder = tmp_path / "tables" / "mine"
     assert (folder / "doubling.csv").read_text() == "number,backend,twice\n1,counted,2\n2,counted,4\n4,counted,8\n"
     (row,) = pd.read_csv(tmp_path / "tables" / "claims.csv").to_dict("records")
@@ -139,9 +139,9 @@ def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: P
     # Three numbers are not enough for a stronger word.
     assert (row["direction"], row["magnitude"], row["defined_in"]) == ("consistent", "consistent", "not committed")
     assert row["statement"] == 'twice is twice as much ("twice")'
-    assert files.check_study_files(made, tmp_path) == []
+    assert ledger.check_study_files(made, tmp_path) == []
     (folder / "doubling.csv").write_text("number\n")
-    assert files.check_study_files(made, tmp_path) == [
+    assert ledger.check_study_files(made, tmp_path) == [
         f"{folder / 'doubling.csv'}: line 1 is 'number', the records give 'number,backend,twice'; "
         "run: shardbench report mine"
     ]
@@ -150,16 +150,16 @@ def test_tables_and_claims_come_from_the_records(made: Reproduction, tmp_path: P
 @pytest.mark.usefixtures("in_this_process")
 def test_tables_that_no_record_gives_are_stale(made: Reproduction, tmp_path: Path) -> None:
     nothing = "mine: nothing to check: neither a suite nor a study of it has records"
-    assert files.check_study_files(made, tmp_path) == [nothing]
+    assert ledger.check_study_files(made, tmp_path) == [nothing]
     run(made, tmp_path)
-    doubling, *_ = files.write_study_files(made, tmp_path)
+    doubling, *_ = ledger.write_study_files(made, tmp_path)
     (doubling.parent / "balance.csv").write_text("the suite's\n")
     other = doubling.with_name("other.csv")
     other.write_text("x\n")
-    assert files.check_study_files(made, tmp_path) == [f"{other}: there are no records for it"]
+    assert ledger.check_study_files(made, tmp_path) == [f"{other}: there are no records for it"]
     other.unlink()
     cell_store(tmp_path, "mine", "doubling").remove(lambda record: True)
-    assert files.check_study_files(made, tmp_path) == [nothing, f"{doubling}: there are no records for it"]
+    assert ledger.check_study_files(made, tmp_path) == [nothing, f"{doubling}: there are no records for it"]
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -184,15 +184,15 @@ def test_a_region_has_a_picture_once_enough_points_ran(
     made = replace(made, studies=(*made.studies, GROWING), claims=claims)
     monkeypatch.setattr(ledger, "find_reproduction", lambda owner: made)
     run(made, tmp_path, quick=True)
-    files.write_study_files(made, tmp_path)
+    ledger.write_study_files(made, tmp_path)
     assert "regions" not in {section.id for section in extras(made, tmp_path)}
     assert pd.read_csv(tmp_path / "tables" / "regions.csv")["points"].tolist() == [4]
     run(made, tmp_path)
-    files.write_study_files(made, tmp_path)
+    ledger.write_study_files(made, tmp_path)
     (section,) = [section for section in extras(made, tmp_path) if section.id == "regions"]
     assert [one.title for one in section.figures] == ["mine: doubles"]
     assert pd.read_csv(tmp_path / "tables" / "regions.csv")["deciding"].tolist() == ["size 1.00"]
-    assert files.check_study_files(made, tmp_path) == []
+    assert ledger.check_study_files(made, tmp_path) == []
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -11,10 +11,10 @@ from test_page import Seen, told
 from test_ranking import one
 
 from shardbench.report.page.answers import answer
-from shardbench.report.page.write import StudyStandings, first_screen, write_page
+from shardbench.report.page.write import StudyStandings, first_screen, page
 from shardbench.report.standing import AS_RUN, COLUMNS, TieMark, by_problem
 from shardbench.studies import session
-from shardbench.studies.files import write_study_files
+from shardbench.studies.ledger import write_study_files
 from shardbench.studies.page import extras, study_standings, write_reproduction_page
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, run_studies
@@ -188,7 +188,7 @@ def test_scores_of_either_version_are_shown_with_what_they_state(
 
 def test_problems_that_the_host_binds_do_not_count_and_the_first_screen_is_that_of_the_page(tmp_path: Path) -> None:
     study = written(tmp_path, VERSION_3)
-    text = write_page(tmp_path, "board", [], study=study).read_text(encoding="utf-8")
+    text = page("board", [], tmp_path, study=study)
     _, rows = told(text)
     assert {row["problem"]: row["ranked"] for row in rows["standings"]} == {"0": True, "1": False}
     screen = first_screen(study, "board.html")

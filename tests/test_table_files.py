@@ -10,8 +10,8 @@ from shardbench.base.errors import BadInput
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome
 from shardbench.report.tables.files import check_tables, json_rows, table_csv, write_tables
+from shardbench.report.tables.layout import plain_text
 from shardbench.report.tables.suite_tables import balance, tables, throughput, traffic
-from shardbench.report.tables.terminal import plain_text
 from shardbench.report.tables.text import readable_bytes, sections, significant
 
 SAMPLE = Path(__file__).parent / "sample_tables"

@@ -1,6 +1,6 @@
 """Which place a strategy has on the leaderboard's problems, and the row that it has in the tables of scores."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from typing import Any
 
 import pandas as pd
@@ -9,7 +9,7 @@ from shardbench.model.strategy import Role
 from shardbench.records.trial import Outcome
 from shardbench.report.tables.leaderboard import scores, steps, tie
 from shardbench.report.tables.text import significant
-from shardbench.studies.places import together
+from shardbench.studies.places import Place, together
 
 Problem = tuple[str, str]
 HEADS = (
@@ -21,15 +21,15 @@ _COUNTS = ("problems", "ok")
 _SHARES = ("within_1.01", "within_1.05", "within_1.2", "within_2")
 
 
-def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version: int) -> Iterator[str]:
-    """Say in lines which place a strategy has by each budget, its row of the scores, and where it loses.
+def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version: int) -> Iterator[Place]:
+    """Say which place a strategy has by each budget, its row of the scores, and where it loses.
 
     ``own`` are the rows of a run, bounds among them, and ``others`` those of the same version that are on record
     elsewhere.
     """
     mine = own[own["strategy"] == strategy]
     if not len(mine):
-        yield f"{strategy} has no rows: all its cells failed"
+        yield Place(f"{strategy} has no rows: all its cells failed")
         return
     problems = _problems(mine)
     rows = together(_on(own, problems), _on(others, problems))
@@ -47,15 +47,14 @@ def board_places(own: pd.DataFrame, others: pd.DataFrame, strategy: str, version
             place = f"rank {row['rank']:.0f} of {len(competing)}{shared} on {_amount(row)}"
         else:
             place = f"no rank on {_amount(row)}" + ("" if strategy in competing else ", since it does not compete")
-        yield f"{budget}: {strategy} has {place}"
-        yield from (f"  {line}" for line in _row(row, compared=compared))
+        yield Place(f"{budget}: {strategy} has {place}", HEADS, (_row(row, compared=compared),))
         if compared:
-            yield from (f"  {line}" for line in _losses(rows[rows["budget"] == budget], strategy))
+            yield _losses(rows[rows["budget"] == budget], strategy)
 
 
-def _losses(rows: pd.DataFrame, strategy: str) -> Iterator[str]:
+def _losses(rows: pd.DataFrame, strategy: str) -> Place:
     """List the problems on which the best of the others is surely ahead, the widest distance first."""
-    behind: list[tuple[float, list[str]]] = []
+    behind: list[tuple[float, tuple[str, ...]]] = []
     problems = 0
     for (workload, machine), part in rows.groupby(["workload", "machine"], sort=False):
         mine, ok = part[part["strategy"] == strategy], part[part["outcome"] == Outcome.OK.value]
@@ -68,7 +67,7 @@ def _losses(rows: pd.DataFrame, strategy: str) -> Iterator[str]:
         if ended and (own["step_ms"] <= best["step_ms"] or tie(own, best)):
             continue
         times = own["step_ms"] / best["step_ms"] if ended else float("inf")
-        cells = [
+        cells = (
             f"{workload} on {machine}",
             significant(own["step_ms"]) if ended else str(own["outcome"]),
             _bound_by(own),
@@ -76,13 +75,12 @@ def _losses(rows: pd.DataFrame, strategy: str) -> Iterator[str]:
             significant(best["step_ms"]),
             _bound_by(best),
             f"{times:.2f} x" if ended else "-",
-        ]
+        )
         behind.append((times, cells))
     if not behind:
-        yield f"surely behind on none of {problems}"
-        return
-    yield f"surely behind on {len(behind)} of {problems}, the widest distance first:"
-    yield from _table(_LOSSES, 1, [cells for _, cells in sorted(behind, key=lambda each: -each[0])])
+        return Place(f"surely behind on none of {problems}")
+    words = f"surely behind on {len(behind)} of {problems}, the widest distance first:"
+    return Place(words, _LOSSES, tuple(cells for _, cells in sorted(behind, key=lambda each: -each[0])))
 
 
 def _bound_by(row: "pd.Series[Any]") -> str:
@@ -90,13 +88,7 @@ def _bound_by(row: "pd.Series[Any]") -> str:
     return bound_by if isinstance(bound_by, str) and bound_by else "-"
 
 
-def _table(heads: Sequence[str], words: int, rows: Sequence[Sequence[str]]) -> list[str]:
-    """Write a table, of which the first columns are words."""
-    rule = ["---:" if number >= words else "---" for number in range(len(heads))]
-    return [f"| {' | '.join(line)} |" for line in (heads, rule, *rows)]
-
-
-def _row(score: "pd.Series[Any]", *, compared: bool) -> list[str]:
+def _row(score: "pd.Series[Any]", *, compared: bool) -> tuple[str, ...]:
     """Give the row of scores in the words of the README's tables, with what depends on others where it is known."""
     near = score["expected_within_1.05"]
     best = [
@@ -106,9 +98,8 @@ def _row(score: "pd.Series[Any]", *, compared: bool) -> list[str]:
     ]
     best = best if compared else ["-"] * len(best)
     bounded = score["over_bound_geomean"]
-    cells = [score["strategy"], *(f"{score[name]:.0f}" for name in _COUNTS), *best]
-    cells.append("-" if pd.isna(bounded) else f"{bounded:.2f}")
-    return _table(HEADS, 1, [cells])
+    counts = (f"{score[name]:.0f}" for name in _COUNTS)
+    return (score["strategy"], *counts, *best, "-" if pd.isna(bounded) else f"{bounded:.2f}")
 
 
 def _problems(rows: pd.DataFrame) -> Set[Problem]:

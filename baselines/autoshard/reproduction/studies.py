@@ -21,9 +21,8 @@ from shardbench.studies.contests.contest import (
     tasks_of,
     trained_with,
 )
-from shardbench.studies.contests.contest_study import contest_means, contest_study
+from shardbench.studies.contests.contest_study import contest_means, contest_study, transfer_study
 from shardbench.studies.contests.contest_tasks import task_table
-from shardbench.studies.contests.transfer_study import transfer_study
 from shardbench.studies.regions.placement_region import placement_region
 from shardbench.studies.study import Plot, Row, Study, Tables, grid
 from shardbench.trials.discovery import get_strategy

@@ -21,8 +21,7 @@ from shardbench.studies.contests.contest import (
     tasks_of,
     trained_with,
 )
-from shardbench.studies.contests.contest_study import SEEDS
-from shardbench.studies.contests.transfer_study import transfer_study
+from shardbench.studies.contests.contest_study import SEEDS, transfer_study
 from shardbench.studies.regions.placement_region import placement_region
 from shardbench.studies.study import Row, Study, grid
 from shardbench.trials.discovery import get_strategy

@@ -74,8 +74,8 @@ def print_claims(frame: "pd.DataFrame") -> None:
 
 def print_claims_of(reproduction: "Reproduction", results: Path) -> None:
     """Print the ledger's rows of one paper, and which of its records are of other versions."""
-    from shardbench.studies.files import study_versions  # noqa: PLC0415
     from shardbench.studies.ledger import ledger  # noqa: PLC0415
+    from shardbench.studies.study_tables import study_versions  # noqa: PLC0415
 
     print_claims(ledger(results, reproduction).rows)
     for line in study_versions(reproduction, results).lines():

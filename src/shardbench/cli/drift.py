@@ -8,9 +8,11 @@ import typer
 from shardbench.base.atomic import write_atomically
 from shardbench.base.errors import BadInput
 from shardbench.base.memory import gib
+from shardbench.base.serialise import to_data
 from shardbench.cli import options as shared
 from shardbench.cli.names import machines, say_left_out
 from shardbench.cli.plan import read_constraints
+from shardbench.model.plan import Plan
 from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 from shardbench.records.trial import TRAINING, unusual
 
@@ -52,7 +54,6 @@ def drift_command(
     from shardbench.advice.best_plan import default_strategies  # noqa: PLC0415
     from shardbench.advice.drift import judge_drift  # noqa: PLC0415
     from shardbench.model.machine_file import load_machine  # noqa: PLC0415
-    from shardbench.model.plan import Plan  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
 
     # What is quick to refuse comes before what may take a while to build.
@@ -181,8 +182,6 @@ def _change_lines(change: "Change") -> list[str]:
 
 
 def _data(answer: "PlanDrift", out: Path | None) -> dict[str, Any]:
-    from shardbench.base.serialise import to_data  # noqa: PLC0415
-
     change = answer.change
     return {
         "machine": answer.problem.machine.name,

@@ -1,47 +1,40 @@
 """The command line. Commands import what they need only when they run, so that ``shardbench list`` is quick."""
 
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from shardbench.base.atomic import no_room
+from shardbench.base.closest import closest_name
 from shardbench.base.code import commit_here, differs
 from shardbench.base.deadline import interrupt
 from shardbench.base.errors import ShardBenchError, described, one_line
 from shardbench.base.generated import say
 from shardbench.base.host import why_not_loaded
-from shardbench.cli.check_submission import check_submission_command
-from shardbench.cli.claims import claims_command
-from shardbench.cli.collect import collect_command
-from shardbench.cli.compare import compare_command
-from shardbench.cli.doctor import doctor_command
-from shardbench.cli.drift import drift_command
-from shardbench.cli.explain import explain_command
-from shardbench.cli.export import export_command
-from shardbench.cli.list import list_command
-from shardbench.cli.new import new_command
+from shardbench.cli.names import papers, suites
 from shardbench.cli.options import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK
-from shardbench.cli.plan import plan_command
-from shardbench.cli.prepare import prepare_command
-from shardbench.cli.profile import profile_command
-from shardbench.cli.report import report_command
-from shardbench.cli.reproduce import reproduce_command
-from shardbench.cli.run import run_suite_command
-from shardbench.cli.status import status_command
-from shardbench.cli.test import test_command
-from shardbench.cli.usage import usage_line
 from shardbench.engine.processes.failures import LEAST_BYTES, memory_limit_bytes, out_of_memory
 
 # Typer carries its own copy of click in new versions and imports click in older ones; the class
 # of all usage errors can be reached in both only through the one that Typer exports.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+_NO_COMMAND = re.compile(r"No such command '(?P<name>.*?)'\.", flags=re.DOTALL)
+_NO_CHOICE = re.compile(r"'(?P<name>[^']*)' is not one of (?P<known>'.*')\.?$", flags=re.DOTALL)
+
+COMMANDS = (
+    "list", "plan", "drift", "export", "profile", "prepare", "run", "reproduce", "status", "report", "explain",
+    "compare", "claims", "new", "test", "collect", "check-submission", "doctor",
+)  # fmt: skip
+"""Each is the function NAME_command of a module of its name, in the order in which the help lists them."""
 
 app = typer.Typer(
     name="shardbench",
@@ -110,7 +103,7 @@ def run_command(arguments: Sequence[str]) -> int:
             return int(error.code or 0)
         return _fail(f"a plug-in ended the program by {described(error)}")
     except _USAGE_ERROR as error:
-        return _fail(usage_line(error))
+        return _fail(_usage_line(error))
     except ModuleNotFoundError as error:
         from shardbench.trials.jobcheck import ENGINE  # noqa: PLC0415
 
@@ -119,9 +112,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return _fail(
             f"this needs {error.name}, not installed here: run it in the environment that your trainer runs in"
         )
-    except MemoryError:
-        return _fail(_out_of_memory())
-    except ImportError as error:
+    except (MemoryError, ImportError) as error:
         if not out_of_memory(error):
             raise
         return _fail(_out_of_memory())
@@ -164,24 +155,9 @@ def shardbench(
     """Benchmark and reproduction suite for embedding-table sharding in DLRM training."""
 
 
-app.command("list")(list_command)
-app.command("plan")(plan_command)
-app.command("drift")(drift_command)
-app.command("export")(export_command)
-app.command("profile")(profile_command)
-app.command("prepare")(prepare_command)
-app.command("run")(run_suite_command)
-app.command("reproduce")(reproduce_command)
-app.command("status")(status_command)
-app.command("report")(report_command)
-app.command("explain")(explain_command)
-app.command("compare")(compare_command)
-app.command("claims")(claims_command)
-app.command("new")(new_command)
-app.command("test")(test_command)
-app.command("collect")(collect_command)
-app.command("check-submission")(check_submission_command)
-app.command("doctor")(doctor_command)
+for name in COMMANDS:
+    module = name.replace("-", "_")
+    app.command(name)(getattr(import_module(f"shardbench.cli.{module}"), f"{module}_command"))
 
 
 def _out_of_memory() -> str:
@@ -203,3 +179,44 @@ def _not_written(error: OSError) -> str:
 def _fail(message: str, code: int = EXIT_BAD_INPUT) -> int:
     say(f"error: {one_line(message)}", sys.stderr)
     return code
+
+
+def _usage_line(error: Any) -> str:
+    """Make the line about an error of Typer's that has ``format_message()``."""
+    message: str = error.format_message().replace("Value error, ", "")
+    context: Any = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "shardbench"
+    if unknown := _NO_COMMAND.search(message):
+        message = _no_command(unknown["name"], list(context.command.commands))
+    elif hasattr(error, "possibilities"):
+        message = _no_option(error)
+    elif choice := _NO_CHOICE.search(message):
+        near = closest_name(choice["name"], re.findall(r"'([^']*)'", choice["known"]))
+        message = f"{message.rstrip('.')}{_perhaps(near)}"
+    return f"{message} (see: {path} --help)"
+
+
+def _no_command(name: str, commands: list[str]) -> str:
+    for verb, names in (("run", suites()), ("reproduce", papers())):
+        if name in names:
+            return f"No such command '{name}'; did you mean: shardbench {verb} {name}?"
+    return f"No such command '{name}'{_perhaps(closest_name(name, commands))}"
+
+
+def _no_option(error: Any) -> str:
+    """Say which other command has that very option, or which option of this command was probably meant."""
+    name = str(error.option_name)
+    commands = error.ctx.find_root().command.commands
+    owners = [
+        verb
+        for verb, command in commands.items()
+        if any(name in (*option.opts, *option.secondary_opts) for option in command.params)
+    ]
+    message = f"No such option: {name}"
+    if owners:
+        return f"{message}; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it"
+    return message + _perhaps(next(iter(error.possibilities or ()), None))
+
+
+def _perhaps(near: str | None) -> str:
+    return f"; did you mean '{near}'?" if near else ""

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import keyword
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -68,46 +69,39 @@ def baselines_folder() -> Path:
 
 def write_baseline(name: str, folder: Path) -> Path:
     """Write the baseline's folder, which must not exist, and give it back."""
-    fields = _fields(name)
-    with whole_folder(folder) as new_folder:
-        _write(new_folder / "__init__.py", "new_strategy.py.j2", fields)
-        _write(new_folder / "README.md", "new_readme.md.j2", fields)
-    return folder
+    return _write(name, folder, {"__init__.py": "new_strategy.py.j2", "README.md": "new_readme.md.j2"})
 
 
 def write_package(name: str, folder: Path) -> Path:
     """Write a package with its test and entry point into a folder that must not exist, and give it back."""
-    fields = _fields(name)
-    module = fields["module"]
+    module = module_of(name)
     if importlib.util.find_spec(module) is not None:
         raise BadInput(f"a module '{module}' is installed here already: take another name for the strategy")
-    with whole_folder(folder) as new_folder:
-        _write(new_folder / module / "__init__.py", "new_strategy.py.j2", fields)
-        _write(new_folder / "tests" / f"test_{module}.py", "new_test.py.j2", fields)
-        _write(new_folder / "pyproject.toml", "new_pyproject.toml.j2", fields)
-        _write(new_folder / "README.md", "new_readme.md.j2", fields)
-        (new_folder / module / "py.typed").touch()
-    return folder
-
-
-def _fields(name: str) -> dict[str, str]:
-    module = module_of(name)
-    parts = re.split(r"[_.+-]", name)
-    return {
-        "name": name,
-        "module": module,
-        "class": "".join(part[0].upper() + part[1:] for part in parts),
-        "distribution": module.replace("_", "-"),
+    templates = {
+        f"{module}/__init__.py": "new_strategy.py.j2",
+        f"{module}/py.typed": "",
+        f"tests/test_{module}.py": "new_test.py.j2",
+        "pyproject.toml": "new_pyproject.toml.j2",
+        "README.md": "new_readme.md.j2",
     }
+    return _write(name, folder, templates)
 
 
-def _write(path: Path, template: str, fields: dict[str, str]) -> None:
+def _write(name: str, folder: Path, templates: Mapping[str, str]) -> Path:
+    """Write files by the names of their templates; one without a template is empty."""
     import jinja2  # noqa: PLC0415
 
+    module = module_of(name)
+    words = "".join(part[0].upper() + part[1:] for part in re.split(r"[_.+-]", name))
+    fields = {"name": name, "module": module, "class": words, "distribution": module.replace("_", "-")}
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - Python, not HTML
-    text = environment.from_string((TEMPLATES / template).read_text(encoding="ascii")).render(fields)
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text, encoding="ascii")
+    with whole_folder(folder) as new_folder:
+        for file, template in templates.items():
+            path = new_folder / file
+            path.parent.mkdir(exist_ok=True)
+            text = (TEMPLATES / template).read_text(encoding="ascii") if template else ""
+            path.write_text(environment.from_string(text).render(fields), encoding="ascii")
+    return folder
 
 
 def _refuse_taken(name: str) -> None:

@@ -6,18 +6,16 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from shardbench.base.generated import say
 from shardbench.cli.names import papers, retry_words, strategy_names, suites, suites_and_papers
 from shardbench.model.table import MAX_SEED, Optimizer, Precision, StepSchedule
+from shardbench.records.base_record import BaseRecord
 from shardbench.records.trial import Backend
 from shardbench.trials.cluster import Engine
-
-if TYPE_CHECKING:
-    from shardbench.records.base_record import BaseRecord
 
 MOST_S = 604_800.0
 """The longest that anything is given, a week."""
@@ -155,7 +153,7 @@ def tell_differences(name: str, differences: Sequence[str], *, as_json: bool, **
     return EXIT_FAILED if differences else EXIT_OK
 
 
-def failure_lines(records: "Iterable[BaseRecord]", results: Path) -> list[str]:
+def failure_lines(records: Iterable[BaseRecord], results: Path) -> list[str]:
     """Give a line a record that failed: what it is of, why it failed, and where its log lies."""
     lines = []
     for record in records:

@@ -47,7 +47,7 @@ def report_command(
     if name == PREDICTION:
         return _prediction(results, check=check, as_json=as_json)
     from shardbench.report.tables.files import check_tables, write_tables  # noqa: PLC0415
-    from shardbench.studies.files import check_study_files, write_study_files  # noqa: PLC0415
+    from shardbench.studies.ledger import check_study_files, write_study_files  # noqa: PLC0415
 
     if page:
         from shardbench.studies.page import write_reproduction_page, write_suite_page  # noqa: PLC0415
@@ -101,8 +101,8 @@ def print_report(
     from shardbench.report.rows import current  # noqa: PLC0415
     from shardbench.report.tables.answer import answers, lines  # noqa: PLC0415
     from shardbench.report.tables.files import suite_records  # noqa: PLC0415
+    from shardbench.report.tables.layout import print_tables  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables as suite_tables  # noqa: PLC0415
-    from shardbench.report.tables.terminal import print_tables  # noqa: PLC0415
     from shardbench.trials.calibrating import read_drifts  # noqa: PLC0415
 
     records = suite_records(results, suite)
@@ -128,7 +128,8 @@ def _as_data(suite: "Suite | None", reproduction: "Reproduction | None", results
     from shardbench.report.tables.answer import answers  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows, suite_records  # noqa: PLC0415
     from shardbench.report.tables.suite_tables import tables  # noqa: PLC0415
-    from shardbench.studies.files import frames, study_versions  # noqa: PLC0415
+    from shardbench.studies.ledger import frames  # noqa: PLC0415
+    from shardbench.studies.study_tables import study_versions  # noqa: PLC0415
 
     data: dict[str, Any] = {"tables": {}}
     if suite:

@@ -10,16 +10,17 @@ from shardbench.base.atomic import sole_writer
 from shardbench.base.code import LEADERBOARD
 from shardbench.base.errors import BadInput
 from shardbench.base.generated import say
+from shardbench.base.serialise import to_data
 from shardbench.cli import options as shared
 from shardbench.cli.claims import print_claims_of
 from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
 from shardbench.cli.names import outcomes, papers, refuse_no_paper, strategy_names, suites
+from shardbench.cli.progress import JsonProgress, PlainProgress, progress
 from shardbench.cli.run import cluster_of, second_judge
+from shardbench.records.base_record import BaseRecord
 from shardbench.records.trial import Outcome
 
 if TYPE_CHECKING:
-    from shardbench.cli.progress import PlainProgress
-    from shardbench.records.base_record import BaseRecord
     from shardbench.records.cell import CellRecord
     from shardbench.records.record import Record
     from shardbench.studies.beside import CellComparison
@@ -59,10 +60,9 @@ def reproduce_command(
 
     Only trials and cells without a valid record run. The tables are written, and claims are told with their evidence.
     """
-    from shardbench.cli.progress import progress  # noqa: PLC0415
     from shardbench.report.tables.files import write_tables  # noqa: PLC0415
     from shardbench.studies.beside import compare_cells, reuse  # noqa: PLC0415
-    from shardbench.studies.files import write_study_files  # noqa: PLC0415
+    from shardbench.studies.ledger import write_study_files  # noqa: PLC0415
     from shardbench.studies.reproduction import find_reproduction  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, run_studies  # noqa: PLC0415
     from shardbench.trials.discovery import get_strategy  # noqa: PLC0415
@@ -159,7 +159,7 @@ def _refuse_no_cell(name: str, strategies: list[str]) -> None:
     )
 
 
-def _note_reused(counts: tuple[int, int], committed: Path, listener: "PlainProgress") -> None:
+def _note_reused(counts: tuple[int, int], committed: Path, listener: PlainProgress) -> None:
     reused, outdated = counts
     if reused:
         listener.noted(f"{reused} bounds are reused from {committed}, where this version proved them")
@@ -171,13 +171,12 @@ def _say(
     reproduction: "Reproduction",
     options: "SessionOptions",
     files: list[Path],
-    records: "list[BaseRecord]",
-    listener: "PlainProgress",
+    records: list[BaseRecord],
+    listener: PlainProgress,
     *,
     places: "list[CellComparison]",
     committed: Path | None,
 ) -> None:
-    from shardbench.cli.progress import JsonProgress  # noqa: PLC0415
     from shardbench.report.tables.files import json_rows  # noqa: PLC0415
     from shardbench.studies.ledger import ledger  # noqa: PLC0415
 
@@ -189,7 +188,7 @@ def _say(
                 "claims": json_rows(ledger(results, reproduction).claims),
                 "failed": [record.key for record in records if record.cause],
                 "files": [str(path) for path in files],
-                "places": [vars(each) for each in places],
+                "places": [to_data(each) for each in places],
             }
         )
         return
@@ -217,7 +216,7 @@ def _place_lines(place: "CellComparison", committed: Path | None) -> Iterator[st
         yield f"{place.study}, beside {place.others} others in {committed} (commit {commits}{others}):"
     else:
         yield f"{place.study}:"
-    yield from (f"  {line}" for line in place.lines)
+    yield from (f"  {line}" for one in place.places for line in one.lines())
 
 
 def _to_submit(options: "SessionOptions") -> str:

@@ -1,6 +1,7 @@
 """The command ``run``: runs what is open of a suite."""
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,17 +13,17 @@ from shardbench.base.generated import say
 from shardbench.cli import options as shared
 from shardbench.cli.compare import NOTHING_COMMITTED, committed_folder, others_folder
 from shardbench.cli.names import machines, outcomes, say_left_out, suite_called
+from shardbench.cli.progress import JsonProgress, progress
 from shardbench.cli.report import print_report
 from shardbench.cli.status import outcome_counts
+from shardbench.model.machine import Machine
+from shardbench.model.plan import Plan
+from shardbench.model.problem import Problem
+from shardbench.records.store import plan_path
 from shardbench.records.trial import Backend, Outcome
 from shardbench.trials.cluster import Cluster, Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardbench.model.machine import Machine
-    from shardbench.model.plan import Plan
-    from shardbench.model.problem import Problem
     from shardbench.records.record import Record
     from shardbench.report.compare.on_record import OnRecord
     from shardbench.trials.evaluate import StepJudge
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from shardbench.workloads.workload import Workload
 
 
-def torchrec_step_ms(plan: "Plan", problem: "Problem") -> float | None:
+def torchrec_step_ms(plan: Plan, problem: Problem) -> float | None:
     """Return TorchRec's own estimate of a plan's step in ms; None where it cannot express the plan."""
     # Imported by the process that judges alone: TorchRec takes seconds.
     from shardbench.engine.torchrec.estimate import torchrec_estimate_ms  # noqa: PLC0415
@@ -44,7 +45,7 @@ def second_judge() -> "StepJudge | None":
     return torchrec_step_ms if importlib.util.find_spec("torchrec") is not None else None
 
 
-def run_suite_command(
+def run_command(
     suite: shared.SuiteArgument,
     *,
     machine: Annotated[
@@ -83,7 +84,6 @@ def run_suite_command(
     Only trials without a valid record run. A failed trial is recorded too, and the suite's tables are written. With
     --strategy it says which place the strategy has, also among the trials that are committed in the clone.
     """
-    from shardbench.cli.progress import JsonProgress, progress  # noqa: PLC0415
     from shardbench.trials.runner import RunOptions, run_suite  # noqa: PLC0415
 
     if page:  # what a page needs is missed before anything runs
@@ -155,8 +155,6 @@ def _measured_jobs(suite: "Suite") -> list["Job"]:
 def _update_machine(suite: "Suite", options: "RunOptions", records: "Sequence[Record]", out: Path) -> list[str]:
     """Correct the machine of the measured job by its trials that ended well; say how far off it was and is."""
     from shardbench.calibrate.correction import question_of, update_file  # noqa: PLC0415
-    from shardbench.model.plan import Plan  # noqa: PLC0415
-    from shardbench.records.store import plan_path  # noqa: PLC0415
 
     (job,) = _measured_jobs(suite)
     question = question_of(suite.workload(job).build(options.data), job)
@@ -187,7 +185,7 @@ def _anywhere(machine: str) -> str:
     return str(Path(machine).resolve()) if machine.endswith(".toml") else machine
 
 
-def _calibrate(machine: "Machine", out: Path, workloads: "Sequence[Workload]") -> None:
+def _calibrate(machine: Machine, out: Path, workloads: "Sequence[Workload]") -> None:
     """Measure this computer as a machine of that shape, on which these workloads are to run."""
     from shardbench.calibrate.calibration import calibrate  # noqa: PLC0415
     from shardbench.calibrate.cases import workload_case  # noqa: PLC0415

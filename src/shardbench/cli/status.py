@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardbench.base.host import Environment
 from shardbench.cli import options as shared
 from shardbench.cli.names import find_named
 from shardbench.records.trial import Outcome
@@ -73,8 +74,8 @@ def _add_suite(name: str, work: "SuiteWork", state: dict[str, Any], lines: list[
 
 
 def _add_studies(reproduction: "Reproduction", results: Path, state: dict[str, Any], lines: list[str]) -> None:
-    from shardbench.studies.files import study_versions  # noqa: PLC0415
     from shardbench.studies.session import SessionOptions, StudyWork  # noqa: PLC0415
+    from shardbench.studies.study_tables import study_versions  # noqa: PLC0415
 
     code = study_versions(reproduction, results)
     state["studies"], state["studies_other_versions"] = {}, asdict(code)
@@ -87,7 +88,6 @@ def _add_studies(reproduction: "Reproduction", results: Path, state: dict[str, A
 
 
 def _settled_pieces(work: "Work[Any, Any]") -> list[Any]:
-    from shardbench.base.host import Environment  # noqa: PLC0415
     from shardbench.engine.processes.server import set_rank_variables  # noqa: PLC0415
 
     # They are part of the environment in which a run would be.

@@ -24,7 +24,7 @@ from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.cell import Cell, CellRecord, Scalar, Series, SeriesRow, cell_key, cell_text
 from shardbench.records.store import cell_store, plan_path
 from shardbench.records.trial import Outcome
-from shardbench.report.compare.same_numbers import same
+from shardbench.report.standing import same
 from shardbench.report.tables.leaderboard import ANY_PLAN, ORDERED
 from shardbench.studies.beside import is_current
 from shardbench.studies.reproduction import find_reproduction

@@ -12,16 +12,8 @@ from shardbench.base.statistics import Average, Covariance, Noise, covariance, l
 from shardbench.cost.uncertainty import band, p_larger
 from shardbench.records.record import Record, fast_ms
 from shardbench.records.trial import Backend, Outcome, unusual
-from shardbench.report.compare.same_numbers import same
 from shardbench.report.rows import Condition, Row, current, predicted_step_ms, slowest_embedding_ms
-from shardbench.report.standing import (
-    PROBLEM,
-    UNSHARDED,
-    Standing,
-    mark,
-    over_pct,
-    ranks_by_judge,
-)
+from shardbench.report.standing import PROBLEM, UNSHARDED, Standing, mark, over_pct, ranks_by_judge, same
 
 
 class ComparedBy(StrEnum):

@@ -8,15 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
 
-from shardbench.report.compare.same_numbers import SAME
-from shardbench.report.standing import (
-    Standing,
-    TieMark,
-    by_problem,
-    display_name,
-    is_measured,
-    standings_by,
-)
+from shardbench.report.standing import SAME, Standing, TieMark, by_problem, display_name, is_measured, standings_by
 
 NEAR_PCT = 5.0
 """A step that is at most so far over the best counts as near it."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from shardbench.cost.uncertainty import SURE
 from shardbench.model.plan import ShardingGroups
 from shardbench.model.strategy import Role
 from shardbench.records.trial import Backend, Outcome
-from shardbench.report.compare.same_numbers import SAME
 
 PROBLEM = ("workload", "machine", "backend")
 """Columns that name a problem."""
@@ -29,6 +29,8 @@ TIGHT_FROM = 0.7
 """Share of all HBM that tables take, from which memory is tight."""
 AS_RUN = "as run"
 """The budget's name where there is only one."""
+SAME = 1e-6
+"""Relative difference up to which two numbers are one: a processor of another kind rounds otherwise."""
 
 _NAMED = 3
 """A sentence names so many strategies that share a place at most."""
@@ -175,6 +177,11 @@ def certainty(difference: float, p_slower: float | None) -> TieMark:
 def share_of_sign(difference: float, p_slower: float) -> float:
     """Return the share of draws that have the difference's sign."""
     return p_slower if difference > 0 else 1.0 - p_slower
+
+
+def same(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Return whether there are as many numbers in both, each the same as the other's within ``SAME``."""
+    return len(a) == len(b) and bool(np.allclose(a, b, rtol=SAME, atol=0.0, equal_nan=True))
 
 
 def over_pct(value: float | None, reference: float | None) -> float | None:

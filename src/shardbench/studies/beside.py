@@ -10,6 +10,7 @@ import pandas as pd
 from shardbench.base.atomic import sole_writer
 from shardbench.records.cell import CellRecord
 from shardbench.records.store import cell_store
+from shardbench.studies.places import Place
 from shardbench.studies.reproduction import Reproduction
 from shardbench.studies.session import SessionOptions, StudyWork, cell_version
 from shardbench.studies.study import Study
@@ -29,8 +30,7 @@ class CellComparison:
     """Strategies that have cells of other versions alone, which are compared with nothing."""
     commits: tuple[str, ...]
     """The commits that they state, in short."""
-    lines: tuple[str, ...]
-    """The places, in words."""
+    places: tuple[Place, ...]
 
 
 def reuse(reproduction: Reproduction, options: SessionOptions, committed: Path) -> tuple[int, int]:
@@ -81,13 +81,13 @@ def compare_cells(
         compared = {cell["strategy"] for cell, _ in here} - {None}
         own_records = (own[key] for key in map(work.key, work.pieces) if key in own)
         stale = [record for record in own_records if not record.failure and not is_current(study, record)]
-        lines = [line for name in sorted(map(str, names)) for line in study.places(mine, theirs, name)]
+        places = [place for name in sorted(map(str, names)) for place in study.places(mine, theirs, name)]
         yield CellComparison(
             study=study.name,
             others=len(compared),
             not_compared=len({cell["strategy"] for cell, _ in records} - {None} - compared),
             commits=_commits(record for cell, record in here if cell["strategy"] is not None),
-            lines=(_STALE.format(len(stale)),) if stale else tuple(lines),
+            places=(Place(_STALE.format(len(stale))),) if stale else tuple(places),
         )
 
 

@@ -1,4 +1,4 @@
-"""The ledger: every statement of every paper, what it was tested on, and what came of it."""
+"""The ledger: every statement of every paper, what it was tested on, what came of it; and it and studies as files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,10 @@ from shardbench.base.generated import check_files, write_files
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.store import trial_store
 from shardbench.report.prediction.model_error import model_error
+from shardbench.report.results import CLAIMS, OF
+from shardbench.report.results import COLUMNS as FRAMES
 from shardbench.report.rows import current
-from shardbench.report.tables.files import frame_csv
+from shardbench.report.tables.files import frame_csv, suite_paths
 from shardbench.studies.claim import BELOW, SUITE, Claim, Evidence, Strength
 from shardbench.studies.definitions import Definition
 from shardbench.studies.reproduction import Reproduction, find_reproduction
@@ -24,11 +26,7 @@ from shardbench.studies.study_tables import recorded_cells, study_tables
 from shardbench.studies.verdict import judge
 from shardbench.trials.discovery import reproduction_names
 
-COLUMNS = (
-    "paper", "claim", "kind", "of", "statement", "paper_value", "ours", "low", "high", "unit", "direction", "magnitude",
-    "region_share", "strength", "n", "n_unit", "conditions", "defined_in", "judged_in", "defined_first", "first_judged",
-    "redefined", "relation", "sourced", "definition_of", "definition", "source",
-)  # fmt: skip
+COLUMNS = tuple(OF if name == "backend" else name for name in FRAMES[CLAIMS])
 REGION_COLUMNS = (
     "paper", "claim", "outcome", "points", "without_a_number", "share_magnitude", "share_direction", "least", "median",
     "most", "unit", "deciding", "q2",
@@ -223,8 +221,14 @@ def _deciding_knobs(knobs: pd.DataFrame) -> str:
     return ", ".join(f"{row.knob} {row.total:.2f}" for row in knobs.head(3).itertuples() if row.total > 0.0)
 
 
-def expected_files(results: Path) -> dict[Path, str]:
-    """Make the text of every file that ``shardbench claims`` writes."""
+def frames(reproduction: Reproduction, results: Path) -> dict[str, pd.DataFrame]:
+    """Tables of a paper's studies, and its part of the ledger, by name."""
+    own = ledger(results, reproduction)
+    ledger_tables = {"claims": own.claims, "readings": own.readings}
+    return study_tables(reproduction, results) | {name: frame for name, frame in ledger_tables.items() if len(frame)}
+
+
+def _ledger_files(results: Path) -> dict[Path, str]:
     whole = ledger(results)
     tables = {"claims": whole.claims, "readings": whole.readings, "regions": whole.regions, "claims_rules": whole.rules}
     return {results / "tables" / f"{name}.csv": frame_csv(frame) for name, frame in tables.items()}
@@ -232,9 +236,29 @@ def expected_files(results: Path) -> dict[Path, str]:
 
 def write_ledger(results: Path) -> list[Path]:
     """Write the four tables (``tables/claims.csv`` and those beside it); gives their paths."""
-    return write_files(expected_files(results))
+    return write_files(_ledger_files(results))
 
 
 def check_ledger(results: Path) -> list[str]:
     """List files that differ from what the records give, one line each; none is good."""
-    return check_files(expected_files(results), "shardbench claims")
+    return check_files(_ledger_files(results), "shardbench claims")
+
+
+def _study_files(reproduction: Reproduction, results: Path) -> dict[Path, str]:
+    folder = results / "tables" / reproduction.owner
+    return {folder / f"{name}.csv": frame_csv(frame) for name, frame in study_tables(reproduction, results).items()}
+
+
+def write_study_files(reproduction: Reproduction, results: Path) -> list[Path]:
+    """Write the tables of a paper's studies, and the ledger of all papers that have records; gives their paths."""
+    return [*write_files(_study_files(reproduction, results)), *write_ledger(results)]
+
+
+def check_study_files(reproduction: Reproduction, results: Path) -> list[str]:
+    """List of these the files that differ from what the records give, one line each; none is good."""
+    owner = reproduction.owner
+    recorded = bool(trial_store(results, owner).read() or recorded_cells(reproduction, results))
+    nothing = [] if recorded else [f"{owner}: nothing to check: neither a suite nor a study of it has records"]
+    existing = sorted({*(results / "tables" / owner).glob("*.csv")} - {*suite_paths(results, owner)})
+    differences = check_files(_study_files(reproduction, results), f"shardbench report {owner}", existing)
+    return [*nothing, *differences, *(check_ledger(results) if recorded else [])]

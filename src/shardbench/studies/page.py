@@ -2,36 +2,28 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from shardbench.base.atomic import write_atomically
 from shardbench.records.store import trial_store
 from shardbench.report.charts.study import plot_chart
 from shardbench.report.page.figures import figure
-from shardbench.report.page.write import Extra, StudyStandings, frame_extra, score_table, write_page
+from shardbench.report.page.write import Extra, StudyStandings, frame_extra, page, score_table
 from shardbench.report.plot import Plot
 from shardbench.report.ranking import longest_first
 from shardbench.report.results import read_table
-from shardbench.report.standing import (
-    PROBLEM,
-    disagreement,
-    is_measured,
-    number,
-    states_standings,
-    table_standings,
-)
+from shardbench.report.standing import PROBLEM, disagreement, is_measured, number, states_standings, table_standings
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.leaderboard import PLANS_MATTER
 from shardbench.studies.beside import CellComparison
 from shardbench.studies.claim_text import below_statements
-from shardbench.studies.files import study_versions
 from shardbench.studies.ledger import Ledger, ledger
 from shardbench.studies.regions.region_picture import region_chart
 from shardbench.studies.reproduction import Reproduction
-from shardbench.studies.study_tables import recorded_cells, tables_by_study
+from shardbench.studies.study_tables import recorded_cells, study_versions, tables_by_study
 
 _SHOWN = (
     "strategy", "role", "budget", "outcome", "step_ms", "step_ms_low", "step_ms_high", "over_bound_pct",
@@ -60,34 +52,25 @@ def write_reproduction_page(reproduction: Reproduction, results: Path, places: S
     if standings is not None and not reproduction.claims:
         # It stands for all systems, so that what their papers claim is told beside it.
         sections = [*sections, *claims_sections(ledger(results))]
-    return write_page(
-        results,
-        reproduction.owner,
-        [] if standings is not None else trial_store(results, reproduction.owner).read(),
-        extras=sections,
-        code=study_versions(reproduction, results).lines(),
-        cells=cells,
-        study=standings,
-    )
+    records = [] if standings is not None else trial_store(results, reproduction.owner).read()
+    code = study_versions(reproduction, results).lines()
+    text = page(reproduction.owner, records, results, extras=sections, code=code, cells=cells, study=standings)
+    return _write(results, reproduction.owner, text)
+
+
+def _write(results: Path, name: str, text: str) -> Path:
+    path = results / "pages" / f"{name}.html"
+    write_atomically(path, text, encoding="utf-8")
+    return path
 
 
 def _beside(places: Iterable[CellComparison]) -> Iterator[Extra]:
-    """Yield a section a table of what is said beside others' cells, with the words before it."""
-    for place in places:
-        words, number = [place.study], 0
-        for is_table, group in groupby(place.lines, lambda line: line.lstrip().startswith("|")):
-            lines = [line.strip() for line in group]
-            if not is_table:
-                words = lines
-                continue
-            heads, _, *rows = (tuple(line.strip("| ").split(" | ")) for line in lines)
-            title = f"Beside {place.others} others on record: {words[-1].rstrip(':')}"
-            numeric = (False, *[True] * (len(heads) - 1))
-            number += 1
-            yield Extra(
-                id=f"beside-{place.study}-{number}", title=title, note="", headers=heads, rows=tuple(rows),
-                numeric=numeric,
-            )  # fmt: skip
+    """Yield a section for each place beside others' cells that has rows, with its words as the title."""
+    for one in places:
+        with_rows = (place for place in one.places if place.rows)
+        for count, place in enumerate(with_rows, 1):
+            title = f"Beside {one.others} others on record: {place.words.rstrip(':')}"
+            yield Extra(id=f"beside-{one.study}-{count}", title=title, note="", **vars(place.table))
 
 
 def study_standings(owner: str, results: Path) -> StudyStandings | None:
@@ -155,7 +138,8 @@ def write_suite_page(results: Path, suite: str) -> Path:
 
     Raises BadInput where the suite has no records.
     """
-    return write_page(results, suite, suite_records(results, suite), extras=claims_sections(ledger(results)))
+    text = page(suite, suite_records(results, suite), results, extras=claims_sections(ledger(results)))
+    return _write(results, suite, text)
 
 
 def extras(reproduction: Reproduction, results: Path) -> list[Extra]:

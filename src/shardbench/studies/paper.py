@@ -6,10 +6,9 @@ from typing import Any
 
 from shardbench.records.store import trial_store
 from shardbench.report.charts.study import plot_chart
-from shardbench.report.paper.figures import figure_files
+from shardbench.report.paper.figures import figure_files, scores_paper
 from shardbench.report.paper.files import commits
 from shardbench.report.paper.latex import slug, table_tex
-from shardbench.report.paper.scores import scores_paper
 from shardbench.report.rows import current
 from shardbench.report.standing import states_standings, table_standings
 from shardbench.studies.claim_text import below_statements, ledger_cells

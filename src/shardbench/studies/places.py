@@ -1,13 +1,35 @@
 """Which place a strategy has among others on the tasks of a study that poses all of them the same ones."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
 from shardbench.model.strategy import Role
-from shardbench.report.compare.same_numbers import SAME
-from shardbench.report.tables.text import significant
+from shardbench.report.standing import SAME
+from shardbench.report.tables.layout import lay_out
+from shardbench.report.tables.text import Columns, significant
 from shardbench.trials.discovery import strategies
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in words, and the rows behind it where there are some."""
+
+    words: str
+    heads: tuple[str, ...] = ()
+    """The first column is of words, the others are of numbers or short."""
+    rows: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def table(self) -> Columns:
+        """The rows as a table."""
+        return Columns(headers=self.heads, rows=self.rows, numeric=(False, *(True for _ in self.heads[1:])))
+
+    def lines(self) -> list[str]:
+        """Return the words, and the rows as aligned lines."""
+        table = lay_out(self.table) if self.rows else None
+        return [self.words, *(f"  {line}" for line in ((*table.heads, *table.rows) if table else ()))]
 
 
 def together(own: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
@@ -18,8 +40,8 @@ def together(own: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
 
 def contest_places(
     own: pd.DataFrame, others: pd.DataFrame, strategy: str, measure: str, tasks: Sequence[str]
-) -> list[str]:
-    """Say in a line which place a strategy's mean has among competitors, for each task that columns ``tasks`` tell.
+) -> list[Place]:
+    """Say which place a strategy's mean has among competitors, for each task that columns ``tasks`` tell.
 
     Strategies that did not place all tasks are not compared.
     """
@@ -28,7 +50,7 @@ def contest_places(
     rows = together(own, others)
     parts = rows.groupby(list(tasks), sort=False) if tasks else [(("all tasks",), rows)]
     return [
-        f"{', '.join(map(str, key))}: {_place(part, strategy, measure)}"
+        Place(f"{', '.join(map(str, key))}: {_place(part, strategy, measure)}")
         for key, part in parts
         if strategy in set(part["strategy"])
     ]

@@ -12,7 +12,7 @@ import pandas as pd
 from shardbench.base.errors import BadInput
 from shardbench.records.cell import Cell, CellRecord, Row, Scalar, SeriesRow
 from shardbench.report.plot import Plot
-from shardbench.studies.places import contest_places
+from shardbench.studies.places import Place, contest_places
 from shardbench.trials.evaluate import Answer, Planner
 
 __all__ = ["Cell", "Plot", "Row", "Scalar", "Study", "Tables", "grid"]
@@ -75,7 +75,7 @@ class Study:
     """Tells whether a record is of what the cell asks here, where versions do not say so: machines may change."""
     beside: Callable[[pd.DataFrame, Path], Tables] | None = None
     """Makes the tables in place of ``summary`` where they show other records of the results folder as well."""
-    ranked: Callable[[pd.DataFrame, pd.DataFrame, str], Iterable[str]] | None = None
+    ranked: Callable[[pd.DataFrame, pd.DataFrame, str], Iterable[Place]] | None = None
     """Says in place of ``contest_places`` which place a strategy has, as ``places`` does."""
     brought: bool = False
     """True where ``judge`` also takes ``tell``, who hears of every answer, and ``planners``, who bring the plans."""
@@ -118,8 +118,8 @@ class Study:
         summary = self.summary(rows)
         return summary if isinstance(summary, Mapping) else {self.name: summary}
 
-    def places(self, own: pd.DataFrame, others: pd.DataFrame, strategy: str) -> Sequence[str]:
-        """Say in lines which place a strategy has: ``own`` are the rows of a run, ``others`` stand elsewhere."""
+    def places(self, own: pd.DataFrame, others: pd.DataFrame, strategy: str) -> Sequence[Place]:
+        """Say which place a strategy has: ``own`` are the rows of a run, ``others`` stand elsewhere."""
         if self.ranked is not None:
             return tuple(self.ranked(own, others, strategy))
         if not self.strategies:

@@ -7,7 +7,9 @@ import pandas as pd
 
 from shardbench.records.cell import Cell, CellRecord, SeriesRow, cell_key
 from shardbench.records.store import cell_store
+from shardbench.report.compare.versions import OtherVersions, compare_versions
 from shardbench.studies.reproduction import Reproduction
+from shardbench.studies.session import cell_version
 from shardbench.studies.study import Study
 
 
@@ -69,3 +71,9 @@ def recorded_cells(reproduction: Reproduction, results: Path) -> list[tuple[Stud
         for study in reproduction.studies
         for record in cell_store(results, reproduction.owner, study.name).latest().values()
     ]
+
+
+def study_versions(reproduction: Reproduction, results: Path) -> OtherVersions:
+    """Hold the versions of all studies' cells on record against those that are here."""
+    cells = recorded_cells(reproduction, results)
+    return compare_versions((record, cell_version(study, record.cell)) for study, record in cells)

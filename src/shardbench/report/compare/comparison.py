@@ -19,10 +19,10 @@ from shardbench.records.cell import CellRecord, Scalar, Series, SeriesRow, cell_
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
 from shardbench.report.compare.order import Agreement, agreements, text_line
-from shardbench.report.compare.same_numbers import same
 from shardbench.report.groups import Group, groups
 from shardbench.report.results import backends, cell_records, load_claims, results_folder, trial_records
 from shardbench.report.rows import Condition, Row
+from shardbench.report.standing import same
 from shardbench.report.tables.layout import lay_out
 from shardbench.report.tables.text import Columns, readable_cell, significant
 

@@ -8,9 +8,9 @@ from shardbench.cost.uncertainty import sure
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
 from shardbench.records.trial import Backend
-from shardbench.report.compare.same_numbers import SAME, same
 from shardbench.report.groups import Group
 from shardbench.report.rows import Condition, Row, current
+from shardbench.report.standing import SAME, same
 
 _SHORT = 10
 """Digits of a commit in print."""

@@ -36,16 +36,8 @@ DEVICES = 8
 BIGGEST, HOTTEST = 10, 4
 """Parts of a device that are shown, by bytes and by lookups."""
 COLUMNS = (
-    "device",
-    "part_of",
-    "rows",
-    "of_its_rows_pct",
-    "columns",
-    "placed",
-    "memory",
-    "held_bytes",
-    "lookups_a_sample",
-)
+    "device", "part_of", "rows", "of_its_rows_pct", "columns", "placed", "memory", "held_bytes", "lookups_a_sample",
+)  # fmt: skip
 
 
 class ExploredPlan(NamedTuple):
@@ -119,22 +111,16 @@ def devices_of(
 
     Bytes are of weights and optimiser state; lookups are those of a sample, none where they are not kept.
     """
-    nodes = len(planned.host_memory_bytes)
-    shares = [list(_shares(segment, plan, nodes)) for segment in plan.segments]
-    row_bytes = [s.columns * precision.bytes + optimizer.state_bytes(s.columns) for s in plan.segments]
+    nodes, tables = len(planned.host_memory_bytes), plan.by_table()
     held: dict[int, list[dict[str, Any]]] = {}
-    tables = plan.by_table()
     for i, segment in enumerate(plan.segments):
-        for share in shares[i]:
-            for place, rows in share.rows.items():
-                own = None if lookups is None else float(lookups[i] * share.of_lookups)
-                part = _part(segment, tables[segment.table], plan.groups, on_host=place >= plan.world_size)
-                held.setdefault(place, []).append(
-                    {**part, "held_bytes": float(rows * row_bytes[i]), "lookups_a_sample": own}
-                )
-    held = {
-        place: kept for place, parts in held.items() if (kept := [part for part in parts if part["held_bytes"] > 0])
-    }
+        row_bytes = segment.columns * precision.bytes + optimizer.state_bytes(segment.columns)
+        for place, rows, share in _shares(segment, plan, nodes):
+            if not rows:
+                continue
+            part = _part(segment, tables[segment.table], plan.groups, on_host=place >= plan.world_size)
+            own = None if lookups is None else float(lookups[i] * share)
+            held.setdefault(place, []).append({**part, "held_bytes": float(rows * row_bytes), "lookups_a_sample": own})
     bytes_held = {place: sum(part["held_bytes"] for part in parts) for place, parts in held.items()}
     lines: list[dict[str, Any]] = []
     for place in sorted(held, key=lambda place: (-bytes_held[place], place))[:DEVICES]:
@@ -145,37 +131,29 @@ def devices_of(
     return pd.DataFrame(lines, columns=list(COLUMNS)), len(held)
 
 
-class _Share(NamedTuple):
-    """What each of some holders has of a segment; hosts are numbered after the ranks."""
-
-    rows: dict[int, int]
-    """Numbers of rows, by the number of their holder."""
-    of_lookups: float
-    """Each holder serves this share of the segment's lookups."""
-
-
-def _shares(segment: Segment, plan: Plan, nodes: int) -> Iterator[_Share]:
+def _shares(segment: Segment, plan: Plan, nodes: int) -> Iterator[tuple[int, int, float]]:
+    """Yield each holder's number (of hosts after the ranks), its rows and its share of the segment's lookups."""
     place, world = segment.placement, plan.world_size
     by_node = ShardingGroups(size=world // nodes, interleaved=False)
     groups = (plan.groups or by_node).ranks(world)
     if isinstance(place, OnRank):
-        yield _Share({place.rank: segment.rows}, 1.0)
+        yield place.rank, segment.rows, 1.0
     elif isinstance(place, Host):
-        yield _Share({world + place.node: segment.rows}, 1.0)
+        yield world + place.node, segment.rows, 1.0
     elif isinstance(place, RowWise):
         rows = dealt(segment.table, segment.rows, len(place.ranks)).tolist()
-        yield _Share(dict(zip(place.ranks, rows)), 1.0 / len(place.ranks))
+        yield from ((rank, own, 1.0 / len(place.ranks)) for rank, own in zip(place.ranks, rows))
     elif isinstance(place, GroupSharded):
-        rows = dealt(segment.table, segment.rows, groups.shape[1])
-        yield _Share(dict(zip(groups.ravel().tolist(), np.tile(rows, len(groups)).tolist())), 1.0 / world)
+        rows = dealt(segment.table, segment.rows, groups.shape[1]).tolist()
+        yield from ((rank, own, 1.0 / world) for group in groups.tolist() for rank, own in zip(group, rows))
     elif isinstance(place, OnLocalRank):
-        yield _Share(dict.fromkeys(groups[:, place.local_rank].tolist(), segment.rows), 1.0 / len(groups))
+        yield from ((rank, segment.rows, 1.0 / len(groups)) for rank in groups[:, place.local_rank].tolist())
     else:
-        yield _Share(dict.fromkeys(place.ranks, segment.rows), 1.0 / world)
+        yield from ((rank, segment.rows, 1.0 / world) for rank in place.ranks)
         if plan.schedule is not None and plan.schedule.has_cold and place.ranks[0] == 0:
             home = master_node(s for s in plan.segments if s.table == segment.table)
             # The master copy, which cold mini-batches use.
-            yield _Share({world + home: segment.rows}, 0.0)
+            yield world + home, segment.rows, 0.0
 
 
 def _part(

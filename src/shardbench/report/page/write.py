@@ -13,9 +13,8 @@ from typing import Any
 import jinja2
 import pandas as pd
 
-from shardbench.base.atomic import write_atomically
 from shardbench.base.generated import visible
-from shardbench.base.host import Environment, load
+from shardbench.base.host import load
 from shardbench.cost.costmodel import HOST
 from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
@@ -40,15 +39,7 @@ from shardbench.report.rows import current
 from shardbench.report.standing import AS_RUN, UNSHARDED, Standing, by_problem, is_measured, trains_text
 from shardbench.report.tables.layout import csv_columns
 from shardbench.report.tables.suite_tables import tables
-from shardbench.report.tables.text import (
-    NOTES,
-    TITLES,
-    Columns,
-    Section,
-    column_words,
-    readable_cell,
-    sections,
-)
+from shardbench.report.tables.text import NOTES, TITLES, Columns, Section, column_words, readable_cell, sections
 
 _COMMIT, _COMMITS = 12, 4
 """The digits of a commit in print, and how many commits are named."""
@@ -99,60 +90,35 @@ class StudyStandings:
     """Strategies that know the formula by which they are judged, and in which way."""
 
 
-def write_page(
-    results: Path,
+def page(
     name: str,
     records: list[Record],
+    results: Path,
     *,
     extras: Sequence[Extra] = (),
     code: Sequence[str] = (),
     cells: Sequence[BaseRecord] = (),
     study: StudyStandings | None = None,
-) -> Path:
-    """Write ``<results>/pages/<name>.html`` and give its path; plans are those that the folder keeps.
+) -> str:
+    """Return a page as HTML; plans, environments and files to link to are those that the results folder has.
 
     ``code`` (lines on versions) and ``cells`` (of studies) are what ``extras`` and the standings of a ``study``, if
     there are any, rest on.
     """
-    path = results / "pages" / f"{name}.html"
-    hashes = {record.environment for record in (*current(records), *cells)}
-    hashes_on_disk = {path.stem for path in (results / "environments").glob("*.json")}
-    by_hash = {key: load(results, key) if key in hashes_on_disk else None for key in sorted(hashes)}
-    text = page(name, records, by_hash, extras, code, cells=cells, results=results, study=study)
-    write_atomically(path, text, encoding="utf-8")
-    return path
-
-
-def page(
-    suite: str,
-    records: list[Record],
-    environments: dict[str, Environment | None],
-    extras: Sequence[Extra] = (),
-    code: Sequence[str] = (),
-    *,
-    cells: Sequence[BaseRecord] = (),
-    results: Path | None = None,
-    study: StudyStandings | None = None,
-) -> str:
-    """Return the page as HTML; ``environments`` are by hash, None where a file is missing; ``results`` has plans."""
     grouped = groups(records)
     frames = tables(records)
-    section_lists = {name: sections(name, frame) for name, frame in frames.items()}
+    section_lists = {table: sections(table, frame) for table, frame in frames.items()}
     plans = max(1, PLANS // max(1, len(grouped)))
     group_views = []
     for number, group in enumerate(grouped):
-        kept, lost = explored_plans(results, group, plans) if results is not None else ([], 0)
+        kept, lost = explored_plans(results, group, plans)
         shown_plans = [
             frame_extra(f"plan-{number}-{i}", f"What lies where by {', '.join(one.strategies)}", one.text, one.devices)
             for i, one in enumerate(kept)
         ]
-        parts = {name: of_groups[number] for name, of_groups in section_lists.items()}
+        parts = {table: of_groups[number] for table, of_groups in section_lists.items()}
         view = {"id": f"group-{number}", "plans": shown_plans, "plans_lost": lost, **_group(group, parts)}
         group_views.append(view)
-
-    def exists(name: str) -> bool:
-        """Return True where the results folder has the file: only then is there a link to it."""
-        return results is not None and (results / name).is_file()
 
     style, script = _style(), scripts() + _file("first.js") + _file("page.js")
     problems = _problems(grouped) if study is None else _study_problems(study)
@@ -163,13 +129,16 @@ def page(
     shown, rows = problem_figures(frames if study is None else {}, problems)
     prediction, rows["prediction"] = _prediction(records)
     rows["standings"] = problem_rows([(one.standings, one.ranked) for one in problems])
-    return visible(_engine(exists).get_template("page.html.j2").render(
-        suite=suite,
+    made = [*current(records), *cells]
+    # There is a link only to what the folder has.
+    engine = _engine(lambda file: (results / file).is_file())
+    return visible(engine.get_template("page.html.j2").render(
+        suite=name,
         style=style,
         script=script,
         policy=_policy(style, script),
         rows=rows,
-        rankings=(study and study.scores) or _rankings(scored, f"tables/{suite}/throughput.csv"),
+        rankings=(study and study.scores) or _rankings(scored, f"tables/{name}/throughput.csv"),
         overview=overview,
         choices=choices,
         shown=shown,
@@ -181,10 +150,10 @@ def page(
         prediction=prediction,
         titles=TITLES,
         notes=NOTES,
-        environments=[(key, _facts(environment)) for key, environment in environments.items()],
+        environments=[(key, _facts(results, key)) for key in sorted({record.environment for record in made})],
         trials=len(current(records)),
         cells=len(cells),
-        made_by=made_by([*current(records), *cells]),
+        made_by=made_by(made),
         other_versions=[*other_versions(current(records)).lines(), *code],
     ))  # fmt: skip
 
@@ -306,12 +275,8 @@ def _prediction(records: Sequence[Record]) -> tuple[list[Extra], list[dict[str, 
     for name, shown in shown_tables(times).items():
         table = csv_columns(shown.csv)
         figures = (chart,) if name == "summary" and rows else ()
-        extras.append(
-            Extra(
-                id=f"prediction-{name}", title=shown.title, note=shown.note, headers=table.headers, rows=table.rows,
-                numeric=table.numeric, figures=figures, command="shardbench report prediction",
-            )
-        )  # fmt: skip
+        one = Extra(id=f"prediction-{name}", title=shown.title, note=shown.note, **vars(table))
+        extras.append(replace(one, figures=figures, command="shardbench report prediction"))
     return [extra for extra in extras if extra.rows], rows
 
 
@@ -353,9 +318,10 @@ def _title(group: Group) -> str:
     return f"{group.condition.title} on {group.condition.machine}{trains_text(group.condition.trains)}"
 
 
-def _facts(environment: Environment | None) -> list[tuple[str, str]]:
-    if environment is None:
+def _facts(results: Path, key: str) -> list[tuple[str, str]]:
+    if key not in {path.stem for path in (results / "environments").glob("*.json")}:
         return [("", "its file is not in the results folder")]
+    environment = load(results, key)
     gpus = ", ".join(environment.gpus.names) or "none"
     versions = ", ".join(f"{name} {version}" for name, version in environment.versions.items() if version)
     threads = ", ".join(f"{name}={value}" for name, value in environment.threads.items() if value is not None)

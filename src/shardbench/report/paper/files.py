@@ -8,15 +8,14 @@ from shardbench.records.base_record import BaseRecord
 from shardbench.records.record import Record
 from shardbench.records.trial import Backend
 from shardbench.report.groups import Group, groups, ordinary, suite_standings
-from shardbench.report.paper.figures import figure_files, group_figures
+from shardbench.report.paper.figures import HOW, figure_files, group_figures, scores_paper
 from shardbench.report.paper.latex import document_tex, slug, table_tex
-from shardbench.report.paper.scores import HOW, scores_paper
 from shardbench.report.rows import Condition
+from shardbench.report.standing import PROBLEM
 from shardbench.report.tables.files import suite_records
 from shardbench.report.tables.suite_tables import tables
 from shardbench.report.tables.text import TITLES, Section, sections, split_by_group
 
-_ALWAYS = ("workload", "machine", "backend")
 _SHORT = 10
 """Commits in print have so many digits."""
 _COLUMNS = {
@@ -132,8 +131,8 @@ def _stems(suite: str, grouped: Sequence[Group]) -> dict[Condition, str]:
     stems = {}
     for group in grouped:
         own = group.condition
-        alike = [one.condition for one in grouped if all(getattr(one.condition, f) == getattr(own, f) for f in _ALWAYS)]
-        fields = [name for name in own._fields if name in _ALWAYS or len({getattr(one, name) for one in alike}) > 1]
+        alike = [one.condition for one in grouped if all(getattr(one.condition, f) == getattr(own, f) for f in PROBLEM)]
+        fields = [name for name in own._fields if name in PROBLEM or len({getattr(one, name) for one in alike}) > 1]
         stems[own] = slug(" ".join([suite, *(str(getattr(own, name)) for name in fields)]))
     return stems
 

@@ -15,10 +15,10 @@ from shardbench.base.statistics import Noise, pooled_noise
 from shardbench.cost.phases import EXCHANGE_PHASES, KERNELS, StepPhase
 from shardbench.records.record import Draws, Record, Timing
 from shardbench.records.trial import TRAINING, Backend
-from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, groups
 from shardbench.report.results import trial_records
 from shardbench.report.rows import Condition, Row
+from shardbench.report.standing import SAME
 
 IDLE_MS = 0.1
 """A rank with less work than this has none to speak of; a ratio to it says nothing."""

@@ -1,15 +1,19 @@
-"""A table as aligned lines of a given width: columns are left out by rule, no cell is ever cut."""
+"""Tables as aligned lines, also of a given width: columns are left out by rule, no cell is ever cut."""
 
 import csv
 import textwrap
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from shardbench.base.generated import ascii_text
-from shardbench.report.tables.text import ALWAYS, Columns, column_words
+import pandas as pd
+from rich.console import Console
+from rich.text import Text
+
+from shardbench.base.generated import ascii_text, say
+from shardbench.report.tables.text import ALWAYS, TITLES, Columns, Section, column_words, sections
 
 _GAP = "  "
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,54 +51,68 @@ def lay_out(section: Columns, width: int | None = None) -> Layout:
     Headers are wrapped first. Then the column that matters least is left out, of equal ones the last, until the rest
     fits; those that always stay are wider than the width where it is tiny.
     """
-    section = replace(section, rows=tuple(tuple(map(ascii_text, row)) for row in section.rows))
-    columns, left_out = section, [False] * len(section.headers)
-    place = list(range(len(section.headers)))
-    while width is not None and _total(columns) > width and min(columns.keep, default=ALWAYS) < ALWAYS:
-        least = max(range(len(columns.keep)), key=lambda column: (-columns.keep[column], column))
-        left_out[place.pop(least)] = True
-        columns = _without(columns, least)
-    wide = _total(columns, wrapped=False)
-    wrapped = width is not None and wide > width
-    return Layout(
-        heads=_heads(columns, wrapped=wrapped),
-        rows=tuple(_line(row, columns, wrapped=wrapped) for row in columns.rows),
-        left_out=tuple(header for header, out in zip(section.headers, left_out) if out),
-    )
+    rows = [tuple(map(ascii_text, row)) for row in section.rows]
+    keep = section.keep or (ALWAYS,) * len(section.headers)
+    shown = list(range(len(section.headers)))
 
+    def widths(heads: Iterable[int]) -> list[int]:
+        return [max([head, *(len(row[i]) for row in rows)]) for i, head in enumerate(heads)]
 
-def _without(section: Columns, column: int) -> Columns:
-    return replace(
-        section,
-        headers=_cut(section.headers, column),
-        rows=tuple(_cut(row, column) for row in section.rows),
-        numeric=_cut(section.numeric, column),
-        keep=_cut(section.keep, column),
-    )
+    def total(of: Sequence[int]) -> int:
+        return sum(of[i] for i in shown) + len(_GAP) * (len(shown) - 1)
 
-
-def _cut(cells: tuple[_T, ...], column: int) -> tuple[_T, ...]:
-    return cells[:column] + cells[column + 1 :]
-
-
-def _widths(section: Columns, *, wrapped: bool) -> list[int]:
-    heads = [max(map(len, header.split())) if wrapped else len(header) for header in section.headers]
-    return [max([head, *(len(row[i]) for row in section.rows)]) for i, head in enumerate(heads)]
-
-
-def _total(section: Columns, *, wrapped: bool = True) -> int:
-    return sum(_widths(section, wrapped=wrapped)) + len(_GAP) * (len(section.headers) - 1)
-
-
-def _heads(section: Columns, *, wrapped: bool) -> tuple[str, ...]:
-    widths = _widths(section, wrapped=wrapped)
-    parts = [textwrap.wrap(header, width, break_on_hyphens=False) for header, width in zip(section.headers, widths)]
+    whole = widths(map(len, section.headers))
+    wrapped = widths(max(map(len, header.split()), default=0) for header in section.headers)
+    while width is not None and total(wrapped) > width and min((keep[i] for i in shown), default=ALWAYS) < ALWAYS:
+        shown.remove(max(shown, key=lambda i: (-keep[i], i)))
+    of = whole if width is None or total(whole) <= width else wrapped
+    parts = [textwrap.wrap(section.headers[i], of[i], break_on_hyphens=False) for i in shown]
     height = max(map(len, parts))
-    # Bottom up, so that the last word stands on its numbers.
-    padded = [[""] * (height - len(part)) + part for part in parts]
-    return tuple(_line(row, section, wrapped=wrapped) for row in zip(*padded))
+
+    def line(cells: Iterable[str]) -> str:
+        texts = (cell.rjust(of[i]) if section.numeric[i] else cell.ljust(of[i]) for i, cell in zip(shown, cells))
+        return _GAP.join(texts).rstrip()
+
+    return Layout(
+        # Bottom up, so that the last word stands on its numbers.
+        heads=tuple(map(line, zip(*([""] * (height - len(part)) + part for part in parts)))),
+        rows=tuple(line(row[i] for i in shown) for row in rows),
+        left_out=tuple(header for i, header in enumerate(section.headers) if i not in shown),
+    )
 
 
-def _line(row: tuple[str, ...], section: Columns, *, wrapped: bool) -> str:
-    cells = zip(row, _widths(section, wrapped=wrapped), section.numeric)
-    return _GAP.join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells).rstrip()
+def print_tables(frames: dict[str, pd.DataFrame], console: Console, folder: Path) -> None:
+    """Print the compact form of all tables; aligned ASCII without colour where ``console`` is no terminal.
+
+    Columns for which a terminal has no room are named, with the CSV file in ``folder`` that has them. Why a row is not
+    ok is said once, below its group in the first table.
+    """
+    for number, (name, frame) in enumerate(frames.items()):
+        for section in sections(name, frame, compact=True):
+            causes = section.causes if number == 0 else ()
+            if console.is_terminal:
+                _print_styled(TITLES[name], section, causes, console, folder / f"{name}.csv")
+            else:
+                say(plain_text(TITLES[name], section, causes), console.file)
+
+
+def plain_text(title: str, section: Section, causes: tuple[str, ...] = ()) -> str:
+    """A section as aligned ASCII lines, ending in an empty one."""
+    table = lay_out(section)
+    return "\n".join([f"{title}: {section.heading}", section.note, *table.heads, *table.rows, *causes, ""])
+
+
+def _print_styled(title: str, section: Section, causes: tuple[str, ...], console: Console, csv: Path) -> None:
+    console.print(Text(ascii_text(f"{title}: {section.heading}"), style="bold"))
+    console.print(Text(ascii_text(section.note)))
+    table = lay_out(section, console.width)
+    for head in table.heads:
+        console.print(Text(head, style="underline" if head == table.heads[-1] else ""), soft_wrap=True)
+    outcome = section.headers.index("outcome")
+    for line, row in zip(table.rows, section.rows):
+        console.print(Text(line, style="" if row[outcome] == "ok" else "yellow"), soft_wrap=True)
+    if table.left_out:
+        console.print(Text(ascii_text(f"no room for {', '.join(table.left_out)}: {csv}")), soft_wrap=True)
+    for cause in causes:
+        console.print(Text(ascii_text(cause), style="yellow"))
+    console.print()

@@ -20,10 +20,9 @@ from shardbench.model.machine_file import load_machine
 from shardbench.model.strategy import Role
 from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
-from shardbench.report.compare.same_numbers import SAME
 from shardbench.report.groups import Group, groups
 from shardbench.report.rows import Row
-from shardbench.report.standing import RANKS, UNSHARDED, is_measured, over_pct, ranks_by_judge, table_standings
+from shardbench.report.standing import RANKS, SAME, UNSHARDED, is_measured, over_pct, ranks_by_judge, table_standings
 
 STEPS = (
     "version", "family", "workload", "machine", "devices", "fills", "schedule", "precision", "backend", "strategy",

@@ -65,27 +65,12 @@ def tables(records: Iterable[Record]) -> dict[str, pd.DataFrame]:
 
 
 def throughput(records: Iterable[Record]) -> pd.DataFrame:
-    """Step time and throughput.
+    """Step time and throughput; the page "How to read the tables" says what the columns are.
 
-    ``step_ms_low`` and ``step_ms_high`` bound ``step_ms`` (95 %). Measured: by the noise of the group, and
-    empty where nothing was repeated. Simulated: the band of predictions under draws of the model's constants and
-    form (``shardbench.cost.uncertainty``), of all trials together; ``p_slower_than_best`` is the
-    share of draws, over all pairs of trials, in which the row's step is longer than the best row's.
-    Both are empty for records without draws. ``compared_by`` says what measured rows are compared by: ``control``,
-    their steps at one speed of the machine by those of the control plan that their ranks stepped in turn, ``step``
-    where trials have no control, not the same one, or too few repeats to know its effect, or ``nothing`` where more
-    ranks than cores ran, so that no difference is stated. ``vs_best_pct`` is the difference to the best competitor of
-    the group. ``noise_pct`` is the least significant difference (95 %) of two rows of the group, from trials of one
-    plan, with ``noise_freedom`` degrees of freedom. ``width_pct`` is how far a row must be behind the best to be told
-    apart from it, all rows compared at once (Dunnett), and ``same_as_best`` whether it is nearer for its number of
-    trials. ``places`` are those that a competitor may have by that. All are empty where no plan was repeated.
-    ``pairs`` counts the group's pairs of measured rows. Simulated times are the same only where they are equal.
-    ``predicted_step_ms`` is the cost model's for measured rows, ``torchrec_estimate_ms`` that of TorchRec's own
-    estimator, empty of plans that TorchRec cannot express; ``model_rank`` and ``torchrec_rank`` are a row's places by
-    either, among the rows of the group that both rate.
-    ``step_bound_ms`` is proven for the mean step of simulated rows (``shardbench.cost.bounds.step``), whatever moves
-    of devices a plan makes, ``own_step_bound_ms`` for those that the strategy declares; ``over_*`` are the mean step's
-    distances, and ``bound_cause`` says why there are none.
+    Differences, places and intervals of measured rows are by the noise of their group, and empty where no plan was
+    repeated; where ranks shared cores nothing is compared. Those of simulated rows are by the draws of all trials
+    together, and empty for records without draws; simulated times are the same only where they are equal.
+    ``bound_cause`` says why there is no bound of the step.
     """
     grouped = groups(records)
     phase_columns = [f"{name}_ms" for name in phases_of(_records(grouped))]
@@ -97,13 +82,9 @@ def balance(records: Iterable[Record]) -> pd.DataFrame:
     """Embedding time (forward and backward kernels) over ranks: the model's or wall time, and in CPU time (``cpu``).
 
     Bounds are proven under the cost model and for tables on devices, so they are empty for measured rows and
-    where a plan uses hosts or a batch schedule; ``bound_fixed_pct`` of the bound are launches and dispatch.
-    ``best_found_ms``, empty for measured rows, is the smallest time of any plan that any strategy of the group
-    found, so that no row is below it;
-    ``emb_ms_max_low`` and ``emb_ms_max_high`` are the band of simulated rows, and
-    ``p_slower_than_best_found`` the share of draws in which the row takes longer than the best found.
-    ``predicted_emb_ms_max`` is the cost model's for measured rows. ``emb_ms_std`` divides by
-    the number of ranks.
+    where a plan uses hosts or a batch schedule. ``best_found_ms``, empty for measured rows, is the smallest time of any
+    plan that any strategy of the group found, so that no row is below it. ``emb_ms_std`` divides by the number of
+    ranks.
     """
     return _frame(groups(records), (*HEAD, *_BALANCE, *TAIL), _balance_cells)
 
