@@ -110,6 +110,16 @@ class Workload(ABC):
         """Return the training profile of one table."""
         return self._surveys.profile(table)
 
+    def _profile_of(
+        self, table: int, runs: tuple[Ints, Ints], present: int, held_out: tuple[float, ...] | None
+    ) -> AccessProfile:
+        """Return the profile of a table, of which ``runs`` are those of its ranking."""
+        counts, row_counts = (tuple(numbers.tolist()) for numbers in runs)
+        return AccessProfile(
+            rows=self.tables[table].rows, samples=self.profile_samples, present=present, counts=counts,
+            row_counts=row_counts, held_out=held_out,
+        )  # fmt: skip
+
     def quicker(self, samples: int) -> Self:
         """Return the same tables with profiles of ``samples`` train samples, for who has no time for all of them."""
         quick = copy.copy(self)
