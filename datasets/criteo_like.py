@@ -27,7 +27,6 @@ from shardbench.datasets.laws.criteo_dependence import (
     FEATURES,
     SAME_PLACE,
     Dependence,
-    RecentInputs,
     fitted_dependence,
 )
 from shardbench.datasets.laws.power_law import PowerLaw, RankLaw
@@ -38,6 +37,8 @@ from shardbench.workloads.trace import Bags, Split, bag_offsets
 _DATA = Path(__file__).parent / "data"
 _FACTORS_STREAM, _KINDS_STREAM, _SCORES_STREAM = 100, 101, 200
 """Random streams of what an input's columns share, and of the first score; columns have 0..25, absences 26..51."""
+KEPT_BYTES = 1 << 27
+"""Bytes that are kept of what the columns of inputs share."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -142,6 +143,7 @@ class CriteoLike(DrawnWorkload):
     """One-hot (kaggle, terabyte_one_hot) or fixed multi-hot (terabyte_dcnv2) bags."""
 
     _config: CriteoLikeConfig
+    _kept: dict[tuple[Split, int], tuple[Floats32, Ints]]
 
     def __init__(self, config: CriteoLikeConfig) -> None:
         super().__init__(config)
@@ -154,7 +156,6 @@ class CriteoLike(DrawnWorkload):
         self.laws = [field_law(fields[skews[i]], rows[i]) for i in range(FEATURES)]
         self._skews = skews
         self._depends = config.dependence > 0
-        self._inputs = RecentInputs(self._common)
         self._where_present: dict[int, tuple[Floats, Floats]] = {}
         missing = [f["missing"] for f in fields] if config.form == "kaggle" else [0] * FEATURES
         self.coverage = [1.0 - count / measured_fields()["rows"] for count in missing]
@@ -185,16 +186,24 @@ class CriteoLike(DrawnWorkload):
             self._where_present[score] = self._dependence.places_where_present(score, missing)
         return self._where_present[score]
 
-    def _common(self, key: tuple[Split, int, int]) -> tuple[Floats32, Ints]:
-        """Draw what the columns of an input share: factors float32 [batch, factors] and kinds int64 [batch]."""
-        # A quicker workload shares what is kept, and has smaller batches.
-        split, batch, size = key
-        generator = self._generator(split, batch, _FACTORS_STREAM)
-        factors = generator.standard_normal((size, self._dependence.factors), dtype=np.float32)
-        return factors, self._dependence.kinds(self._generator(split, batch, _KINDS_STREAM).random(size))
+    def _common(self, split: Split, batch: int) -> tuple[Floats32, Ints]:
+        """Return what the columns of an input share: factors float32 [batch, factors] and kinds int64 [batch].
+
+        It is drawn when it is asked for, and kept while there is room.
+        """
+        if (split, batch) not in self._kept:
+            shape = self.batch_size, self._dependence.factors
+            factors = self._generator(split, batch, _FACTORS_STREAM).standard_normal(shape, dtype=np.float32)
+            uniform = self._generator(split, batch, _KINDS_STREAM).random(self.batch_size)
+            kinds = self._dependence.kinds(uniform)
+            # The newest goes first: tables are asked for in turn, each in the same order of batches.
+            while self._kept and (len(self._kept) + 1) * (factors.nbytes + kinds.nbytes) > KEPT_BYTES:
+                self._kept.popitem()
+            self._kept[split, batch] = factors, kinds
+        return self._kept[split, batch]
 
     def _places(self, split: Split, batch: int, score: int) -> Floats:
-        factors, kinds = self._inputs[split, batch, self.batch_size]
+        factors, kinds = self._common(split, batch)
         noise = self._generator(split, batch, _SCORES_STREAM + score).standard_normal(self.batch_size)
         return self._dependence.places(score, factors, kinds, noise)
 

@@ -11,11 +11,10 @@ from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
 from shardbench.datasets.preparation.log_reader import LogFiles
-from shardbench.datasets.preparation.text_cells import first_unlike, quoted
 from shardbench.model.table import MAX_ROWS, BatchSize, Name, Rows, Table, Width
 from shardbench.workloads.recorded import RecordedConfig, RecordedWorkload
 from shardbench.workloads.trace import Bags, bag_offsets
-from shardbench.workloads.value_hash import spans
+from shardbench.workloads.value_hash import first_unlike, quoted, spans
 
 BUILTIN = {name: Path(__file__).parent / "data" / f"meta_trace_reuse_{name}.txt.gz" for name in ("low", "medium")}
 BUILTIN_ROWS = 500_000

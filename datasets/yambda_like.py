@@ -17,8 +17,7 @@ from pydantic import Field, PositiveInt
 from scipy.special import ndtr, ndtri
 
 from shardbench.base.arrays import Bools, Floats, Ints
-from shardbench.datasets.laws.power_law import PowerLaw
-from shardbench.datasets.laws.rm_hash import MAX_HASHED_ROWS, hashed_rows
+from shardbench.datasets.laws.power_law import MAX_HASHED_ROWS, PowerLaw, hashed_rows
 from shardbench.model.table import BatchSize, Distinct, Name, Pooling, Table, Width
 from shardbench.workloads.drawn import DrawnConfig, DrawnWorkload, ProfileSamples
 from shardbench.workloads.hotness import join
@@ -176,16 +175,12 @@ class YambdaLike(DrawnWorkload):
     """Listeners drawn on demand; all tables of a block of samples are of the same events."""
 
     _config: YambdaLikeConfig
+    _kept: dict[tuple[Split, int], Events]
 
     def __init__(self, config: YambdaLikeConfig) -> None:
         super().__init__(config)
         self._rows = {name: max(2, round(rows * config.row_scale)) for name, rows in ROWS.items()}
         self.tables = config.tables(self._rows)
-        self._kept: dict[tuple[Split, int, int], Events] = {}
-
-    def __getstate__(self) -> dict[str, object]:
-        """Leave the events behind: a copy in another process draws its own."""
-        return {**self.__dict__, "_kept": {}}
 
     @property
     def block_samples(self) -> int:
@@ -194,12 +189,11 @@ class YambdaLike(DrawnWorkload):
 
     def events(self, split: Split, block: int) -> Events:
         """Return the events of a block of samples, from which the lookups of all its tables are made."""
-        key = split, block, self.block_samples
-        if key not in self._kept:
+        if (split, block) not in self._kept:
             if len(self._kept) >= max(KEPT, self._batch_blocks):
-                self._kept = {}
-            self._kept[key] = self._events(self._generator(split, block, 0))
-        return self._kept[key]
+                self._kept.clear()
+            self._kept[split, block] = self._events(self._generator(split, block, 0))
+        return self._kept[split, block]
 
     @property
     def _batch_blocks(self) -> int:

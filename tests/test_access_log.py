@@ -249,7 +249,6 @@ def test_what_was_seen_is_what_the_log_has(tmp_path: Path, mode: Mode) -> None:
         tables("id", rows=None),
         cells=Cells(mode=mode),
         cut=SampleSplit(),
-        count_values=True,
     )
     seen = read_seen(folder)["id"]
     train = np.concatenate(cells[:800]).astype(np.int64)
@@ -278,7 +277,7 @@ def test_words_are_counted_however_they_come(parts: list[list[tuple[int, int, in
         patch.setattr(distinct, "_PENDING", pending)
         for part in parts:
             words, train, test = np.array(part, dtype=np.int64).reshape(-1, 3).T
-            counted.add(words.astype(np.uint64), train, test)
+            counted.add(words.astype(np.uint64), train, train + test)
         words, counts, values = counted.of_train()
     together: Counter[int] = Counter()
     for word, times, _ in (one for part in parts for one in part):

@@ -1,5 +1,6 @@
 """Criteo-like tables: published shapes, measured distinct counts, seeds."""
 
+import copy
 import gzip
 import json
 from pathlib import Path
@@ -35,7 +36,6 @@ from shardbench.datasets.laws.criteo_dependence import (
     ABSENCE,
     ABSENT_TOGETHER,
     Dependence,
-    RecentInputs,
     fitted_dependence,
 )
 from shardbench.workloads.trace import Split
@@ -199,19 +199,16 @@ def test_scores_by_hand() -> None:
     assert shares[0] == pytest.approx(0.9, abs=0.03)
 
 
-def test_what_inputs_share_is_made_once_and_forgotten_in_time() -> None:
-    made: list[int] = []
-
-    def make(key: int) -> tuple[np.ndarray, np.ndarray]:
-        made.append(key)
-        return np.zeros((1 << 20, 8), dtype=np.float32), np.zeros(1, dtype=np.int64)
-
-    kept = RecentInputs(make)
-    for _ in range(2):
-        for key in range(6):
-            assert kept[key][0].shape == (1 << 20, 8)
-    assert made[:6] == list(range(6))
-    assert {0, 1}.isdisjoint(made[6:]), "32 MiB each: the first stay, the newest goes"
+def test_what_inputs_share_is_kept_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = build(batch_size=64)
+    one = sum(part.nbytes for part in workload._common(Split.TRAIN, 0))
+    monkeypatch.setattr("shardbench.datasets.criteo_like.KEPT_BYTES", 4 * one)
+    drawn = [workload._common(Split.TRAIN, batch) for batch in range(6)]
+    assert list(workload._kept) == [(Split.TRAIN, batch) for batch in (0, 1, 2, 5)], "the newest goes"
+    assert workload._common(Split.TRAIN, 2) is drawn[2]
+    again = copy.copy(workload)
+    assert not again._kept
+    assert np.array_equal(again._common(Split.TRAIN, 3)[0], drawn[3][0])
 
 
 def test_multi_hot_bags_are_independent() -> None:

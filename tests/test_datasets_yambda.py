@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardbench.datasets.cards.card import load_card
-from shardbench.datasets.laws.rm_hash import hashed_rows
+from shardbench.datasets.laws.power_law import hashed_rows
 from shardbench.datasets.preparation import log_reader, yambda_prepare
 from shardbench.datasets.preparation.yambda_prepare import DAY, EVENTS, MAPPINGS, prepare
 from shardbench.datasets.yambda import CONFIG, Yambda

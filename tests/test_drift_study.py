@@ -8,9 +8,8 @@ import pytest
 from two_days import write_days
 
 from shardbench.base.errors import Undeclared
-from shardbench.drift import problems, studies
-from shardbench.drift.problems import PROBLEMS, days_question, periods
-from shardbench.drift.studies import HOT_ROWS, SEEDS, SHARES_PCT, TOO_LONG, days_study
+from shardbench.drift import studies
+from shardbench.drift.studies import HOT_ROWS, PROBLEMS, SEEDS, SHARES_PCT, TOO_LONG, days_question, days_study, periods
 from shardbench.model.machine_file import load_machine
 from shardbench.model.strategy import Move, Role
 from shardbench.records.cell import CellRecord
@@ -57,7 +56,7 @@ TABLES = [{"name": "a", "rows": 20_000, "dim": 64, "pooling": 10, "alpha": 1.1},
 
 
 def test_a_cell_judges_one_plan_on_all_shares_and_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(problems.PROBLEMS, "small", ("a100-40gb-1x8", {**SMALL, "tables": TABLES}))
+    monkeypatch.setitem(studies.PROBLEMS, "small", ("a100-40gb-1x8", {**SMALL, "tables": TABLES}))
     monkeypatch.setattr(studies, "SEEDS", 3)
     for strategy in ("greedy-size", "fae"):
         rows = HOT_ROWS.run({"problem": "small", "strategy": strategy}, tmp_path)
@@ -94,7 +93,7 @@ def test_periods_share_no_sample_and_keep_the_days_apart(avazu: Path) -> None:
         assert period.samples == stop - start
         assert sorted(period._order.tolist()) == list(range(period.samples)), "every sample once"
         whole = log._raw(1, start, stop)
-        for batch in range(problems.BATCHES):
+        for batch in range(studies.BATCHES):
             first = period.train_samples + 64 * batch
             lookups = period.recorded(Split.TEST, batch, 1)
             taken = [whole.samples(sample, sample + 1).values for sample in period._order[first : first + 64]]
@@ -109,9 +108,9 @@ def test_later_days_slow_a_plan_that_a_fresh_one_of_their_own_would_not_be(avazu
     cell = {"log": "avazu", "strategy": "fae"}
     record: CellRecord = run_cell(lambda: study, cell, avazu, "e" * 16)
     assert record.failure is None, record.failure
-    assert len(record.rows) == problems.BATCHES
+    assert len(record.rows) == studies.BATCHES
     (table,) = study.tables(pd.DataFrame([{**cell, **row} for row in record.rows])).values()
-    assert table.n[0] == problems.BATCHES
+    assert table.n[0] == studies.BATCHES
     assert table.low[0] > 1.02, "its hot rows are no longer hot"
     assert table.fresh_low[0] > 1.02
     older, newer = periods("avazu", avazu, 256)

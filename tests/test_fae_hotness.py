@@ -11,7 +11,7 @@ from shardbench.cost.costmodel import step_time
 from shardbench.cost.traffic import count
 from shardbench.model.plan import BatchSchedule, Host, OnRank, Phase, PhaseKind, Plan, Replicated, Segment, whole_table
 from shardbench.trials.simulate import simulate, simulate_schedule
-from shardbench.workloads.hotness import HotPrefix, HotReplicas, Packer, hot_samples, join, pack, take
+from shardbench.workloads.hotness import HotPrefix, HotReplicas, hot_samples, join, pack, take
 from shardbench.workloads.materialise import materialise
 from shardbench.workloads.trace import Bags, Split
 
@@ -53,42 +53,9 @@ def test_classification_taking_and_packing_equal_plain_python(data):
         assert lists(take(tables[0], batch.samples)) == [first[n] for n in batch.samples]
 
 
-@settings(deadline=None)
-@given(st.lists(ragged, min_size=1, max_size=5), st.integers(0, ROWS), st.integers(1, 5))
-def test_a_stream_is_packed_purely_and_every_sample_once(chunks, hot, size):
-    samples = [one for chunk in chunks for one in chunk]
-    packer = Packer([HotPrefix(hot=hot, rows=ROWS)], size)
-    given_back = [batch for chunk in chunks for batch in packer.add([bags(chunk)])]
-    assert all(len(batch.samples) == size for batch in given_back)
-    given_back += list(packer.finish())
-    assert sorted(n for batch in given_back for n in batch.samples.tolist()) == list(range(len(samples)))
-    for batch in given_back:
-        assert lists(batch.tables[0]) == [samples[n] for n in batch.samples]
-        for bag in lists(batch.tables[0]):
-            assert (all(v < hot for v in bag)) == (batch.kind is PhaseKind.HOT)
-    assert packer.samples == len(samples)
-    assert packer.hot == sum(all(v < hot for v in one) for one in samples)
-    assert list(packer.finish()) == []
-
-
-def test_batches_that_nobody_reads_are_not_lost():
-    packer = Packer([HotPrefix(hot=5, rows=ROWS)], 2)
-    given_back = packer.add([bags([[1], [2], [7], [3], [8], [8]])])
-    assert len(given_back) == 2  # one hot and one cold, made whether or not they are looked at
-    rest = packer.finish()
-    assert sorted(n for b in (*given_back, *rest) for n in b.samples.tolist()) == list(range(6))
-    # What completes a batch is given at once, not where a generator is read on.
-    unread = Packer([HotPrefix(hot=5, rows=ROWS)], 2)
-    unread.add([bags([[1]])])
-    unread.add([bags([[2], [7]])])
-    assert [b.samples.tolist() for b in unread.finish()] == [[2]]
-
-
-def test_an_empty_bag_is_hot_and_samples_without_lookups_pack():
+def test_a_sample_without_lookups_is_hot():
     empty = bags([[], [], []])
     assert hot_samples(lambda _: empty, [HotPrefix(hot=0, rows=3)], 3).all()
-    (batch,) = list(Packer([HotPrefix(hot=0, rows=3)], 3).add([empty]))
-    assert batch.kind is PhaseKind.HOT
     assert lists(join([empty, bags([[1]])])) == [[], [], [], [1]]
 
 
@@ -99,12 +66,6 @@ def test_ids_beyond_the_table_and_wrong_shapes_are_refused():
         HotPrefix(hot=3, rows=3)(np.array([-1]))
     with pytest.raises(BadInput, match="2 bags for 3 samples"):
         hot_samples(lambda _: bags([[1], [1]]), [HotPrefix(hot=9, rows=9)], 3)
-    with pytest.raises(BadInput, match="1 tables of lookups for 2 tables"):
-        list(Packer([HotPrefix(hot=1, rows=9)] * 2, 4).add([bags([[1]])]))
-    with pytest.raises(BadInput, match="packs nothing"):
-        Packer([], 0)
-    with pytest.raises(BadInput, match="no tables to pack"):
-        Packer([], 4)
     with pytest.raises(BadInput, match="the offsets of bag 1 decrease"):
         Bags(values=np.array([1, 2, 3]), offsets=np.array([0, 2, 1, 3]))
     with pytest.raises(BadInput, match="row ids are float64: give whole numbers"):

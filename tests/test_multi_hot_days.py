@@ -16,7 +16,6 @@ from shardbench.datasets.access_log import AccessLog, read_note
 from shardbench.datasets.cards.card import load_card
 from shardbench.datasets.criteo_like import cardinalities
 from shardbench.datasets.criteo_multi_hot import CONFIG, DOWNLOAD
-from shardbench.datasets.preparation import multi_hot_days
 from shardbench.datasets.preparation.downloads import prepare_download
 from shardbench.workloads.trace import Split
 
@@ -40,7 +39,7 @@ def day(folder: Path, number: int, samples: int = DAY, *, packed: bool = False) 
 
 
 def test_days_become_a_workload_whose_last_day_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -> None:
-    monkeypatch.setattr(multi_hot_days, "BATCH_ROWS", 16)
+    monkeypatch.setattr("shardbench.datasets.criteo_multi_hot.BATCH_ROWS", 16)
     days = [day(tmp_path, 0), day(tmp_path, 7, 30, packed=True), day(tmp_path, 23, 20)]
     target = tmp_path / "data" / "criteo_multi_hot"
     noted = json.loads(command("prepare", "criteo_multi_hot", *days, target, "--json"))["prepared"]

@@ -47,7 +47,7 @@ def cluster(workers: int, processes: bool = False) -> Iterator[str]:
 def profiled(log: Path, target: Path, workers: Executor | None, mode: Any = "hash") -> Profiled:
     return profile_log(
         find_logs([str(log)]), target, [ListedTable(name="user"), ListedTable(name="item")],
-        cells=Cells(mode=mode, missing="row"), cut=SampleSplit(time="at", rate=0.7), count_values=True, workers=workers,
+        cells=Cells(mode=mode, missing="row"), cut=SampleSplit(time="at", rate=0.7), workers=workers,
     )  # fmt: skip
 
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardbench.datasets.preparation import vocabulary
-from shardbench.datasets.preparation.text_cells import first_unlike, quoted
-from shardbench.datasets.preparation.vocabulary import Vocabulary
-from shardbench.workloads.value_hash import mixed, spans, text_hashes
+from shardbench.datasets.preparation import log_encode
+from shardbench.datasets.preparation.log_encode import Vocabulary
+from shardbench.workloads.value_hash import first_unlike, mixed, quoted, spans, text_hashes
 
 TEXTS = st.lists(st.none() | st.text("0aF\u00e9 -", max_size=30), max_size=12)
 KINDS = st.sampled_from([pa.string(), pa.large_string()])
@@ -68,7 +67,7 @@ def test_a_quoted_cell_is_short_and_plain() -> None:
 def test_a_vocabulary_numbers_by_first_appearance(parts: list[list[int]], waiting: int) -> None:
     rows: dict[int, int] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vocabulary, "_RECENT", waiting)
+        patch.setattr(log_encode, "_RECENT", waiting)
         numbered = Vocabulary()
         for part in parts:
             wanted = [rows.setdefault(v, len(rows)) for v in part]

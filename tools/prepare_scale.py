@@ -166,7 +166,7 @@ def count(engine: str, folder: Path, target: Path) -> tuple[float, float, int]:
             module.scan_parquet(files).group_by(name).len().collect(engine="streaming")
     else:
         tables = [ListedTable(name=name) for name in names]
-        profile_log(find_logs([str(folder)]), target, tables, cells=Cells(), cut=SampleSplit(), count_values=True)
+        profile_log(find_logs([str(folder)]), target, tables, cells=Cells(), cut=SampleSplit())
     took_s = time.perf_counter() - start
     own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime

@@ -2,29 +2,26 @@
 
 import numpy as np
 
-from shardbench.workloads.hotness import HotPrefix, Packer
+from shardbench.workloads.hotness import HotPrefix, hot_samples, pack
 from shardbench.workloads.trace import Bags
 
 from .case import Case
 
-TABLES, CHUNK, CHUNKS, BATCH = 26, 65_536, 4, 4096
+TABLES, SAMPLES, BATCH = 26, 262_144, 4096
 ROWS, HOT = 1_000_000, 200_000
 LONGEST = {"one-hot": 1, "ragged": 3}
 
 
-def draw(longest: int) -> list[list[Bags]]:
-    """Return chunks of samples of bags of one lookup, or of 0 to ``longest``; most lookups are hot."""
+def draw(longest: int) -> list[Bags]:
+    """Return samples of bags of one lookup, or of 0 to ``longest``; most lookups are hot."""
     rng = np.random.default_rng(0)
-    chunks = []
-    for _ in range(CHUNKS):
-        tables = []
-        for _ in range(TABLES):
-            lengths = np.ones(CHUNK, dtype=np.int64) if longest == 1 else rng.integers(0, longest + 1, CHUNK)
-            offsets = np.concatenate([[0], np.cumsum(lengths)])
-            values = (rng.random(offsets[-1]) ** 12 * ROWS).astype(np.int64)
-            tables.append(Bags(values=values, offsets=offsets))
-        chunks.append(tables)
-    return chunks
+    tables = []
+    for _ in range(TABLES):
+        lengths = np.ones(SAMPLES, dtype=np.int64) if longest == 1 else rng.integers(0, longest + 1, SAMPLES)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        values = (rng.random(offsets[-1]) ** 12 * ROWS).astype(np.int64)
+        tables.append(Bags(values=values, offsets=offsets))
+    return tables
 
 
 class Packing(Case):
@@ -37,18 +34,17 @@ class Packing(Case):
     def setup(self, bags: str) -> None:
         """Draw the same samples every time."""
         self.longest = LONGEST[bags]
-        self.chunks = draw(self.longest)
+        self.tables = draw(self.longest)
 
     def long_pack(self, bags: str) -> tuple[int, int]:
         """Return how many samples were packed, and how many of them are hot."""
-        packer = Packer([HotPrefix(hot=HOT, rows=ROWS)] * TABLES, BATCH)
-        packed = sum(len(batch.samples) for chunk in self.chunks for batch in packer.add(chunk))
-        return packed + sum(len(batch.samples) for batch in packer.finish()), packer.hot
+        hot = hot_samples(self.tables.__getitem__, [HotPrefix(hot=HOT, rows=ROWS)] * TABLES, SAMPLES)
+        return sum(batch.fresh for batch in pack(hot, BATCH)), int(np.count_nonzero(hot))
 
     def check(self, counts: tuple[int, int]) -> None:
         """Raise an error where samples are missing, or none or all are hot."""
         packed, hot = counts
-        assert packed == CHUNK * CHUNKS
+        assert packed == SAMPLES
         assert 0 < hot < packed
 
     def reference(self) -> object:

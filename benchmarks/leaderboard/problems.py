@@ -8,10 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
-import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from shardbench.base.serialise import content_hash
+from shardbench.base.serialise import StrictModel, content_hash
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan
@@ -25,10 +24,8 @@ from shardbench.workloads.workload import Workload
 VERSION = 3
 
 
-class Posed(pydantic.BaseModel):
+class Posed(StrictModel):
     """A workload and the machines that it is placed on."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     name: Name
     machines: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -49,10 +46,8 @@ class Posed(pydantic.BaseModel):
     """Machines on which those that learn do so for as long as they were published to."""
 
 
-class Version(pydantic.BaseModel):
+class Version(StrictModel):
     """A frozen list of problems and efforts."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     version: PositiveInt
     efforts: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
@@ -100,11 +95,9 @@ def _workload(version: int, name: str, batch_size: int | None) -> tuple[Workload
 class JudgedOnce(CountedQuestion):
     """A question that keeps what plans came to: strategies give one plan for several efforts, and each other's."""
 
-    def __init__(
-        self, problem: Problem, workload: Workload, batches: DrawnBatches, simulations: dict[str, Simulation]
-    ) -> None:
+    def __init__(self, problem: Problem, workload: Workload, batches: DrawnBatches) -> None:
         super().__init__(problem, batches, workload.dense, len(batches.numbers))
-        self._simulations = simulations
+        self._simulations: dict[str, Simulation] = {}
 
     def judge(self, plan: Plan) -> Simulation:
         """Count a plan that was not seen yet."""
@@ -112,11 +105,6 @@ class JudgedOnce(CountedQuestion):
         if key not in self._simulations:
             self._simulations[key] = super().judge(plan)
         return self._simulations[key]
-
-
-@lru_cache(maxsize=1)
-def _simulations(version: int, name: str, machine: str) -> dict[str, Simulation]:
-    return {}
 
 
 def workload_and_batches(version: int, posed: Posed, machine: Machine) -> tuple[Workload, DrawnBatches]:
@@ -148,4 +136,4 @@ def question(version: int, name: str, machine_name: str, *, inputs: bool) -> Cou
     )  # fmt: skip
     if posed.fills is not None:
         problem = filled(problem, posed.fills)
-    return JudgedOnce(problem, workload, batches, _simulations(version, name, machine_name))
+    return JudgedOnce(problem, workload, batches)

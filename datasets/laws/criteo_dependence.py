@@ -7,12 +7,9 @@ have what these left over. Numbers: data/criteo_like_dependence.json, made by to
 """
 
 import json
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -118,28 +115,3 @@ def fitted_dependence() -> Dependence:
         shares=np.array(data["popular_shares"], dtype=np.float64),
         ceilings=np.array(data["popular_ceilings"], dtype=np.float64),
     )
-
-
-class RecentInputs:
-    """What the columns of an input share, by key: drawn when it is asked for and kept while there is room."""
-
-    MAX_BYTES = 1 << 27
-
-    def __init__(self, make: Callable[[Any], tuple[Floats32, Ints]]) -> None:
-        self._make = make
-        self._inputs: OrderedDict[Any, tuple[Floats32, Ints]] = OrderedDict()
-        self._bytes = 0
-
-    def __reduce__(self) -> tuple[type["RecentInputs"], tuple[Callable[[Any], tuple[Floats32, Ints]]]]:
-        # A copy in another process starts empty.
-        return RecentInputs, (self._make,)
-
-    def __getitem__(self, key: Any) -> tuple[Floats32, Ints]:
-        if key not in self._inputs:
-            inputs = self._make(key)
-            self._bytes += sum(part.nbytes for part in inputs)
-            # The newest goes first: tables are asked for in turn, each in the same order of batches.
-            while self._inputs and self._bytes > self.MAX_BYTES:
-                self._bytes -= sum(part.nbytes for part in self._inputs.popitem()[1])
-            self._inputs[key] = inputs
-        return self._inputs[key]

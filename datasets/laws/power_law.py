@@ -1,4 +1,4 @@
-"""A bounded power law over ranks, sampled by its closed-form inverse CDF."""
+"""Bounded power laws over ranks, sampled by their closed-form inverse CDF, and a hash of raw values into rows."""
 
 import math
 from abc import ABC, abstractmethod
@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
+from shardbench.workloads.value_hash import mixed
 
 Real = Floats | float
 
 CHUNK = 1 << 16
 """Draws made at a time, so that the scratch array stays in a core's cache."""
+MAX_HASHED_ROWS = 1 << 32
+"""Rows are the upper half of a 32 by 32 bit product."""
 
 _LOG_BRANCH = 1e-6
 
@@ -142,3 +145,22 @@ def _mass(low: Real, high: Real, exponent: Real) -> Floats:
     flat = np.abs(power) < _LOG_BRANCH
     safe = np.where(flat, 1.0, power)
     return np.asarray(np.where(flat, np.log(high / low), (high**safe - low**safe) / safe))
+
+
+def hashed_rows(values: Ints, rows: int, key: int) -> Ints:
+    """Return the row in [0, rows) of each raw value, int64 [n]: multiply-shift of the mixed value's upper half.
+
+    Raises ValueError where a table has more than 2^32 rows.
+    """
+    if not 1 <= rows <= MAX_HASHED_ROWS:
+        raise ValueError(f"need 1 <= rows <= {MAX_HASHED_ROWS} to hash into, got {rows}")
+    half = np.uint64(32)
+    row_ids = np.empty(len(values), dtype=np.int64)
+    # A chunk's scratch arrays stay in a core's cache.
+    for start in range(0, len(values), CHUNK):
+        words = mixed(values[start : start + CHUNK], key)
+        words >>= half
+        words *= np.uint64(rows)
+        words >>= half
+        row_ids[start : start + CHUNK] = words.view(np.int64)
+    return row_ids

@@ -20,13 +20,11 @@ from shardbench.base.arrays import Floats32, Ints
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
 from shardbench.datasets.criteo_like import cardinalities
-from shardbench.datasets.preparation.array_file import ArrayFile
 from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
 from shardbench.datasets.preparation.log_reader import LogFiles
-from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
+from shardbench.datasets.preparation.prepared import NOTE, ArrayFile, Note, write_model
 from shardbench.datasets.preparation.side_by_side import Tell
-from shardbench.datasets.preparation.text_cells import first_unlike, quoted
-from shardbench.workloads.value_hash import spans
+from shardbench.workloads.value_hash import first_unlike, quoted, spans
 
 INTEGERS, CATEGORIES = 13, 26
 LABEL = "label"

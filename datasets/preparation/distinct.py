@@ -1,37 +1,36 @@
 """How often each value of a column is met, in memory that grows with the different ones, and how many rows fit them."""
 
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
+from numpy.typing import NDArray
 
 from shardbench.base.arrays import Ints, Words
 
-_COLUMNS = ["word", "train", "test"]
 _PENDING = 1 << 19
-"""Words gathered before their counts are added, where fewer different ones than that were met (12 MiB)."""
+"""Words gathered before their counts are added, where fewer different ones than that were met (8 MiB)."""
 ROOM = 1.25
 """Rows of a large table over its values."""
 SMALL_ROOM, SMALL_ROWS = 16, 1 << 14
 """Small tables cost nothing: they get 16 rows a value, up to 16,384 rows, so that few values share one."""
+N = TypeVar("N", np.int64, np.uint64)
 
 
 class WordCounts:
-    """Adds up how often words are met, in train and in test; holds 24 bytes for each, and as much not yet added.
-
-    Arrow's own engine adds, in one thread, since tables are counted side by side.
-    """
+    """Adds up how often words are met in train; holds 16 bytes for each, and as much not yet added."""
 
     def __init__(self) -> None:
-        self._counted = _table([], [], [])
-        self._pending: list[pa.Table] = []
+        self._words, self._counts = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+        self._pending: list[tuple[Words, Ints]] = []
         self._waiting = 0
 
-    def add(self, words: Words, train: Ints, test: Ints) -> None:
-        """Add counts int64 [n] of some words, uint64 [n], in which one may be several times."""
-        self._pending.append(_table(words, train, test))
+    def add(self, words: Words, train: Ints, every: Ints) -> None:
+        """Add counts int64 [n] in train, and in train and test, of words uint64 [n], where one may be several times."""
+        met = every > 0
+        self._pending.append((words, train) if met.all() else (words[met], train[met]))
         self._waiting += len(words)
-        if self._waiting > max(_PENDING, self._counted.num_rows):
+        if self._waiting > max(_PENDING, len(self._words)):
             self._merge()
 
     def of_train(self) -> tuple[Words, Ints, int]:
@@ -40,19 +39,24 @@ class WordCounts:
         And how many different words are met in train or test.
         """
         self._merge()
-        words, train, test = (self._counted[name].combine_chunks().to_numpy() for name in _COLUMNS)
-        return words[train > 0], train[train > 0], int(np.count_nonzero(train + test))
+        in_train = self._counts > 0
+        return self._words[in_train], self._counts[in_train], len(self._words)
 
     def _merge(self) -> None:
-        if self._pending:
-            both = pa.concat_tables([self._counted, *self._pending])
-            added = both.group_by("word", use_threads=False).aggregate([("train", "sum"), ("test", "sum")])
-            self._counted, self._pending, self._waiting = added.rename_columns(_COLUMNS), [], 0
+        words, counts = zip((self._words, self._counts), *self._pending)
+        self._words, self._counts = added_up(np.concatenate(words), np.concatenate(counts))
+        self._pending, self._waiting = [], 0
 
 
-def _table(words: Any, train: Any, test: Any) -> pa.Table:
-    kinds = (pa.uint64(), pa.int64(), pa.int64())
-    return pa.table([pa.array(of_word, kind) for of_word, kind in zip((words, train, test), kinds)], names=_COLUMNS)
+def added_up(keys: NDArray[N], counts: Ints) -> tuple[NDArray[N], Ints]:
+    """Return the different ones of ``keys`` [n], in the order of their first appearance, and the sums of their counts.
+
+    Sums and ``counts`` are int64 [n].
+    """
+    places, different = pd.factorize(keys)
+    sums = np.zeros(len(different), dtype=np.int64)
+    np.add.at(sums, places, counts)
+    return different, sums
 
 
 def suggested_rows(values: int) -> int:

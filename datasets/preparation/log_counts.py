@@ -4,6 +4,7 @@ Nobody must move a log for that: a warehouse counts ``table, value`` (or ``table
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 
@@ -11,25 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardbench.base.arrays import Ints, Words
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
-from shardbench.datasets.preparation.array_file import ArrayFile
+from shardbench.datasets.preparation.distinct import WordCounts
 from shardbench.datasets.preparation.log_encode import Cells, RowsOfTable
-from shardbench.datasets.preparation.log_profile import (
-    PROFILES,
-    SEEN,
-    LoggedTable,
-    Profiled,
-    SeenTables,
-    TableProfiles,
-    order_file,
-    ordered,
-    seen_table,
-)
+from shardbench.datasets.preparation.log_profile import Profiled, counted_table, order_file, write_notes
 from shardbench.datasets.preparation.log_reader import LogFiles
-from shardbench.datasets.preparation.prepared import NOTE, write_model
-from shardbench.model.profile import AccessProfile
 from shardbench.workloads.table_list import ListedTable
 
 TABLE, COUNT = "table", "count"
@@ -52,57 +40,43 @@ def profile_counts(counts: LogFiles, target: Path, tables: Sequence[ListedTable]
     """
     coders = {table.name: RowsOfTable(table.name, cells, table.rows) for table in tables}
     met = _gathered(counts, coders, ROW if cells.mode == "ids" else VALUE)
-    lacking = next((name for name, one in met.items() if not one.words), None)
+    lacking = next((name for name, one in met.items() if not one.lookups + one.missing), None)
     if lacking is not None:
         raise BadInput(f"{counts.files[0].name} has no counts of table {lacking}: leave it out, or correct its name")
     there = {one.name: met[one.name].lookups / (one.pooling or 1) / len(one.inputs) for one in tables}
     samples = ceil(max(there[t.name] / (t.coverage or 1) + met[t.name].missing / len(t.inputs) for t in tables))
-    profiles, seen, logged, checksums = {}, {}, [], {}
+    of_tables = []
     with whole_folder(target) as folder:
         for number, table in enumerate(tables):
             rows, own, features = coders[table.name], met[table.name], len(table.inputs)
-            words, of_word = np.unique(np.concatenate(own.words), return_inverse=True)
-            counted = np.zeros(len(words), dtype=np.int64)
-            np.add.at(counted, of_word, np.concatenate(own.counts))
-            rows.values = len(words)
-            rows.most_id = int(words.max()) if cells.mode == "ids" else 0
+            words, counted, rows.values = own.counts.of_train()
+            # Numbers of a vocabulary do not depend on the order of the lines.
+            order = np.argsort(words)
+            rows.most_id = int(words.max(initial=0)) if cells.mode == "ids" else 0
             empty = own.missing if cells.missing == "row" else 0
-            order, sums = ordered(rows.rows_of(rows.codes(words)), counted, empty)
             share = min(1.0, (there[table.name] + empty / features) / samples)
-            present = max(int(len(order) > 0), round(samples * (1 - (1 - share) ** features)))
-            profile = AccessProfile.from_counts(sums, rows=rows.rows, samples=samples, present=present)
-            logged.append(
-                LoggedTable(
-                    name=table.name, rows=rows.rows, dim=table.dim, pooled=table.pooled, features=table.inputs,
-                    lookups=tuple((profile.lookups + feature) // features for feature in range(features)),
+            lookups = own.lookups + empty
+            of_tables.append(
+                counted_table(
+                    folder / order_file(number), table, rows, codes=rows.codes(words[order]), counts=counted[order],
+                    empty=empty, samples=samples,
+                    present=max(int(lookups > 0), round(samples * (1 - (1 - share) ** features))),
+                    lookups=tuple((lookups + feature) // features for feature in range(features)), checksums={},
                 )
             )  # fmt: skip
-            profiles[table.name], seen[table.name] = profile, seen_table(logged[-1], profile, rows, cells)
-            file = ArrayFile(folder / order_file(number), np.int64)
-            file.append(order)
-            checksums[file.path.name] = file.close()
-        write_model(folder / PROFILES, TableProfiles(tables=profiles))
-        write_model(folder / SEEN, SeenTables(tables=seen))
-        note = Profiled(
-            samples=samples, train_samples=samples, read_rows=samples, mode=cells.mode, missing=cells.missing, rate=1.0,
-            seed=cells.seed, time=None, split_at=None, tables=tuple(logged), checksums=checksums, counted=True,
+        return write_notes(
+            folder, of_tables, samples=samples, train_samples=samples, read_rows=samples, mode=cells.mode,
+            missing=cells.missing, rate=1.0, seed=cells.seed, time=None, split_at=None, counted=True,
         )  # fmt: skip
-        write_model(folder / NOTE, note)
-    return note
 
 
+@dataclass
 class _Met:
-    """What was counted of one table: words and how often each was met, in parts, and missing values."""
+    """What was counted of one table: its words, how many lookups these are, and missing values."""
 
-    def __init__(self) -> None:
-        self.words: list[Words] = []
-        self.counts: list[Ints] = []
-        self.missing = 0
-
-    @property
-    def lookups(self) -> int:
-        """Return how many values were met."""
-        return sum(int(counts.sum()) for counts in self.counts)
+    counts: WordCounts = field(default_factory=WordCounts)
+    lookups: int = 0
+    missing: int = 0
 
 
 def _gathered(counts: LogFiles, coders: dict[str, RowsOfTable], column: str) -> dict[str, _Met]:
@@ -119,7 +93,8 @@ def _gathered(counts: LogFiles, coders: dict[str, RowsOfTable], column: str) -> 
             numbers = times.filter(own).cast(pa.int64()).to_numpy(zero_copy_only=False)
             if (coded.bag_lengths > 1).any():
                 raise BadInput(f"{file} column {column}: a count is of one value, not of a list")
-            met[name].words.append(coded.each(coded.words))
-            met[name].counts.append(numbers[coded.there])
+            of_values = numbers[coded.there]
+            met[name].counts.add(coded.each(coded.words), of_values, of_values)
+            met[name].lookups += int(of_values.sum())
             met[name].missing += int(numbers[~coded.there].sum())
     return met

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardbench.base.arrays import Bools, Ints, Words
 from shardbench.base.errors import BadInput
-from shardbench.datasets.preparation.distinct import suggested_rows
-from shardbench.datasets.preparation.vocabulary import Vocabulary
+from shardbench.datasets.preparation.distinct import sharing, suggested_rows
 from shardbench.model.table import MAX_ROWS
 from shardbench.workloads.value_hash import (
     Missing,
@@ -34,6 +34,8 @@ _NARROW = (np.uint8, np.uint16, np.uint32)
 """Types of places, the first one that can number the words and one more is taken."""
 _HEAD, _WEIGHTED = 1000, r"^[^:]+:-?\d*\.\d+$"
 """How many values are looked at for weights, and what each then is: an id, a colon, a number with a point."""
+_RECENT, _SHARE = 1 << 16, 8
+"""Values of a vocabulary met of late that wait: so many, or this part of all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,54 @@ def kind_of_places(words: int) -> type[np.unsignedinteger[Any]]:
     return next(kind for kind in _NARROW if words <= np.iinfo(kind).max)
 
 
+class _ValueRows:
+    """Values int64 [n], ascending, and their rows."""
+
+    def __init__(self) -> None:
+        self.values = self.rows = np.empty(0, dtype=np.int64)
+
+    def find(self, values: Ints) -> Ints:
+        """Return the rows int64 of ``values``, -1 where one is not among the values."""
+        if len(self.values) == 0:
+            return np.full(len(values), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.values, values), len(self.values) - 1)
+        return np.where(self.values[at] == values, self.rows[at], -1)
+
+    def add(self, values: Ints, rows: Ints) -> None:
+        """Add values, ascending, none of which is there."""
+        at = np.searchsorted(self.values, values)
+        self.values = np.insert(self.values, at, values)
+        self.rows = np.insert(self.rows, at, rows)
+
+
+class Vocabulary:
+    """Numbers values by first appearance; memory is that of the distinct values."""
+
+    def __init__(self) -> None:
+        # All values are moved whenever some are put between them: those met of late wait until they are many.
+        self._all, self._recent = _ValueRows(), _ValueRows()
+
+    def __len__(self) -> int:
+        return len(self._all.values) + len(self._recent.values)
+
+    def encode(self, values: Ints) -> Ints:
+        """Return the rows int64 [n] of values int64 [n]; new values get the next rows."""
+        codes, distinct = pd.factorize(values)
+        order = np.argsort(distinct)
+        ascending = distinct[order]
+        rows = np.empty(len(distinct), dtype=np.int64)
+        rows[order] = np.maximum(self._all.find(ascending), self._recent.find(ascending))
+        fresh = rows < 0
+        if fresh.any():
+            rows[fresh] = len(self) + np.arange(np.count_nonzero(fresh))
+            new = order[fresh[order]]
+            self._recent.add(distinct[new], rows[new])
+            if len(self._recent.values) > max(_RECENT, len(self._all.values) // _SHARE):
+                self._all.add(self._recent.values, self._recent.rows)
+                self._recent = _ValueRows()
+        return np.asarray(rows[codes])
+
+
 class RowsOfTable:
     """Rows of one table's values: features that share a table share this.
 
@@ -147,6 +197,11 @@ class RowsOfTable:
         if self._cells.mode == "vocabulary":
             return max(1, len(self._vocabulary) + self._own)
         return suggested_rows(self.values + self._own)
+
+    @property
+    def sharing(self) -> float:
+        """Return the expected share of the values that share their row with another one."""
+        return sharing(self.values, self.rows - self._own) if self._cells.mode == "hash" else 0.0
 
     def coded(self, column: pa.Array, where: str) -> Coded:
         """Return the values of a column's cells; faults begin with ``where``."""

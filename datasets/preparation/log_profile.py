@@ -8,7 +8,7 @@ that of the batches being read, and of the different values of the tables being 
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,16 +20,15 @@ import numpy as np
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from shardbench.base.arrays import Ints
+from shardbench.base.arrays import Ints, Words
 from shardbench.base.atomic import sole_writer
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import StrictModel
-from shardbench.datasets.preparation.array_file import ArrayFile
-from shardbench.datasets.preparation.distinct import WordCounts, sharing
+from shardbench.datasets.preparation.distinct import WordCounts, added_up
 from shardbench.datasets.preparation.log_encode import Cells, Mode, RowsOfTable
 from shardbench.datasets.preparation.log_reader import Source
 from shardbench.datasets.preparation.log_words import LogWords, Reading, SampleSplit, read_words
-from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
+from shardbench.datasets.preparation.prepared import NOTE, ArrayFile, Note, write_model
 from shardbench.datasets.preparation.side_by_side import LostWorkers, Tell, side_by_side
 from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Rows, TableName, Width
@@ -104,7 +103,6 @@ def profile_log(
     *,
     cells: Cells,
     cut: SampleSplit,
-    count_values: bool = False,
     progress: Tell = lambda read_bytes, rows: None,
     counted: Callable[[int], None] = lambda tables: None,
     workers: Executor | None = None,
@@ -112,10 +110,10 @@ def profile_log(
     """Write the folder ``target``, which must not exist, and return its description; nothing is left of a failure.
 
     ``tables`` say which columns are looked up where; hashed ones without rows get the rows that fit their values.
-    With ``count_values`` the folder also says what was seen (``SeenTables``). ``progress`` is called with the bytes and
-    rows read since the last call, and then ``counted`` with the number of tables counted so far. ``workers`` read and
-    count, where they see the log and ``target`` by the same names; None: processes of this machine. Raises BadInput
-    that names file and column, and LostWorkers, after which the same call goes on.
+    ``progress`` is called with the bytes and rows read since the last call, and then ``counted`` with the number of
+    tables counted so far. ``workers`` read and count, where they see the log and ``target`` by the same names; None:
+    processes of this machine. Raises BadInput that names file and column, and LostWorkers, after which the same call
+    goes on.
     """
     for table in tables:
         # What cannot be is refused before anything is read.
@@ -128,7 +126,7 @@ def profile_log(
         whole = Path(tempfile.mkdtemp(prefix=_WHOLE, dir=folder))
         features = [0, *accumulate(len(table.inputs) for table in tables)]
         jobs = [
-            _Counting(whole, words, number, table, range(first, last), cells, count_values)
+            _Counting(whole, words, number, table, range(first, last), cells)
             for number, (table, first, last) in enumerate(zip(tables, features, features[1:]))
         ]
         done = 0
@@ -140,17 +138,10 @@ def profile_log(
                 counted(done)
 
         of_tables = side_by_side(_count, jobs, features[-1] * words.samples * _WORD_BYTES, tell, workers)
-        write_model(whole / PROFILES, TableProfiles(tables={one.table.name: one.profile for one in of_tables}))
-        if count_values:
-            seen = {one.table.name: one.seen for one in of_tables if one.seen is not None}
-            write_model(whole / SEEN, SeenTables(tables=seen))
-        profiled = Profiled(
-            samples=words.samples, train_samples=words.train, read_rows=read_rows, mode=cells.mode,
+        profiled = write_notes(
+            whole, of_tables, samples=words.samples, train_samples=words.train, read_rows=read_rows, mode=cells.mode,
             missing=cells.missing, rate=cut.rate, seed=cells.seed, time=cut.time, split_at=words.split_at,
-            tables=tuple(one.table for one in of_tables),
-            checksums={name: digest for one in of_tables for name, digest in one.checksums.items()},
         )  # fmt: skip
-        write_model(whole / NOTE, profiled)
         # mkdtemp makes folders that only the owner can enter.
         whole.chmod(0o755)
         whole.replace(target)
@@ -187,20 +178,9 @@ class _Counting:
     table: ListedTable
     places: range
     cells: Cells
-    count_values: bool
 
 
-@dataclass(frozen=True)
-class _Counted:
-    """What was counted of a table, and the checksums of its files."""
-
-    table: LoggedTable
-    profile: AccessProfile
-    seen: "SeenTable | None"
-    checksums: dict[str, str]
-
-
-def _count(job: _Counting, tell: Tell) -> _Counted:
+def _count(job: _Counting, tell: Tell) -> "CountedTable":
     """Count a table, and write its bags, train ones first, and its rows in frequency order."""
     table, rows = job.table, RowsOfTable(job.table.name, job.cells, job.table.rows)
     counted = WordCounts()
@@ -212,8 +192,9 @@ def _count(job: _Counting, tell: Tell) -> _Counted:
             codes = rows.codes(coded.words)
             if job.cells.mode == "ids":
                 rows.most_id = max(rows.most_id, int(codes.max(initial=0)))
-            train, test = coded.of(of_train).counts(), coded.of(~of_train).counts()
-            counted.add(codes, train[:-1], test[:-1])
+            every = coded.counts()
+            train = every if of_train.all() else coded.of(of_train).counts()
+            counted.add(codes, train[:-1], every[:-1])
             lookups[feature] += len(coded.places) if coded.lengths is not None else int(np.count_nonzero(coded.there))
             empty += int(train[-1])
         present += int(np.count_nonzero(np.logical_or.reduce([coded.there for coded in features])[of_train]))
@@ -222,33 +203,13 @@ def _count(job: _Counting, tell: Tell) -> _Counted:
         empty = 0
     elif empty:
         present = job.words.train
-    in_order, sums = ordered(rows.rows_of(codes), counts, empty)
-    profile = AccessProfile.from_counts(sums, rows=rows.rows, samples=job.words.train, present=present)
     files = _write_bags(job, rows, lookups, tell)
-    order = ArrayFile(job.folder / order_file(job.number), np.int64)
-    order.append(in_order)
-    logged = LoggedTable(
-        name=table.name, rows=rows.rows, dim=table.dim, pooled=table.pooled, features=table.inputs,
-        lookups=tuple(values.length for values, _ in files),
-    )  # fmt: skip
-    seen = seen_table(logged, profile, rows, job.cells) if job.count_values else None
-    arrays = [order, *(file for pair in files for file in pair)]
     tell(0, 1)
-    return _Counted(logged, profile, seen, {file.path.name: file.close() for file in arrays})
-
-
-def ordered(rows: Ints, counts: Ints, empty: int) -> tuple[Ints, Ints]:
-    """Return the rows in frequency order, ties by number, and how often each is looked up, both int64 [seen].
-
-    ``counts`` int64 as ``rows``, in which one may be several times; row 0 is looked up ``empty`` times more.
-    """
-    if empty:
-        rows, counts = np.append(rows, 0), np.append(counts, empty)
-    seen, of_row = np.unique(rows, return_inverse=True)
-    sums = np.zeros(len(seen), dtype=np.int64)
-    np.add.at(sums, of_row, counts)
-    order = np.argsort(-sums, kind="stable")
-    return seen[order], sums[order]
+    return counted_table(
+        job.folder / order_file(job.number), table, rows, codes=codes, counts=counts, empty=empty,
+        samples=job.words.train, present=present, lookups=tuple(values.length for values, _ in files),
+        checksums={file.path.name: file.close() for pair in files for file in pair},
+    )  # fmt: skip
 
 
 def _write_bags(
@@ -312,18 +273,60 @@ class SeenTables(StrictModel):
     tables: dict[str, SeenTable]
 
 
-def seen_table(table: LoggedTable, profile: AccessProfile, rows: RowsOfTable, cells: Cells) -> SeenTable:
-    """Tell what was seen of a table, of which ``profile`` counts the train split."""
-    lookups, seen_rows = profile.lookups, sum(profile.row_counts)
+@dataclass(frozen=True)
+class CountedTable:
+    """What was counted of a table, and the checksums of its files."""
+
+    table: LoggedTable
+    profile: AccessProfile
+    seen: SeenTable
+    checksums: dict[str, str]
+
+
+def counted_table(
+    order: Path,
+    table: ListedTable,
+    rows: RowsOfTable,
+    *,
+    codes: Words,
+    counts: Ints,
+    empty: int,
+    samples: int,
+    present: int,
+    lookups: tuple[int, ...],
+    checksums: Mapping[str, str],
+) -> CountedTable:
+    """Write a table's rows in frequency order, ties by number, to the file ``order``; return what is told of it.
+
+    ``codes`` uint64 [n] of different values are looked up ``counts`` int64 [n] times by the ``samples`` that train, and
+    row 0 ``empty`` times more; ``present`` of these samples have a lookup. ``lookups`` are those of each feature, and
+    ``checksums`` those of the table's other files.
+    """
+    hashed = rows.rows_of(codes)
+    if empty:
+        hashed, counts = np.append(hashed, 0), np.append(counts, empty)
+    seen_rows, sums = added_up(hashed, counts)
+    file = ArrayFile(order, np.int64)
+    file.append(seen_rows[np.lexsort((seen_rows, -sums))])
+    profile = AccessProfile.from_counts(sums, rows=rows.rows, samples=samples, present=present)
     once = profile.row_counts[-1] if profile.counts and profile.counts[-1] == 1 else 0
-    return SeenTable(
-        rows=table.rows,
-        dim=table.dim,
-        values=rows.values,
-        suggested_rows=rows.suggested_rows,
-        sharing=sharing(rows.values, table.rows - own_rows(cells.missing)) if cells.mode == "hash" else 0.0,
-        pooling=profile.mean_pooling,
-        coverage=profile.coverage,
-        hot=float(profile.cdf(np.ceil(HOT_SHARE * seen_rows))) if lookups else 0.0,
-        new=once / lookups if lookups else 0.0,
+    seen = SeenTable(
+        rows=rows.rows, dim=table.dim, values=rows.values, suggested_rows=rows.suggested_rows,
+        sharing=rows.sharing, pooling=profile.mean_pooling, coverage=profile.coverage,
+        hot=float(profile.cdf(np.ceil(HOT_SHARE * len(seen_rows)))) if profile.lookups else 0.0,
+        new=once / profile.lookups if profile.lookups else 0.0,
+    )  # fmt: skip
+    logged = LoggedTable(
+        name=table.name, rows=rows.rows, dim=table.dim, pooled=table.pooled, features=table.inputs, lookups=lookups
     )
+    return CountedTable(logged, profile, seen, {order.name: file.close(), **checksums})
+
+
+def write_notes(folder: Path, tables: Sequence[CountedTable], **of_all: Any) -> Profiled:
+    """Write what is told of each table, and return the note, of whose fields ``of_all`` are those of no table."""
+    write_model(folder / PROFILES, TableProfiles(tables={one.table.name: one.profile for one in tables}))
+    write_model(folder / SEEN, SeenTables(tables={one.table.name: one.seen for one in tables}))
+    checksums = {name: digest for one in tables for name, digest in one.checksums.items()}
+    profiled = Profiled(tables=tuple(one.table for one in tables), checksums=checksums, **of_all)
+    write_model(folder / NOTE, profiled)
+    return profiled

@@ -27,7 +27,7 @@ from shardbench.workloads.value_hash import mixed
 
 _SAMPLED_TIMES = 1 << 21
 _WORDS, _PART, _TIME = "words.arrow", "part.json", "time"
-FORMAT = 2
+FORMAT = 3
 """What a part's files hold: an unfinished folder of another format is read anew."""
 _ARRAYS = 3
 """Arrays of the values of a batch's cells: words, places and lengths."""
@@ -142,7 +142,7 @@ def _read_anew(job: Reading, tell: Tell) -> _Part:
     tables = [
         rows for table in job.tables for rows in [RowsOfTable(table.name, job.cells, table.rows)] * len(table.inputs)
     ]
-    names = [*map(str, range(len(columns))), *([_TIME] if time is not None else [])]
+    names = [_TIME, *map(str, range(len(columns)))]
     schema = pa.schema([pa.field(name, pa.large_binary()) for name in names])
     rows = samples = 0
     with whole_folder(job.target) as folder:
@@ -152,13 +152,12 @@ def _read_anew(job: Reading, tell: Tell) -> _Part:
             for name, batch in job.log.batches(needed, typed, lambda more: tell(more, 0)):
                 is_kept = job.cut.kept(job.first + rows, batch.num_rows)
                 kept = batch if is_kept.all() else batch.filter(pa.array(is_kept))
-                made = []
+                moments = None if time is None else times(batch.column(time), f"{name} column {time}")[is_kept]
+                made = [_packed(moments)]
                 for column, table in zip(columns, tables):
                     coded = table.coded(kept.column(column), f"{name} column {column}")
                     lengths = None if coded.lengths is None else coded.lengths.astype(np.int32)
                     made.append(_packed(coded.words, coded.places, lengths))
-                if time is not None:
-                    made.append(_packed(times(batch.column(time), f"{name} column {time}")[is_kept]))
                 writer.write_batch(pa.RecordBatch.from_arrays(made, schema=schema))
                 rows, samples = rows + batch.num_rows, samples + kept.num_rows
                 tell(0, batch.num_rows)
@@ -191,7 +190,7 @@ class LogWords:
         step = -(-self.samples // _SAMPLED_TIMES)
         parts: list[Ints] = []
         rows = 0
-        for batch in self._batches():
+        for batch in self._batches([]):
             row_times = _times(batch)
             parts.append(row_times[-rows % step :: step])
             rows += len(row_times)
@@ -202,7 +201,7 @@ class LogWords:
     def bags(self, places: Sequence[int]) -> Iterator[tuple[Bools, list[Coded]]]:
         """Yield which samples train, bool [n], and the values of each place, some samples at a time."""
         rows = 0
-        for batch in self._batches():
+        for batch in self._batches(places):
             coded = [_unpacked(batch.column(str(place))) for place in places]
             if self.split_at is not None:
                 of_train = _times(batch) < self.split_at
@@ -211,11 +210,12 @@ class LogWords:
             rows += len(of_train)
             yield of_train, coded
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all batches; they are mapped, so that columns which are not looked at are not read."""
+    def _batches(self, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the times and the values of some places of all batches, which are mapped: no others are read."""
+        options = pa.ipc.IpcReadOptions(included_fields=[0, *(place + 1 for place in places)])
         for path in self.files:
             with pa.memory_map(str(path)) as file:
-                reader = pa.ipc.open_file(file)
+                reader = pa.ipc.open_file(file, options=options)
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
 

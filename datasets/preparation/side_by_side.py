@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, Executor, Future, ProcessPoolExe
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from threading import Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from shardbench.base.errors import BadInput, ShardBenchError, described
 from shardbench.base.host import cores
@@ -27,13 +27,6 @@ _shared: Any = None
 
 class LostWorkers(ShardBenchError):
     """The workers of a cluster do not answer, whatever the jobs are."""
-
-
-class _Answer(NamedTuple):
-    """What became of a job at a worker: its value or failure, and the two amounts of work done."""
-
-    value: Any
-    told: tuple[int, int]
 
 
 def side_by_side(
@@ -57,16 +50,15 @@ def side_by_side(
     with ProcessPoolExecutor(min(processes, len(jobs)), context, _begin, (shared,)) as pool:
         futures = [pool.submit(work, job, _tell) for job in jobs]
         try:
-            done, waiting = wait(futures, _TICK_S, FIRST_EXCEPTION)
-            while waiting and not any(future.exception() for future in done):
+            waiting = set(futures)
+            while waiting:
+                done, waiting = wait(waiting, _TICK_S, FIRST_EXCEPTION)
                 now = (shared[0], shared[1])
                 tell(now[0] - told[0], now[1] - told[1])
                 told = now
-                done, waiting = wait(futures, _TICK_S, FIRST_EXCEPTION)
-            tell(shared[0] - told[0], shared[1] - told[1])
-            failure = next((error for future in futures if future.done() and (error := future.exception())), None)
-            if failure is not None:
-                raise failure
+                for future in futures:
+                    if future in done:
+                        future.result()
             return [future.result() for future in futures]
         finally:
             shared[_STOP] = 1
@@ -101,17 +93,17 @@ def _at_workers(work: Callable[[J, Tell], R], jobs: Sequence[J], tell: Tell, wor
     futures = [workers.submit(_answer, work, job) for job in jobs]
     try:
         for future in as_completed(futures):
-            answer = _heard(future)
-            if isinstance(answer.value, Exception):
-                raise answer.value
-            tell(*answer.told)
-        return [_heard(future).value for future in futures]
+            value, told = _heard(future)
+            if isinstance(value, Exception):
+                raise value
+            tell(*told)
+        return [_heard(future)[0] for future in futures]
     finally:
         for future in futures:
             future.cancel()
 
 
-def _heard(future: Future[_Answer]) -> _Answer:
+def _heard(future: Future[tuple[Any, list[int]]]) -> tuple[Any, list[int]]:
     try:
         return future.result()
     except Exception as error:
@@ -120,18 +112,17 @@ def _heard(future: Future[_Answer]) -> _Answer:
         raise LostWorkers(says) from error
 
 
-def _answer(work: Callable[[J, Tell], Any], job: J) -> _Answer:
-    first = second = 0
+def _answer(work: Callable[[J, Tell], Any], job: J) -> tuple[Any, list[int]]:
+    """Do a job at a worker: return its value or failure, and the two amounts of work done."""
+    told = [0, 0]
 
-    def add(more_first: int, more_second: int) -> None:
-        nonlocal first, second
-        first, second = first + more_first, second + more_second
+    def add(first: int, second: int) -> None:
+        told[:] = told[0] + first, told[1] + second
 
     try:
-        value = work(job, add)
+        return work(job, add), told
     except Exception as error:
-        value = error
-    return _Answer(value, (first, second))
+        return error, told
 
 
 @contextmanager

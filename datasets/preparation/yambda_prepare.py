@@ -17,9 +17,8 @@ from pydantic import NonNegativeInt
 from shardbench.base.arrays import Ints, mapped
 from shardbench.base.atomic import whole_folder
 from shardbench.base.errors import BadInput
-from shardbench.datasets.preparation.array_file import ArrayFile
 from shardbench.datasets.preparation.log_reader import LogFiles
-from shardbench.datasets.preparation.prepared import NOTE, Note, write_model
+from shardbench.datasets.preparation.prepared import NOTE, ArrayFile, Note, write_model
 from shardbench.datasets.preparation.side_by_side import Tell
 from shardbench.datasets.yambda_like import POOLS, ROWS
 from shardbench.workloads.value_hash import is_text

@@ -76,7 +76,7 @@ def board() -> Iterator[None]:
             (submission, "get_strategy", strategy), (studies, "_competitors", lambda: dict.fromkeys(COMPETING, False)),
         ):  # fmt: skip
             patch.setattr(module, name, value)
-        kept = (problems._workload, problems._simulations, problems.question)
+        kept = (problems._workload, problems.question)
         for cache in kept:
             cache.cache_clear()
         yield

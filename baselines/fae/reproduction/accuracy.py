@@ -13,7 +13,7 @@ from shardbench.base.arrays import Floats, Ints
 from shardbench.engine.phased.training import GlobalBatch, PhasedModel, PhasedTrainer
 from shardbench.model.plan import PhaseKind
 from shardbench.model.table import DenseShape, Optimizer
-from shardbench.workloads.hotness import HotPrefix, HotRows, PackedBatch, Packer
+from shardbench.workloads.hotness import HotPrefix, HotRows, hot_samples, pack
 
 from ..calibrator import HotChoice, calibrate
 from ..scheduler import RateRule, next_turn
@@ -24,8 +24,6 @@ LEARNING_RATE = 0.015
 """The rate at which shuffled training learns through the study's four epochs; at 0.05 it overfits after the first."""
 BUDGET_SHARE = 0.5
 """L as a share of the bytes of all rows that were seen: room for every row that the log has (deviation 13)."""
-CHUNK = 65_536
-"""Inputs that stream into the packer at a time."""
 ORDERS = ("shuffled", "fae", "shuffled-again")
 """Orders of training: mixed mini-batches; FAE with the loss-driven rate; mixed ones in another random order.
 
@@ -107,22 +105,20 @@ def train(data: ClickData, order: str, *, seed: int, epochs: int, checks: int = 
 class _Epoch:
     """Mini-batches of one epoch, each sample once: mixed ones, or pure ones taken turn by turn.
 
-    Inputs stream by in a new random order every epoch and are classified and packed as they come
-    (deviation 12).
+    Inputs are packed in a new random order every epoch (deviation 12).
     """
 
     def __init__(self, inputs: ClickInputs, rows: Sequence[HotRows], rng: np.random.Generator, *, mixed: bool) -> None:
         self._inputs, self.mixed = inputs, mixed
         self._order = rng.permutation(len(inputs))
-        packer = Packer(rows, BATCH_SIZE)
-        packed = pack_stream(packer, inputs, self._order)
-        self.hot_share = packer.hot / packer.samples
+        hot = hot_samples(inputs.tables.__getitem__, rows, len(inputs))[self._order]
+        self.hot_share = int(np.count_nonzero(hot)) / len(hot)
         self._queues: dict[PhaseKind, list[Ints]] = {}
         if mixed:
             self._queues[PhaseKind.COLD] = np.split(self._order, range(BATCH_SIZE, len(inputs), BATCH_SIZE))
         else:
-            for batch in packed:
-                self._queues.setdefault(batch.kind, []).append(self._order[batch.samples])
+            for batch in pack(hot, BATCH_SIZE):
+                self._queues.setdefault(batch.kind, []).append(self._order[batch.samples[: batch.fresh]])
         self._totals = {kind: len(batches) for kind, batches in self._queues.items()}
 
     @property
@@ -137,14 +133,6 @@ class _Epoch:
             now, self._queues[kind] = queue[:count], queue[count:]
             for samples in now:
                 yield global_batch(self._inputs.at(samples), kind)
-
-
-def pack_stream(packer: Packer, inputs: ClickInputs, order: Ints) -> list[PackedBatch]:
-    """Pack all pure mini-batches of the inputs in that order, streamed CHUNK at a time; shorter ones come last."""
-    packed: list[PackedBatch] = []
-    for start in range(0, len(order), CHUNK):
-        packed += packer.add(inputs.at(order[start : start + CHUNK]).tables)
-    return packed + packer.finish()
 
 
 def global_batch(inputs: ClickInputs, kind: PhaseKind) -> GlobalBatch:

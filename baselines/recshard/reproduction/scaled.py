@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from shardbench.base.arrays import Floats
-from shardbench.datasets.laws.rm_features import FEATURES, TOTAL_ROWS, WIDTH
-from shardbench.datasets.rm import Rm, RmConfig
+from shardbench.datasets.rm import FEATURES, TOTAL_ROWS, WIDTH, Rm, RmConfig
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine, scaled
 from shardbench.model.problem import Problem

@@ -168,7 +168,7 @@ def profile_command(
             reading(log.bytes, len(targets), None if as_json else console_of_stdout()) as show,
         ):
             profile_log(
-                log, out if scheduler is None else out.absolute(), targets, cells=cells, cut=split, count_values=True,
+                log, out if scheduler is None else out.absolute(), targets, cells=cells, cut=split,
                 progress=show.read_more, counted=show.count_tables, workers=workers,
             )  # fmt: skip
     note = read_note(out)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from pydantic import Field
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.memory import free_memory_bytes
-from shardbench.model.profile import AccessProfile, HeldOut
+from shardbench.model.profile import AccessProfile
 from shardbench.model.table import Seed
 from shardbench.workloads.held_out import measure_held_out
 from shardbench.workloads.hotness import join
@@ -50,11 +50,17 @@ class DrawnWorkload(Workload):
     drawn = True
     seed: int
     _is_quick = False
+    _kept: Any
+    """What several tables are drawn from, by split and number; each copy draws its own."""
 
     def __init__(self, config: DrawnConfig) -> None:
         self._configure(config)
         self.seed = config.seed
         self.profile_samples = config.profile_samples
+        self._kept = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_kept": {}}
 
     def recipe(self) -> object:
         """Return the configuration; parameters that are no part of it show in the fingerprint's first lookups."""
@@ -72,7 +78,7 @@ class DrawnWorkload(Workload):
         if not self._is_quick:
             return super().profile(table)
         ids, present = self._train_ids(table)
-        return self._profile_of(table, access_runs(ids, self.tables[table].rows), present)
+        return self._profile_of(table, access_runs(ids, self.tables[table].rows), present, None)
 
     @abstractmethod
     def _draw(self, split: Split, batch: int, table: int) -> Bags:
@@ -98,19 +104,6 @@ class DrawnWorkload(Workload):
         ids, present = self._train_ids(table)
         ranking = CompactRanking(ids, self.tables[table].rows)
         return ranking, self._profile_of(table, ranking.runs, present, measure_held_out(ids, ranking))
-
-    def _profile_of(
-        self, table: int, runs: tuple[Ints, Ints], present: int, held_out: HeldOut | None = None
-    ) -> AccessProfile:
-        counts, row_counts = (tuple(numbers.tolist()) for numbers in runs)
-        return AccessProfile(
-            rows=self.tables[table].rows,
-            samples=self.profile_samples,
-            present=present,
-            counts=counts,
-            row_counts=row_counts,
-            held_out=held_out,
-        )
 
     def _train_ids(self, table: int) -> tuple[NDArray[np.integer], int]:
         """Return the rows of all profiled lookups, as the law numbers them, and how many samples have some."""

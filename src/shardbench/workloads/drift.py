@@ -12,8 +12,8 @@ import numpy as np
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.model.profile import AccessProfile
-from shardbench.workloads.hotness import join, take
-from shardbench.workloads.materialise import BatchSource
+from shardbench.workloads.hotness import take
+from shardbench.workloads.materialise import BatchSource, KeptBatches
 from shardbench.workloads.recorded import RecordedWorkload
 from shardbench.workloads.trace import Bags, Split
 
@@ -63,35 +63,23 @@ def exchange(profile: AccessProfile, share: float, seed: int, table: int) -> Exc
     return Exchange(rows=rows[order], images=images[order])
 
 
-class DriftedBatches:
-    """Test batches in which a share of every table's hot rows has changed places with other rows.
-
-    It keeps what it has made: all plans are judged on the same lookups.
-    """
+class DriftedBatches(KeptBatches):
+    """Test batches in which a share of every table's hot rows has changed places with other rows."""
 
     def __init__(self, source: BatchSource, profiles: Sequence[AccessProfile], share: float, seed: int) -> None:
+        super().__init__(range(len(source.numbers)))
         self._source, self._profiles = source, profiles
         self._share, self._seed = share, seed
-        self.numbers = source.numbers
-        self._by_batch: dict[tuple[int, int], Bags] = {}
         self._exchanges: dict[int, Exchange] = {}
 
-    def bags(self, iteration: int, table: int) -> Bags:
-        """Return the lookups of one table in the batch that ``iteration`` uses, by the rows that are hot now."""
-        key = iteration % len(self.numbers), table
-        if key not in self._by_batch:
-            bags = self._source.bags(iteration, table)
-            if table not in self._exchanges:
-                self._exchanges[table] = exchange(self._profiles[table], self._share, self._seed, table)
-            self._by_batch[key] = replace(bags, values=self._exchanges[table](bags.values))
-        return self._by_batch[key]
-
-    def joined(self, batches: int, table: int) -> Bags:
-        """Return the lookups of one table in the first ``batches`` batches, one after the other."""
-        return join([self.bags(number, table) for number in range(batches)])
+    def _make(self, number: int, table: int) -> Bags:
+        bags = self._source.bags(number, table)
+        if table not in self._exchanges:
+            self._exchanges[table] = exchange(self._profiles[table], self._share, self._seed, table)
+        return replace(bags, values=self._exchanges[table](bags.values))
 
 
-class LaterBatches:
+class LaterBatches(KeptBatches):
     """Test batches of a recorded workload in the frequency order of an older one of the same tables and row ids."""
 
     def __init__(self, newer: RecordedWorkload, older: RecordedWorkload, batches: int = 1, *, first: int = 0) -> None:
@@ -99,21 +87,12 @@ class LaterBatches:
             raise BadInput(
                 f"{newer.name} has {newer.test_batches} test batches, not {first + batches}: set test_batches"
             )
-        self.numbers = range(first, first + batches)
+        super().__init__(range(first, first + batches))
         self._newer, self._older = newer, older
-        self._by_batch: dict[tuple[int, int], Bags] = {}
 
-    def bags(self, iteration: int, table: int) -> Bags:
-        """Return the lookups of one table in the batch that ``iteration`` uses."""
-        key = self.numbers[iteration % len(self.numbers)], table
-        if key not in self._by_batch:
-            bags = self._newer.recorded(Split.TEST, *key)
-            self._by_batch[key] = replace(bags, values=self._older.ranking(table)(bags.values))
-        return self._by_batch[key]
-
-    def joined(self, batches: int, table: int) -> Bags:
-        """Return the lookups of one table in the first ``batches`` batches, one after the other."""
-        return join([self.bags(number, table) for number in range(batches)])
+    def _make(self, number: int, table: int) -> Bags:
+        bags = self._newer.recorded(Split.TEST, number, table)
+        return replace(bags, values=self._older.ranking(table)(bags.values))
 
 
 class Period(RecordedWorkload):

@@ -5,7 +5,7 @@ hot. All of it is vectorised over samples and lookups.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -137,79 +137,3 @@ def pack(hot: Bools, batch_size: int) -> list[PureBatch]:
             at = np.arange(start, start + batch_size) % len(samples)
             batches.append(PureBatch(kind=kind, samples=samples[at], fresh=fresh))
     return batches
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PackedBatch:
-    """A pure mini-batch with its lookups: one Bags a table, and the numbers of its samples int64 [batch]."""
-
-    kind: PhaseKind
-    tables: tuple[Bags, ...]
-    samples: Ints
-
-
-@dataclass(kw_only=True)
-class _Waiting:
-    parts: list[tuple[Bags, ...]] = field(default_factory=list)
-    numbers: list[Ints] = field(default_factory=list)
-    samples: int = 0
-
-
-class Packer:
-    """Classifies samples as they stream by and packs them into pure mini-batches, each sample exactly once.
-
-    Holds less than one mini-batch of either kind between calls. Samples are numbered as they come.
-    """
-
-    def __init__(self, rows: Sequence[HotRows], batch_size: int) -> None:
-        if batch_size < 1:
-            raise BadInput(f"batch size {batch_size} packs nothing: give at least 1")
-        if not rows:
-            raise BadInput("no tables to pack lookups of: give the hot rows of at least one")
-        self._rows = tuple(rows)
-        self._batch_size = batch_size
-        self._waiting = {kind: _Waiting() for kind in PhaseKind}
-        self.samples = 0
-        """Number of samples seen."""
-        self.hot = 0
-        """Number of hot samples among them."""
-
-    def add(self, tables: Sequence[Bags]) -> list[PackedBatch]:
-        """Take some samples (one Bags a table) and give the mini-batches that they complete.
-
-        Raises BadInput where tables differ in samples or an id is no row.
-        """
-        if len(tables) != len(self._rows):
-            raise BadInput(f"{len(tables)} tables of lookups for {len(self._rows)} tables")
-        hot = hot_samples(tables.__getitem__, self._rows, tables[0].batch_size)
-        for kind, of_kind in ((PhaseKind.COLD, ~hot), (PhaseKind.HOT, hot)):
-            samples = np.flatnonzero(of_kind)
-            waiting = self._waiting[kind]
-            if len(samples):
-                waiting.parts.append(tuple(take(bags, samples) for bags in tables))
-                waiting.numbers.append(samples + self.samples)
-                waiting.samples += len(samples)
-        self.samples += len(hot)
-        self.hot += int(np.count_nonzero(hot))
-        return self._give(self._batch_size)
-
-    def finish(self) -> list[PackedBatch]:
-        """Give what is left, as at most one shorter mini-batch of either kind."""
-        return self._give(1)
-
-    def _give(self, least: int) -> list[PackedBatch]:
-        # This gives a list, no generator: what a caller does not read to its end must not be lost.
-        batches: list[PackedBatch] = []
-        for kind, waiting in self._waiting.items():
-            if waiting.samples < least:
-                continue
-            tables = [join(parts) for parts in zip(*waiting.parts)]
-            numbers = np.concatenate(waiting.numbers)
-            full = len(numbers) if least < self._batch_size else len(numbers) // self._batch_size * self._batch_size
-            rest = tuple(bags.samples(full, len(numbers)) for bags in tables)
-            self._waiting[kind] = _Waiting(parts=[rest], numbers=[numbers[full:]], samples=len(numbers) - full)
-            for start in range(0, full, self._batch_size):
-                stop = min(start + self._batch_size, full)
-                parts_of_batch = tuple(bags.samples(start, stop) for bags in tables)
-                batches.append(PackedBatch(kind=kind, tables=parts_of_batch, samples=numbers[start:stop]))
-        return batches

@@ -5,9 +5,10 @@ import secrets
 import shutil
 import tempfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
@@ -23,33 +24,56 @@ from shardbench.workloads.workload import Workload
 _HEADER = "batches.json"
 
 
-class BatchSource(Protocol):
+class BatchSource(ABC):
     """Test batches that a plan is judged on."""
 
-    @property
-    def numbers(self) -> Sequence[int]:
-        """Return the distinct batches; iteration i uses number i modulo how many there are."""
+    numbers: Sequence[int]
+    """The distinct batches; iteration i uses number i modulo how many there are."""
 
+    @abstractmethod
     def bags(self, iteration: int, table: int) -> Bags:
         """Return the lookups of one table in the batch that ``iteration`` uses."""
 
     def joined(self, batches: int, table: int) -> Bags:
         """Return the lookups of one table in the first ``batches`` batches, one after the other."""
+        return join([self.bags(number, table) for number in range(batches)])
 
 
-class DrawnBatches:
-    """Test batches of a workload, drawn when first asked for and kept in memory.
+class KeptBatches(BatchSource):
+    """Test batches that are made when first asked for and kept in memory: all plans are judged on the same lookups."""
 
-    ``first`` is the number of the first one: 0 for those that everyone can draw.
-    """
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
+        self._by_batch: dict[tuple[int, int], Bags] = {}
+        self._by_count: dict[tuple[int, int], Bags] = {}
+
+    @abstractmethod
+    def _make(self, number: int, table: int) -> Bags:
+        """Make the lookups of one table in a batch."""
+
+    def bags(self, iteration: int, table: int) -> Bags:
+        """Return the lookups of one table in the batch that ``iteration`` uses."""
+        assert_readable(Split.TEST)
+        key = self.numbers[iteration % len(self.numbers)], table
+        if key not in self._by_batch:
+            self._by_batch[key] = self._make(*key)
+        return self._by_batch[key]
+
+    def joined(self, batches: int, table: int) -> Bags:
+        """Return the lookups of one table in the first ``batches`` batches, joined once."""
+        if (batches, table) not in self._by_count:
+            self._by_count[batches, table] = super().joined(batches, table)
+        return self._by_count[batches, table]
+
+
+class DrawnBatches(KeptBatches):
+    """Test batches of a workload; ``first`` is the number of the first one: 0 for those that everyone can draw."""
 
     def __init__(self, workload: Workload, batches: int = 1, *, first: int = 0) -> None:
         if batches > workload.test_batches:
             raise BadInput(f"{workload.name} has {workload.test_batches} test batches, not {batches}: set test_batches")
-        self.numbers = range(batches)
+        super().__init__(range(batches))
         self._workload, self._first = workload, first
-        self._by_batch: dict[tuple[int, int], Bags] = {}
-        self._by_count: dict[tuple[int, int], Bags] = {}
 
     def draw(self) -> None:
         """Draw all of them now: before the profiles, where one pass makes a table's ranking and its profile."""
@@ -63,19 +87,8 @@ class DrawnBatches:
             return None
         return DrawnBatches(self._workload, len(self.numbers), first=1 + secrets.randbits(62))
 
-    def bags(self, iteration: int, table: int) -> Bags:
-        """Return the lookups of one table, drawn when they are first asked for."""
-        assert_readable(Split.TEST)
-        key = self.numbers[iteration % len(self.numbers)], table
-        if key not in self._by_batch:
-            self._by_batch[key] = self._workload.bags(Split.TEST, *key, first=self._first)
-        return self._by_batch[key]
-
-    def joined(self, batches: int, table: int) -> Bags:
-        """Return the lookups of one table in the first ``batches`` batches, joined once."""
-        if (batches, table) not in self._by_count:
-            self._by_count[batches, table] = join([self.bags(n, table) for n in range(batches)])
-        return self._by_count[batches, table]
+    def _make(self, number: int, table: int) -> Bags:
+        return self._workload.bags(Split.TEST, number, table, first=self._first)
 
 
 def materialise(workload: Workload, folder: Path, batches: Iterable[int]) -> "Batches":
@@ -143,7 +156,7 @@ class _Header(StrictModel):
     crc32: NonNegativeInt
 
 
-class Batches:
+class Batches(BatchSource):
     """Materialised test batches, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
@@ -187,10 +200,6 @@ class Batches:
             values = np.memmap(path, dtype=self._dtype, mode="r") if starts[-1] else np.empty(0, dtype=self._dtype)
             self._open[batch] = (values, lengths, starts)
         return self._open[batch]
-
-    def joined(self, batches: int, table: int) -> Bags:
-        """Join the lookups of the first ``batches`` batches anew each time, so that nothing large is held whole."""
-        return join([self.bags(n, table) for n in range(batches)])
 
     def bags_of(self, table: int, samples: Ints) -> Bags:
         """Return the bags of one table of ``samples`` int64 [n], numbered through all batches, in that order."""

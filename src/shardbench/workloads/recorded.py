@@ -8,7 +8,6 @@ from pydantic import Field, PositiveInt
 
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
-from shardbench.model.profile import AccessProfile
 from shardbench.workloads.held_out import measure_held_out
 from shardbench.workloads.hotness import take
 from shardbench.workloads.ranking_cache import Survey
@@ -78,22 +77,15 @@ class RecordedWorkload(Workload):
         check_rows(train.values, shape.rows, f"{self.name}/{shape.name}")
         ranking = Ranking(train.values, shape.rows)
         present = int(np.count_nonzero(train.sample_lengths))
-        profile = AccessProfile.from_counts(
-            ranking.counts, rows=shape.rows, samples=self.profile_samples, present=present,
-            held_out=measure_held_out(train.values, ranking),
-        )  # fmt: skip
-        return ranking, profile
+        return ranking, self._profile_of(table, ranking.runs, present, measure_held_out(train.values, ranking))
 
     def _bags(self, split: Split, batch: int, table: int) -> Bags:
-        raw = self._batch(split, batch, table)
+        raw = self.recorded(split, batch, table)
         return replace(raw, values=self.ranking(table)(raw.values))
 
     def recorded(self, split: Split, batch: int, table: int) -> Bags:
         """Return the lookups of one table in one global batch, with the ids as recorded."""
         assert_readable(split)
-        return self._batch(split, batch, table)
-
-    def _batch(self, split: Split, batch: int, table: int) -> Bags:
         if split is Split.TRAIN:
             start = batch % (self.train_samples // self.batch_size) * self.batch_size
         else:

@@ -182,7 +182,8 @@ class Ranking:
         order = np.argsort(below.astype(np.uint16) if below.max(initial=0) < 1 << 16 else below, kind="stable")
         ordered = counts[order]
         starts = np.flatnonzero(np.diff(ordered, prepend=0))
-        self._runs = ordered[starts], np.diff(np.append(starts, len(ordered)))
+        self.runs: tuple[Ints, Ints] = ordered[starts], np.diff(np.append(starts, len(ordered)))
+        """Distinct access counts of the seen rows, descending, and how many rows have each, int64 [runs]."""
         self._ranks: Ints32 | None = None
         if dense:
             self._ranks = np.ones(rows, dtype=np.int32)
@@ -196,27 +197,22 @@ class Ranking:
             self._rank[order] = np.arange(len(ids))
 
     @property
-    def runs(self) -> tuple[Ints, Ints]:
-        """Return the distinct access counts of the seen rows, descending, and how many rows have each, int64 [runs]."""
-        return self._runs
-
-    @property
     def counts(self) -> Ints:
         """Return the access counts of the seen rows in rank order, int64 [seen], descending."""
-        return np.repeat(*self._runs)
+        return np.repeat(*self.runs)
 
     @property
     def seen(self) -> Ints:
         """Return the ids of the seen rows, int64 [seen], ascending."""
         if self._ranks is None:
             return self._seen.astype(np.int64)
-        return np.flatnonzero(self._ranks < self._runs[1].sum())
+        return np.flatnonzero(self._ranks < self.runs[1].sum())
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of memory that it keeps."""
         arrays = (self._seen, self._rank) if self._ranks is None else (self._ranks,)
-        return sum(array.nbytes for array in (*arrays, *self._runs))
+        return sum(array.nbytes for array in (*arrays, *self.runs))
 
     def __call__(self, ids: Ints) -> Ints:
         """Return the ranks int64 [n] of raw ids int64 [n]; raises BadInput where an id is no row."""

@@ -168,6 +168,25 @@ def _words(data: Bytes) -> Words:
     return np.ndarray(len(data) + 1, "<u8", padded, strides=(1,))
 
 
+def first_unlike(cells: Spans, signs: bytes, lengths: range) -> int | None:
+    """Return the first text that has another byte than ``signs``, or another number of bytes than ``lengths``.
+
+    None: there is none. A missing text has none.
+    """
+    wrong_length = (cells.lengths < lengths.start) | (cells.lengths >= lengths.stop)
+    if not wrong_length.any() and not cells.data.tobytes().translate(None, signs):
+        return None
+    strange = ~np.isin(cells.data, np.frombuffer(signs, dtype=np.uint8))
+    before = np.concatenate([[0], np.cumsum(strange)])
+    wrong = wrong_length | (before[cells.starts + cells.lengths] > before[cells.starts])
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def quoted(texts: pa.Array, at: int) -> str:
+    """Quote a cell for an error message: printable ASCII, at most 40 characters."""
+    return repr((texts[at].as_py() or "")[:40]).encode("ascii", "backslashreplace").decode()
+
+
 def mixed(counters: Ints, key: int) -> Words:
     """Return splitmix64 of ``counters`` int64 [n] under a key, uint64 [n] (Steele et al., OOPSLA 2014).
 

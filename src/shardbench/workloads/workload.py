@@ -13,7 +13,7 @@ from pydantic import Field
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
-from shardbench.model.profile import AccessProfile, InputSample
+from shardbench.model.profile import AccessProfile, HeldOut, InputSample
 from shardbench.model.table import BatchSize, DenseShape, Name, Table
 from shardbench.workloads.ranking_cache import RecentRankings, Survey
 from shardbench.workloads.trace import Bags, Ranking, Split, assert_readable, check_rows, last_rows
@@ -109,6 +109,14 @@ class Workload(ABC):
     def profile(self, table: int) -> AccessProfile:
         """Return the training profile of one table."""
         return self._surveys.profile(table)
+
+    def _profile_of(self, table: int, runs: tuple[Ints, Ints], present: int, held_out: HeldOut | None) -> AccessProfile:
+        """Return the profile of a table, of which ``runs`` are those of its ranking."""
+        counts, row_counts = (tuple(numbers.tolist()) for numbers in runs)
+        return AccessProfile(
+            rows=self.tables[table].rows, samples=self.profile_samples, present=present, counts=counts,
+            row_counts=row_counts, held_out=held_out,
+        )  # fmt: skip
 
     def quicker(self, samples: int) -> Self:
         """Return the same tables with profiles of ``samples`` train samples, for who has no time for all of them."""

@@ -5,6 +5,7 @@ import numpy as np
 from shardbench.base.errors import BadInput
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
+from shardbench.workloads.materialise import BatchSource
 from shardbench.workloads.trace import Bags, bag_offsets
 
 SAMPLES = 65_536
@@ -30,7 +31,7 @@ KEPT_BYTES = 1 << 28
 """Bytes of drawn lookups that are kept; those of further tables are drawn again."""
 
 
-class ProfileBatches:
+class ProfileBatches(BatchSource):
     """One batch: bags of Poisson lengths, rows by the profile's shares; each table's draws are its own."""
 
     def __init__(self, problem: Problem) -> None:
