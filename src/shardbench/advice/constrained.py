@@ -15,6 +15,7 @@ from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible, InvalidPlan
 from shardbench.engine.processes.failures import failed
 from shardbench.model.constraints import (
+    ANY_PLAN,
     CACHE_RATIO,
     TYPES,
     Constraints,
@@ -81,6 +82,11 @@ class Constrained(StandIn):
         return _mend(replace(rest_plan, segments=(*rest_plan.segments, *segments)), problem, self.constraints)
 
 
+def under(constraints: Constraints, strategy: Strategy) -> Strategy:
+    """Return the strategy under constraints; itself where every plan keeps these."""
+    return strategy if constraints == ANY_PLAN else Constrained(strategy, constraints)
+
+
 def _tier_moves(constraints: Constraints) -> frozenset[Move]:
     tiers = {tier for tiers in constraints.tiers.values() for tier in tiers}
     cache_moves = {Move.CACHE} if Tier.CACHED in tiers else set()
@@ -97,16 +103,15 @@ def evaluate_under(
     slack: float,
     planner: Planner | None = None,
 ) -> Answer[J] | Failure:
-    """Evaluate here, or by ``planner``, which is given a Constrained; a plan that breaks a constraint is invalid.
+    """Evaluate here, or by ``planner``, what ``under`` gives; a plan that breaks a constraint is invalid.
 
     The question is of ``constraints.applied``.
     """
-    constrained = Constrained(strategy, constraints)
-    answer = evaluate(question, constrained, budget, seed, sealed=False, slack=slack, planner=planner)
-    if isinstance(answer, Failure):
+    answer = evaluate(question, under(constraints, strategy), budget, seed, sealed=False, slack=slack, planner=planner)
+    if isinstance(answer, Failure) or constraints == ANY_PLAN:
         return answer
     try:
-        constrained.constraints.check(answer.plan, question.problem)
+        constraints.when_applied.check(answer.plan, question.problem)
     except InvalidPlan as error:
         return failed(Outcome.INVALID, str(error), "validate", error.rule).failure
     return answer
@@ -324,7 +329,7 @@ class _Placing:
             most = min(len(ranks), table.dim // self.constraints.least_columns.get(table.name, COLUMN_MULTIPLE))
             shards = (n for n in (2, 4, 8, 16) if n <= most and table.dim % (n * COLUMN_MULTIPLE) == 0)
             if "column_wise" in choices:
-                forms += [_columns(table, order[:n], tier, ratio) for n in shards]
+                forms += [column_ranges(table, order[:n], tier, ratio) for n in shards]
             groups = inside if "table_row_wise" in choices else []
             groups = [*groups, everyone] if "row_wise" in choices and ranks == everyone and len(ranks) > 1 else groups
             forms += [
@@ -349,15 +354,9 @@ class _Placing:
             self.work[ranks] += self.work_of[segment.table] * share
 
 
-def _columns(table: Table, ranks: list[int], tier: Tier, cache_ratio: float | None) -> list[Segment]:
-    width = table.dim // len(ranks)
-    return [
-        Segment(
-            table=table.name,
-            row_stop=table.rows,
-            column_start=i * width,
-            column_stop=(i + 1) * width,
-            placement=OnRank(rank=rank, tier=tier, cache_ratio=cache_ratio),
-        )
-        for i, rank in enumerate(ranks)
-    ]
+def column_ranges(
+    table: Table, ranks: Sequence[int], tier: Tier = Tier.HBM, cache_ratio: float | None = None
+) -> list[Segment]:
+    """Return the table in as many equal ranges of columns as there are ranks, each on one of them."""
+    width, places = table.dim // len(ranks), [OnRank(rank=r, tier=tier, cache_ratio=cache_ratio) for r in ranks]
+    return [whole_table(table, place, (i * width, (i + 1) * width)) for i, place in enumerate(places)]

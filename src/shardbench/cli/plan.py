@@ -111,7 +111,7 @@ def plan_command(
     strategies = named or (entrants() if race else default_strategies())
     if not named:
         say_left_out()
-    limits = read_constraints(constraints) if constraints is not None else None
+    limits = read_constraints(constraints)
     plan_for = read_plan(against) if against is not None else None
     config = _workload(tables, workload, batch_size)
     built_workload = workload_config(config, tables).build(data)
@@ -150,11 +150,13 @@ def plan_command(
     return shared.EXIT_OK if search.best is not None else shared.EXIT_FAILED
 
 
-def read_constraints(path: Path) -> "Constraints":
-    """Read what a plan must keep; raises BadInput that names the wrong field."""
+def read_constraints(path: Path | None) -> "Constraints":
+    """Read what a plan must keep, nothing without a file; raises BadInput that names the wrong field."""
     from shardbench.base.serialise import from_data  # noqa: PLC0415
-    from shardbench.model.constraints import Constraints  # noqa: PLC0415
+    from shardbench.model.constraints import ANY_PLAN, Constraints  # noqa: PLC0415
 
+    if path is None:
+        return ANY_PLAN
     return from_data(Constraints, toml_file(path), f"constraints {path}")
 
 
@@ -198,7 +200,7 @@ def _configs(tables: str) -> list[dict[str, Any]]:
     return list(read_suite(tables).workloads)
 
 
-def lines(search: "PlanSearch", limits: "Constraints | None", budget_s: float, out: Path | None) -> list[str]:
+def lines(search: "PlanSearch", limits: "Constraints", budget_s: float, out: Path | None) -> list[str]:
     """Give the answer in lines as wide as the terminal."""
     problem = search.problem
     size = sum(problem.weight_bytes(table) for table in problem.tables)
@@ -249,7 +251,7 @@ def _sharder_lines(problem: "Problem") -> list[str]:
     return needs
 
 
-def _best_lines(best: "Best", problem: "Problem", limits: "Constraints | None") -> list[str]:
+def _best_lines(best: "Best", problem: "Problem", limits: "Constraints") -> list[str]:
     if best.band_ms is not None:
         sure = f"{best.band_ms[0]:.4g} to {best.band_ms[1]:.4g} ms by what is known of the machine (95 %)"
     elif problem.machine.errors:
@@ -322,10 +324,10 @@ def _row(attempt: "Attempt", width: int) -> list[str]:
     return [f"{name}{attempt.step_ms:9.4g} ms {time_text}  {', '.join(words)}".rstrip()]
 
 
-def _bound_line(best: "Best", limits: "Constraints | None") -> str:
+def _bound_line(best: "Best", limits: "Constraints") -> str:
     if best.bound_ms is None:
         return f"  {best.unbounded}"
-    memory = ", of plans that fit the smallest device" if limits is not None and limits.device_hbm_bytes else ""
+    memory = ", of plans that fit the smallest device" if limits.device_hbm_bytes else ""
     over = f"  {best.over_bound_pct:.3g} % over the proven bound of {best.bound_ms:.4g} ms (any device moves{memory})"
     return f"{over}; {best.over_profile_bound_pct:.3g} % under the profile that plans are made by"
 

@@ -152,6 +152,10 @@ class Constraints:
                 raise _violation(f"device {rank} needs {hbm_bytes[rank]} bytes of HBM but has {room} for tables")
 
 
+ANY_PLAN = Constraints()
+"""Constraints that every valid plan keeps."""
+
+
 def _violation(text: str) -> InvalidPlan:
     return InvalidPlan(f"constraint not kept: {text}", rule=RULE)
 
