@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from joint_problems import MOVES, SHAPES, plan_of, random_problem, scheduled, some_menu
 from problems import RandomWorkload, machine, without_placing
 
+from shardbench.baselines.joint.limits import Space
 from shardbench.baselines.joint.menu import Menu
 from shardbench.baselines.joint.pieces import Holders
 from shardbench.baselines.joint.planner import Planner, WorkLeft
@@ -83,7 +84,7 @@ def latency_problem(latency_s: float) -> tuple[Problem, list[SeenPlan]]:
     problem = unsure(problem, 1.0, intra_latency_s=4.0)
     constants = replace(problem.machine.constants, intra_latency_s=latency_s)
     problem = replace(problem, machine=replace(problem.machine, constants=constants))
-    menu, seen = Menu(problem, [None], MOVES), list[SeenPlan]()
+    menu, seen = Menu(Space(problem, MOVES), [None]), list[SeenPlan]()
     for scope in (Holders.RANK, Holders.COPIES):
         option = next(o for o in menu.of(0) if [group[0].scope for group in menu.form(o)] == [scope])
         planner = Planner(problem, menu, WorkLeft(nominal_s=3.0, deadline=float("inf")))

@@ -19,7 +19,7 @@ from shardbench.model.validate import has_room, memory_text
 
 from .copies import CopiedPlan, Grouping, groupings
 from .first import FirstPlan, first_plan
-from .limits import ANY_FORM, Limits
+from .limits import ANY_FORM, Limits, Space
 from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, WIDE_MENU, Extent
 from .planner import CLOCK, WorkLeft
 from .robust import TIED, Rating, SeenPlan, pooled, ranked
@@ -155,7 +155,7 @@ class Course:
         within = Limits(tiers=limits.tiers, columns=limits.columns)
         work = WorkLeft(nominal_s=nominal_s, deadline=self._deadline, may_stop=True)
         search = Search(
-            one, moves, within, self._seen_rows, work, exchanges=self._exchanges, averaging_s=grouping.averaging_s
+            Space(one, moves, within, self._seen_rows, grouping.averaging_s), work, exchanges=self._exchanges
         )
         if has_room(one, moves):
             with suppress(Infeasible):
@@ -193,7 +193,7 @@ class Course:
         for one, each in product(problems, limits):
             may_stop = has_plan or bool(searches)
             work = WorkLeft(nominal_s=SPENT_SHARE * plan_s, deadline=self._deadline, may_stop=may_stop)
-            search = Search(one, self._moves, each, self._seen_rows, work, exchanges=self._exchanges)
+            search = Search(Space(one, self._moves, each, self._seen_rows), work, exchanges=self._exchanges)
             searches.append((search, extents))
         return searches
 

@@ -1,12 +1,12 @@
 """The search for plans of one problem: menu after menu, choices of options are packed and the packings improved."""
 
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 
 from shardbench.base.errors import Infeasible
-from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 
-from .limits import Limits
+from .limits import Space
 from .memory import FULL, hot_rows
 from .menu import Extent, Menu
 from .planner import FINISHED, Planner, TimeIsOver, WorkLeft
@@ -38,23 +38,9 @@ Starts = Generator[SeenPlan, None, list[Planner]]
 class Search:
     """Looks for plans of the shortest step, and keeps all that it comes to."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        moves: frozenset[Move],
-        limits: Limits,
-        seen_rows: Sequence[int],
-        work: WorkLeft,
-        *,
-        exchanges: bool,
-        averaging_s: float = 0.0,
-    ) -> None:
-        """``seen_rows`` are the rows of each table that the profiles know; packings are improved by ``exchanges``.
-
-        ``averaging_s`` are seconds a weight that a device averages with those of other sharding groups.
-        """
-        self._problem, self._moves, self._limits, self._seen_rows = problem, moves, limits, seen_rows
-        self._work, self._exchanges, self._averaging_s = work, exchanges, averaging_s
+    def __init__(self, space: Space, work: WorkLeft, *, exchanges: bool) -> None:
+        """Packings are improved by ``exchanges``."""
+        self._space, self._work, self._exchanges = replace(space, check=work.check_clock), work, exchanges
         self._hot: list[int | None] = []
         self._menu_s = 0.0
         self.seen: list[SeenPlan] = []
@@ -91,11 +77,11 @@ class Search:
     def _fitting(self, extent: Extent, *, several: bool) -> Starts:
         """Return starts of the first menu, with as much in HBM as fits; raises Infeasible where none does."""
         for attempt in range(RETRIES):
-            self._hot = hot_rows(self._problem, LESS**attempt, self._moves, self._limits, self._work.check_clock)
+            self._hot = hot_rows(self._space, LESS**attempt)
             starts = yield from self._starts(extent, several=several)
             if starts:
                 return starts
-            if Move.UVM not in self._moves or all(kept == 0 for kept in self._hot):
+            if Move.UVM not in self._space.moves or all(kept == 0 for kept in self._hot):
                 raise Infeasible("no start fits: tables have no room on the devices, whatever is in host memory")
         raise Infeasible(f"none of {RETRIES} starts fits the devices")
 
@@ -104,13 +90,10 @@ class Search:
 
         With ``several`` menus a share of the work is kept for the next one, if that is enough for it.
         """
-        work, room = self._work, FULL * self._problem.world_size * self._problem.topology.hbm_bytes
-        check = work.check_clock
-        menu = Menu(
-            self._problem, self._hot, self._moves, extent, self._seen_rows,
-            limits=self._limits, averaging_s=self._averaging_s, on_table=check,
-        )  # fmt: skip
-        choices = OptionRelaxation(menu, room, on_choice=check).choices()[:STARTS]
+        work, problem = self._work, self._space.problem
+        menu = Menu(self._space, self._hot, extent)
+        room = FULL * problem.world_size * problem.topology.hbm_bytes
+        choices = OptionRelaxation(menu, room).choices()[:STARTS]
         self._menu_s = len(menu.options) * (MAKE_S + RELAX_S)
         work.nominal_s -= self._menu_s
         next_s = NEXT_SHARE * work.nominal_s
@@ -121,7 +104,7 @@ class Search:
             for choice in choices:
                 if starts and work.nominal_s < kept_s:
                     break
-                planner = Planner(self._problem, menu, work)
+                planner = Planner(problem, menu, work)
                 if planner.construct(choice.options):
                     starts.append(planner)
                     packings.append(SeenPlan(planner))
