@@ -11,7 +11,7 @@ from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Improvement, Move, Role, Strategy, TableLimits
 
 from .course import Course
-from .limits import Limits
+from .limits import Limits, Space
 from .robust import Rating
 
 
@@ -63,8 +63,8 @@ class Joint(Strategy):
             yield Improvement(step_ms=partial(course.step_ms, found), make_plan=partial(course.finished, found))
 
     def _course(self, problem: Problem, budget: Budget) -> Course:
-        limits = Limits.of(self.limits, problem)
-        return Course(problem, self.moves, limits, budget.plan_s, exchanges=self.exchanges, rating=self.rating)
+        space = Space(problem, self.moves, Limits.of(self.limits, problem))
+        return Course(space, budget.plan_s, exchanges=self.exchanges, rating=self.rating)
 
 
 class Variant(Joint):

@@ -54,21 +54,12 @@ class Found:
 class Course:
     """The way of one problem."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        moves: frozenset[Move],
-        limits: Limits,
-        plan_s: float,
-        *,
-        exchanges: bool,
-        rating: Rating,
-    ) -> None:
-        """``limits`` are kept where a table has a form that they allow; ``exchanges`` improve packings."""
+    def __init__(self, space: Space, plan_s: float, *, exchanges: bool, rating: Rating) -> None:
+        """``exchanges`` improve packings."""
         self._deadline = time.monotonic() + LATEST_SHARE * plan_s
-        self._problem, self._moves, self._limits, self._plan_s = problem, moves, limits, plan_s
+        self._problem, self._moves, self._limits, self._plan_s = space.problem, space.moves, space.limits, plan_s
         self._exchanges, self._rating = exchanges, rating
-        self._seen_rows = [profile.seen_rows for profile in problem.profiles]
+        self._space = replace(space, seen_rows=[profile.seen_rows for profile in space.problem.profiles])
 
     @cached_property
     def _nominal(self) -> PlanState:
@@ -151,13 +142,12 @@ class Course:
         self, grouping: Grouping, menus: Sequence[Extent], nominal_s: float
     ) -> tuple[CopiedPlan | None, float]:
         """Return the best plan for sharding groups that limits allow, if any, and the nominal seconds spent."""
-        limits, moves, one = self._limits, self._moves, grouping.one
+        limits, one = self._limits, grouping.one
         within = Limits(tiers=limits.tiers, columns=limits.columns)
         work = WorkLeft(nominal_s=nominal_s, deadline=self._deadline, may_stop=True)
-        search = Search(
-            Space(one, moves, within, self._seen_rows, grouping.averaging_s), work, exchanges=self._exchanges
-        )
-        if has_room(one, moves):
+        space = replace(self._space, problem=one, limits=within, averaging_s=grouping.averaging_s)
+        search = Search(space, work, exchanges=self._exchanges)
+        if has_room(one, self._moves):
             with suppress(Infeasible):
                 deque(search.run(menus), maxlen=0)
         copied = (
@@ -193,7 +183,7 @@ class Course:
         for one, each in product(problems, limits):
             may_stop = has_plan or bool(searches)
             work = WorkLeft(nominal_s=SPENT_SHARE * plan_s, deadline=self._deadline, may_stop=may_stop)
-            search = Search(Space(one, self._moves, each, self._seen_rows), work, exchanges=self._exchanges)
+            search = Search(replace(self._space, problem=one, limits=each), work, exchanges=self._exchanges)
             searches.append((search, extents))
         return searches
 
