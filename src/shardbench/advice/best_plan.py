@@ -273,6 +273,12 @@ def contents_hash(plan: Plan) -> str:
     return content_hash(replace(plan, segments=tuple(sorted(plan.segments, key=to_json)), notes={}))
 
 
+def tied_ms(step_ms: float, machine: Machine) -> float:
+    """Return the longest step of a plan that may take the place of the shortest one."""
+    pairs = machine.trust.pair_error if machine.trust is not None else None
+    return step_ms * (1.0 + (TIE if pairs is None else min(TIE, pairs - 1.0)))
+
+
 def _simplest(
     ranking: Sequence[str],
     answers: Mapping[str, Answer[Simulation]],
@@ -283,9 +289,8 @@ def _simplest(
 
     It fits where the best one does.
     """
-    best, trust = ranking[0], memory.problem.machine.trust
-    share = min(TIE, trust.pair_error - 1.0) if trust is not None and trust.pair_error is not None else TIE
-    most_ms, fails = (1.0 + share) * answers[best].judged.step_ms, memory.fails(answers[best])
+    best = ranking[0]
+    most_ms, fails = tied_ms(answers[best].judged.step_ms, memory.problem.machine), memory.fails(answers[best])
     near = [one for one in ranking[:COMPARED] if answers[one].judged.step_ms <= most_ms]
     contenders = [one for one in near if _ties(one, best, answers, draws) and memory.fails(answers[one]) == fails]
     return min([best, *contenders], key=lambda name: (*_complexity(answers[name]), answers[name].judged.step_ms))
