@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from problems import RandomWorkload, machine
 
+from shardbench.baselines.joint.limits import Space
 from shardbench.baselines.joint.menu import Menu
 from shardbench.baselines.joint.planner import Planner, WorkLeft
 from shardbench.baselines.joint.relaxation import OptionRelaxation
@@ -37,13 +38,13 @@ def scheduled(problem: Problem, device: str, schedule: StepSchedule) -> Problem:
 def some_menu(problem: Problem, rng: np.random.Generator) -> Menu:
     """All options, some tables with only a part of their rows in HBM."""
     hot = [None if rng.random() < 0.6 else int(rng.integers(table.rows)) for table in problem.tables]
-    return Menu(problem, hot, MOVES)
+    return Menu(Space(problem, MOVES), hot)
 
 
 def planner_of(seed: int, shape: tuple[int, int] = (2, 2)) -> tuple[Problem, Menu, Planner]:
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, *shape)
-    menu = Menu(problem, [None] * len(problem.tables), MOVES)
+    menu = Menu(Space(problem, MOVES), [None] * len(problem.tables))
     return problem, menu, Planner(problem, menu, WorkLeft(nominal_s=3.0, deadline=float("inf")))
 
 

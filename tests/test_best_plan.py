@@ -16,10 +16,10 @@ from shardbench.advice.best_plan import (
     TABLE_S,
     PlanSearch,
     _complexity,
-    _is_near,
     _profiled,
     best_plan,
     default_strategies,
+    tied_ms,
 )
 from shardbench.advice.machines import on_machines
 from shardbench.base.errors import BadInput
@@ -27,7 +27,7 @@ from shardbench.cli.plan_answer import _binding_line, _sharder_lines, lines
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
 from shardbench.cost.memory.fullest import Peak
-from shardbench.model.constraints import Constraints
+from shardbench.model.constraints import ANY_PLAN, Constraints
 from shardbench.model.machine import Machine, Trust
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Tier, row_ranges, whole_table, whole_tables
@@ -121,7 +121,7 @@ def test_a_plan_that_does_not_fit_by_its_peak_is_best_only_where_none_does(monke
 
         monkeypatch.setattr("shardbench.advice.peak.predicted_peak", peak)
         search = best_plan(described(), load_machine("a100-40gb-2x8"), [Stubborn(), get_strategy("greedy-size")])
-        return search, "\n".join(lines(search, None, 30.0, None))
+        return search, "\n".join(lines(search, ANY_PLAN, 30.0, None))
 
     (shorter, text), names = asked(), {"stubborn", "greedy-size"}
     assert shorter.best is not None
@@ -437,11 +437,10 @@ def test_a_plan_is_as_complex_as_its_calls_and_then_its_parts() -> None:
 
 def test_a_longer_plan_is_the_answer_only_within_the_error_of_pairs() -> None:
     machine = load_machine("a100-40gb-2x8")
-    draws = {"short": (1.0, 2.0), "long": (1.0, 2.0)}
 
     def near(step_ms: float, pair_error: float | None) -> bool:
         trust = Trust(step_error=1.2, pair_error=pair_error, plans=2, source="of a test")
-        return _is_near("long", "short", {"short": 1.0, "long": step_ms}, draws, replace(machine, trust=trust))
+        return step_ms <= tied_ms(1.0, replace(machine, trust=trust))
 
     assert [near(1.004, error) for error in (None, 1.2, 1.003, 1.005)] == [True, True, False, True]
     assert not near(1.011, 1.2)

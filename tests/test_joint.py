@@ -13,14 +13,14 @@ from problems import RandomWorkload, machine, without_placing
 
 from shardbench.advice.constrained import Constrained
 from shardbench.base.errors import Infeasible
+from shardbench.baselines.joint import Joint
 from shardbench.baselines.joint import planner as planning
 from shardbench.baselines.joint import ruler as ruling
-from shardbench.baselines.joint.limits import type_of
+from shardbench.baselines.joint.limits import Space, type_of
 from shardbench.baselines.joint.menu import Menu
 from shardbench.baselines.joint.planner import Planner, TimeIsOver, WorkLeft
-from shardbench.baselines.joint.relaxation import Choice, OptionRelaxation
+from shardbench.baselines.joint.relaxation import Choice
 from shardbench.baselines.joint.ruler import PROMISING
-from shardbench.baselines.joint.strategy import Joint
 from shardbench.cost.costmodel import estimate
 from shardbench.model.constraints import TYPES, Constraints, nodes_of, sharding_type
 from shardbench.model.expected import as_expected, expected
@@ -85,7 +85,7 @@ def test_where_all_promising_places_are_used_the_other_tables_are_rated_together
 ) -> None:
     """Two of four devices are promising, and four tables are placed at a time: none is left to be rated by itself."""
     problem = RandomWorkload([(1000 + 300 * i, 16) for i in range(12)], 240, seed=2).problem(machine(1, 4))
-    menu = Menu(problem, [None] * 12, MOVES)
+    menu = Menu(Space(problem, MOVES), [None] * 12)
     whole, steps = np.array([menu.of(index)[0] for index in range(12)]), list[float]()
     for apart, promising in ((planning.APART, PROMISING), (1, 2)):
         monkeypatch.setattr(planning, "APART", apart)
@@ -141,15 +141,15 @@ def test_the_wide_menu_is_tried_where_work_is_left_and_the_better_plan_is_kept(m
 def test_after_the_deadline_nothing_goes_on_where_there_is_a_plan() -> None:
     problem, menu, _ = planner_of(5)
     work = WorkLeft(nominal_s=3.0, deadline=-1.0)
-    late = OptionRelaxation(menu, relaxation_of(problem, menu).room, on_choice=work.check_clock)
+    hot = [None] * len(problem.tables)
+    late = relaxation_of(problem, Menu(Space(problem, MOVES, check=work.check_clock), hot))
     whole = relaxation_of(problem, menu).choices()
     assert all(map(Choice.same, late.choices(), whole))
     work.may_stop = True
-    hot = [None] * len(problem.tables)
     with pytest.raises(TimeIsOver):
         late.choices()
     with pytest.raises(TimeIsOver):
-        Menu(problem, hot, MOVES, on_table=work.check_clock)
+        Menu(Space(problem, MOVES, check=work.check_clock), hot)
     with pytest.raises(TimeIsOver):
         Planner(problem, menu, work).construct(whole[0].options)
     assert work.ended_by == "clock"

@@ -9,10 +9,9 @@ from joint_problems import random_problem
 from problems import RandomWorkload, machine, without_placing
 
 from shardbench.advice.constrained import Constrained
-from shardbench.baselines.joint import course
+from shardbench.baselines.joint import Joint, course
 from shardbench.baselines.joint.copies import CopiedPlan, groupings
 from shardbench.baselines.joint.course import Found
-from shardbench.baselines.joint.strategy import Joint
 from shardbench.cost.collectives import CollectiveName, collective_s
 from shardbench.cost.costmodel import estimate
 from shardbench.cost.phases import StepPhase

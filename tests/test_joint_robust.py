@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 from joint_problems import MOVES, SHAPES, plan_of, random_problem, scheduled, some_menu
 from problems import RandomWorkload, machine, without_placing
 
+from shardbench.baselines.joint.limits import Space
 from shardbench.baselines.joint.menu import Menu
 from shardbench.baselines.joint.pieces import Holders
 from shardbench.baselines.joint.planner import Planner, WorkLeft
 from shardbench.baselines.joint.robust import (
+    OWN,
     PHASES,
     Rating,
     SeenPlan,
     best_first,
     drawn_form,
-    drawn_machines,
     pooled,
     ranked,
 )
 from shardbench.baselines.joint.state import PlanState
 from shardbench.cost.costmodel import estimate
-from shardbench.cost.uncertainty import deviations
-from shardbench.cost.uncertainty import drawn_machines as judging_machines
+from shardbench.cost.uncertainty import deviations, drawn_machines
 from shardbench.model.machine import Trust
 from shardbench.model.machine_file import uncertain
 from shardbench.model.problem import Problem
@@ -54,7 +54,7 @@ def test_a_plans_sums_give_the_cost_models_step_under_drawn_machines(
     planner = Planner(problem, menu, WorkLeft(nominal_s=3.0, deadline=float("inf")))
     assert planner.construct(np.array([int(rng.choice(menu.of(index))) for index in range(len(problem.tables))]))
     seen, before = SeenPlan(planner), plan_of(SeenPlan(planner))
-    for at in drawn_machines(problem.machine, 3):
+    for at in drawn_machines(problem.machine, 3, OWN):
         drawn = replace(problem, machine=at)
         phases = seen.phases_ms(PlanState(drawn))
         assert phases.sum() == pytest.approx(estimate(before, drawn).step_ms, rel=1e-9)
@@ -67,14 +67,14 @@ def test_a_plans_sums_give_the_cost_models_step_under_drawn_machines(
 
 def test_all_plans_are_rated_under_the_same_draws_which_are_not_the_judges() -> None:
     at = unsure(random_problem(np.random.default_rng(0), 1, 4)).machine
-    assert drawn_machines(at, 16) == drawn_machines(at, 16)
-    assert all(one != two for one, two in zip(drawn_machines(at, 16), judging_machines(at, 16), strict=True))
+    own = drawn_machines(at, 16, OWN)
+    assert own == drawn_machines(at, 16, OWN)
+    assert all(one != two for one, two in zip(own, drawn_machines(at, 16), strict=True))
     # Equal plans are rated alike, so that the first of them stays first.
     phases = np.broadcast_to(np.random.default_rng(1).random((1, 32, PHASES)), (3, 32, PHASES))
     assert best_first(phases, [(1.0, 1)] * 3, at, Rating.P90) == [0, 1, 2]
     form = drawn_form(at, 32, "all plans")
     assert (form[:, -1] == 1.0).all() and np.log(form[:, :-1]).mean(axis=0) == pytest.approx(0.0, abs=1e-9)
-    assert drawn_machines(replace(at, errors={}), 16) == []
 
 
 def latency_problem(latency_s: float) -> tuple[Problem, list[SeenPlan]]:
@@ -83,7 +83,7 @@ def latency_problem(latency_s: float) -> tuple[Problem, list[SeenPlan]]:
     problem = unsure(problem, 1.0, intra_latency_s=4.0)
     constants = replace(problem.machine.constants, intra_latency_s=latency_s)
     problem = replace(problem, machine=replace(problem.machine, constants=constants))
-    menu, seen = Menu(problem, [None], MOVES), list[SeenPlan]()
+    menu, seen = Menu(Space(problem, MOVES), [None]), list[SeenPlan]()
     for scope in (Holders.RANK, Holders.COPIES):
         option = next(o for o in menu.of(0) if [group[0].scope for group in menu.form(o)] == [scope])
         planner = Planner(problem, menu, WorkLeft(nominal_s=3.0, deadline=float("inf")))

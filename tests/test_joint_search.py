@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from joint_problems import MOVES, SHAPES, plan_of, planner_of, random_problem, relaxation_of, scheduled, some_menu
 from problems import RandomWorkload, machine
 
-from shardbench.baselines.joint import relaxation
-from shardbench.baselines.joint.memory import hot_rows
-from shardbench.baselines.joint.menu import BRIEF_MENU, EXCHANGES, LEAN_MENU, Menu
+from shardbench.baselines.joint import Joint, relaxation
+from shardbench.baselines.joint.contributions import EXCHANGES
+from shardbench.baselines.joint.limits import Space
+from shardbench.baselines.joint.memory import by_table, cheapest, filled, hot_rows
+from shardbench.baselines.joint.menu import BRIEF_MENU, LEAN_MENU, Menu
 from shardbench.baselines.joint.pieces import Holders
 from shardbench.baselines.joint.planner import Planner, TablePlaces, WorkLeft
-from shardbench.baselines.joint.priced import by_table, cheapest, filled
 from shardbench.baselines.joint.robust import SeenPlan
 from shardbench.baselines.joint.ruler import Ruler
 from shardbench.baselines.joint.state import PlanState
-from shardbench.baselines.joint.strategy import Joint
 from shardbench.cost.collectives import CollectiveName, collective_s
 from shardbench.cost.costmodel import estimate
 from shardbench.cost.phases import StepPhase
@@ -114,7 +114,7 @@ def test_prices_of_links_that_are_not_waited_for_find_a_shorter_step(monkeypatch
 
 def test_a_limit_on_lumps_splits_the_table_that_is_one() -> None:
     problem = RandomWorkload([(5000, 32), *[(200, 8)] * 6], 240).problem(machine(1, 4))
-    menu = Menu(problem, [None] * 7, MOVES)
+    menu = Menu(Space(problem, MOVES), [None] * 7)
     relaxation = relaxation_of(problem, menu)
     rank = np.array([kind[0] is Holders.RANK for kind in menu.contributions.kinds])
     free, limited = relaxation.choose(rank, np.inf), relaxation.choose(rank, 1.0)
@@ -169,7 +169,7 @@ def test_ratings_of_an_exchange_are_what_it_changes(seed: int) -> None:
 @pytest.mark.parametrize("scope", [Holders.RANK, Holders.NODE])
 def test_the_rating_of_column_ranges_is_what_placing_them_changes(scope: Holders) -> None:
     problem = RandomWorkload([(5000, 32), *[(300, 8)] * 6], 240).problem(machine(4, 2))
-    menu = Menu(problem, [None] * 7, MOVES)
+    menu = Menu(Space(problem, MOVES), [None] * 7)
     planner = Planner(problem, menu, WorkLeft(30.0, time.monotonic() + 30.0))
     assert planner.construct(np.array([menu.of(index)[0] for index in range(7)]))
     planner._put(0, planner.placed[0], -1)
@@ -211,7 +211,7 @@ def test_tables_of_few_rows_do_not_keep_the_others_from_being_dealt_in_their_nod
 
     def scopes(few: int) -> set[Holders]:
         problem = RandomWorkload([*shapes, *[(few, 32)] * 2], 240).problem(machine(3, 4))
-        menu = Menu(problem, [None] * 10, MOVES)
+        menu = Menu(Space(problem, MOVES), [None] * 10)
         relaxation = relaxation_of(problem, menu)
         dealt = np.array([kind[0] is Holders.NODE for kind in menu.contributions.kinds])
         alone = relaxation.choose(dealt, np.inf)
@@ -266,11 +266,11 @@ def test_improving_never_lengthens_the_step_and_keeps_every_table(shape: tuple[i
 def test_lean_menus_are_parts_of_the_full_one_and_moves_are_obeyed() -> None:
     problem, full, _ = planner_of(3)
     hot = [None] * len(problem.tables)
-    lean = Menu(problem, hot, MOVES, LEAN_MENU)
-    assert len(Menu(problem, hot, MOVES, BRIEF_MENU).options) < len(lean.options) < len(full.options)
-    scopes = {cut.scope for cut in Menu(problem, hot, frozenset({Move.TABLE}))._cuts}
+    lean = Menu(Space(problem, MOVES), hot, LEAN_MENU)
+    assert len(Menu(Space(problem, MOVES), hot, BRIEF_MENU).options) < len(lean.options) < len(full.options)
+    scopes = {cut.scope for cut in Menu(Space(problem, frozenset({Move.TABLE})), hot)._cuts}
     assert scopes == {Holders.RANK}
-    no_copies = {cut.scope for cut in Menu(problem, hot, MOVES - {Move.REPLICATE})._cuts}
+    no_copies = {cut.scope for cut in Menu(Space(problem, MOVES - {Move.REPLICATE}), hot)._cuts}
     assert Holders.COPIES not in no_copies and Holders.NODES not in no_copies
 
 
@@ -293,8 +293,8 @@ def test_no_range_of_rows_ends_among_rows_never_seen() -> None:
     # A third of the lookups is expected of rows never seen: a half of them is in the seen rows, a quarter is not.
     profile = replace(problem.profiles[0], counts=(60, 5, 1), row_counts=(1, 20, 80))
     problem, seen = replace(problem, profiles=(profile,)), profile.seen_rows
-    menu = Menu(as_expected(problem), [None], MOVES, seen_rows=[seen])
-    anywhere = Menu(as_expected(problem), [None], MOVES)
+    menu = Menu(Space(as_expected(problem), MOVES, seen_rows=[seen]), [None])
+    anywhere = Menu(Space(as_expected(problem), MOVES), [None])
 
     def ends(of: Menu) -> set[int]:
         return {cut.stop for cut in of._cuts if cut.scope is Holders.RANK and cut.stop < 4000}
@@ -305,14 +305,14 @@ def test_no_range_of_rows_ends_among_rows_never_seen() -> None:
 
 def test_not_more_is_kept_in_hbm_than_fits() -> None:
     problem = RandomWorkload([(4000, 16), (3000, 32), (2000, 8)], 256).problem(machine(1, 2, hbm=60_000, uvm=10**7))
-    kept = hot_rows(problem, 1.0, Joint.moves)
+    kept = hot_rows(Space(problem, Joint.moves), 1.0)
     held = sum(
         (table.rows if rows is None else rows) * problem.weight_bytes(table) / table.rows
         for table, rows in zip(problem.tables, kept)
     )
     assert 0.8 * 120_000 < held <= 120_000
     roomy = replace(problem, topology=replace(problem.topology, hbm_bytes=10**9))
-    assert hot_rows(roomy, 1.0, Joint.moves) == [None] * 3
-    whole = hot_rows(problem, 1.0, Joint.moves - {Move.ROWS})
+    assert hot_rows(Space(roomy, Joint.moves), 1.0) == [None] * 3
+    whole = hot_rows(Space(problem, Joint.moves - {Move.ROWS}), 1.0)
     assert {None, 0} == set(whole), "a table is in one tier"
-    assert hot_rows(problem, 0.0, Joint.moves - {Move.ROWS}) == [0] * 3
+    assert hot_rows(Space(problem, Joint.moves - {Move.ROWS}), 0.0) == [0] * 3

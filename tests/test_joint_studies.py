@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from problems import RandomWorkload, machine
 
+from shardbench.baselines.joint import VARIANTS, Joint
 from shardbench.baselines.joint.reproduction.problems import PROBLEMS, Misled
 from shardbench.baselines.joint.reproduction.studies import (
     CHANGES,
@@ -15,7 +16,6 @@ from shardbench.baselines.joint.reproduction.studies import (
     other_day,
     studies,
 )
-from shardbench.baselines.joint.strategy import VARIANTS, Joint
 from shardbench.model.strategy import Budget, Move
 from shardbench.model.table import DenseShape
 from shardbench.trials.discovery import get_strategy

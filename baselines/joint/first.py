@@ -14,7 +14,7 @@ from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.table import Pooling, Table
 
-from .links import Links
+from .contributions import Links
 from .memory import FULL
 from .pieces import Counter, Holders, PieceCut
 from .state import PlanState

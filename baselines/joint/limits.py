@@ -1,14 +1,14 @@
-"""The forms that a user's constraints leave to a table, and the tables that go to one device or one node together."""
+"""What a search looks among: the forms that a user's constraints leave to a table, and tables that go together."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from shardbench.model.constraints import BY_FREQUENCY, NODE_COPIES, sharding_type, types_of
 from shardbench.model.plan import Segment, Tier
 from shardbench.model.problem import Problem
-from shardbench.model.strategy import TableLimits
+from shardbench.model.strategy import Move, TableLimits
 from shardbench.model.table import Table
 
 from .pieces import Holders, PieceCut
@@ -90,6 +90,22 @@ class Limits(TableLimits):
 
 ANY_FORM = Limits()
 """Limits that every plan keeps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The plans of a problem that a search looks among."""
+
+    problem: Problem
+    moves: frozenset[Move]
+    limits: Limits = ANY_FORM
+    """The forms of tables. One that may have none of a menu's has them all: whoever set the limits places it anew."""
+    seen_rows: Sequence[int] = ()
+    """How many rows of each table the train split saw; the profiles' numbers where nothing is stated."""
+    averaging_s: float = 0.0
+    """Seconds a weight that a device averages with those of other sharding groups after each backward pass."""
+    check: Callable[[], None] = lambda: None
+    """Is called before each table is looked at and each choice is made, and may raise what ends that."""
 
 
 def type_of(table: Table, cuts: Sequence[PieceCut], shards: int) -> str:

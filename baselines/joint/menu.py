@@ -1,7 +1,6 @@
-"""The forms that each table may have, all counted at once, and what each adds to the phases of a step."""
+"""The forms that each table may have, all counted at once."""
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from itertools import pairwise
 from operator import lt
 from typing import NamedTuple
@@ -11,14 +10,11 @@ import numpy as np
 from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import INDEX_BYTES
 from shardbench.model.plan import Tier
-from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
 from shardbench.model.validate import COLUMN_MULTIPLE
 
-from .groups import Groups
-from .kernels import NUMBERS
-from .limits import ANY_FORM, Limits
-from .links import Links
+from .contributions import Contributions, Groups, Links, Option
+from .limits import Limits, Space
 from .pieces import CountedPieces, Counter, Form, Holders, PieceCut, TablePiece
 
 
@@ -73,43 +69,18 @@ WARM_SCOPES = (Holders.RANK, Holders.NODE, Holders.WORLD)
 """Where the coldest rows of a sequence may be when the rows before them have a copy a node."""
 
 
-class Option(NamedTuple):
-    """A form of a table, or of tables that are together: numbers of groups of pieces, each of which has one place."""
-
-    unit: int
-    """The number of the table, or of the tables, among the menu's units."""
-    groups: tuple[int, ...]
-    shards: int = 1
-    """Column ranges that the last group stands for: all alike."""
-
-
 class Menu:
     """Every option of every unit, given how many hottest rows of each table are in HBM (None: all).
 
     A unit is a table, or the tables that limits keep on one device.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        hot_rows: Sequence[int | None],
-        moves: frozenset[Move],
-        extent: Extent = FULL_MENU,
-        seen_rows: Sequence[int] | None = None,
-        *,
-        limits: Limits = ANY_FORM,
-        averaging_s: float = 0.0,
-        on_table: Callable[[], None] = lambda: None,
-    ) -> None:
-        """``seen_rows`` says how many rows of each table the train split saw; None stands for the profiles' numbers.
-
-        ``limits`` say which forms a table may have; one that may have none of the menu's has them all, as whoever set
-        the limits places it anew. ``averaging_s`` is the counter's. ``on_table`` is called before each table is looked
-        at, and may raise what ends that.
-        """
-        self.problem, self.hot_rows, self.moves, self.extent = problem, hot_rows, moves, extent
-        self.counter, self.links = Counter(problem, averaging_s), Links(problem)
-        self._seen = seen_rows or [profile.seen_rows for profile in problem.profiles]
+    def __init__(self, space: Space, hot_rows: Sequence[int | None], extent: Extent = FULL_MENU) -> None:
+        problem, moves, limits = space.problem, space.moves, space.limits
+        self.problem, self.hot_rows, self.moves, self.extent, self.check = problem, hot_rows, moves, extent, space.check
+        self.counter = Counter(problem, averaging_s=space.averaging_s, check=space.check)
+        self.links = Links(problem)
+        self._seen = space.seen_rows or [profile.seen_rows for profile in problem.profiles]
         self._cuts: list[PieceCut] = []
         self._at: dict[PieceCut, int] = {}
         self._group_at: dict[tuple[int, ...], int] = {}
@@ -143,15 +114,16 @@ class Menu:
         self.units = limits.units(problem.tables)
         """The numbers of the tables of each unit."""
         for unit, members in enumerate(self.units):
-            on_table()
+            space.check()
             self.options += self._options(unit, members[0], limits) if len(members) == 1 else self._whole(unit, members)
         self.in_nodes = [
             [unit for unit, members in enumerate(self.units) if problem.tables[members[0]].name in group]
             for group in limits.nodes
         ]
         """Units whose rows are all on one node, the same for those of a group."""
-        self.counted: CountedPieces = self.counter.count(self._cuts, on_table)
+        self.counted: CountedPieces = self.counter.count(self._cuts)
         self.groups = Groups(self._pieces_of, self.counted, self.counter)
+        self.contributions = Contributions(self.options, self.groups, self.counted, self.counter)
         self.first = np.searchsorted([option.unit for option in self.options], np.arange(len(self.units) + 1))
         self._forms: dict[int, Form] = {}
 
@@ -327,53 +299,3 @@ class Menu:
         local = topology.devices_per_node
         warm = {rows(saved * local, times) for times in break_evens} - {0}
         return sorted(copied), sorted(warm)
-
-    @cached_property
-    def contributions(self) -> "Contributions":
-        """The milliseconds that the options add to the phases, computed once."""
-        return Contributions(self)
-
-
-WEIGHTS = np.array([1.0, 1.0, 1.0, 2.0])
-"""How many times a step pays for forward, backward, lookups, and vectors, which come back as gradients."""
-EXCHANGES = np.array([1.0, 2.0, 2.0, 1.0, 1.0])
-"""How many times a step pays for lookups, vectors, their sums, and the gradients of copies a device and a node."""
-
-
-class Contributions:
-    """What options add, taken alone, [options, ...]; milliseconds where nothing else is said."""
-
-    def __init__(self, menu: Menu) -> None:
-        counted, counter, groups, options = menu.counted, menu.counter, menu.groups, menu.options
-        group = np.array([one for option in options for one in option.groups], dtype=np.int64)
-        ends = np.cumsum([len(option.groups) for option in options])
-        times, first = np.ones(len(group)), np.concatenate([[0], ends[:-1]])
-        times[ends - 1] = [option.shards for option in options]
-
-        def sums(values: Floats) -> Floats:
-            """Return the sums over the options' groups of ``values`` [groups, ...]."""
-            return np.asarray(np.add.reduceat((values[group].T * times).T, first, axis=0))
-
-        share = counter.holders[counted.scope] / menu.problem.world_size
-        kernels = np.stack(counter.kernels.work_ms(counted.numbers), axis=1)
-        self.kernels = sums(groups.sum(kernels * share[:, None]))
-        """Forward and backward milliseconds, in the mean over the devices."""
-        self.links = sums(groups.sum(menu.links.by_link_ms(counted) * share[:, None, None]))
-        """Milliseconds of exchanges by link, in the mean over the devices, as ``Links.by_link_ms`` gives them."""
-        self.alike = sums(groups.sum(counted.sources + menu.links.added_ms(counted) * share))
-        """Milliseconds, in the mean over the devices, to put lookups in place to send them and to add up sums."""
-        lumps = groups.sum(np.concatenate([kernels, np.stack(menu.links.lumps_ms(counted), axis=1)], axis=1))
-        lumps[groups.scope > Holders.NODE] = 0.0
-        self.largest = np.maximum.reduceat(lumps[group], first, axis=0)
-        """Milliseconds of each phase on a device that has a part, of pieces that not all devices have."""
-        self.size = sums(groups.sum(counted.size * ~counted.uvm))
-        """Bytes in the HBM of all devices together."""
-        self.spread = sums(groups.parcels[:, : NUMBERS + 2] * groups.share[:, None])
-        """Kernel numbers, bytes received and bytes returned, if all were spread evenly over the devices."""
-        self.sources = sums(groups.sources * (groups.scope < Holders.WORLD))
-        """Milliseconds to put in place the lookups that are sent to some devices alone."""
-        self.kinds = groups.kinds
-        self.needs = np.zeros((len(options), len(self.kinds)), dtype=np.bool_)
-        """True where an option needs the calls of a kind, [options, kinds]."""
-        self.needs[np.repeat(np.arange(len(options)), np.diff(ends, prepend=0)), groups.kind[group]] = True
-        self.unit = np.array([option.unit for option in options])

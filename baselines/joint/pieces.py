@@ -10,14 +10,52 @@ import numpy as np
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, Sources
 from shardbench.cost.costmodel import sources_s
-from shardbench.cost.kernel_numbers import BACKWARD
+from shardbench.cost.kernel_numbers import BACKWARD, KernelNumbers
 from shardbench.cost.load import Load, segment_load
+from shardbench.model.machine import Constants
 from shardbench.model.plan import GroupSharded, OnRank, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.table import Pooling, Table
 from shardbench.model.validate import dealt
 
-from .kernels import PieceKernels
+NUMBERS = 10
+"""The numbers of ``KernelNumbers`` for all kinds of repeats and for sequences, and last the bags: without any nothing
+runs."""
+NONE = 1e-6
+"""Bags below which a device has none: what rounding leaves of pieces that were taken away."""
+
+
+class PieceKernels:
+    """The times of pieces' kernels and of the copies around them on a machine, from numbers that add up over pieces.
+
+    The copies before and after a kernel lengthen the step as its work does, so that they count as work.
+    """
+
+    def __init__(self, constants: Constants) -> None:
+        self._numbers = KernelNumbers(constants, placing=True)
+        self._launch, self._dispatch = 1e3 * constants.launch_s, 1e3 * constants.dispatch_s
+        self._backward_launch = 1e3 * constants.backward_launch_s
+
+    def numbers(self, load: Load) -> Floats:
+        """Return ten numbers of loads, [..., NUMBERS]; raises BadInput for counted loads, which have a longest bag."""
+        return np.stack([*self._numbers.of(load), load.bags], axis=-1)
+
+    def work_ms(self, numbers: Floats) -> tuple[Floats, Floats]:
+        """Return milliseconds of forward and of backward work, without launch and dispatch, [...] each."""
+        forward, backward = self._numbers.work_s(numbers.T[:-1])
+        return 1e3 * forward.T, 1e3 * backward.T
+
+    def times_ms(self, numbers: Floats) -> tuple[Floats, Floats]:
+        """Return milliseconds of devices' forward and backward kernels and copies; zero without a bag.
+
+        ``numbers`` are [NUMBERS, ...], what is returned [...] each.
+        """
+        forward, backward = self._numbers.work_s(numbers[:-1])
+        busy = numbers[-1] > NONE
+        return (
+            np.maximum(self._dispatch, self._launch + 1e3 * forward) * busy,
+            (self._backward_launch + 1e3 * backward) * busy,
+        )
 
 
 class Holders(IntEnum):
@@ -136,10 +174,10 @@ Form = tuple[tuple[TablePiece, ...], ...]
 class Counter:
     """Counts the pieces of a problem's tables."""
 
-    def __init__(self, problem: Problem, averaging_s: float = 0.0) -> None:
-        """``averaging_s`` are seconds a weight that a device averages with others' after each backward pass."""
+    def __init__(self, problem: Problem, *, averaging_s: float = 0.0, check: Callable[[], None] = lambda: None) -> None:
+        """``averaging_s`` and ``check`` are those of a ``Space``."""
         self.problem, topology = problem, problem.topology
-        self.averaging_s = averaging_s
+        self.averaging_s, self._check = averaging_s, check
         self.kernels = PieceKernels(problem.machine.constants)
         world, local = topology.world_size, topology.devices_per_node
         self.ways = np.array([1, local, world, local, 1])
@@ -151,17 +189,14 @@ class Counter:
         self.features = np.array([table.features for table in problem.tables])
         self.lookups = np.array([profile.mean_pooling for profile in problem.profiles]) * problem.batch_size
 
-    def count(self, cuts: Sequence[PieceCut], on_table: Callable[[], None] = lambda: None) -> CountedPieces:
-        """Return what the pieces add, counted all at once.
-
-        ``on_table`` is called before each table, and may raise what ends it.
-        """
+    def count(self, cuts: Sequence[PieceCut]) -> CountedPieces:
+        """Return what the pieces add, counted all at once."""
         problem = self.problem
         *columns, tiers, alone_cuts = zip(*cuts)
         table, scope, start, stop, width = np.array(columns, dtype=np.int64)
         alone, uvm = np.array(alone_cuts), np.array([tier is Tier.UVM for tier in tiers])
         ways, askers, world = self.ways[scope], self.askers[scope], problem.world_size
-        share, distinct = self._shares(table, scope, start, stop, on_table)
+        share, distinct = self._shares(table, scope, start, stop)
         device_lookups = self.lookups[table] * share * askers / world / ways
         samples = problem.batch_size // world * askers
         unpooled, features = self.unpooled[table], self.features[table]
@@ -214,9 +249,7 @@ class Counter:
             uvm=uvm,
         )
 
-    def _shares(
-        self, table: Ints, scope: Ints, start: Ints, stop: Ints, on_table: Callable[[], None]
-    ) -> tuple[Floats, Floats]:
+    def _shares(self, table: Ints, scope: Ints, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
         """Return each piece's share of its table's lookups, and distinct rows that its askers want, [pieces] each.
 
         Ranks that make ids distinct ask for less than a share of 1 in all.
@@ -224,7 +257,7 @@ class Counter:
         share, distinct, order = np.zeros(len(table)), np.zeros(len(table)), np.argsort(table, kind="stable")
         first = np.searchsorted(table[order], np.arange(len(self.problem.tables) + 1))
         for index, profile in enumerate(self.problem.profiles):
-            on_table()
+            self._check()
             of = order[first[index] : first[index + 1]]
             if not len(of):
                 continue

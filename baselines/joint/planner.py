@@ -9,10 +9,9 @@ import numpy as np
 from shardbench.base.arrays import Bools, Floats, Ints
 from shardbench.model.problem import Problem
 
-from .groups import PARCEL
-from .kernels import NUMBERS
-from .menu import WEIGHTS, Menu
-from .pieces import Holders
+from .contributions import PARCEL, WEIGHTS
+from .menu import Menu
+from .pieces import NUMBERS, Holders
 from .ruler import DOUBLINGS, PROMISING, Ruler
 from .state import PlanState
 

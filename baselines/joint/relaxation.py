@@ -8,7 +8,7 @@ limits are searched.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,9 +16,10 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints
 
-from .menu import EXCHANGES, WEIGHTS, Menu
+from .contributions import EXCHANGES, WEIGHTS
+from .memory import by_table, cheapest, least
+from .menu import Menu
 from .pieces import Holders
-from .priced import by_table, cheapest, least
 from .state import PlanState
 
 ROUNDS = 3
@@ -52,12 +53,11 @@ class Choice:
 class OptionRelaxation:
     """Chooses options for the tables of a menu."""
 
-    def __init__(self, menu: Menu, room: float, *, on_choice: Callable[[], None] = lambda: None) -> None:
-        """``on_choice`` is called before every choice, and may raise what ends them."""
+    def __init__(self, menu: Menu, room: float) -> None:
         self.menu, self.parts = menu, menu.contributions
         self.room = room
         """Bytes of HBM of all devices together."""
-        self._state, self._on_choice = PlanState(menu.problem), on_choice
+        self._state = PlanState(menu.problem)
         self._launch_ms = 1e3 * menu.problem.machine.constants.backward_launch_s
         self._columns = by_table(self.parts.unit)
         # One array a phase or kind: contiguous.
@@ -119,7 +119,7 @@ class OptionRelaxation:
 
     def choose(self, allowed: Bools, lump: float) -> Choice | None:
         """Return the options of least sum that need only ``allowed`` kinds; None where a table has no such option."""
-        self._on_choice()
+        self.menu.check()
         key = allowed.tobytes(), lump
         if key not in self._chosen:
             self._chosen[key] = self._choose(allowed, lump)

@@ -17,9 +17,9 @@ from shardbench.base.arrays import Floats
 from shardbench.cost.accounting import Sources
 from shardbench.cost.costmodel import sources_s
 from shardbench.cost.load import Load
-from shardbench.cost.uncertainty import EXCHANGE_FORM, KERNEL_FORM, deviations, p_larger, sure
+from shardbench.cost.uncertainty import EXCHANGE_FORM, KERNEL_FORM, deviations, drawn_machines, p_larger, sure
 from shardbench.model.machine import Machine
-from shardbench.model.machine_file import scaled, uncertain
+from shardbench.model.machine_file import uncertain
 from shardbench.model.plan import Segment
 from shardbench.model.problem import Problem
 
@@ -28,6 +28,8 @@ from .pieces import TablePiece
 from .planner import Planner
 from .state import PlanState
 
+OWN = "planned: "
+"""How the names of draws begin by which plans are chosen."""
 MOST = 12
 """Plans of a pool, at most."""
 NEAR = 1.05
@@ -147,15 +149,6 @@ class SeenPlan:
         return phases
 
 
-def drawn_machines(machine: Machine, n: int) -> list[Machine]:
-    """Return the machine under ``n`` draws of its constants; none where it does not state the errors of them all."""
-    names = uncertain(machine)
-    if not machine.errors.keys() >= set(names):
-        return []
-    factors = {name: machine.errors[name] ** deviations(f"planned: {name}", n) for name in names}
-    return [scaled(machine, {name: float(drawn[i]) for name, drawn in factors.items()}) for i in range(n)]
-
-
 def drawn_form(machine: Machine, n: int, of: str) -> Floats:
     """Return factors by which the model's form is off under ``n`` draws ``of`` a plan, or of all, [n, PHASES].
 
@@ -164,10 +157,10 @@ def drawn_form(machine: Machine, n: int, of: str) -> Floats:
     """
     factors = np.ones((n, PHASES))
     if machine.trust is not None and machine.trust.pair_error is not None:
-        own = deviations(f"planned: form of the step in {of}", n)
+        own = deviations(f"{OWN}form of the step in {of}", n)
         return np.asarray(factors * machine.trust.pair_error ** (own[:, None] / np.sqrt(2.0)))
     for phase, error in enumerate((KERNEL_FORM, KERNEL_FORM, EXCHANGE_FORM, EXCHANGE_FORM)):
-        factors[:, phase] = error ** deviations(f"planned: form of phase {phase} in {of}", n)
+        factors[:, phase] = error ** deviations(f"{OWN}form of phase {phase} in {of}", n)
     return factors
 
 
@@ -194,16 +187,16 @@ def ranked(problem: Problem, pool: Sequence[SeenPlan], by: Rating, plan_s: float
     affordable = int(RATED_SHARE * plan_s / RATE_S)
     n = min(DRAWS, max(LEAST_DRAWS, affordable // max(len(pool), 1)))
     candidates = list(pool[: affordable // n])
-    if by is Rating.NOMINAL or len(candidates) < 2:
+    is_known = problem.machine.errors.keys() >= set(uncertain(problem.machine))
+    if by is Rating.NOMINAL or len(candidates) < 2 or not is_known:
         return list(pool)
-    machines = [PlanState(replace(problem, machine=machine)) for machine in drawn_machines(problem.machine, n)]
+    drawn = drawn_machines(problem.machine, n, OWN)
+    machines = [PlanState(replace(problem, machine=machine)) for machine in drawn]
     phases = np.zeros((len(candidates), len(machines), PHASES))
     for draw, machine in enumerate(machines):
         if time.monotonic() > deadline:
             return list(pool)
         phases[:, draw] = [plan.phases_ms(machine) for plan in candidates]
-    if not machines:
-        return list(pool)
     order = best_first(phases, [plan.size for plan in candidates], problem.machine, by)
     return [*(candidates[number] for number in order), *pool[len(candidates) :]]
 

@@ -7,12 +7,9 @@ import numpy as np
 
 from shardbench.base.arrays import Bools, Floats, Ints
 
-from .kernels import NUMBERS
-from .links import Links
-from .menu import WEIGHTS
-from .overlap import Ms
-from .pieces import Holders, TablePiece
-from .state import PlanState
+from .contributions import WEIGHTS, Links
+from .pieces import NUMBERS, Holders, TablePiece
+from .state import Ms, PlanState
 
 DOUBLINGS = (0, 2, 4)
 """How often the power 12 of the norms that stand for the slowest device's time is doubled: from a norm that sees all

@@ -16,7 +16,7 @@ from shardbench.trials.discovery import get_strategy
 from shardbench.trials.evaluate import evaluate
 from shardbench.trials.simulate import CountedQuestion, step_cells
 
-from ..strategy import VARIANTS
+from .. import VARIANTS
 from .problems import PROBLEMS, Misled, pose
 
 OURS, SEARCH = "joint", "search"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from threading import current_thread, main_thread
 from typing import TypeVar
 
-from shardbench.advice.constrained import Constrained, evaluate_under
+from shardbench.advice.constrained import evaluate_under, under
 from shardbench.base.deadline import interrupts, within
 from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.model.constraints import Constraints
@@ -134,7 +134,7 @@ class Asking:
     """Strategies' answers to one question, within one budget."""
 
     question: CountedQuestion
-    constraints: Constraints | None
+    constraints: Constraints
     budget_s: float
     seed: int
     clock: Clock = field(default_factory=Clock)
@@ -145,9 +145,8 @@ class Asking:
     tried: list[Attempt] = field(default_factory=list)
     answers: dict[str, Answer[Simulation]] = field(default_factory=dict)
 
-    def judge_yours(self, plan: Plan, limits: Constraints) -> Answer[Simulation]:
+    def judge_yours(self, plan: Plan) -> Answer[Simulation]:
         """Judge the user's own plan; raises BadInput where it is none, or breaks a constraint."""
-        problem = self.question.problem
         if plan.sync_every > 1:
             every = plan.sync_every
             raise BadInput(f"your plan averages copies every {every} steps: it trains another model than the others")
@@ -155,7 +154,7 @@ class Asking:
         if isinstance(answer, Failure):
             raise BadInput(f"your plan cannot be compared: {answer.cause}")
         try:
-            limits.when_applied.check(plan, problem)
+            self.constraints.when_applied.check(plan, self.question.problem)
         except InvalidPlan as error:
             raise BadInput(f"your plan cannot be compared: {error}") from error
         self.tried.append(Attempt(strategy=YOURS, plan_s=0.0, step_ms=answer.judged.step_ms))
@@ -171,7 +170,8 @@ class Asking:
             for strategy in separate:
                 self.tried.append(Attempt(strategy=strategy.name, plan_s=0.0, cause=cause))
             separate = []
-        with Apart(self._under_constraints(separate), self.question.problem, self.budget_s, self.seed) as processes:
+        constrained = [under(self.constraints, strategy) for strategy in separate]
+        with Apart(constrained, self.question.problem, self.budget_s, self.seed) as processes:
             self._ask_here(local)
             for strategy in separate:
                 self._ask(strategy, self.budget_s, planner=processes.planner)
@@ -190,21 +190,12 @@ class Asking:
     def _hear(self, name: str, improvement: Improvement) -> None:
         self.on_step(name, improvement.step_ms(self.question.dense))
 
-    def _under_constraints(self, strategies: Sequence[Strategy]) -> list[Strategy]:
-        if self.constraints is None:
-            return list(strategies)
-        return [Constrained(strategy, self.constraints) for strategy in strategies]
-
     def _ask(self, strategy: Strategy, share_s: float, planner: Planner | None = None) -> None:
         """Ask one; the first plan is waited for."""
         start, budget = time.perf_counter(), Budget(plan_s=share_s, fit_s=share_s)
 
         def evaluation() -> Answer[Simulation] | Failure:
             # However late it comes, a plan is a plan.
-            if self.constraints is None:
-                return evaluate(
-                    self.question, strategy, budget, self.seed, sealed=False, slack=math.inf, planner=planner
-                )
             return evaluate_under(
                 self.constraints, self.question, strategy, budget, self.seed, slack=math.inf, planner=planner
             )

@@ -22,7 +22,7 @@ from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.collectives import EXCHANGES
 from shardbench.cost.memory.fullest import Peak, device_bytes
 from shardbench.cost.uncertainty import band, p_larger, sure
-from shardbench.model.constraints import Constraints, sharding_type
+from shardbench.model.constraints import ANY_PLAN, Constraints, sharding_type
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem, Sees
@@ -174,7 +174,7 @@ def best_plan(
     machine: Machine,
     strategies: Sequence[Strategy],
     *,
-    constraints: Constraints | None = None,
+    constraints: Constraints = ANY_PLAN,
     budget_s: float = 30.0,
     seed: int = 0,
     precision: Precision = Precision.FP32,
@@ -195,13 +195,12 @@ def best_plan(
     of these, contradict each other or leave no memory, for strategies that cannot be imported here or are not there,
     and for a plan of the user's that is none of these tables on this machine, or breaks a constraint.
     """
-    limits = constraints or Constraints()
-    limits.check_tables(workload.tables)
+    constraints.check_tables(workload.tables)
     start = time.perf_counter()
     clock, later = Clock(start + budget_s + ASKED_S), Clock(start + (1.0 + SPILL) * budget_s + SPILL_S)
     training = {"precision": precision, "optimizer": optimizer, "exchange": exchange, "schedule": schedule}
     unasked = _problem(workload, tuple(map(_unknown, workload.tables)), machine, strategies, training)
-    room_for = limits.applied(unasked)
+    room_for = constraints.applied(unasked)
     if against is None and not any(has_room(room_for, strategy.moves) for strategy in strategies):
         return _too_large(unasked, strategies, memory_text(room_for), start)
     phases_s: dict[str, float] = {}
@@ -210,64 +209,44 @@ def best_plan(
         problem = _problem(workload, profiled_workload.profiles, machine, strategies, training)
     is_counted = profiled_workload is workload and _is_quick(problem, budget_s)
     kind = CountedQuestion if is_counted else ExpectedQuestion
-    question = kind(limits.applied(problem), DrawnBatches(workload), workload.dense)
+    question = kind(constraints.applied(problem), DrawnBatches(workload), workload.dense)
     asking = Asking(question, constraints, budget_s, seed, clock, on_step=on_step)
-    yours = asking.judge_yours(against, limits) if against is not None else None
+    yours = {YOURS: asking.judge_yours(against)} if against is not None else {}
     # Devices' memory where the constraints state it is for tables, as that of most machines is.
-    there_bytes = None if limits.device_hbm_bytes else device_bytes(machine)
-    memory = DeviceMemory(problem=problem, dense=workload.stated_dense, there_bytes=there_bytes, limits=limits)
+    there_bytes = None if constraints.device_hbm_bytes else device_bytes(machine)
+    memory = DeviceMemory(problem=problem, dense=workload.stated_dense, there_bytes=there_bytes, limits=constraints)
     room = memory.room(strategy.moves for strategy in strategies)
-    if room != limits:
+    if room != constraints:
         asking.question = question = kind(room.applied(problem), DrawnBatches(workload), workload.dense)
     asking.ask(strategies)
     later.interrupted = clock.interrupted
     asked_s = phases_s["asking"] = time.perf_counter() - asking.start
-    answers = {YOURS: yours, **asking.answers} if yours is not None else asking.answers
-    steps = {name: answer.judged.step_ms for name, answer in answers.items()}
+    answers, best, tried = {**yours, **asking.answers}, None, asking.tried
     with _phase(phases_s, "comparing"):
         ranking = _ranking(answers, memory)
-        rivals = [*ranking[:COMPARED], *([YOURS] if yours is not None else [])]
-        draws = _draws({name: answers[name] for name in rivals}, question, later)
-    search = PlanSearch(
+        draws = _draws({name: answers[name] for name in (*ranking[:COMPARED], *yours)}, question, later)
+        first = _simplest(ranking, answers, draws, memory) if ranking else ""
+    if first:
+        tried = _compared(tried, first, answers, draws, memory)
+        with _phase(phases_s, "bound"):
+            known = _memory_fields(answers[first], memory, later, BATCH_SHARE * budget_s)
+            known |= _bounds(answers[first], question, later)
+        known["band_ms"] = band([draws[first]]) if first in draws else None
+        known["simpler_than"] = _simpler(answers[first], answers[ranking[0]], ranking[0]) if first != ranking[0] else ""
+        best = _best(answers[first], first, room, problem, known)
+    return PlanSearch(
         problem=problem,
-        best=None,
-        tried=tuple(asking.tried),
+        best=best,
+        tried=tuple(tried),
         took_s=time.perf_counter() - start,
         answers=answers,
-        yours=Yours(step_ms=steps[YOURS], less_pct=None, sure=None) if yours is not None else None,
+        yours=_yours(first, answers, draws) if yours else None,
         asked_s=asked_s,
-        memory=memory_text(question.problem) + ("; that is what a step leaves of it" if room != limits else ""),
+        memory=memory_text(question.problem) + ("; that is what a step leaves of it" if room != constraints else ""),
         phases_s=phases_s,
         hurried=_hurried_words(workload, profiled_workload, is_counted=is_counted),
-        interrupted=clock.interrupted,
-    )
-    if not ranking:
-        return search
-    contenders = [
-        name
-        for name in ranking[:COMPARED]
-        if _is_near(name, ranking[0], steps, draws, machine)
-        and memory.fails(answers[name]) == memory.fails(answers[ranking[0]])
-    ]
-    first = min(contenders, key=lambda name: (*_complexity(answers[name]), steps[name]))
-    failing = {name for name, one in answers.items() if one.planned.plan_hash in memory.peaks and memory.fails(one)}
-    attempts = [
-        replace(one, ties=_ties(one.strategy, first, steps, draws), fits=one.strategy not in failing)
-        for one in asking.tried
-    ]
-    attempts.sort(key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
-    band_ms = band([draws[first]]) if first in draws else None
-    with _phase(phases_s, "bound"):
-        memory_fields = _memory_fields(answers[first], memory, later, BATCH_SHARE * budget_s)
-        bounds = _bounds(answers[first], question, later)
-    best = replace(_best(answers[first], first, room, problem, band_ms=band_ms, **memory_fields), **bounds)
-    if first != ranking[0]:
-        best = replace(best, simpler_than=_simpler(answers[first], answers[ranking[0]], ranking[0]))
-    comparison = _compare_yours(first, steps, draws) if yours is not None else None
-    return replace(
-        search, best=best, tried=tuple(attempts), yours=comparison, took_s=time.perf_counter() - start,
         interrupted=later.interrupted,
-    )  # fmt: skip
+    )
 
 
 def _too_large(problem: Problem, strategies: Sequence[Strategy], memory: str, start: float) -> PlanSearch:
@@ -294,13 +273,42 @@ def contents_hash(plan: Plan) -> str:
     return content_hash(replace(plan, segments=tuple(sorted(plan.segments, key=to_json)), notes={}))
 
 
-def _is_near(
-    name: str, best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]], machine: Machine
-) -> bool:
-    """Tell whether a plan may take the place of the shortest: it is a little longer, and not told apart from it."""
+def tied_ms(step_ms: float, machine: Machine) -> float:
+    """Return the longest step of a plan that may take the place of the shortest one."""
     pairs = machine.trust.pair_error if machine.trust is not None else None
-    share = min(TIE, pairs - 1.0) if pairs is not None else TIE
-    return name == best or (steps[name] <= (1.0 + share) * steps[best] and _ties(name, best, steps, draws))
+    return step_ms * (1.0 + (TIE if pairs is None else min(TIE, pairs - 1.0)))
+
+
+def _simplest(
+    ranking: Sequence[str],
+    answers: Mapping[str, Answer[Simulation]],
+    draws: Mapping[str, tuple[float, ...]],
+    memory: DeviceMemory,
+) -> str:
+    """Return the plan of fewest calls and parts among those that are a little longer than the best, and not told apart.
+
+    It fits where the best one does.
+    """
+    best = ranking[0]
+    most_ms, fails = tied_ms(answers[best].judged.step_ms, memory.problem.machine), memory.fails(answers[best])
+    near = [one for one in ranking[:COMPARED] if answers[one].judged.step_ms <= most_ms]
+    contenders = [one for one in near if _ties(one, best, answers, draws) and memory.fails(answers[one]) == fails]
+    return min([best, *contenders], key=lambda name: (*_complexity(answers[name]), answers[name].judged.step_ms))
+
+
+def _compared(
+    tried: Sequence[Attempt],
+    first: str,
+    answers: Mapping[str, Answer[Simulation]],
+    draws: Mapping[str, tuple[float, ...]],
+    memory: DeviceMemory,
+) -> list[Attempt]:
+    """Return the attempts, the answer's and then the shortest step first, with what is known of them beside it."""
+    failing = {name for name, one in answers.items() if one.planned.plan_hash in memory.peaks and memory.fails(one)}
+    attempts = [
+        replace(one, ties=_ties(one.strategy, first, answers, draws), fits=one.strategy not in failing) for one in tried
+    ]
+    return sorted(attempts, key=lambda one: (one.strategy != first, one.step_ms is None, one.step_ms or 0.0))
 
 
 def _complexity(answer: Answer[Simulation]) -> tuple[float, int]:
@@ -319,11 +327,11 @@ def _simpler(answer: Answer[Simulation], shorter: Answer[Simulation], name: str)
     )
 
 
-def _compare_yours(best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]]) -> Yours:
-    is_sure = None
-    if YOURS in draws and best in draws:
-        is_sure = sure(p_larger([draws[YOURS]], [draws[best]]))
-    return Yours(step_ms=steps[YOURS], less_pct=100.0 * (1.0 - steps[best] / steps[YOURS]), sure=is_sure)
+def _yours(best: str, answers: Mapping[str, Answer[Simulation]], draws: Mapping[str, tuple[float, ...]]) -> Yours:
+    """Return the user's own plan beside the best one, whose name is empty where there is none."""
+    step_ms = answers[YOURS].judged.step_ms
+    less_pct = 100.0 * (1.0 - answers[best].judged.step_ms / step_ms) if best else None
+    return Yours(step_ms=step_ms, less_pct=less_pct, sure=_is_slower(YOURS, best, draws))
 
 
 @contextmanager
@@ -432,38 +440,36 @@ def _problem(
     )
 
 
-def _ties(name: str, best: str, steps: Mapping[str, float], draws: Mapping[str, tuple[float, ...]]) -> bool:
-    if name == best or name not in steps:
+def _is_slower(name: str, best: str, draws: Mapping[str, tuple[float, ...]]) -> bool | None:
+    """Tell whether a plan is surely slower than the best by what is known of the machine; None where nothing is."""
+    return sure(p_larger([draws[name]], [draws[best]])) if name in draws and best in draws else None
+
+
+def _ties(
+    name: str, best: str, answers: Mapping[str, Answer[Simulation]], draws: Mapping[str, tuple[float, ...]]
+) -> bool:
+    if name == best or name not in answers:
         return False
-    if name not in draws or best not in draws:
-        return steps[name] == steps[best]
-    return not sure(p_larger([draws[name]], [draws[best]]))
+    is_slower = _is_slower(name, best, draws)
+    return answers[name].judged.step_ms == answers[best].judged.step_ms if is_slower is None else not is_slower
 
 
 def _best(
-    answer: Answer[Simulation],
-    name: str,
-    constraints: Constraints,
-    problem: Problem,
-    *,
-    band_ms: tuple[float, float] | None,
-    peak: Peak | None,
-    batch_left: BatchLeft | None = None,
+    answer: Answer[Simulation], name: str, constraints: Constraints, problem: Problem, known: Mapping[str, Any]
 ) -> Best:
+    """Return the answer with what its plan and its step tell, beside the other fields that are ``known``."""
     by_table, topology = answer.plan.by_table(), problem.topology
     kinds = Counter(sharding_type(by_table[table.name], table, topology) for table in problem.tables)
     return Best(
         strategy=name,
         plan=answer.plan,
         step_ms=answer.judged.step_ms,
-        band_ms=band_ms,
         phases_ms={str(phase): ms for phase, ms in answer.judged.timing(1).phases_ms.items()},
         host_ms=answer.judged.host_ms,
         bound_by=answer.judged.bound_by,
         sharding_types=dict(sorted(kinds.items())),
         hbm_used_bytes=answer.planned.hbm_memory_bytes,
         hbm_room_bytes=constraints.device_bytes(topology),
-        peak=peak,
-        batch_left=batch_left,
         placed_anew=int(answer.plan.notes.get("placed_anew", 0)),
+        **known,
     )

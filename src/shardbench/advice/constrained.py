@@ -15,14 +15,10 @@ from shardbench.base.arrays import Floats
 from shardbench.base.errors import Infeasible, InvalidPlan
 from shardbench.engine.processes.failures import failed
 from shardbench.model.constraints import (
+    ANY_PLAN,
     CACHE_RATIO,
     TYPES,
     Constraints,
-    memories,
-    nodes_of,
-    on_one_device,
-    sharding_type,
-    too_narrow,
     types_of,
 )
 from shardbench.model.plan import OnRank, Plan, Replicated, RowWise, Segment, ShardingGroups, Tier, whole_table
@@ -77,8 +73,14 @@ class Constrained(StandIn):
         try:
             rest_plan = self.inner.plan(rest.restricted_to(self.inner.sees), budget, seed)
         except Infeasible:
-            return _all_by_size(problem, self.constraints)
+            set_aside = Plan(world_size=problem.world_size, segments=tuple(segments))
+            return _all_anew(set_aside, problem, self.constraints)
         return _mend(replace(rest_plan, segments=(*rest_plan.segments, *segments)), problem, self.constraints)
+
+
+def under(constraints: Constraints, strategy: Strategy) -> Strategy:
+    """Return the strategy under constraints; itself where every plan keeps these."""
+    return strategy if constraints == ANY_PLAN else Constrained(strategy, constraints)
 
 
 def _tier_moves(constraints: Constraints) -> frozenset[Move]:
@@ -97,16 +99,15 @@ def evaluate_under(
     slack: float,
     planner: Planner | None = None,
 ) -> Answer[J] | Failure:
-    """Evaluate here, or by ``planner``, which is given a Constrained; a plan that breaks a constraint is invalid.
+    """Evaluate here, or by ``planner``, what ``under`` gives; a plan that breaks a constraint is invalid.
 
     The question is of ``constraints.applied``.
     """
-    constrained = Constrained(strategy, constraints)
-    answer = evaluate(question, constrained, budget, seed, sealed=False, slack=slack, planner=planner)
-    if isinstance(answer, Failure):
+    answer = evaluate(question, under(constraints, strategy), budget, seed, sealed=False, slack=slack, planner=planner)
+    if isinstance(answer, Failure) or constraints == ANY_PLAN:
         return answer
     try:
-        constrained.constraints.check(answer.plan, question.problem)
+        constraints.when_applied.check(answer.plan, question.problem)
     except InvalidPlan as error:
         return failed(Outcome.INVALID, str(error), "validate", error.rule).failure
     return answer
@@ -145,34 +146,25 @@ def _without(segments: list[Segment], problem: Problem, sees: frozenset[Sees]) -
 
 def _mend(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:
     """Return the plan with those tables placed anew that break a constraint."""
-    by_table = plan.by_table()
-    tables = {table.name: table for table in problem.tables}
-    groups = _groups(by_table, tables, problem, constraints)
+    groups = _groups(plan, problem, constraints)
     if not groups:
         return plan
     try:
         return _place_anew(plan, groups, problem, constraints)
     except Infeasible:
         # What the strategy placed leaves them no room: memory first, all tables are placed anew.
-        members = {name for group, _ in groups for name in group}
-        alone = [((name,), "anywhere") for name in tables if name not in members]
-        return _all_anew(plan, [*groups, *alone], problem, constraints)
+        return _all_anew(plan, problem, constraints)
 
 
-def _all_by_size(problem: Problem, constraints: Constraints) -> Plan:
-    """Place all tables, the largest first; raises Infeasible where one has no room."""
+def _all_anew(plan: Plan, problem: Problem, constraints: Constraints) -> Plan:
+    """Place all tables, the largest first, each where least is looked up or, if that fails, where most room is left.
+
+    Raises Infeasible where one has no room.
+    """
     groups = [(group, "device") for group in constraints.same_device]
     groups += [(group, "node") for group in constraints.same_node]
     members = {name for group, _ in groups for name in group}
     groups += [((table.name,), "anywhere") for table in problem.tables if table.name not in members]
-    nothing = Plan(world_size=problem.world_size, segments=(whole_table(problem.tables[0], OnRank(rank=0)),))
-    return _all_anew(nothing, groups, problem, constraints)
-
-
-def _all_anew(
-    plan: Plan, groups: list[tuple[tuple[str, ...], str]], problem: Problem, constraints: Constraints
-) -> Plan:
-    """Place all tables, the largest first, each where least is looked up or, if that fails, where most room is left."""
     try:
         return _place_anew(plan, groups, problem, constraints, by_size=True)
     except Infeasible:
@@ -209,30 +201,16 @@ def _place_anew(
     return replace(plan, segments=tuple(placing.segments), notes={**plan.notes, "placed_anew": len(names)})
 
 
-def _groups(
-    by_table: dict[str, list[Segment]], tables: dict[str, Table], problem: Problem, constraints: Constraints
-) -> list[tuple[tuple[str, ...], str]]:
+def _groups(plan: Plan, problem: Problem, constraints: Constraints) -> list[tuple[tuple[str, ...], str]]:
     """List the tables that are to be placed anew, together, and where: on one device, on one node, or anywhere."""
-    topology, groups = problem.topology, []
-    misplaced = {
-        name: sharding_type(by_table[name], tables[name], topology) not in types_of(types, tables[name])
-        for name, types in constraints.sharding_types.items()
-    }
-    for name, tiers in constraints.tiers.items():
-        misplaced[name] = misplaced.get(name, False) or not memories(by_table[name]) <= set(tiers)
-    for name, least in constraints.least_columns.items():
-        misplaced[name] = misplaced.get(name, False) or too_narrow(by_table[name], tables[name], least)
-    for group in constraints.same_device:
-        if not on_one_device([by_table[name] for name in group]):
-            groups.append((group, "device"))
-    for group in constraints.same_node:
-        # One that is placed anew for its type would leave the others.
-        several = len(nodes_of([by_table[name] for name in group], topology)) > 1
-        if several or any(misplaced.get(name) for name in group):
-            groups.append((group, "node"))
+    broken = list(dict.fromkeys(names for names, _ in constraints.broken(plan, problem)))
+    together = (*constraints.same_device, *constraints.same_node)
+    alone = {name for names in broken if names not in together for name in names}
+    groups = [(group, "device") for group in constraints.same_device if group in broken]
+    # One that is placed anew for its type would leave the others.
+    groups += [(group, "node") for group in constraints.same_node if group in broken or not alone.isdisjoint(group)]
     members = {name for group, _ in groups for name in group}
-    groups += [((name,), "anywhere") for name in misplaced if misplaced[name] and name not in members]
-    return groups
+    return groups + [(names, "anywhere") for names in broken if names not in together and members.isdisjoint(names)]
 
 
 class _Placing:
@@ -324,7 +302,7 @@ class _Placing:
             most = min(len(ranks), table.dim // self.constraints.least_columns.get(table.name, COLUMN_MULTIPLE))
             shards = (n for n in (2, 4, 8, 16) if n <= most and table.dim % (n * COLUMN_MULTIPLE) == 0)
             if "column_wise" in choices:
-                forms += [_columns(table, order[:n], tier, ratio) for n in shards]
+                forms += [column_ranges(table, order[:n], tier, ratio) for n in shards]
             groups = inside if "table_row_wise" in choices else []
             groups = [*groups, everyone] if "row_wise" in choices and ranks == everyone and len(ranks) > 1 else groups
             forms += [
@@ -349,15 +327,9 @@ class _Placing:
             self.work[ranks] += self.work_of[segment.table] * share
 
 
-def _columns(table: Table, ranks: list[int], tier: Tier, cache_ratio: float | None) -> list[Segment]:
-    width = table.dim // len(ranks)
-    return [
-        Segment(
-            table=table.name,
-            row_stop=table.rows,
-            column_start=i * width,
-            column_stop=(i + 1) * width,
-            placement=OnRank(rank=rank, tier=tier, cache_ratio=cache_ratio),
-        )
-        for i, rank in enumerate(ranks)
-    ]
+def column_ranges(
+    table: Table, ranks: Sequence[int], tier: Tier = Tier.HBM, cache_ratio: float | None = None
+) -> list[Segment]:
+    """Return the table in as many equal ranges of columns as there are ranks, each on one of them."""
+    width, places = table.dim // len(ranks), [OnRank(rank=r, tier=tier, cache_ratio=cache_ratio) for r in ranks]
+    return [whole_table(table, place, (i * width, (i + 1) * width)) for i, place in enumerate(places)]

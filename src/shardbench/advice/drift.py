@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput, InvalidPlan
 from shardbench.cost.memory.fullest import Peak, device_bytes, predicted_peak
 from shardbench.cost.resharding import Resharding, resharding
 from shardbench.cost.uncertainty import p_larger, sure
-from shardbench.model.constraints import Constraints
+from shardbench.model.constraints import ANY_PLAN, Constraints
 from shardbench.model.machine import Machine
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
@@ -70,7 +70,7 @@ def judge_drift(
     machine: Machine,
     strategies: Sequence[Strategy],
     *,
-    constraints: Constraints | None = None,
+    constraints: Constraints = ANY_PLAN,
     budget_s: float = 30.0,
     seed: int = 0,
     **training: Any,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardbench.advice.constrained import column_ranges
 from shardbench.base.arrays import Floats
 from shardbench.base.memory import gib
 from shardbench.cost.memory.fullest import Peak, peaks_of, predicted_peak
@@ -210,6 +211,4 @@ def _other_forms(table: Table, emptiest: list[int]) -> Iterator[tuple[str, list[
         yield "row_wise", [whole_table(table, RowWise(ranks=tuple(range(len(emptiest)))))]
     shards = max((n for n in range(2, len(emptiest) + 1) if table.dim % (n * COLUMN_MULTIPLE) == 0), default=0)
     if shards:
-        width = table.dim // shards
-        columns = [(i * width, (i + 1) * width) for i in range(shards)]
-        yield "column_wise", [whole_table(table, OnRank(rank=r), of) for r, of in zip(emptiest, columns)]
+        yield "column_wise", column_ranges(table, emptiest[:shards])

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from shardbench.advice.best_plan import Candidate, PlanSearch, contents_hash
 from shardbench.advice.constrained import evaluate_under
-from shardbench.model.constraints import Constraints
+from shardbench.model.constraints import ANY_PLAN, Constraints
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Strategy
 from shardbench.records.trial import Failure
 from shardbench.trials.discovery import HandedPlan, missing_modules, strategies
-from shardbench.trials.evaluate import evaluate
 from shardbench.trials.planning import traits_of
 from shardbench.trials.simulate import CountedQuestion
 from shardbench.workloads.materialise import DrawnBatches
@@ -33,7 +32,7 @@ def gather_candidates(
     workload: Workload,
     strategies: Sequence[Strategy],
     *,
-    constraints: Constraints | None = None,
+    constraints: Constraints = ANY_PLAN,
     budget_s: float = 30.0,
     seed: int = 0,
 ) -> tuple[Candidate, ...]:
@@ -44,18 +43,14 @@ def gather_candidates(
     """
     names = {one.name for one in search.candidates}
     several = [one for one in strategies if traits_of(one).several and one.name in names]
-    limits = constraints or Constraints()
-    problem = limits.applied(search.problem)
+    problem = constraints.applied(search.problem)
     by_hash = {contents_hash(one.plan): one for one in reversed(search.candidates)}
     question = CountedQuestion(problem, DrawnBatches(workload), workload.dense)
     for strategy in several:
         budget = Budget(plan_s=budget_s / len(several))
         for number, plan in enumerate(_runners_up(strategy, problem, budget, seed), 2):
             runner_up = HandedPlan(f"{strategy.name}-{number}", plan)
-            if constraints is None:
-                answer = evaluate(question, runner_up, budget, seed, sealed=False)
-            else:
-                answer = evaluate_under(constraints, question, runner_up, budget, seed, slack=1.0)
+            answer = evaluate_under(constraints, question, runner_up, budget, seed, slack=1.0)
             if not isinstance(answer, Failure) and runner_up.name not in names:
                 one = Candidate(name=runner_up.name, plan=answer.plan, step_ms=answer.judged.step_ms)
                 by_hash.setdefault(contents_hash(one.plan), one)

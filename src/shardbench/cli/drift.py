@@ -63,7 +63,7 @@ def drift_command(
     strategies = [get_strategy(name) for name in strategy or ()] or default_strategies()
     if not strategy:
         say_left_out()
-    limits = read_constraints(constraints) if constraints is not None else None
+    limits = read_constraints(constraints)
     _check_alike(profile, newer)
     answer = judge_drift(
         old_plan, _log(profile, batch_size), _log(newer, batch_size), on, strategies, constraints=limits,

@@ -14,7 +14,7 @@ from shardbench.base.serialise import from_data
 from shardbench.cli import options as shared
 from shardbench.cli.names import machines, say_left_out, suites, workloads
 from shardbench.cli.progress import BestSoFar
-from shardbench.model.constraints import Constraints
+from shardbench.model.constraints import ANY_PLAN, Constraints
 from shardbench.model.machine import Machine
 from shardbench.model.table import MAX_BATCH, Optimizer, Precision, StepSchedule
 
@@ -101,7 +101,7 @@ def plan_command(
     strategies = named or (entrants() if race else default_strategies())
     if not named:
         say_left_out()
-    limits = read_constraints(constraints) if constraints is not None else None
+    limits = read_constraints(constraints)
     plan_for = read_plan(against) if against is not None else None
     config = _workload(tables, workload, batch_size)
     built_workload = workload_config(config, tables).build(data)
@@ -140,9 +140,10 @@ def plan_command(
     return shared.EXIT_OK if search.best is not None else shared.EXIT_FAILED
 
 
-def read_constraints(path: Path) -> Constraints:
-    """Read what a plan must keep; raises BadInput that names the wrong field."""
-
+def read_constraints(path: Path | None) -> Constraints:
+    """Read what a plan must keep, nothing without a file; raises BadInput that names the wrong field."""
+    if path is None:
+        return ANY_PLAN
     return from_data(Constraints, toml_file(path), f"constraints {path}")
 
 

@@ -23,7 +23,7 @@ TEXTS = {"machine", "fits", "bound by", "plan"}
 FITS = {True: "yes", False: "no", None: "tables"}
 
 
-def lines(search: PlanSearch, limits: Constraints | None, budget_s: float, out: Path | None) -> list[str]:
+def lines(search: PlanSearch, limits: Constraints, budget_s: float, out: Path | None) -> list[str]:
     """Give the answer in lines as wide as the terminal."""
     problem = search.problem
     size = sum(problem.weight_bytes(table) for table in problem.tables)
@@ -74,7 +74,7 @@ def _sharder_lines(problem: Problem) -> list[str]:
     return needs
 
 
-def _best_lines(best: Best, problem: Problem, limits: Constraints | None) -> list[str]:
+def _best_lines(best: Best, problem: Problem, limits: Constraints) -> list[str]:
     if best.band_ms is not None:
         sure = f"{best.band_ms[0]:.4g} to {best.band_ms[1]:.4g} ms by what is known of the machine (95 %)"
     elif problem.machine.errors:
@@ -145,10 +145,10 @@ def _row(attempt: Attempt, width: int) -> list[str]:
     return [f"{name}{attempt.step_ms:9.4g} ms {time_text}  {', '.join(words)}".rstrip()]
 
 
-def _bound_line(best: Best, limits: Constraints | None) -> str:
+def _bound_line(best: Best, limits: Constraints) -> str:
     if best.bound_ms is None:
         return f"  {best.unbounded}"
-    memory = ", of plans that fit the smallest device" if limits is not None and limits.device_hbm_bytes else ""
+    memory = ", of plans that fit the smallest device" if limits.device_hbm_bytes else ""
     over = f"  {best.over_bound_pct:.3g} % over the proven bound of {best.bound_ms:.4g} ms (any device moves{memory})"
     return f"{over}; {best.over_profile_bound_pct:.3g} % under the profile that plans are made by"
 

@@ -128,7 +128,8 @@ class Account:
         self.history_columns = zeros(self.world)
         self._placed_columns = zeros(self.world)
         self.sources = Sources.zeros(self.world)
-        self._to = np.zeros((self.world, self.world))
+        # By owner, then by who asks: with many ranks a row is added to much faster than a column.
+        self._asked = np.zeros((self.world, self.world))
         self._back = np.zeros((self.world, self.world))
         self._columns = {
             "rank": zeros(self.world), "node": zeros(self.topology.nodes), "world": zeros(1),
@@ -171,6 +172,10 @@ class Account:
             if table.distinct:
                 self.sources.repeated[...] += repeated
                 self._placed_columns += repeated * table.dim
+
+    def _to(self) -> Floats:
+        """Return the bytes of lookups that each rank sends to each owner, [world, world]."""
+        return self._asked.T.copy()
 
     def _put(
         self, load: Load, at: int | list[int] | Ints | slice, table: Table, segment: Segment, *, tier: Tier,
@@ -237,7 +242,7 @@ class Account:
             load, at, table, segment, tier=tier, samples=self.problem.batch_size, lookups=total, distinct=distinct,
             longest_bag=float(lookups.longest_bag(segment.row_start, segment.row_stop, 1, 1)[0, 0]),
         )  # fmt: skip
-        self._to[:, rank] += sources * INDEX_BYTES + self._length_bytes(table)
+        self._asked[rank] += sources * INDEX_BYTES + self._length_bytes(table)
         if table.pooling is Pooling.NONE:
             self._back[rank, :] += sources * segment.columns * self._number_bytes
         self._send(table, sources, 1)
@@ -264,7 +269,7 @@ class Account:
             self.load, at, table, segment, tier=place.tier, ways=len(ranks), samples=self.problem.batch_size,
             lookups=total, distinct=distinct, longest_bag=longest,
         )  # fmt: skip
-        self._to[:, at] += each * INDEX_BYTES + self._length_bytes(table)
+        self._asked[at] += each.T * INDEX_BYTES + self._length_bytes(table)
         if table.pooling is Pooling.NONE:
             self._back[at, :] += each.T * segment.columns * self._number_bytes
         self._send(table, owned.sum(axis=1), len(ranks), dealt=True)
@@ -289,7 +294,7 @@ class Account:
         )  # fmt: skip
         # No rank is in two groups.
         asks, owns = self.groups[:, :, None], owners[:, None, :]
-        self._to[asks, owns] += by_group * INDEX_BYTES + self._length_bytes(table)
+        self._asked[owns, asks] += by_group * INDEX_BYTES + self._length_bytes(table)
         if table.pooling is Pooling.NONE and size > 1:
             self._back[owns, asks] += by_group * segment.columns * self._number_bytes
         self._send(table, owned.sum(axis=1), ways, dealt=isinstance(place, GroupSharded))
@@ -342,7 +347,7 @@ class Account:
         return {
             CollectiveName.INPUT_SPLITS: pairwise(self._splits(same), topology).called(lookups),
             # Lengths, then indices.
-            CollectiveName.INPUT_ALL_TO_ALL: pairwise(self._to, topology).called(lookups.times(2)),
+            CollectiveName.INPUT_ALL_TO_ALL: pairwise(self._to(), topology).called(lookups.times(2)),
             CollectiveName.OUTPUT_ALL_TO_ALL: pairwise(forward, topology).called(vectors),
             CollectiveName.OUTPUT_REDUCE_SCATTER: scatter.called(sums),
             CollectiveName.BACKWARD_ALL_TO_ALL: pairwise(forward.T, topology).called(vectors),
@@ -414,7 +419,8 @@ class Account:
 
     def lookup_bytes(self) -> tuple[Floats, Floats]:
         """Return the bytes of indices and lengths that ranks send and receive, their own among them, [world] each."""
-        return self._to.sum(axis=1), self._to.sum(axis=0)
+        sent = self._to()
+        return sent.sum(axis=1), sent.sum(axis=0)
 
     def held_weights(self) -> Floats:
         """Return the weights of each rank's replicas and of its copies by sharding group, blocks padded, [world]."""

@@ -92,7 +92,7 @@ class Load(TierRows):
 
     def add_at(self, devices: int | list[int] | Ints | slice, load: "Load") -> None:
         """Add ``load`` to the devices, in place: one for all, or one for each, of which some may be the same."""
-        if isinstance(devices, slice):  # none twice: no need of the slower unbuffered sum
+        if isinstance(devices, slice | int):  # none twice: no need of the slower unbuffered sum
             self.values[devices, :-1] += load.values[..., :-1]
             self.chain[devices] = np.maximum(self.chain[devices], load.chain)
             return

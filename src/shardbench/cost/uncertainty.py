@@ -59,13 +59,16 @@ def deviations(name: str, n: int = DRAWS) -> Floats:
     return np.random.default_rng(seed).permutation(np.array(quantiles))
 
 
-def drawn_machines(machine: Machine, n: int = DRAWS) -> tuple[Machine, ...]:
-    """Return the machine under ``n`` draws of its constants; raises BadInput where it does not state their errors."""
+def drawn_machines(machine: Machine, n: int = DRAWS, of: str = "") -> tuple[Machine, ...]:
+    """Return the machine under ``n`` draws of its constants, others than those that have another name ``of`` theirs.
+
+    Raises BadInput where it does not state their errors.
+    """
     names = uncertain(machine)
     missing = sorted(set(names) - machine.errors.keys())
     if missing:
         raise BadInput(f"machine {machine.name} does not say how well '{missing[0]}' is known: state its error")
-    factors = {name: machine.errors[name] ** deviations(name, n) for name in names}
+    factors = {name: machine.errors[name] ** deviations(of + name, n) for name in names}
     return tuple(scaled(machine, {name: float(drawn[i]) for name, drawn in factors.items()}) for i in range(n))
 
 

@@ -1,7 +1,7 @@
 """What users ask of a plan beside speed: tables together, sharding types, kinds of memory, memory of each device."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated
 
@@ -124,32 +124,41 @@ class Constraints:
         """Return what is left to keep where they were ``applied``: what is reserved is no memory of that problem."""
         return self if self.device_hbm_bytes else replace(self, reserved_bytes=0)
 
-    def check(self, plan: Plan, problem: Problem) -> None:
-        """Raise InvalidPlan with the first constraint that a valid plan breaks."""
+    def broken(self, plan: Plan, problem: Problem) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield the tables of each constraint but memory's that a valid plan breaks, and what is wrong."""
         by_table, topology = plan.by_table(), problem.topology
         tables = {table.name: table for table in problem.tables}
         for name, types in self.sharding_types.items():
             kind = sharding_type(by_table[name], tables[name], topology)
             if kind not in types_of(types, tables[name]):
-                raise _violation(f"table '{name}' is {kind}, allowed are {', '.join(types)}")
+                yield (name,), f"table '{name}' is {kind}, allowed are {', '.join(types)}"
         for name, tiers in self.tiers.items():
             strange = sorted(memories(by_table[name]) - set(tiers))
             if strange:
-                raise _violation(f"table '{name}' has rows in {strange[0]}, allowed are {', '.join(tiers)}")
+                yield (name,), f"table '{name}' has rows in {strange[0]}, allowed are {', '.join(tiers)}"
         for name, least in self.least_columns.items():
             if too_narrow(by_table[name], tables[name], least):
-                raise _violation(f"table '{name}' has a part of fewer than {least} columns")
+                yield (name,), f"table '{name}' has a part of fewer than {least} columns"
         for group in self.same_device:
             if not on_one_device([by_table[name] for name in group]):
-                raise _violation(f"tables {', '.join(group)} do not lie whole on one device")
+                yield group, f"tables {', '.join(group)} do not lie whole on one device"
         for group in self.same_node:
             nodes = nodes_of([by_table[name] for name in group], topology)
             if len(nodes) > 1:
-                raise _violation(f"tables {', '.join(group)} lie on {len(nodes)} nodes")
+                yield group, f"tables {', '.join(group)} lie on {len(nodes)} nodes"
+
+    def check(self, plan: Plan, problem: Problem) -> None:
+        """Raise InvalidPlan with the first constraint that a valid plan breaks."""
+        for _, text in self.broken(plan, problem):
+            raise _violation(text)
         hbm_bytes = memory_bytes(plan, problem).hbm
-        for rank, room in enumerate(self.device_bytes(topology)):
+        for rank, room in enumerate(self.device_bytes(problem.topology)):
             if hbm_bytes[rank] > room:
                 raise _violation(f"device {rank} needs {hbm_bytes[rank]} bytes of HBM but has {room} for tables")
+
+
+ANY_PLAN = Constraints()
+"""Constraints that every valid plan keeps."""
 
 
 def _violation(text: str) -> InvalidPlan:

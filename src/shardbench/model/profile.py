@@ -164,6 +164,8 @@ class AccessProfile:
 
     def share(self, row_start: int, row_stop: int) -> float:
         """Share of accesses that go to rows [row_start, row_stop) of the frequency order."""
+        if row_start <= 0 and row_stop >= self.rows:
+            return 1.0
         ends = self.cdf([row_start, row_stop])
         return float(ends[1] - ends[0])
 
@@ -176,12 +178,13 @@ class AccessProfile:
         al., Ecological Monographs 84(1), 2014, eq. 9). Grows with ``lookups``, without a jump.
         Of lookups in clusters only their ``drawn_share`` counts.
         """
-        _, _, row_ends, lookup_ends = self._arrays
+        _, rows, row_ends, lookup_ends = self._arrays
         sampled, lookups = lookup_ends[-1], self.drawn_share * lookups
         if sampled == 0 or lookups <= 0:
             return 0.0
         stop = self.rows if row_stop is None else row_stop
-        rows = np.clip(np.minimum(row_ends[1:], stop) - np.maximum(row_ends[:-1], row_start), 0, None)
+        if row_start > 0 or stop < self.rows:
+            rows = np.clip(np.minimum(row_ends[1:], stop) - np.maximum(row_ends[:-1], row_start), 0, None)
         if lookups <= sampled:
             return float(rows @ self._met_shares(lookups))
         seen_in_range = float(rows.sum())

@@ -5,8 +5,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -76,18 +76,12 @@ _PASSED_ON = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_chec
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A plan as TorchRec takes it, and what it comes to."""
 
     name: str
     plan: ShardingPlan
     answer: Answer[Simulation]
-
-    @property
-    def step_ms(self) -> float:
-        """Return the predicted step."""
-        return self.answer.judged.step_ms
 
 
 class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
@@ -318,9 +312,11 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             except PlannerError:
                 if not candidates:
                     raise
-        best = min(
-            candidates, key=lambda one: (memory.fails(one.answer), one.step_ms * (1.0 - TIE * (one.plan is theirs)))
-        )
+
+        def rating(one: _Candidate) -> tuple[bool, float]:
+            return memory.fails(one.answer), one.answer.judged.step_ms * (1.0 - TIE * (one.plan is theirs))
+
+        best = min(candidates, key=rating)
         self.answer, self.peak, self.taken = best.answer, memory.peak(best.answer), best.name
         if self.peak is not None and memory.fails(best.answer):
             _LOG.warning("no plan is predicted to fit; of the one that is taken %s", self.peak.words)
