@@ -1,6 +1,7 @@
 """Command lines in a Python of their own, several in one: imports take most of the time of each."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,12 @@ for arguments in json.loads(sys.argv[1]):
     said.append(out.getvalue())
 print(json.dumps(said))
 """
+
+
+def beside(*folders: Path) -> dict[str, str]:
+    """The environment in which packages of these folders are found as well."""
+    places = filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 
 def said_by(

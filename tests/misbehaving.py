@@ -4,6 +4,7 @@ import ctypes
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import struct
 import subprocess
@@ -26,11 +27,15 @@ from shardbench.workloads.trace import Split
 
 
 class Honest(Strategy):
-    """Tables dealt over the ranks."""
+    """Tables dealt over the ranks; those that derive from it are called as their class is."""
 
     name = "honest"
     sees = frozenset({Sees.TABLES})
     moves = frozenset({Move.TABLE})
+
+    def __init_subclass__(cls):
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"\B(?=[A-Z])", "-", cls.__name__).lower()
 
     def plan(self, problem, budget, seed):
         ranks = [(i + seed) % problem.world_size for i in range(len(problem.tables))]
@@ -40,8 +45,6 @@ class Honest(Strategy):
 class Learner(Honest):
     """Takes its time to fit."""
 
-    name = "learner"
-
     def fit(self, problems, budget, seed):
         assert problems[0].tables
         time.sleep(0.2)
@@ -50,23 +53,17 @@ class Learner(Honest):
 class Counting(Honest):
     """Makes another plan whenever it is asked."""
 
-    name = "counting"
-
     def plan(self, problem, budget, seed):
         plan = super().plan(problem, budget, seed)
         return Plan(world_size=plan.world_size, segments=plan.segments, notes={"asked_at": time.time_ns()})
 
 
 class Hangs(Honest):
-    name = "hangs"
-
     def plan(self, problem, budget, seed):
         time.sleep(1e6)
 
 
 class HangsLearned(Hangs):
-    name = "hangs-learned"
-
     def fit(self, problems, budget, seed):
         pass
 
@@ -74,23 +71,17 @@ class HangsLearned(Hangs):
 class LeavesInPickling(Honest):
     """Ends the program that sends it to the process that plans."""
 
-    name = "leaves-in-pickling"
-
     def __getstate__(self):
         raise SystemExit
 
 
 class EndsInPickling(LeavesInPickling):
-    name = "ends-in-pickling"
-
     def __getstate__(self):
         raise NeitherExceptionNorText
 
 
 class LeavesWhenLookedAt(Honest):
     """Ends the program that asks what it needs."""
-
-    name = "leaves-when-looked-at"
 
     @property
     def requires(self):
@@ -100,8 +91,6 @@ class LeavesWhenLookedAt(Honest):
 class Slow(Honest):
     """Overruns its budget, but comes back."""
 
-    name = "slow"
-
     def plan(self, problem, budget, seed):
         time.sleep(budget.plan_s + 0.3)
         return super().plan(problem, budget, seed)
@@ -110,15 +99,11 @@ class Slow(Honest):
 class Peeks(Honest):
     """Reads profiles it did not declare."""
 
-    name = "peeks"
-
     def plan(self, problem, budget, seed):
         return super().plan(problem, budget, len(problem.profiles))
 
 
 class Mutates(Honest):
-    name = "mutates"
-
     def plan(self, problem, budget, seed):
         plan = super().plan(problem, budget, seed)
         object.__setattr__(problem.tables[0], "rows", 1)
@@ -126,15 +111,11 @@ class Mutates(Honest):
 
 
 class NoPlan(Honest):
-    name = "no-plan"
-
     def plan(self, problem, budget, seed):
         return {"world_size": 2}
 
 
 class Undeclared(Honest):
-    name = "undeclared"
-
     def plan(self, problem, budget, seed):
         place = OnRank(rank=0, tier=Tier.UVM)
         segments = tuple(whole_table(t, place) for t in problem.tables)
@@ -142,14 +123,12 @@ class Undeclared(Honest):
 
 
 class NeedsMore(Honest):
-    name = "needs-more"
     requires = ("a_module_that_is_not_there",)
 
 
 class CannotRun(Honest):
     """A valid plan that the engine cannot run yet."""
 
-    name = "cannot-run"
     moves = frozenset(Move)
 
     def plan(self, problem, budget, seed):
@@ -160,16 +139,12 @@ class CannotRun(Honest):
 class SlowFit(Honest):
     """Overruns its fit budget, but comes back."""
 
-    name = "slow-fit"
-
     def fit(self, problems, budget, seed):
         time.sleep(budget.fit_s + 0.2)
 
 
 class BadPlan(Honest):
     """A Plan that no validation would let pass."""
-
-    name = "bad-plan"
 
     def plan(self, problem, budget, seed):
         plan = super().plan(problem, budget, seed)
@@ -180,8 +155,6 @@ class BadPlan(Honest):
 class Unpicklable(Honest):
     """Cannot cross to the process that plans."""
 
-    name = "unpicklable"
-
     def __init__(self):
         self.choose = lambda: 0
 
@@ -189,16 +162,12 @@ class Unpicklable(Honest):
 class OnlyPicklesHere(Honest):
     """Pickles, but cannot be read back."""
 
-    name = "only-pickles-here"
-
     def __reduce__(self):
         return int, ("no number",)
 
 
 class FindsBatches(Honest):
     """Knows where the test batches lie, and reads them by the harness's own means."""
-
-    name = "finds-batches"
 
     def __init__(self, folder):
         self.folder = folder
@@ -210,8 +179,6 @@ class FindsBatches(Honest):
 class ChangesBatches(FindsBatches):
     """Makes the test batches easier."""
 
-    name = "changes-batches"
-
     def plan(self, problem, budget, seed):
         path = self.folder / "batches" / "0.values"
         path.write_bytes(bytes(path.stat().st_size))
@@ -220,8 +187,6 @@ class ChangesBatches(FindsBatches):
 
 class FollowsItsLog(Honest):
     """Looks for the test batches beside its log, of which it can see the name."""
-
-    name = "follows-its-log"
 
     def plan(self, problem, budget, seed):
         folder = Path("/proc/self/fd/1").readlink().parent
@@ -234,8 +199,6 @@ class FollowsItsLog(Honest):
 class UsesProcesses(Honest):
     """Searches in processes of its own."""
 
-    name = "uses-processes"
-
     def plan(self, problem, budget, seed):
         with multiprocessing.Pool(2) as pool:
             assert pool.map(abs, [-1, -2]) == [1, 2]
@@ -244,8 +207,6 @@ class UsesProcesses(Honest):
 
 class SetsTheClock(Honest):
     """Takes its time, and makes its process's clocks say that it took none."""
-
-    name = "sets-the-clock"
 
     def plan(self, problem, budget, seed):
         real = time.sleep
@@ -266,8 +227,6 @@ def answer_pipe():
 class SaysPickle(Honest):
     """Gives as its answer a pickle that would make a file where it is read."""
 
-    name = "says-pickle"
-
     def __init__(self, path: Path, kind: bytes) -> None:
         self._path, self._kind = path, kind
 
@@ -287,8 +246,6 @@ class _Touches:
 class WrittenLate(Honest):
     """Plans at once, and does the work where its plan is written down."""
 
-    name = "written-late"
-
     def plan(self, problem, budget, seed):
         written = planning_process.plan_json
         planning_process.plan_json = lambda *given: (time.sleep(budget.plan_s + 0.2), written(*given))[1]
@@ -297,8 +254,6 @@ class WrittenLate(Honest):
 
 class OpensLate(Honest):
     """Does the work where it is made again out of its pickle."""
-
-    name = "opens-late"
 
     def __reduce__(self):
         return _opened_late, ()
@@ -310,8 +265,6 @@ def _opened_late():
 
 
 class NotesWithoutEnd(Honest):
-    name = "notes-without-end"
-
     def plan(self, problem, budget, seed):
         plan = super().plan(problem, budget, seed)
         object.__setattr__(plan, "notes", {"all": "x" * 1_000_000})
@@ -319,8 +272,6 @@ class NotesWithoutEnd(Honest):
 
 
 class NotesNoNumber(Honest):
-    name = "notes-no-number"
-
     def plan(self, problem, budget, seed):
         plan = super().plan(problem, budget, seed)
         plan.notes["gap"] = float("inf")
@@ -328,8 +279,6 @@ class NotesNoNumber(Honest):
 
 
 class SegmentsWithoutEnd(Honest):
-    name = "segments-without-end"
-
     def plan(self, problem, budget, seed):
         plan = super().plan(problem, budget, seed)
         object.__setattr__(plan, "segments", plan.segments * 300_000)
@@ -440,8 +389,6 @@ DEEDS: dict[str, Callable[[], object]] = {
 
 class Does(Honest):
     """Does what it should not after a moment, and plans then if it still can."""
-
-    name = "does"
 
     def __init__(self, deed: str, delay_s: float = 0.0) -> None:
         self.deed, self.delay_s = deed, delay_s

@@ -103,10 +103,10 @@ class RandomWorkload(Workload):
         return Problem.of("random", self.tables, self.profiles, on, batch_size=self.batch_size)
 
 
-def bags(*lists: list[int]) -> Bags:
-    """Bags of these rows."""
+def bags(*lists: list[int], features: int = 1) -> Bags:
+    """Bags of these rows, of so many features a sample."""
     offsets = np.concatenate([[0], np.cumsum([len(b) for b in lists])]).astype(np.int64)
-    return Bags(values=np.array([v for b in lists for v in b], dtype=np.int64), offsets=offsets)
+    return Bags(values=np.array([v for b in lists for v in b], dtype=np.int64), offsets=offsets, features=features)
 
 
 def table_loads(problem: Problem, bags_of: Callable[[int], Bags]) -> Load:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from misbehaving import Honest
 
 from shardbench.advice.best_plan import (
     LOOKUP_S,
@@ -31,8 +32,8 @@ from shardbench.model.constraints import ANY_PLAN, Constraints
 from shardbench.model.machine import Machine, Trust
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import OnRank, Plan, Tier, row_ranges, whole_table, whole_tables
-from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Improvement, Move, Strategy
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget, Improvement, Move
 from shardbench.model.table import StepSchedule
 from shardbench.trials.discovery import get_strategy
 from shardbench.trials.simulate import CountedQuestion, ExpectedQuestion
@@ -41,12 +42,8 @@ from shardbench.workloads.materialise import DrawnBatches
 from shardbench.workloads.trace import Bags
 
 
-class Stubborn(Strategy):
+class Stubborn(Honest):
     """Puts all tables on the first device, whatever it is told, and fails where there are three."""
-
-    name = "stubborn"
-    sees = frozenset({Sees.TABLES})
-    moves = frozenset({Move.TABLE})
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         segments = whole_tables(problem.tables, [0] * len(problem.tables))
@@ -388,10 +385,9 @@ def test_torchrecs_planner_is_asked_beside_the_others() -> None:
     assert None not in steps.values()
 
 
-class Split(Strategy):
+class Split(Honest):
     """Whole tables, or the first one's columns on two devices."""
 
-    sees = frozenset({Sees.TABLES})
     moves = frozenset({Move.TABLE, Move.COLUMNS})
 
     def __init__(self, name: str, *, split: bool) -> None:

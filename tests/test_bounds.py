@@ -187,12 +187,6 @@ def test_hand_computed_bounds(weights: list[float], world: int, expected: float)
     assert bound == pytest.approx(expected, rel=1e-6)
 
 
-def test_pigeonhole_by_hand() -> None:
-    # Three devices: 9; or one of them holds two of 9, 8, 7, 6: 6 + 7; or three of seven: 4 + 4 + 4.
-    assert pigeonhole_ms(np.array([9.0, 8.0, 7.0, 6.0]), 3) == 13.0
-    assert pigeonhole_ms(np.array([9.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0]), 3) == 12.0
-
-
 @given(weights=st.lists(st.integers(0, 9), min_size=1, max_size=7), world=st.integers(1, 3))
 def test_the_pigeonhole_bound_is_below_every_way_to_hand_out(weights: list[int], world: int) -> None:
     def least(given: list[int]) -> int:

@@ -279,14 +279,6 @@ def test_status_counts(command, tmp_path, monkeypatch):
     assert "  2 of 5 records are of other versions, a run makes them again: d (1), e (1)\n" in out
 
 
-def test_status_of_a_real_suite(command, tmp_path):
-    suite = suite_file(tmp_path)
-    assert (
-        command("status", suite, "--strategy", "greedy-size", "--results", tmp_path)
-        == "tiny: 1 trials, 0 settled, 1 open\n"
-    )
-
-
 def test_report_json_is_one_document(command, results):
     document = json.loads(command("report", "quick", "--json", "--results", results))
     assert set(document["tables"]) == {"throughput", "balance", "traffic"}

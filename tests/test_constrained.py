@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from misbehaving import Honest
 
 from shardbench.advice.constrained import evaluate_under
 from shardbench.base.errors import BadInput, Infeasible, InvalidPlan, Undeclared
@@ -13,9 +14,9 @@ from shardbench.model.constraints import Constraints, nodes_of
 from shardbench.model.machine import Topology
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import GroupSharded, OnRank, Plan, RowWise, Tier, whole_table, whole_tables
-from shardbench.model.problem import Problem, Sees
+from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
-from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.strategy import Budget
 from shardbench.model.table import Table
 from shardbench.model.validate import memory_bytes
 from shardbench.records.trial import Failure, Outcome
@@ -120,12 +121,8 @@ def test_where_a_plan_leaves_no_room_all_tables_are_placed_anew() -> None:
     assert too_many.cause.startswith("constraints: no device has room for t0, t1, t2")
 
 
-class Declines(Strategy):
+class Declines(Honest):
     """Never has a plan."""
-
-    name = "declines"
-    sees = frozenset({Sees.TABLES})
-    moves = frozenset({Move.TABLE})
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         raise Infeasible(f"{len(problem.tables)} tables in {problem.topology.hbm_bytes} bytes")
@@ -176,12 +173,8 @@ def test_tables_in_two_tiers_of_one_device_are_together() -> None:
     Constraints(same_device=(("t0", "t1"),)).check(Plan(world_size=4, segments=segments), problem())
 
 
-class Learner(Strategy):
+class Learner(Honest):
     """Puts all tables on the device that it learned."""
-
-    name = "learner"
-    sees = frozenset({Sees.TABLES})
-    moves = frozenset({Move.TABLE})
 
     def fit(self, problems: Sequence[Problem], budget: Budget, seed: int) -> None:
         with pytest.raises(Undeclared):

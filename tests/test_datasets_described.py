@@ -1,5 +1,6 @@
-"""Tables described in a suite, and workload kinds that other packages give."""
+"""Tables described in a suite, workload kinds that other packages give, and the card of each kind."""
 
+import importlib
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -9,10 +10,14 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
+import pydantic
 import pytest
 
+import shardbench.datasets
 from shardbench.base.errors import BadInput
 from shardbench.datasets import described
+from shardbench.datasets.cards import card
+from shardbench.datasets.cards.card import Card, load_card
 from shardbench.datasets.described import CONFIG
 from shardbench.model.table import Pooling
 from shardbench.workloads import kinds
@@ -147,3 +152,52 @@ def test_bad_installed_kinds_are_refused(install: Callable[..., None], loads: li
     assert "described" in workload_kinds(), "what is not theirs is there"
     with pytest.raises(BadInput, match=r"dataset 'nope'.*; left out: .*their-package"):
         workload_config({"dataset": "nope", "name": "n"}, "suite s")
+
+
+HERE = Path(shardbench.datasets.__file__).parent
+MODULES = {"trace": "trace_file"}
+
+
+def config_of(kind: str) -> type[WorkloadConfig]:
+    found: type[WorkloadConfig] = importlib.import_module(f"shardbench.datasets.{MODULES.get(kind, kind)}").CONFIG
+    return found
+
+
+def test_every_kind_has_a_card() -> None:
+    defining = [p.stem for p in HERE.glob("*.py") if "\nCONFIG = " in p.read_text(encoding="ascii")]
+    assert sorted(defining) == sorted(MODULES.get(kind, kind) for kind in card.kinds())
+
+
+@pytest.mark.parametrize("kind", card.kinds())
+def test_card_is_of_its_kind(kind: str) -> None:
+    loaded = load_card(kind)
+    fields = config_of(kind).model_fields
+    assert loaded.kind == kind == fields["dataset"].default
+    assert loaded.source
+    assert loaded.licence
+
+
+@pytest.mark.parametrize("kind", [k for k in card.kinds() if load_card(k).instance is not None])
+def test_instance_has_the_cards_fingerprint(kind: str, tmp_path: Path) -> None:
+    loaded = load_card(kind)
+    workload = config_of(kind).model_validate(loaded.instance).build(tmp_path)
+    assert workload.fingerprint == loaded.fingerprint, f"the lookups of {kind} changed: is that meant?"
+
+
+def test_bad_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="no card for 'other': there are access_log, avazu, "):
+        load_card("other")
+    monkeypatch.setattr(card, "CARDS", tmp_path)
+    (tmp_path / "x.toml").write_text('kind = "x"\n')
+    with pytest.raises(BadInput, match=r"x\.toml: name: Field required \(and 5 more\)"):
+        load_card("x")
+    with pytest.raises(pydantic.ValidationError, match="go together"):
+        Card(kind="x", name="x", description="x", source="x", licence="x", assumptions=(), numbers={}, fingerprint="1")
+
+
+def test_data_files_are_small_and_ascii() -> None:
+    files = list((HERE / "data").iterdir())
+    assert sum(p.stat().st_size for p in files) < 1_000_000
+    assert sum(p.stat().st_size for p in files if p.name.startswith("meta_trace")) < 700_000
+    for path in [p for p in HERE.rglob("*") if p.suffix in (".py", ".json", ".toml", ".md")]:
+        path.read_text(encoding="ascii")

@@ -22,7 +22,6 @@ from shardbench.records.record import Record
 from shardbench.records.trial import Outcome
 from shardbench.report.standing import by_problem, disagreement, table_standings
 from shardbench.report.tables.leaderboard import ANY_PLAN, BOUND, ORDERED, _other_errors, measured_steps, scores, steps
-from shardbench.studies.reproduction import find_reproduction
 from shardbench.trials.discovery import strategies
 
 DIGESTS = {3: "5fd6b0dce70a878fe626a54fac30bd827f94e000b4b90069e09d569bfa13060c"}
@@ -95,12 +94,6 @@ def test_every_strategy_that_is_no_variant_stands_on_every_problem() -> None:
     assert all(cell["strategy"] is None for cell in bounds)
     published = {cell["strategy"] for cell in cells if cell["effort"] == "published"}
     assert published == {"autoshard", "dreamshard", "neuroshard", "rnn-rl"}
-
-
-def test_it_is_found_as_a_reproduction_with_code_of_its_own() -> None:
-    found = find_reproduction("leaderboard")
-    assert [study.name for study in found.studies] == ["steps"]
-    assert not found.claims
 
 
 def test_rows_stand_by_their_distance_to_the_best_of_all_budgets() -> None:

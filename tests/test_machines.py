@@ -186,24 +186,6 @@ def test_unknown_machines_are_refused(tmp_path: Path) -> None:
         load_machine(str(tmp_path / "gone.toml"))
 
 
-def test_a_file_of_ones_own_loads_by_path(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(text_of("cpu-1x2").replace('name = "cpu-1x2"', 'name = "mine"'))
-    assert load_machine(str(path)).name == "mine"
-
-
-def test_the_command_line_refuses_wrong_files_with_one_line(tmp_path: Path, command) -> None:
-    (tmp_path / "mine.toml").write_text(text_of("cpu-1x2").replace("[constants.launch]", "[constants.lunch]"))
-    suite = tmp_path / "suite.toml"
-    suite.write_text(
-        'name = "own"\ndescription = "own machine"\n[[workloads]]\nname = "w"\ndataset = "synthetic"\n'
-        f'[[grids]]\nmachines = ["{tmp_path / "mine.toml"}"]\nbackends = ["simulated"]\niterations = 1\n'
-    )
-    said = command("run", suite, "--results", tmp_path / "results", code=2)
-    assert "constant 'launch' is missing" in said
-    assert not (tmp_path / "results").exists()
-
-
 @pytest.fixture
 def bring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Installs a package that holds files, or whatever else its entry point is to give."""

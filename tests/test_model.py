@@ -20,7 +20,7 @@ from shardbench.learned.tasks.task import Task, part
 from shardbench.model.machine import Machine
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.profile import AccessProfile
-from shardbench.model.table import DenseShape, Optimizer, Precision, Table
+from shardbench.model.table import DenseShape, Table
 from shardbench.workloads.trace import Bags, Ranking, Split
 
 COUNTS = st.lists(st.integers(0, 50), min_size=1, max_size=60)
@@ -243,11 +243,6 @@ def test_content_hash_tells_order_and_kind_apart():
     assert content_hash("a", "b") != content_hash("b", "a")
     assert content_hash(np.arange(3)) != content_hash(np.arange(3.0))
     assert content_hash({"x": 1, "y": 2}) == content_hash({"y": 2, "x": 1})
-
-
-def test_bytes_by_hand():
-    assert [p.bytes for p in (Precision.FP32, Precision.FP16)] == [4, 2]
-    assert [o.state_bytes(16) for o in Optimizer] == [0, 4, 128]
 
 
 def test_a_profile_of_lookups_in_no_sample_is_refused() -> None:

@@ -1,7 +1,6 @@
 """`shardbench new`: what it writes lints, is typed, conforms and runs; names that cannot be are refused."""
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -10,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fresh_process import said_by
+from fresh_process import ONE_JUDGE, beside, said_by
 
 from shardbench import baselines
 from shardbench.base.errors import BadInput
@@ -22,17 +21,14 @@ from shardbench.records.store import cell_store
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "round_robin"
 SHARDBENCH = [sys.executable, "-c", "from shardbench.cli.main import main; main()"]
-ONE_PROBLEM = 'from shardbench.leaderboard import studies; studies.QUICK = {("meta-traces", "h100-1x8")}'
+ONE_PROBLEM = (
+    f'from shardbench.leaderboard import studies; studies.QUICK = {{("meta-traces", "h100-1x8")}}\n{ONE_JUDGE}'
+)
 AGAIN = "write it again: shardbench new round-robin --package, in examples/"
 
 
-def beside(*paths: Path) -> dict[str, str]:
-    places = os.pathsep.join(filter(None, [*map(str, paths), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": places, "PYTHONSAFEPATH": "1"}
-
-
 def command(arguments: list[str], cwd: Path, *paths: Path) -> str:
-    environment = beside(*paths)
+    environment = beside(*paths) | {"PYTHONSAFEPATH": "1"}
     done = subprocess.run(arguments, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -78,8 +74,9 @@ def console(document: Path) -> list[str]:
 def test_from_an_empty_folder_to_a_ranked_row(tmp_path: Path, part: list[str]) -> None:
     """The transcript of docs/add_a_strategy.md, command by command; pip installs beside, not into, this environment.
 
-    By default one problem of the leaderboard is asked, where a plan takes a second and not forty; the checks of a
-    package's strategy are made by conformance/test_third_party.py as well, and what a run says of it by test_ranks.py.
+    By default one problem of the leaderboard is asked of one judge, where a plan takes a second and not forty; the
+    checks of a package's strategy are made by conformance/test_third_party.py as well, and what a run says of it by
+    test_ranks.py.
     """
     site = tmp_path / "site"
     lines = console(ROOT / "docs" / "add_a_strategy.md")
@@ -92,7 +89,13 @@ def test_from_an_empty_folder_to_a_ranked_row(tmp_path: Path, part: list[str]) -
     install(tmp_path / pip_install[-1], site)
     others[-1] += [*part, "--page"]
     asked, timeout_s = (others[-1:], 240.0) if part else (others, 3600.0)
-    *said, board = said_by(beside(site), *asked, cwd=tmp_path, timeout_s=timeout_s, first=ONE_PROBLEM if part else "")
+    *said, board = said_by(
+        {**beside(site), "PYTHONSAFEPATH": "1"},
+        *asked,
+        cwd=tmp_path,
+        timeout_s=timeout_s,
+        first=ONE_PROBLEM if part else "",
+    )
     for suite in said[1:]:
         for table in ("throughput", "balance", "traffic"):
             rows = (tmp_path / "runs" / "tables" / "quick" / f"{table}.csv").read_text().splitlines()[1:]

@@ -1,4 +1,4 @@
-"""The simulated oracle against the cost model on a real plan's traffic; the bound against every placement."""
+"""The simulated oracle against a real plan's traffic; the bound and best_found against every placement."""
 
 import itertools
 from dataclasses import replace
@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from learned_tasks import random_problem, random_task
 from problems import RandomWorkload, machine, table_loads
 
-from shardbench.base.errors import BadInput
+from shardbench.base.errors import BadInput, Infeasible
 from shardbench.cost.collectives import collective_s, latencies_s, vectors_exchange_s
 from shardbench.cost.costmodel import backward_s, forward_s
 from shardbench.cost.load import Load
 from shardbench.cost.traffic import count, expect
+from shardbench.learned.tasks.best_found import best_found
 from shardbench.learned.tasks.bound import least_exchange_ms, placement_bound_ms
 from shardbench.learned.tasks.oracle import SimulatedOracle
 from shardbench.learned.tasks.task import Task, part, training_tasks
@@ -198,3 +199,47 @@ def test_a_single_problem_becomes_many_training_tasks():
     assert len(training_tasks((problem, random_problem(4, 1)), 0)) == 2
     with pytest.raises(BadInput, match="at least one problem"):
         training_tasks((), 0)
+
+
+def _with_bags(task: Task, seed: int) -> Task:
+    longest = np.random.default_rng(seed).integers(0, 4000, task.tables).astype(np.float64)
+    counted = Load(task.expected.values.copy())
+    counted.chain[:] = longest
+    return replace(task, counted=counted)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_single_move_or_swap_improves_it(seed: int) -> None:
+    task = _with_bags(random_task(9, seed, on=machine(devices=3)), seed)
+    found, oracle = best_found(task, counted=True), SimulatedOracle(counted=True)
+    cost = oracle.measure(task, found[None]).overall_ms[0]
+    neighbours = []
+    for table, device in itertools.product(range(9), range(3)):
+        neighbours.append(np.where(np.arange(9) == table, device, found))
+    for a, b in itertools.combinations(range(9), 2):
+        swapped = found.copy()
+        swapped[[a, b]] = found[[b, a]]
+        neighbours.append(swapped)
+    costs = oracle.measure(task, np.array(neighbours)).overall_ms
+    assert costs.min() >= cost * (1 - 1e-9)
+    assert cost >= placement_bound_ms(task, counted=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_near_the_best_of_all_placements(seed: int) -> None:
+    task = _with_bags(random_task(7, seed, on=machine(devices=2)), seed)
+    oracle = SimulatedOracle(counted=True)
+    every = np.array(list(itertools.product(range(2), repeat=7)))
+    best = oracle.measure(task, every).overall_ms.min()
+    assert oracle.measure(task, best_found(task, counted=True)[None]).overall_ms[0] <= 1.05 * best
+
+
+def test_memory_is_kept_to() -> None:
+    task = random_task(8, 1)
+    largest = int(task.sizes_bytes.max())
+    tight = machine(devices=4, hbm=max(largest, int(1.15 * task.sizes_bytes.sum() / 4)))
+    squeezed = Task.of(replace(task.problem, machine=tight, topology=tight.topology))
+    assert not squeezed.over_capacity(best_found(squeezed, counted=False)[None]).any()
+    none = machine(devices=4, hbm=largest - 1)
+    with pytest.raises(Infeasible, match="greedy starts"):
+        best_found(Task.of(replace(task.problem, machine=none, topology=none.topology)), counted=False)

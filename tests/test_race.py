@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kept_folders import Silent, leave, results_of
+from misbehaving import Honest
 from records import control, ok, planned, timing
 
 from shardbench.advice.best_plan import best_plan
@@ -17,8 +18,8 @@ from shardbench.base.errors import BadInput, Infeasible
 from shardbench.base.serialise import content_hash, to_toml
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan, whole_tables
-from shardbench.model.problem import Problem, Sees
-from shardbench.model.strategy import Budget, Move, Strategy
+from shardbench.model.problem import Problem
+from shardbench.model.strategy import Budget
 from shardbench.model.table import Precision
 from shardbench.records.record import Record
 from shardbench.records.store import trial_store
@@ -250,12 +251,8 @@ def test_toml_has_what_was_written() -> None:
     assert tomllib.loads(f"value = {to_toml(config)}")["value"] == config
 
 
-class Several(Strategy):
+class Several(Honest):
     """Gives three plans, of which the second is the first with another note and the third breaks a rule."""
-
-    name = "several"
-    sees = frozenset({Sees.TABLES})
-    moves = frozenset({Move.TABLE})
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:
         return self.plans(problem, budget, seed, 1)[0]

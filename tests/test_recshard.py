@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import machine
 from recshard_problems import BATCH, ROW, cost_ms, cuts, problem, profile, random_problem
 
 from shardbench.base import highs
-from shardbench.base.errors import Infeasible, Undeclared
+from shardbench.base.errors import Infeasible
 from shardbench.model.plan import Tier
-from shardbench.model.problem import Sees
 from shardbench.model.profile import AccessProfile
-from shardbench.model.strategy import Budget, Role
+from shardbench.model.strategy import Budget
 from shardbench.model.table import Optimizer, Precision
 from shardbench.model.validate import validate
 from shardbench.trials.discovery import get_strategy
@@ -277,13 +275,6 @@ def test_a_budget_that_is_over_gives_the_packed_plan_and_says_so():
     assert plan.notes["gap_pct"] > 1.0
 
 
-def test_the_same_seed_gives_the_same_plan():
-    asked = random_problem(11, 25, 3, 200)
-    asked = replace(asked, topology=machine(1, 3, hbm=300 * ROW, uvm=5000 * ROW).topology)
-    first, second = (recshard.plan(asked, Budget(), 4) for _ in range(2))
-    assert first.to_json() == second.to_json()
-
-
 def test_variants_run_only_where_they_are_named(tmp_path):
     suite = Suite.model_validate(
         {
@@ -299,14 +290,6 @@ def test_variants_run_only_where_they_are_named(tmp_path):
     assert listed.isdisjoint(VARIANTS)
     named = SuiteWork(suite, replace(options, strategies=VARIANTS)).pieces
     assert sorted(trial.strategy for trial in named) == sorted(VARIANTS)
-
-
-def test_roles_and_what_is_seen():
-    assert recshard.role is Role.COMPETITOR
-    assert all(get_strategy(name).role is Role.VARIANT for name in VARIANTS)
-    assert recshard.sees == {Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE}
-    with pytest.raises(Undeclared):
-        recshard.plan(problem([profile([1], rows=4)]).restricted_to(frozenset({Sees.TABLES})), Budget(), 0)
 
 
 def test_unseen_rows_count_where_they_are_expected():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import RandomWorkload, machine, table_loads
+from problems import RandomWorkload, bags, machine, table_loads
 
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import from_json, to_json
@@ -26,11 +26,6 @@ from shardbench.workloads.trace import Bags, Split
 ROWS = 6
 
 
-def bags(lists: list[list[int]], features: int = 1) -> Bags:
-    offsets = np.concatenate([[0], np.cumsum([len(b) for b in lists])]).astype(np.int64)
-    return Bags(values=np.array([v for b in lists for v in b], dtype=np.int64), offsets=offsets, features=features)
-
-
 def lists(of: Bags) -> list[list[int]]:
     return [of.values[a:b].tolist() for a, b in zip(of.offsets[:-1], of.offsets[1:])]
 
@@ -41,7 +36,7 @@ BAG = st.lists(st.integers(0, ROWS - 1), max_size=3)
 @given(st.integers(1, 3), st.integers(1, 5), st.data())
 def test_bags_of_features_equal_plain_python(features: int, samples: int, data: st.DataObject) -> None:
     of_feature = [data.draw(st.lists(BAG, min_size=samples, max_size=samples)) for _ in range(features)]
-    together = Bags.shared([bags(own) for own in of_feature])
+    together = Bags.shared([bags(*own) for own in of_feature])
     assert (together.features, together.batch_size) == (features, samples)
     assert lists(together) == [own[s] for s in range(samples) for own in of_feature]
     assert [lists(together.feature(f)) for f in range(features)] == of_feature
@@ -59,10 +54,10 @@ def test_bags_of_features_equal_plain_python(features: int, samples: int, data: 
 
 def test_bags_that_are_no_whole_samples_are_refused() -> None:
     with pytest.raises(BadInput, match="3 bags are no whole samples of 2 features"):
-        bags([[1], [], [2]], features=2)
+        bags([1], [], [2], features=2)
     workload = RandomWorkload([(9, 8)], 4)
     workload.tables = (replace(workload.tables[0], features=2),)
-    workload._bags = lambda *_: bags([[1], [], [2], [3]])  # type: ignore[method-assign]
+    workload._bags = lambda *_: bags([1], [], [2], [3])  # type: ignore[method-assign]
     with pytest.raises(BadInput, match="bags of 1 features, the table has 2"):
         workload.bags(Split.TEST, 0, 0)
 
@@ -75,7 +70,7 @@ def test_a_table_of_one_feature_is_written_as_before() -> None:
 
 
 # Global batch 4 on two nodes of one rank, two features: samples 0 and 1 on rank 0.
-SHARED = bags([[0, 1], [1], [], [1], [5], [], [0, 0], [2]], features=2)
+SHARED = bags([0, 1], [1], [], [1], [5], [], [0, 0], [2], features=2)
 
 
 def problem() -> Problem:

@@ -260,11 +260,6 @@ def _line(text: str) -> int:
     return line
 
 
-def test_an_unknown_study_is_refused(made: Reproduction) -> None:
-    with pytest.raises(BadInput, match="unknown study of mine 'x'; known: doubling"):
-        made.study("x")
-
-
 @pytest.mark.usefixtures("in_this_process")
 def test_the_command_runs_prints_verdicts_and_fails_with_a_failed_cell(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
@@ -312,10 +307,6 @@ def test_status_and_report_are_of_studies_as_well(
     assert said in (tmp_path / "pages" / "mine.html").read_text(encoding="utf-8")
 
 
-def test_the_command_refuses_what_has_nothing_to_reproduce(command: Command) -> None:
-    assert "unknown paper 'greedy'; known: autoshard, dreamshard" in command("reproduce", "greedy", code=2)
-
-
 def test_cells_run_side_by_side_in_processes(tmp_path: Path) -> None:
     real = found.find_reproduction("fae")
     few = [{"column_dependence": 0.0, "seed": 0}, {"column_dependence": 0.0, "seed": 1}]
@@ -327,7 +318,7 @@ def test_cells_run_side_by_side_in_processes(tmp_path: Path) -> None:
 def test_cells_as_jobs_give_the_same_rows_and_one_that_fails_is_its_own_failure(
     made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process in place of a job, which tests/test_cluster.py starts for trials."""
+    """In this process in place of a job, which tests/test_parallel.py starts for trials."""
     dies = Failure(outcome=Outcome.OOM, cause="its job ended without a result", phase="harness")
 
     def in_this_process(call, arguments, cluster):

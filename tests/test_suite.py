@@ -13,7 +13,7 @@ from shardbench.base.errors import BadInput
 from shardbench.model.machine_file import load_machine
 from shardbench.model.table import DenseShape, Optimizer, Table
 from shardbench.records.trial import Backend
-from shardbench.trials.jobcheck import impossible, lacking_devices
+from shardbench.trials.jobcheck import impossible
 from shardbench.trials.suite import Job, load_suite, read_suite
 
 WORKLOAD = """
@@ -231,11 +231,3 @@ def test_tables_that_fit_nowhere_are_impossible():
     cause = impossible(workload, none, job(optimizer=Optimizer.ROWWISE_ADAGRAD))
     assert re.search("the tables need .* with optimizer state, the machine has .* in all", cause)
     assert impossible(workload, small, job(optimizer=Optimizer.ROWWISE_ADAGRAD)) == ""
-
-
-def test_devices_are_only_needed_to_measure_on_devices(monkeypatch):
-    monkeypatch.setattr("shardbench.trials.jobcheck.cuda_devices", lambda: 1)
-    cpu = machine(1, 2)
-    cuda = replace(cpu, device="cuda")
-    assert lacking_devices(cuda, Backend.MEASURED) == "needs 2 CUDA devices, this machine has 1"
-    assert lacking_devices(cuda, Backend.SIMULATED) == lacking_devices(cpu, Backend.MEASURED) == ""

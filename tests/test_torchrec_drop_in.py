@@ -199,10 +199,6 @@ def test_the_plan_of_rank_0_is_everybodys_and_the_topology_is_the_groups(tmp_pat
     assert planner.answer.judged.step_ms > 0
 
 
-def test_the_strategies_that_plan_unless_one_is_named() -> None:
-    assert [strategy.name for strategy in ShardBenchPlanner(topology()).strategies] == ["joint"]
-
-
 def test_torchrecs_plan_is_taken_where_it_is_the_faster_one() -> None:
     rows = [50_000, 40_000, 30_000, 20_000, 10_000]
     given = {"constraints": constraints(rows)}

@@ -1,12 +1,11 @@
 """The strategy, the data set and the machine of an installed package are found, run and checked like ours."""
 
 import json
-import os
 import shutil
 import tomllib
 from pathlib import Path
 
-from fresh_process import ONE_JUDGE, said_by
+from fresh_process import ONE_JUDGE, beside, said_by
 
 HERE = Path(__file__).parent
 
@@ -31,11 +30,6 @@ machines = ["desk-1x2"]
 backends = ["simulated"]
 iterations = 1
 """
-
-
-def beside(site: Path) -> dict[str, str]:
-    """The environment in which packages of a folder are installed as well."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
 
 
 def install(site: Path) -> None:
@@ -81,7 +75,7 @@ def test_an_installed_package_is_run_and_once_edited_is_planned_again(tmp_path: 
     before, reported, as_json, third, after = said_by(
         beside(site),
         status,
-        ["report", str(suite), *results, "--page"],
+        ["report", str(suite), *results],
         ["report", str(suite), *results, "--json"],
         begins,
         status[:-1],
@@ -91,8 +85,6 @@ def test_an_installed_package_is_run_and_once_edited_is_planned_again(tmp_path: 
     assert (state["settled"], state["open"], state["other_versions"]["other"]) == (0, 1, {"rank-zero": 1})
     said = "1 of 2 records are of other versions, a run makes them again: rank-zero (1)"
     assert said in reported
-    page = (tmp_path / "results" / "pages" / "tiny.html").read_text(encoding="utf-8")
-    assert said in page
     assert json.loads(as_json)["other_versions"]["other"] == {"rank-zero": 1}
 
     assert third.splitlines()[0] == "suite tiny: 2 trials, 1 settled, 1 to run"
