@@ -19,7 +19,7 @@ from shardbench.calibrate.write import trust_lines
 from shardbench.cost.published.agreement import published_trust
 from shardbench.cost.published.gpus import DataSheet, known_gpus, rates, shared
 from shardbench.cost.uncertainty import with_pairs
-from shardbench.model.machine_file import _PARTS, UNITS, _with_parts
+from shardbench.model.machine_file import KEYS, UNITS
 
 FILES = Path("benchmarks/machines")
 SLICES = {"a100-24gb-512th-2x8": ("a100-40gb-2x8", 512)}
@@ -67,7 +67,7 @@ def source(key: str, sheet: DataSheet) -> str:
 
 def block(key: str, value: float, origin: str, errors: Mapping[str, str]) -> str:
     """Return the lines of one constant; ``errors`` are the words of what judges it, by key."""
-    unit = "ns" if key in _SLOWED else _UNIT[_with_parts(_PARTS)[key][1]]
+    unit = "ns" if key in _SLOWED else _UNIT[KEYS[key].dimension]
     judged = errors.get(key, UNJUDGED)
     number = float(f"{value / UNITS[unit][1]:.4g}")
     error = stated_factor(judged) or 2
