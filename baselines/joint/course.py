@@ -168,7 +168,7 @@ class Course:
     """The way of one problem."""
 
     def __init__(self, space: Space, plan_s: float, *, exchanges: bool, rating: Rating) -> None:
-        """``exchanges`` improve packings."""
+        """``exchanges`` say whether packings are improved by them."""
         self._deadline = time.monotonic() + LATEST_SHARE * plan_s
         self._problem, self._moves, self._limits, self._plan_s = space.problem, space.moves, space.limits, plan_s
         self._exchanges, self._rating = exchanges, rating

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import torch
-from learned_tasks import random_problem
 from parser import Parser, words
 from problems import RandomWorkload
 
@@ -29,8 +28,7 @@ from shardbench.datasets.preparation.log_reader import LogFiles
 from shardbench.datasets.preparation.log_words import SampleSplit
 from shardbench.datasets.preparation.prepared import read_array
 from shardbench.datasets.trace_file import TraceConfig
-from shardbench.learned import checkpoint
-from shardbench.learned.tasks import pools
+from shardbench.learned import training
 from shardbench.workloads.materialise import Batches, materialise
 from shardbench.workloads.table_list import ListedTable, read_table_list
 from shardbench.workloads.trace import Split
@@ -60,33 +58,18 @@ def _npz(arrays: dict[str, Any]) -> bytes:
     return made.getvalue()
 
 
-def _pool(_: Path) -> list[bytes]:
-    counts = [np.array([5, 2, 1]), np.array([4, 1])]
-    return [
-        _npz({
-            "rows": np.array([30, 20]), "samples": np.array([10, 10]), "present": np.array([9, 8]),
-            "runs": np.array([3, 2]), "counts": np.concatenate(counts), "row_counts": np.array([1, 2, 3, 1, 4]),
-            "batch": np.ones((2, 3)),
-        })
-    ]  # fmt: skip
-
-
-def _read_pool(path: Path) -> object:
-    return pools._read(path, "train", random_problem(2).tables, 8)
-
-
 def _checkpoint(folder: Path) -> list[bytes]:
     contents = []
     for odd in ({}, {"weight": torch.zeros(1).expand(2, 3), "bias": torch.ones(2, dtype=torch.int8)}):
         networks = {**torch.nn.Linear(3, 2).state_dict(), **odd}
         path = folder / "k.pt"
-        checkpoint.save(path, {"networks": networks, "oracle_calls": 3, "history": [{"a": 1.0}]})
+        training.save(path, {"networks": networks, "oracle_calls": 3, "history": [{"a": 1.0}]})
         contents.append(path.read_bytes())
     return contents
 
 
 def _read_checkpoint(path: Path) -> object:
-    with checkpoint.opened(path) as state:
+    with training.opened(path) as state:
         return torch.nn.Linear(3, 2).load_state_dict(state["networks"])
 
 
@@ -284,7 +267,6 @@ TRIPLES = Parser("dlrm_datasets .pt", "x.pt", _triples, _pt, lambda p: load_trip
 LOGS = Parser("log .csv", "log.csv", _log, mutations.lines, _profile, 4)
 TRACES = Parser("trace", "x.txt", _trace, mutations.lines, _read_trace, 4)
 DATA = (
-    Parser("pool of tables", "pool.npz", _pool, mutations.zipped(mutations.npy), _read_pool, 4),
     Parser("checkpoint", "k.pt", _checkpoint, mutations.zipped(mutations.some_bytes), _read_checkpoint, 5),
     TRIPLES,
     _packed("dlrm_datasets .pt.gz", TRIPLES, mutations.gz, 3),

@@ -21,8 +21,7 @@ from shardbench.base.reading import TEXT_BYTES
 from shardbench.datasets.dlrm_datasets import load_triple
 from shardbench.datasets.preparation import criteo_prepare
 from shardbench.datasets.trace_file import read_indices
-from shardbench.learned import checkpoint
-from shardbench.learned.tasks import pools
+from shardbench.learned import training
 from shardbench.model.machine_file import load_machine
 from shardbench.records.store import trial_store
 from shardbench.workloads.table_list import read_table_list
@@ -62,11 +61,11 @@ def wide_tensors(path: Path) -> None:
 
 
 def wide_checkpoint(path: Path) -> None:
-    checkpoint.save(path, {"networks": {"weight": torch.zeros(1).expand(10**5, 10**4), "bias": torch.zeros(2)}})
+    training.save(path, {"networks": {"weight": torch.zeros(1).expand(10**5, 10**4), "bias": torch.zeros(2)}})
 
 
 def read_checkpoint(path: Path) -> None:
-    with checkpoint.opened(path) as state:
+    with training.opened(path) as state:
         torch.nn.Linear(3, 2).load_state_dict(state["networks"])
 
 
@@ -82,10 +81,6 @@ def packed() -> bytes:
 
 def packed_torch(path: Path) -> None:
     path.write_bytes(packed())
-
-
-def zeros_npz(path: Path) -> None:
-    np.savez_compressed(path, rows=np.zeros(pools.POOL_BYTES // 8))
 
 
 def long_tar_header(path: Path) -> None:
@@ -121,7 +116,6 @@ def long_text(path: Path) -> None:
         ("x.pt", packed_torch, lambda path: load_triple(path, 2), "which no torch file is"),
         ("k.pt", wide_checkpoint, read_checkpoint, "broken or no checkpoint"),
         ("k.pt", packed_torch, read_checkpoint, "broken or no checkpoint"),
-        ("pool.npz", zeros_npz, lambda path: pools._read(path, "train", (), 8), "268435456 is the most"),
         ("dac.tar.gz", long_tar_header, lambda path: criteo_prepare.prepare(path, path.with_name("x")), "50 times"),
         ("tables.parquet", many_tables, read_table_list, "more than 100000 tables"),
         ("records/quick.jsonl", long_line, lambda path: trial_store(path.parents[1], "quick").read(), "is the most"),
