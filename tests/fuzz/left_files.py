@@ -38,8 +38,8 @@ from shardbench.report.compare.explain import explain, lines, read_all
 from shardbench.report.groups import groups
 from shardbench.report.page.explorer import explored_plans
 from shardbench.report.results import load_results
+from shardbench.report.tables import layout
 from shardbench.report.tables import suite_tables as tables
-from shardbench.report.tables import terminal
 from shardbench.torchrec import export, inexpressible
 
 
@@ -104,7 +104,7 @@ def _results(path: Path) -> object:
     for group in by_group:
         explored_plans(folder, group, 2)
     frames = tables.tables(quick)
-    terminal.print_tables(frames, Console(file=io.StringIO()), folder)
+    layout.print_tables(frames, Console(file=io.StringIO()), folder)
     for first, second in zip(quick, quick[1:]):
         with contextlib.suppress(BadInput):
             lines(explain(first, second, quick))
