@@ -197,7 +197,7 @@ class Growing(Slow):
         for devices in range(1, 4):
             segments = whole_tables(problem.tables, [at % devices for at in range(len(problem.tables))])
             plan = Plan(world_size=problem.world_size, segments=segments, notes={"devices": devices})
-            yield Improvement(step_ms=lambda _, devices=devices: 1.0 / devices, make_plan=lambda plan=plan: plan)
+            yield Improvement(step_ms=lambda devices=devices: 1.0 / devices, make_plan=lambda plan=plan: plan)
             time.sleep(self.seconds)
             self.given.append(budget.plan_s)
 
@@ -261,7 +261,7 @@ def test_steps_on_the_way_are_of_the_stated_dense_model(machine: str, more: Any,
     question = ExpectedQuestion(found.problem, DrawnBatches(workload), workload.dense)
     assert found.best is not None
     assert told[-1] == pytest.approx(question.judge(found.best.plan).step_ms, rel=1e-9)
-    ways = [(one.step_ms(workload.dense), one) for one in joint.improvements(found.problem, Budget(plan_s=1.0), 0)]
+    ways = [(one.step_ms(), one) for one in joint.improvements(found.problem, Budget(plan_s=1.0), 0)]
     assert math.isnan(ways[0][0])
     assert len(ways) > 1
     for step_ms, one in ways[1:]:

@@ -28,7 +28,7 @@ from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Replicated, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Budget, Move
-from shardbench.model.table import DenseShape, StepSchedule
+from shardbench.model.table import StepSchedule
 from shardbench.model.validate import validate
 from shardbench.trials.discovery import HandedPlan, get_strategy
 from shardbench.trials.simulate import CountedQuestion
@@ -202,7 +202,7 @@ def test_stopped_anywhere_it_has_a_valid_plan_and_a_later_one_is_never_worse(see
         plan = improvement.make_plan()
         validate(plan, problem, strategy.moves)
         steps.append(estimate(plan, as_expected(problem)).step_ms)
-        step_ms = improvement.step_ms(DenseShape())
+        step_ms = improvement.step_ms()
         assert np.isnan(step_ms) or step_ms == pytest.approx(steps[-1], rel=1e-9)
     assert len(steps) > 2
     assert all(after <= before * (1.0 + 1e-12) for before, after in zip(steps, steps[1:]))

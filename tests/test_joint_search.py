@@ -1,6 +1,7 @@
 """The joint planner's search: its sums are the cost model's, its ratings what a move changes, its choices cheapest."""
 
 import time
+from collections import deque
 from dataclasses import replace
 from itertools import product
 
@@ -261,6 +262,38 @@ def test_improving_never_lengthens_the_step_and_keeps_every_table(shape: tuple[i
         assert steps[:-1] == sorted(steps[:-1], reverse=True)
         assert steps[-1] == pytest.approx(steps[-2], rel=1e-12)
         validate(plan_of(SeenPlan(planner)), problem, MOVES)
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 10**6), st.sampled_from(SHAPES))
+def test_shaking_never_lengthens_the_step_and_its_sums_are_those_of_its_places(
+    seed: int, shape: tuple[int, int]
+) -> None:
+    problem, menu, planner = planner_of(seed, shape)
+    assert planner.construct(np.array([menu.first[unit] for unit in range(len(menu.units))]))
+    steps = [planner.step_ms]
+    shaken = Planner.of(problem, menu, planner.placed, WorkLeft(nominal_s=0.1, deadline=float("inf")))
+    assert shaken.step_ms == pytest.approx(steps[0], rel=1e-9)
+    for _ in shaken.shake():
+        steps.append(shaken.step_ms)
+    assert steps == sorted(steps, reverse=True) and shaken.step_ms == pytest.approx(steps[-1], rel=1e-9)
+    assert shaken.placed.keys() == planner.placed.keys()
+    plan = plan_of(SeenPlan(shaken))
+    validate(plan, problem, MOVES)
+    assert shaken.state.whole_ms == pytest.approx(estimate(plan, problem).step_ms, rel=1e-9)
+
+
+def test_what_improving_leaves_shaking_betters() -> None:
+    rng = np.random.default_rng(0)
+    shapes = [(int(rng.integers(40, 5000)), int(rng.choice([8, 16, 32, 64]))) for _ in range(24)]
+    problem = RandomWorkload(shapes, 2400).problem(machine(2, 4))
+    menu = Menu(Space(problem, frozenset({Move.TABLE, Move.COLUMNS})), [None] * len(shapes))
+    planner = Planner(problem, menu, WorkLeft(nominal_s=5.0, deadline=float("inf")))
+    assert planner.construct(relaxation_of(problem, menu).choices()[0].options)
+    deque(planner.improve(), maxlen=0)
+    shaken = Planner.of(problem, menu, planner.placed, WorkLeft(nominal_s=1.0, deadline=float("inf")))
+    deque(shaken.shake(), maxlen=0)
+    assert shaken.step_ms < 0.995 * planner.step_ms
 
 
 def test_lean_menus_are_parts_of_the_full_one_and_moves_are_obeyed() -> None:

@@ -19,7 +19,7 @@ class Joint(Strategy):
     """All device moves at once, table by table, for the shortest step that the cost model predicts."""
 
     name = "joint"
-    version = 3
+    version = 4
     sees = frozenset({Sees.TABLES, Sees.ACCESS_PROFILE, Sees.MACHINE})
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
     exchanges: bool = True

@@ -20,7 +20,6 @@ from shardbench.model.plan import (
     sharding_groups,
 )
 from shardbench.model.problem import Problem
-from shardbench.model.table import DenseShape
 
 from .robust import SeenPlan
 
@@ -75,14 +74,10 @@ class CopiedPlan:
 
     @cached_property
     def whole_ms(self) -> float:
-        """Milliseconds of the whole step with the dense model that ``estimate`` takes where none is stated."""
-        return self.step_ms(DenseShape())
-
-    def step_ms(self, dense: DenseShape) -> float:
-        """Return the milliseconds of the whole step as the cost model estimates it, the copies' averaging included."""
+        """Milliseconds of the whole step as the cost model estimates it, the copies' averaging included."""
         problem = self.grouping.whole
         plan = Plan(world_size=problem.world_size, segments=self.segments, groups=self.grouping.groups)
-        return estimate(plan, problem, dense).step_ms
+        return estimate(plan, problem).step_ms
 
 
 def _copied(segment: Segment, world: Sequence[int]) -> Segment:

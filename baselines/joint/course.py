@@ -17,7 +17,7 @@ from shardbench.model.expected import as_expected
 from shardbench.model.plan import Plan
 from shardbench.model.problem import Problem
 from shardbench.model.strategy import Move
-from shardbench.model.table import DenseShape, StepSchedule
+from shardbench.model.table import StepSchedule
 from shardbench.model.validate import has_room, memory_text
 
 from .copies import CopiedPlan, Grouping, groupings
@@ -54,6 +54,8 @@ IMPROVED_SHARE = 0.5
 """Least share, of the work that a menu leaves, for improving packings: others than the first are not made of it."""
 NEXT_SHARE = 0.5
 """Share of the work that the first menu leaves to the next one."""
+SHAKEN_SHARE = 0.5
+"""Share of the work, of what the first of several menus leaves, for shaking the best plan."""
 LARGER = 6.0
 """Times the work of a menu that must be there for the next one: it is larger, and its packings are to be improved."""
 Starts = Generator[SeenPlan, None, list[Planner]]
@@ -80,7 +82,8 @@ class Search:
         """Packings are improved by ``exchanges``."""
         self._space, self._work, self._exchanges = replace(space, check=work.check_clock), work, exchanges
         self._hot: list[int | None] = []
-        self._menu_s = 0.0
+        self._menu_s = self._shaken_s = 0.0
+        """Nominal seconds that the last menu took, and those that are kept for shaking."""
         self.seen: list[SeenPlan] = []
         """All packings, and what improving made of them."""
         self.first_ms = float("inf")
@@ -97,7 +100,8 @@ class Search:
         """Search with menus of these extents, the smallest first, while there is work for them; yield plans on the way.
 
         A larger menu may pack worse, as the relaxation takes finer options. What it gets is therefore what the one
-        before it left: more work must not end in a worse plan. Raises Infeasible where no start fits.
+        before it left: more work must not end in a worse plan. The best plan is shaken last. Raises Infeasible where
+        no start fits.
         """
         try:
             for number, extent in enumerate(extents):
@@ -109,6 +113,8 @@ class Search:
                 yield from self._improve((yield from find(extent, several=several)))
                 if self._work.ended_by != FINISHED:
                     self.ended_by = self._work.ended_by
+            if self._shaken_s > 0.0:
+                yield from self._shake()
         except TimeIsOver:
             self.ended_by = self._work.ended_by
 
@@ -126,7 +132,7 @@ class Search:
     def _starts(self, extent: Extent, *, several: bool) -> Starts:
         """Return planners that have placed a choice of a menu's options, the shortest step first.
 
-        With ``several`` menus a share of the work is kept for the next one, if that is enough for it.
+        With ``several`` menus shares of the work are kept for shaking, and for the next one if that is enough for it.
         """
         work, problem = self._work, self._space.problem
         menu = Menu(self._space, self._hot, extent)
@@ -134,6 +140,9 @@ class Search:
         choices = OptionRelaxation(menu, room).choices()[:STARTS]
         self._menu_s = len(menu.options) * (MAKE_S + RELAX_S)
         work.nominal_s -= self._menu_s
+        if several and self._exchanges and not self._shaken_s:
+            self._shaken_s = SHAKEN_SHARE * self.left_s
+            work.nominal_s -= self._shaken_s
         next_s = NEXT_SHARE * work.nominal_s
         work.reserve_s = next_s if several and next_s > LARGER * self._menu_s else 0.0
         kept_s = work.reserve_s + IMPROVED_SHARE * (work.nominal_s - work.reserve_s)
@@ -162,6 +171,16 @@ class Search:
                 yield SeenPlan(planner)
             self.seen.append(SeenPlan(planner))
             yield self.seen[-1]
+
+    def _shake(self) -> Iterator[SeenPlan]:
+        """Shake the plan of shortest step while work is left."""
+        best, work = min(self.seen, key=lambda plan: plan.step_ms), self._work
+        work.nominal_s, work.reserve_s, work.ended_by = self.left_s + self._shaken_s, 0.0, FINISHED
+        planner = Planner.of(self._space.problem, best.menu, best.placed, work)
+        for _ in planner.shake():
+            yield SeenPlan(planner)
+        self.seen.append(SeenPlan(planner))
+        self.ended_by = work.ended_by
 
 
 class Course:
@@ -219,14 +238,12 @@ class Course:
         left_s = sum(search.left_s for search, _ in searches)
         yield from self._copied(found, best_ms, GROUPED_SHARE * self._plan_s + left_s)
 
-    def step_ms(self, found: Found, dense: DenseShape) -> float:
-        """Return the whole step of the best plan with a dense model; nan before anything is counted."""
-        if not found.is_counted:
-            return math.nan
+    def step_ms(self, found: Found) -> float:
+        """Return the whole step of the best plan; nan before anything is counted."""
         form = found.forms[0]
-        if isinstance(form, CopiedPlan):
-            return form.step_ms(dense)
-        state = self._nominal.beside(dense)
+        if not found.is_counted or isinstance(form, CopiedPlan):
+            return form.whole_ms if isinstance(form, CopiedPlan) else math.nan
+        state = self._nominal
         return state.with_sums(form.state).whole_ms if isinstance(form, SeenPlan) else form.whole_ms(state)
 
     def _copied(self, found: Found, best_ms: float, nominal_s: float) -> Iterator[Found]:

@@ -1,7 +1,7 @@
 """Places chosen options, then moves, swaps and re-splits tables while the step falls."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,12 @@ FINISHED, CLOCK = "finished", "clock"
 """The reasons of a search that ended because nothing helped any more, and because the clock ended it."""
 GAIN = 1e-9
 """Share of the step that a change must gain to count."""
+ANEW = 8
+"""Units, at most, that are placed anew together."""
+FUTILE, WORTHWHILE = 20, 1e-3
+"""Attempts in a row for each unit that shorten the step by less than this share of it, after which none is made."""
+EXCHANGED = 20
+"""Exchanges, at most, for each unit that was placed anew."""
 
 
 class TimeIsOver(Exception):
@@ -95,6 +101,18 @@ class Planner:
         self._node_of: dict[int, int] = {}
         """The node of each unit whose rows are all on the one of its group."""
         self._listed: dict[Holders, PlacedParts] = {}
+
+    @classmethod
+    def of(cls, problem: Problem, menu: Menu, placed: Mapping[int, TablePlaces], effort: WorkLeft) -> "Planner":
+        """Return a planner that has units of a menu in these places."""
+        planner = cls(problem, menu, effort)
+        for unit, places in placed.items():
+            planner._put(unit, places)
+        planner.ruler.refresh()
+        for unit in (unit for group in menu.in_nodes for unit in group):
+            first = menu.form(placed[unit].option)[0][0]
+            planner._node_of[unit] = planner.state.ranks(first, placed[unit].places[0]).start // planner.state.local
+        return planner
 
     def construct(self, options: Ints) -> bool:
         """Place all tables, dearest first, in these options or, without room, in others; False where none has room."""
@@ -287,6 +305,62 @@ class Planner:
                     yield
         self._restore(best_places)
 
+    def shake(self) -> Iterator[None]:
+        """Place a few units anew and exchange parts, time after time, and keep what shortens the step.
+
+        What improving cannot leave is thus left: units of one slow device, or any, are taken away together, and come
+        back one by one in the options and places where the norms grow least. Yields whenever the step is shorter.
+        """
+        rng, units = np.random.default_rng(0), np.array(sorted(self.placed))
+        best, best_places, futile, goal_ms = self.step_ms, dict(self.placed), 0, self.step_ms
+        while futile < FUTILE * len(units) and len(units) > 1 and not self.effort.spent:
+            self._place_anew(rng, units)
+            if self.step_ms < best * (1.0 - GAIN):
+                best, best_places = self.step_ms, dict(self.placed)
+                yield
+            else:
+                self._restore(best_places)
+            futile += 1
+            if best < goal_ms * (1.0 - WORTHWHILE):
+                futile, goal_ms = 0, best
+        self._restore(best_places)
+
+    def _place_anew(self, rng: np.random.Generator, units: Ints) -> None:
+        """Take some units away, put them back one by one, and exchange parts."""
+        number = int(rng.integers(2, min(ANEW, len(units)) + 1))
+        phase, rank = rng.integers(4), int(rng.integers(self.state.world))
+        if rng.random() < 0.5:
+            rank = int(self.ruler.phases[phase].argmax())
+        parts = self._placed_parts(Holders.RANK)
+        near = rng.permutation(np.unique(parts.tables[parts.places == rank]))[: number // 2]
+        some = np.concatenate([near, np.setdiff1d(rng.choice(units, number, replace=False), near)])[:number].tolist()
+        old = {unit: self.placed[unit] for unit in some}
+        for unit in some:
+            self._put(unit, old[unit], -1)
+        if rng.random() < 0.5:
+            cost = self.menu.contributions.largest
+            some.sort(key=lambda unit: -float(cost[old[unit].option].sum()))
+        options = {unit: self.menu.of(unit) if rng.random() < 0.5 else [old[unit].option] for unit in some}
+        if rng.random() < 0.5:
+            # What looks worse at first may end better.
+            options[some[0]] = [int(rng.choice(self.menu.of(some[0])))]
+        self.ruler.doublings = int(rng.choice(DOUBLINGS))
+        for at, unit in enumerate(some):
+            self.ruler.refresh()
+            if not self._put_best(unit, options[unit]):
+                for other in some[:at]:
+                    self._put(other, self.placed[other], -1)
+                for other in some:
+                    self._put(other, old[other])
+                self.ruler.refresh()
+                return
+        for doublings in DOUBLINGS[1:]:
+            self.ruler.doublings = doublings
+            self.ruler.refresh()
+            for _ in range(EXCHANGED * number):
+                if self.effort.spent or not self._improve_once(forms=False):
+                    break
+
     def _restore(self, places_of: dict[int, TablePlaces]) -> None:
         for table, places in places_of.items():
             if self.placed[table] is not places:
@@ -294,12 +368,12 @@ class Planner:
                 self._put(table, places)
         self.ruler.refresh()
 
-    def _improve_once(self) -> bool:
-        """Make one change on the slowest device of some phase; False where none helps."""
+    def _improve_once(self, *, forms: bool = True) -> bool:
+        """Make one change on the slowest device of some phase, of ``forms`` too; False where none helps."""
         phases = self.ruler.phases
         excess = (phases.max(axis=1) - phases.mean(axis=1)) * WEIGHTS[:4]
         slowest = dict.fromkeys(int(phases[phase].argmax()) for phase in np.argsort(-excess, kind="stable"))
-        return any(self._exchange(rank) for rank in slowest) or any(self._resplit(rank) for rank in slowest)
+        return any(self._exchange(rank) for rank in slowest) or (forms and any(self._resplit(rank) for rank in slowest))
 
     def _exchange(self, rank: int) -> bool:
         """Make the best exchange of one part of a device, or of its node, with a part, or nothing, of any other.

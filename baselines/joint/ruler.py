@@ -16,7 +16,7 @@ DOUBLINGS = (0, 2, 4)
 devices to one that follows the slowest."""
 PROMISING = 32
 """Places of a group that are rated exactly, where there are more: those where the norms grow least to first order."""
-LARGEST_EXPONENT = 290
+LARGEST_EXPONENT = 150
 """The largest power of ten that a sum of floats is let reach."""
 TINY = 1e-9
 """Milliseconds below which nothing counts."""
@@ -72,7 +72,7 @@ class Ruler:
         self.base = float(self._norm(self.sums))
         self.weights = self._weights()
         power = 12 << self.doublings
-        steep = np.maximum(self.sums / state.world, 1e-300) ** (1.0 / power - 1.0) / state.world
+        steep = np.maximum(self.sums / state.world, 10.0**-LARGEST_EXPONENT) ** (1.0 / power - 1.0) / state.world
         self.steep = steep * self.weights * self.scale / power
         """Milliseconds by which a little more of each phase's sum of powers makes the norms grow, [4]."""
 

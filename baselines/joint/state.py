@@ -136,7 +136,7 @@ class PlanState(Sums):
         self.sample_bytes = problem.batch_size // self.world * problem.exchange.bytes
         self.latency, self.reduced_latency = latencies_s(problem.machine), all_reduce_latencies_s(problem.machine)
         self.switched = switched_ratio(problem.machine)
-        self.kernels, self.overlap = PieceKernels(self.constants), Overlap(problem, DenseShape())
+        self.kernels, self.overlap = PieceKernels(self.constants), Overlap(problem, problem.dense or DenseShape())
         self.capacity: Floats = np.array([[self.topology.hbm_bytes], [self.topology.uvm_bytes]], dtype=np.float64)
         self._calls: dict[tuple[frozenset[tuple[Holders, int]], bool], tuple[Calls, Calls, Calls, Calls]] = {}
 
@@ -144,12 +144,6 @@ class PlanState(Sums):
         """Return the state of this problem with a copy of the sums of a plan."""
         state = copy(self)
         vars(state).update({field.name: copy(getattr(sums, field.name)) for field in fields(Sums)})
-        return state
-
-    def beside(self, dense: DenseShape) -> "PlanState":
-        """Return the state with another dense model in its steps than that of ``estimate``."""
-        state = copy(self)
-        state.overlap = Overlap(self.problem, dense)
         return state
 
     @property

@@ -91,10 +91,7 @@ def days_question(plans_on: Period, judged_on: Period, batch: int) -> CountedQue
 
 def _problem(workload: Workload, machine: str) -> Problem:
     # All strategies are asked the same problem: what one does not declare is withheld from it.
-    return Problem.of(
-        workload.name, workload.tables, workload.profiles, load_machine(machine), batch_size=workload.batch_size,
-        inputs=workload.input_sample,
-    )  # fmt: skip
+    return workload.problem(load_machine(machine), inputs=workload.input_sample)
 
 
 @cache

@@ -129,9 +129,8 @@ def question(version: int, name: str, machine_name: str, *, inputs: bool) -> Cou
     machine = load_machine(machine_name)
     posed = load(version).posed(name)
     workload, batches = workload_and_batches(version, posed, machine)
-    problem = Problem.of(
-        name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size, precision=posed.precision,
-        exchange=posed.exchange or posed.precision, schedule=posed.schedule,
+    problem = workload.problem(
+        machine, precision=posed.precision, exchange=posed.exchange or posed.precision, schedule=posed.schedule,
         inputs=workload.input_sample if inputs else None,
     )  # fmt: skip
     if posed.fills is not None:

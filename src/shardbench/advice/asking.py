@@ -188,7 +188,7 @@ class Asking:
             self._ask(strategy, max(left_s / (len(cheap) - number), FLOOR_S))
 
     def _hear(self, name: str, improvement: Improvement) -> None:
-        self.on_step(name, improvement.step_ms(self.question.dense))
+        self.on_step(name, improvement.step_ms())
 
     def _ask(self, strategy: Strategy, share_s: float, planner: Planner | None = None) -> None:
         """Ask one; the first plan is waited for."""

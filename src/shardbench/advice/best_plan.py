@@ -429,15 +429,8 @@ def _problem(
         missing = missing_modules(strategy)
         if missing:
             raise BadInput(f"strategy {strategy.name} needs {', '.join(missing)}, which cannot be imported here")
-    return Problem.of(
-        workload.name,
-        workload.tables,
-        profiles,
-        machine,
-        batch_size=workload.batch_size,
-        **training,
-        inputs=workload.input_sample if any(Sees.INPUTS in strategy.sees for strategy in strategies) else None,
-    )
+    inputs = workload.input_sample if any(Sees.INPUTS in strategy.sees for strategy in strategies) else None
+    return workload.problem(machine, profiles=profiles, **training, inputs=inputs)
 
 
 def _is_slower(name: str, best: str, draws: Mapping[str, tuple[float, ...]]) -> bool | None:

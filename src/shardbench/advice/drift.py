@@ -80,12 +80,12 @@ def judge_drift(
     Both have the same tables and number their rows alike. ``training`` are fields of the problem, such as the
     optimiser. Raises BadInput for a plan that is none of these tables on this machine.
     """
-    problem = _problem(older, machine, training)
+    problem = older.problem(machine, **training)
     check_drifting(plan, problem)
     made_for = simulate(plan, problem, LaterBatches(older, older), older.dense, 1)
     now = simulate(plan, problem, LaterBatches(newer, older), newer.dense, 1)
     search = best_plan(newer, machine, strategies, constraints=constraints, budget_s=budget_s, seed=seed, **training)
-    new_problem, change = _problem(newer, machine, training), None
+    new_problem, change = newer.problem(machine, **training), None
     if search.best is not None:
         change = _change(plan, search.best, now, new_problem, (older, newer))
     made_for_peak, now_peak = (
@@ -95,11 +95,6 @@ def judge_drift(
         problem=problem, made_for_ms=made_for.step_ms, now_ms=now.step_ms, made_for_peak=made_for_peak,
         now_peak=now_peak, change=change,
     )  # fmt: skip
-
-
-def _problem(workload: RecordedWorkload, machine: Machine, training: dict[str, Any]) -> Problem:
-    size = workload.batch_size
-    return Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=size, **training)
 
 
 def check_drifting(plan: Plan, problem: Problem) -> None:

@@ -412,6 +412,6 @@ def hidden_ms(
 
 def estimate(plan: Plan, problem: Problem, dense: DenseShape | None = None) -> StepTime:
     """Predict the time of a plan under the training profiles, which is what a strategy may ask."""
-    shape = dense if dense is not None else DenseShape()
+    shape = dense or problem.dense or DenseShape()
     traffic = expect(plan, problem, shape)
     return step_time(traffic, problem.machine, shape, problem.tables, problem.batch_size, schedule=problem.schedule)

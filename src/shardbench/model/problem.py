@@ -10,7 +10,7 @@ from shardbench.base.errors import BadInput, Undeclared
 from shardbench.base.serialise import content_hash, to_data, to_json
 from shardbench.model.machine import Machine, Topology
 from shardbench.model.profile import AccessProfile, InputSample
-from shardbench.model.table import Exchanged, Optimizer, Precision, Scheduled, StepSchedule, Table
+from shardbench.model.table import Exchanged, KnownDense, Optimizer, Precision, Scheduled, StepSchedule, Table
 
 
 class Sees(StrEnum):
@@ -55,7 +55,7 @@ class Problem:
 
     ``profiles[i]`` belongs to ``tables[i]``. ``topology`` repeats the machine's shape and
     capacities, which every strategy sees. ``batch_size`` is the global batch. ``inputs`` is None where nothing is
-    known of single inputs.
+    known of single inputs, ``dense`` where nothing is of the model around the tables.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Problem:
     exchange: Exchanged = Precision.FP32
     schedule: Scheduled = StepSchedule.SEQUENTIAL
     inputs: InputSample | None = None
+    dense: KnownDense = None
 
     def __post_init__(self) -> None:
         if not self.tables:

@@ -14,7 +14,6 @@ from pydantic.dataclasses import dataclass
 from shardbench.base.serialise import STRICT
 from shardbench.model.plan import Plan, Tier
 from shardbench.model.problem import Problem, Sees
-from shardbench.model.table import DenseShape
 
 
 class Move(StrEnum):
@@ -70,7 +69,7 @@ class Budget:
 class Improvement:
     """A plan on the way to the best one, made only when it is wanted."""
 
-    step_ms: Callable[[DenseShape], float]
+    step_ms: Callable[[], float]
     """Gives the milliseconds of the whole step with a dense model, as the strategy predicts it; nan without asking."""
     make_plan: Callable[[], Plan]
 
@@ -132,7 +131,7 @@ class Strategy(ABC):
         Where nobody stops, the last one is ``plan``'s. Raises Infeasible where there is none.
         """
         plan = self.plan(problem, budget, seed)
-        yield Improvement(step_ms=lambda dense: math.nan, make_plan=lambda: plan)
+        yield Improvement(step_ms=lambda: math.nan, make_plan=lambda: plan)
 
     def under(self, limits: TableLimits) -> "Strategy":
         """Return a strategy that plans within limits; itself by default: others mend what it plans."""

@@ -185,3 +185,7 @@ class DenseShape:
             vectors = sum(t.features for t in tables) + 1
             flops += 2 * vectors * vectors * self.bottom[-1]
         return flops
+
+
+KnownDense = Annotated[DenseShape | None, Field(exclude_if=lambda dense: dense is None)]
+"""The model around the tables, which is not written where nothing is known of it."""

@@ -18,7 +18,6 @@ from shardbench.base.serialise import StrictModel, content_hash, from_json, to_j
 from shardbench.base.temporary import temporary_folder
 from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine, overridden
-from shardbench.model.problem import Problem
 from shardbench.records.trial import Backend
 from shardbench.trials.control import control_plan
 from shardbench.trials.jobcheck import lacking_devices
@@ -200,10 +199,7 @@ def _calibrates(job: Job) -> bool:
 
 def _predict_control(job: Job, workload: Workload, machine: Machine) -> tuple[float, float | None]:
     """Return the predicted ms of the control plan's step, and the standard deviation of its logarithm."""
-    tables, profiles = workload.tables, workload.profiles
-    problem = Problem.of(
-        workload.name, tables, profiles, machine, batch_size=workload.batch_size, **job.training
-    )  # fmt: skip
+    problem = workload.problem(machine, **job.training)
     batches = DrawnBatches(workload, min(job.iterations, workload.test_batches))
     simulation = simulate(control_plan(problem), problem, batches, workload.dense, job.iterations)
     draws = simulation.draws(problem, workload.dense)

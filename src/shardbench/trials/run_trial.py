@@ -15,7 +15,7 @@ from shardbench.engine.processes.failures import TrialFailed, failed, failure_of
 from shardbench.engine.processes.trial_folder import left_hash, next_attempt
 from shardbench.model.calibrated import calibrated_on
 from shardbench.model.plan import Plan
-from shardbench.model.problem import Problem, Sees
+from shardbench.model.problem import Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 from shardbench.model.validate import validate
 from shardbench.records.provenance import Provenance
@@ -89,15 +89,8 @@ class JobContext:
     @cached_property
     def question(self) -> CountedQuestion:
         """Make the planning problem, from the train split, judged on the batches on disk."""
-        problem = Problem.of(
-            self.workload.name,
-            self.workload.tables,
-            self.workload.profiles,
-            self.machine,
-            batch_size=self.workload.batch_size,
-            **self.job.training,
-            inputs=self.workload.input_sample if self._shows_inputs() else None,
-        )
+        inputs = self.workload.input_sample if self._shows_inputs() else None
+        problem = self.workload.problem(self.machine, **self.job.training, inputs=inputs)
         question = CountedQuestion(problem, self.batches, self.workload.dense, self.job.iterations)
         # Planners behind a wall see neither test batches, nor the data behind them, nor results.
         question.closed = tuple(filter(None, [self.folder, self.data, self.results]))

@@ -173,8 +173,7 @@ class CountedQuestion(Question[Simulation]):
     @classmethod
     def of_batches(cls, workload: Workload, machine: Machine, batches: DrawnBatches) -> "CountedQuestion":
         """Return the question of a workload on a machine, judged on all of these batches of it."""
-        problem = Problem.of(workload.name, workload.tables, workload.profiles, machine, batch_size=workload.batch_size)
-        return cls(problem, batches, workload.dense, len(batches.numbers))
+        return cls(workload.problem(machine), batches, workload.dense, len(batches.numbers))
 
     def judge(self, plan: Plan) -> Simulation:
         """Count a plan and predict its times; raises Unsupported for one that the counter cannot count."""

@@ -4,7 +4,7 @@ import copy
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pydantic
@@ -13,6 +13,8 @@ from pydantic import Field
 from shardbench.base.arrays import Ints
 from shardbench.base.errors import BadInput
 from shardbench.base.serialise import content_hash
+from shardbench.model.machine import Machine
+from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile, HeldOut, InputSample
 from shardbench.model.table import BatchSize, DenseShape, Name, Table
 from shardbench.workloads.ranking_cache import RecentRankings, Survey
@@ -117,6 +119,18 @@ class Workload(ABC):
             rows=self.tables[table].rows, samples=self.profile_samples, present=present, counts=counts,
             row_counts=row_counts, held_out=held_out,
         )  # fmt: skip
+
+    def problem(self, machine: Machine, profiles: tuple[AccessProfile, ...] | None = None, **rest: Any) -> Problem:
+        """Pose the problem of placing the tables on a machine; ``profiles`` are its own where none are given."""
+        return Problem.of(
+            self.name,
+            self.tables,
+            profiles or self.profiles,
+            machine,
+            batch_size=self.batch_size,
+            dense=self.dense,
+            **rest,
+        )
 
     def quicker(self, samples: int) -> Self:
         """Return the same tables with profiles of ``samples`` train samples, for who has no time for all of them."""
