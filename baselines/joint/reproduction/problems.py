@@ -1,4 +1,4 @@
-"""The problems that planners are compared on: workloads, and how many nodes of 8 devices they are placed on.
+"""The problems that the planner is studied on: workloads, and how many nodes of 8 devices they are placed on.
 
 They cover what decides between plans: few and many tables, equal and mixed widths, one and many nodes, bags and
 sequences, room for all rows and not. Batches of synthetic tables are of 16,384 samples, a quarter of the usual ones:
@@ -62,21 +62,14 @@ def _sequence(form: str, nodes: int, **rest: Any) -> PosedProblem:
 
 PROBLEMS: Mapping[str, PosedProblem] = {
     "synthetic-40": _synthetic(40, 1),
-    "synthetic-40-wide": _synthetic(40, 16),
-    "synthetic-200": _synthetic(200, 1),
     "synthetic-200-wide": _synthetic(200, 16),
-    "mixed-200": _synthetic(200, 1, WIDTHS),
     "mixed-200-wide": _synthetic(200, 16, WIDTHS),
     "kaggle": PosedProblem(workload={"dataset": "criteo_like", "form": "kaggle", "batch_size": 65_536}, nodes=1),
     "dcnv2": PosedProblem(workload={"dataset": "criteo_like", "form": "terabyte_dcnv2", "batch_size": 16_384}, nodes=1),
-    "dcnv2-wide": PosedProblem(workload={"dataset": "criteo_like", "form": "terabyte_dcnv2", "batch_size": 65_536}),
     "rm2": _rm("rm2"),
     "production": _sequence("production", 2, history_scale=2.0),
-    "production-wide": _sequence("production", 16, history_scale=2.0),
-    "taobao": _sequence("taobao", 2),
     "taobao-wide": _sequence("taobao", 16),
     "synthetic-856": _synthetic(856, 16),
-    "synthetic-856-1024": _synthetic(856, 128),
 }
 
 

@@ -1,4 +1,4 @@
-"""Studies of the joint planner: every strategy on every problem, parts taken away, budgets, wrong profiles."""
+"""Studies of the joint planner: parts taken away, budgets, wrong profiles. The leaderboard compares it with others."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,29 +17,13 @@ from shardbench.trials.evaluate import evaluate
 from shardbench.trials.simulate import CountedQuestion, step_cells
 
 from .. import VARIANTS
-from .problems import PROBLEMS, Misled, pose
+from .problems import Misled, pose
 
-OURS, SEARCH = "joint", "search"
-OTHERS = (
-    "greedy-size", "greedy-dim", "greedy-lookup", "greedy-size-lookup", "row-wise", "column-wise", "table-row-wise",
-    "torchrec-table-wise", "embark", "recshard", "recshard-unseen", "flexshard",
-)  # fmt: skip
-LEARNED = ("autoshard", "dreamshard", "neuroshard")
-LEARNED_ON = ("synthetic-40", "mixed-200", "kaggle", "dcnv2")
-"""The problems of the learned systems, which learn on the problem's own tables for as long as they are given."""
-PLAN_S, FIT_S = 60.0, 15.0
-"""Seconds of planning, and of learning, which the suite ``measured`` gives as well."""
-SHORT_S, MIDDLE_S = 1.0, 10.0
-"""Shorter budgets for strategies that use what they are given."""
-ALL_FORMS = ("torchrec-fused", "torchrec-2d")
-ALL_FORMS_ON = ("synthetic-40", "kaggle", "dcnv2", "production", "taobao", "taobao-wide")
-"""TorchRec's planner with every sharding type it has takes minutes for 200 tables or 128 devices with many."""
-LARGE = ("synthetic-856", "synthetic-856-1024")
-ON_LARGE = ("greedy-lookup", "row-wise", "column-wise", "table-row-wise", "torchrec-table-wise", "embark", "flexshard")
-"""The others on the largest problems: counting one plan of these takes some 20 CPU seconds."""
+MIDDLE_S = 10.0
+"""Seconds of planning where budgets do not vary."""
 COLUMNS = (
     "backend", "devices", "outcome", "step_ms", "step_bound_ms", "over_step_bound_pct", "over_own_bound_pct",
-    "plan_cpu_s", "plan_s", "fit_s", "cause",
+    "plan_cpu_s", "plan_s", "cause",
 )  # fmt: skip
 
 
@@ -50,8 +34,7 @@ def judge_plan(question: CountedQuestion, strategy: str, budget: Budget) -> Row:
     if isinstance(answer, Failure):
         return {**row, "outcome": answer.outcome.value, "cause": answer.cause}
     spent = answer.spent
-    seconds = {"plan_cpu_s": spent.plan_cpu_s, "plan_s": spent.plan_s, "fit_s": spent.fit_s}
-    return {**row, "outcome": "ok", **step_cells(answer), **seconds}
+    return {**row, "outcome": "ok", **step_cells(answer), "plan_cpu_s": spent.plan_cpu_s, "plan_s": spent.plan_s}
 
 
 def plan_and_judge(_: Path, problem: str, strategy: str, budget_s: float = MIDDLE_S, profile: str = "train") -> Row:
@@ -59,7 +42,7 @@ def plan_and_judge(_: Path, problem: str, strategy: str, budget_s: float = MIDDL
     question = pose(problem, 0.1 if profile == "tenth" else 1.0)
     if profile in CHANGES:
         question = Misled(question, replace(question.problem, profiles=CHANGES[profile](question.problem.profiles)))
-    return judge_plan(question, strategy, Budget(plan_s=budget_s, fit_s=FIT_S))
+    return judge_plan(question, strategy, Budget(plan_s=budget_s))
 
 
 def over_best(rows: pd.DataFrame) -> pd.DataFrame:
@@ -73,54 +56,38 @@ def _planner_study(
     name: str,
     title: str,
     problems: Sequence[str],
-    cells_on: Callable[[str, bool], Sequence[Cell]],
+    cells: Sequence[Cell],
     summary: Callable[[pd.DataFrame], pd.DataFrame] = over_best,
     strategies: Sequence[str] = (),
 ) -> Study:
     """Make a study of problems, of which a quick run takes the first; a plan later than its budget is a timeout.
 
-    ``cells_on`` returns what each cell on a problem has beside it: the strategy, and what varies. Cells of one problem
-    follow each other, so that it is drawn once.
+    ``cells`` are what each cell on a problem has beside it: the strategy, and what varies. Cells of one problem follow
+    each other, so that it is drawn once.
     """
     return Study(
         name=name, title=title, columns=COLUMNS, judge=plan_and_judge, summary=summary, strategies=strategies,
         cells=lambda quick: [
             {"problem": problem, **cell}
             for problem in problems[: 1 if quick else None]
-            for cell in cells_on(problem, quick)
+            for cell in cells
         ],
     )  # fmt: skip
 
 
-def _strategies(problem: str, quick: bool) -> list[Cell]:
-    """List every strategy and budget on a problem."""
-    others: tuple[str, ...] = ON_LARGE
-    if problem not in LARGE:
-        others = OTHERS + (ALL_FORMS if problem in ALL_FORMS_ON else ())
-        others += LEARNED if problem in LEARNED_ON and not quick else ()
-    timed = grid(strategy=(OURS, SEARCH), budget_s=(PLAN_S, SHORT_S))
-    return timed + grid(strategy=others, budget_s=[PLAN_S])
-
-
-STRATEGIES = _planner_study(
-    name="table",
-    title="Strategies on problems: all on 14, of the learned ones on four; ours and the search with two budgets.",
-    problems=tuple(PROBLEMS),
-    cells_on=_strategies,
-)
 ABLATION = _planner_study(
     name="ablation",
     title="The planner without each of its moves, and without its exchanges.",
     problems=(
         "synthetic-40", "synthetic-200-wide", "mixed-200-wide", "kaggle", "dcnv2", "rm2", "production", "taobao-wide",
     ),
-    cells_on=lambda problem, quick: grid(strategy=(OURS, *(variant.name for variant in VARIANTS))),
+    cells=grid(strategy=("joint", *(variant.name for variant in VARIANTS))),
 )  # fmt: skip
 BUDGETS = _planner_study(
     name="budget",
     title="The planner within budgets of 0.1 to 60 seconds: what more time gains.",
     problems=("synthetic-40", "mixed-200-wide", "dcnv2", "production", "synthetic-856"),
-    cells_on=lambda problem, quick: grid(strategy=[OURS], budget_s=(0.1, 0.3, 1.0, 3.0, 10.0, 60.0)),
+    cells=grid(strategy=["joint"], budget_s=(0.1, 0.3, 1.0, 3.0, 10.0, 60.0)),
 )
 
 
@@ -131,7 +98,7 @@ def over_train(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(over_train_profile_pct=100.0 * (rows["step_ms"] / train_ms - 1.0))
 
 
-PROFILED = (OURS, "recshard", "flexshard", "greedy-lookup")
+PROFILED = ("joint", "recshard", "flexshard", "greedy-lookup")
 PROFILES = _planner_study(
     name="profiles",
     title="Plans made on other profiles than those of the train split, and judged on the same test batches. `tenth`: "
@@ -139,7 +106,7 @@ PROFILES = _planner_study(
     "factor, its rows in the same order. `none`: all rows of a table alike, as a planner without profiles would "
     "assume.",
     problems=("synthetic-40", "mixed-200-wide", "dcnv2", "production"),
-    cells_on=lambda problem, quick: [
+    cells=[
         {"strategy": strategy, "profile": profile}
         for profile in ("train", "other day", "none", "tenth")
         for strategy in PROFILED
@@ -179,4 +146,4 @@ CHANGES = {"other day": other_day, "none": none_known}
 
 def studies() -> Sequence[Study]:
     """Return all studies of the planner in the order that they run."""
-    return (STRATEGIES, ABLATION, BUDGETS, PROFILES)
+    return (ABLATION, BUDGETS, PROFILES)
