@@ -138,10 +138,11 @@ def test_groups_that_cannot_be_are_refused(sizes: tuple[int, ...], world: tuple[
         ShardBenchPlanner(nodes(*world), 64, sharding_group_sizes=sizes, use_inter_host_allreduce=True)
 
 
-def test_a_loaded_plan_and_groups_are_refused_together() -> None:
-    loader: Any = object()
-    with pytest.raises(BadInput, match="states no sharding group"):
-        ShardBenchPlanner(nodes(), 64, sharding_group_sizes=[2], plan_loader=loader)
+@pytest.mark.parametrize("name", ["plan_loader", "enumerator"])
+def test_what_is_made_for_all_ranks_and_groups_are_refused_together(name: str) -> None:
+    arguments: Any = {name: object()}
+    with pytest.raises(BadInput, match=f"{name} is for all ranks"):
+        ShardBenchPlanner(nodes(), 64, sharding_group_sizes=[2], **arguments)
 
 
 @pytest.mark.parametrize(

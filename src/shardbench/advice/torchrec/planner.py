@@ -34,6 +34,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 from shardbench.advice.best_plan import default_strategies
 from shardbench.advice.constrained import evaluate_under
 from shardbench.advice.peak import DeviceMemory
+from shardbench.advice.torchrec.devices import capacities, machine_of
 from shardbench.advice.torchrec.groups import TYPES, TYPES_NOT_COPIED, group_topology, in_all_groups, within_groups
 from shardbench.advice.torchrec.profile_batches import ProfileBatches, even_profile
 from shardbench.advice.torchrec.statistics import statistics
@@ -41,12 +42,11 @@ from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.memory.fullest import Peak
-from shardbench.engine.described import UVM_DIVISOR
 from shardbench.engine.torchrec.exported import DENSE, export
 from shardbench.engine.torchrec.sharding import TIERS, Unsharded, plan_of, translate
 from shardbench.engine.torchrec.tables import PlannedTables, Sharders, names_without_tables, with_safe_types
 from shardbench.model.constraints import ANY_PLAN, Constraints
-from shardbench.model.machine import Machine, Topology
+from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
 from shardbench.model.plan import Plan, ShardingGroups, Tier
 from shardbench.model.problem import Problem
@@ -59,8 +59,6 @@ from shardbench.trials.discovery import HandedPlan, get_strategy
 from shardbench.trials.evaluate import Answer, evaluate
 from shardbench.trials.simulate import CountedQuestion, Simulation
 
-DEFAULT_MACHINE = "a100-40gb-2x8"
-"""Machine whose constants count where neither the caller nor TorchRec's Topology states them."""
 NATIVE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.REPLICATE})
 TORCHREC = "torchrec"
 """The name of TorchRec's planner as the one whose plan is taken."""
@@ -196,8 +194,11 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         self._percentage = heuristical_storage_reservation_percentage
         self._sharding: dict[str, ParameterSharding] = {}
         self.sharding_group_size: int | None = None
-        if sharding_group_sizes and plan_loader is not None:
-            raise BadInput("plan_loader: a plan that is loaded states no sharding group: leave one of the two out")
+        for name in ("plan_loader", "enumerator"):
+            if sharding_group_sizes and name in self._passed_on:
+                raise BadInput(
+                    f"{name} is for all ranks, sharding_group_sizes are for groups: leave one of the two out"
+                )
         self._groups = [
             ShardingGroups(size=size, interleaved=not use_inter_host_allreduce) for size in sharding_group_sizes
         ]
@@ -374,7 +375,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         if not model.tables:
             return None
         problem, there_bytes = self._problem(model, reserved), self._beside_dense(module, model)
-        room = np.minimum(_capacities(reserved), there_bytes)
+        room = np.minimum(capacities(reserved), there_bytes)
         if room.min() < 1.0:
             raise PlannerError(f"device {room.argmin()} has no memory left for tables beside the dense model")
         limits = replace(model.own_constraints, device_hbm_bytes=tuple(map(int, room)))
@@ -430,13 +431,13 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         sharded = {id(parameter) for one in model.parts for parameter in one.module.parameters()}
         own = [parameter for parameter in module.parameters() if id(parameter) not in sharded]
         weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in own)
-        memory = np.array(_capacities(self._topology), dtype=np.float64)
+        memory = np.array(capacities(self._topology), dtype=np.float64)
         unstated = 0.0 * memory if self._reserves else self._percentage * memory
         activations = unstated if self._activation_bytes is None else self._activation_bytes
         return np.asarray(memory - _DENSE_COPIES * weight_bytes - activations)
 
     def _problem(self, model: PlannedTables, reserved: TorchRecTopology) -> Problem:
-        machine = _machine(self.machine, reserved, min(_capacities(reserved)))
+        machine = machine_of(self.machine, reserved, min(capacities(reserved)))
         profiles = []
         for table in model.tables:
             profile = self.profiles.get(table.name) or self.profiles.get(model.own_names[table.name])
@@ -577,33 +578,3 @@ def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:
     narrow = copy(strategy)
     narrow.moves = strategy.moves & native
     return [narrow, strategy] if Move.TABLE in narrow.moves else [strategy]
-
-
-def _capacities(topology: TorchRecTopology) -> tuple[int, ...]:
-    """Return the bytes for tables of each device: its memory, or on CPUs the ranks' share of the host's."""
-    hbm = topology.compute_device != "cpu"
-    room = tuple(int(d.storage.hbm if hbm else d.storage.ddr) for d in topology.devices)
-    if min(room) <= 0:
-        raise PlannerError(f"device {room.index(min(room))} has no memory left for tables after the reservation")
-    return room
-
-
-def _machine(machine: Machine | None, topology: TorchRecTopology, hbm_bytes: int) -> Machine:
-    # A pod's nodes are as one: its ranks are what TorchRec's types in a node are of, and what fast links join.
-    world, local = topology.world_size, topology.intra_group_size
-    if world % local:
-        raise PlannerError(f"{world} ranks are not on whole nodes of {local}")
-    uvm = 0 if topology.compute_device == "cpu" else min(int(d.storage.ddr) for d in topology.devices)
-    shape = Topology(nodes=world // local, devices_per_node=local, hbm_bytes=hbm_bytes, uvm_bytes=uvm, host_bytes=0)
-    if machine is not None:
-        return replace(machine, topology=shape)
-    base = load_machine(DEFAULT_MACHINE)
-    constants = replace(
-        base.constants,
-        hbm_bytes_per_s=1e3 * topology.hbm_mem_bw,
-        host_bytes_per_s=1e3 * topology.ddr_mem_bw,
-        uvm_bytes_per_s=1e3 * topology.hbm_to_ddr_mem_bw / UVM_DIVISOR,
-        intra_bytes_per_s=1e3 * topology.intra_host_bw,
-        inter_bytes_per_s=1e3 * topology.inter_host_bw,
-    )
-    return replace(base, name="torchrec", topology=shape, constants=constants, errors={})
