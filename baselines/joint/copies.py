@@ -1,6 +1,6 @@
 """Sharding groups: the problem that one of them has, and its plan copied to all of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,17 +8,7 @@ import numpy as np
 
 from shardbench.cost.collectives import bytes_s, group_reduction
 from shardbench.cost.costmodel import estimate
-from shardbench.model.plan import (
-    GroupSharded,
-    OnLocalRank,
-    OnRank,
-    Plan,
-    Replicated,
-    RowWise,
-    Segment,
-    ShardingGroups,
-    sharding_groups,
-)
+from shardbench.model.plan import Plan, Segment, ShardingGroups, copied_by_group, sharding_groups
 from shardbench.model.problem import Problem
 
 from .robust import SeenPlan
@@ -69,8 +59,8 @@ class CopiedPlan:
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The segments of all tables."""
-        world = tuple(range(self.grouping.whole.world_size))
-        return tuple(_copied(segment, world) for segment in self.one.segments)
+        one = Plan(world_size=self.grouping.groups.size, segments=self.one.segments)
+        return copied_by_group(one, self.grouping.whole.world_size, self.grouping.groups).segments
 
     @cached_property
     def whole_ms(self) -> float:
@@ -78,15 +68,6 @@ class CopiedPlan:
         problem = self.grouping.whole
         plan = Plan(world_size=problem.world_size, segments=self.segments, groups=self.grouping.groups)
         return estimate(plan, problem).step_ms
-
-
-def _copied(segment: Segment, world: Sequence[int]) -> Segment:
-    place = segment.placement
-    if isinstance(place, OnRank):
-        return replace(segment, placement=OnLocalRank(local_rank=place.rank, tier=place.tier))
-    if isinstance(place, RowWise):  # over all ranks of the group
-        return replace(segment, placement=GroupSharded(tier=place.tier))
-    return replace(segment, placement=Replicated(ranks=tuple(world)))
 
 
 def groupings(problem: Problem) -> Iterator[Grouping]:

@@ -5,16 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from shardbench.base.errors import Infeasible
-from shardbench.model.plan import (
-    GroupSharded,
-    OnLocalRank,
-    OnRank,
-    Placement,
-    Plan,
-    Replicated,
-    RowWise,
-    ShardingGroups,
-)
+from shardbench.model.plan import Plan, ShardingGroups, copied_by_group
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Move, Role, Strategy
 
@@ -149,21 +140,11 @@ def one_group(problem: Problem, size: int) -> Problem:
 
 def copy_to_groups(plan: Plan, problem: Problem) -> Plan:
     """Turn a plan for one group's devices into one for all: every group has a copy of what it places."""
-    segments = tuple(replace(s, placement=_copy(s.placement, problem)) for s in plan.segments)
-    # Interleaved, and averaged after every step, as TorchRec does unless it is told otherwise.
+    # Interleaved, and averaged after every step, as TorchRec does unless it is told otherwise. Weights alone are
+    # averaged (deviation 10), in one collective (deviation 11).
     groups = ShardingGroups(size=plan.world_size, interleaved=True)
     notes = {**plan.notes, "group_size": groups.size, "sync_every": groups.sync_every}
-    return replace(plan, world_size=problem.world_size, segments=segments, notes=notes, groups=groups)
-
-
-def _copy(place: Placement, problem: Problem) -> Placement:
-    # Weights alone are averaged (deviation 10), in one collective (deviation 11).
-    if isinstance(place, OnRank):
-        return OnLocalRank(local_rank=place.rank, tier=place.tier, cache_ratio=place.cache_ratio)
-    if isinstance(place, RowWise):  # over all ranks of the group
-        return GroupSharded(tier=place.tier, cache_ratio=place.cache_ratio)
-    # Data-parallel tables are all-reduced over all ranks, in 2D as without it.
-    return Replicated(ranks=tuple(range(problem.world_size)))
+    return replace(copied_by_group(plan, problem.world_size, groups), notes=notes)
 
 
 def strategies() -> Iterable[Strategy]:

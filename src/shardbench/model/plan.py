@@ -326,6 +326,22 @@ def homes(placement: OnDevices, groups: Ints) -> Ints:
             return groups[:, [placement.local_rank]]
 
 
+def copied_by_group(plan: Plan, world_size: int, groups: ShardingGroups) -> Plan:
+    """Return a plan for one sharding group's ranks copied to all groups of ``world_size`` ranks.
+
+    Rows are dealt over all ranks of the group, and what its ranks all hold is on every rank of the world.
+    """
+    everyone = Replicated(ranks=tuple(range(world_size)))
+
+    def copied(place: Placement) -> Placement:
+        if isinstance(place, OnRank):
+            return OnLocalRank(local_rank=place.rank, tier=place.tier, cache_ratio=place.cache_ratio)
+        return GroupSharded(tier=place.tier, cache_ratio=place.cache_ratio) if isinstance(place, RowWise) else everyone
+
+    segments = tuple(replace(segment, placement=copied(segment.placement)) for segment in plan.segments)
+    return replace(plan, world_size=world_size, segments=segments, groups=groups)
+
+
 def master_node(segments: Iterable[Segment]) -> int:
     """Return the node whose host keeps the master of replicated rows: that of the table's host rows, else the first."""
     return next((s.placement.node for s in segments if isinstance(s.placement, Host)), 0)

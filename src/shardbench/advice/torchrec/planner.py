@@ -3,9 +3,10 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,20 +34,21 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 from shardbench.advice.best_plan import default_strategies
 from shardbench.advice.constrained import evaluate_under
 from shardbench.advice.peak import DeviceMemory
+from shardbench.advice.torchrec.devices import capacities, machine_of
+from shardbench.advice.torchrec.groups import TYPES, TYPES_NOT_COPIED, group_topology, in_all_groups, within_groups
 from shardbench.advice.torchrec.profile_batches import ProfileBatches, even_profile
 from shardbench.advice.torchrec.statistics import statistics
 from shardbench.base.arrays import Floats
 from shardbench.base.errors import BadInput, Unsupported
 from shardbench.cost.bounds.step import DEVICE_MOVES
 from shardbench.cost.memory.fullest import Peak
-from shardbench.engine.described import UVM_DIVISOR
 from shardbench.engine.torchrec.exported import DENSE, export
 from shardbench.engine.torchrec.sharding import TIERS, Unsharded, plan_of, translate
 from shardbench.engine.torchrec.tables import PlannedTables, Sharders, names_without_tables, with_safe_types
-from shardbench.model.constraints import Constraints
-from shardbench.model.machine import Machine, Topology
+from shardbench.model.constraints import ANY_PLAN, Constraints
+from shardbench.model.machine import Machine
 from shardbench.model.machine_file import load_machine
-from shardbench.model.plan import Tier
+from shardbench.model.plan import Plan, ShardingGroups, Tier
 from shardbench.model.problem import Problem
 from shardbench.model.profile import AccessProfile
 from shardbench.model.strategy import Budget, Move, Strategy
@@ -57,8 +59,6 @@ from shardbench.trials.discovery import HandedPlan, get_strategy
 from shardbench.trials.evaluate import Answer, evaluate
 from shardbench.trials.simulate import CountedQuestion, Simulation
 
-DEFAULT_MACHINE = "a100-40gb-2x8"
-"""Machine whose constants count where neither the caller nor TorchRec's Topology states them."""
 NATIVE_MOVES = frozenset({Move.TABLE, Move.COLUMNS, Move.REPLICATE})
 TORCHREC = "torchrec"
 """The name of TorchRec's planner as the one whose plan is taken."""
@@ -82,6 +82,16 @@ class _Candidate(NamedTuple):
     name: str
     plan: ShardingPlan
     answer: Answer[Simulation]
+    sharding_group_size: int | None = None
+
+
+class _Candidates(NamedTuple):
+    """Plans of the same tables, and what judges them."""
+
+    plans: list[_Candidate]
+    memory: DeviceMemory
+    model: PlannedTables
+    question: CountedQuestion
 
 
 class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
@@ -107,6 +117,12 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     the heuristical percentage where nobody states them.
     ``plan_s`` are the seconds in which the strategies plan. Where
     it is left out they take, with judging, about a second beside TorchRec's planner, and ALONE_S seconds without it.
+
+    ``sharding_group_sizes`` are for TorchRec's 2D parallelism: plans are for one sharding group of one of these sizes,
+    in the layout that DMPCollection's ``use_inter_host_allreduce`` says, and judged with the averaging of weights after
+    every step. ``topology`` is of all ranks. Where their number is among the sizes, a plan without copies competes.
+    ``sharding_group_size`` is then, on every rank, the size for DMPCollection. Groups are planned for collections in
+    HBM, by whole tables, columns, rows over all ranks of the group, and copies on all ranks.
 
     ``plan`` raises TorchRec's PlannerError where there is no plan, or where a module is given no sharder whose
     collection cannot be sharded alone (managed collisions), and BadInput for a profile of another table. Constraints
@@ -141,6 +157,8 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         optimizer: Optimizer | None = None,
         ask_torchrec: bool = True,
         activation_bytes: float | None = None,
+        sharding_group_sizes: Sequence[int] = (),
+        use_inter_host_allreduce: bool = False,
     ) -> None:
         super().__init__(
             topology=topology,
@@ -175,16 +193,29 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         self._reserves, self._activation_bytes = storage_reservation is not None, activation_bytes
         self._percentage = heuristical_storage_reservation_percentage
         self._sharding: dict[str, ParameterSharding] = {}
+        self.sharding_group_size: int | None = None
+        for name in ("plan_loader", "enumerator"):
+            if sharding_group_sizes and name in self._passed_on:
+                raise BadInput(
+                    f"{name} is for all ranks, sharding_group_sizes are for groups: leave one of the two out"
+                )
+        self._groups = [
+            ShardingGroups(size=size, interleaved=not use_inter_host_allreduce) for size in sharding_group_sizes
+        ]
+        for groups in self._groups:
+            group_topology(self._topology, groups)  # refuses groups that cannot be
 
     def plan(self, module: torch.nn.Module, sharders: Sharders | None = None) -> ShardingPlan:
         """Plan the sharding of all collections of ``module`` that a sharder is given for."""
         sharder_list = list(sharders) if sharders is not None else list(get_module_to_default_sharders().values())
-        self.answer, self.peak, self.taken = None, None, ""
+        self.answer, self.peak, self.taken, self.sharding_group_size = None, None, "", None
+        if self._groups:
+            return self._grouped(module, sharder_list)
         safe = self._safe_limits(module, sharder_list)
         loads = self.ask_torchrec and self._loader is not None and bool(self._loader.load())
         theirs = self._theirs(module, sharder_list, safe, loads) if self.ask_torchrec else None
         try:
-            return self._best(module, sharder_list, theirs, safe, loads)
+            return self._take(self._candidates(module, sharder_list, theirs, safe, loads))
         except PlannerError as error:
             if theirs is None:
                 raise
@@ -200,9 +231,9 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
     ) -> ShardingPlan:
         """Plan on rank 0 for all ranks of the group; where it has no plan, all of them raise PlannerError."""
 
-        def plan_or_error() -> ShardingPlan | Exception:
+        def plan_or_error() -> object:
             try:
-                return self.plan(module, sharders)
+                return self.plan(module, sharders), self.sharding_group_size
             except Exception as error:
                 failed.append(error)
                 return PlannerError(f"rank 0: {error}")
@@ -216,7 +247,62 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             raise failed[0]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        plan, self.sharding_group_size = answer
+        return plan
+
+    def _grouped(self, module: torch.nn.Module, sharders: Sharders) -> ShardingPlan:
+        """Return the best plan for one sharding group; raises PlannerError where no size has a plan.
+
+        A strategy that plans for one group knows neither of its copies' averaging nor that gradients of what is on all
+        ranks leave the group. So it plans also without tables on all ranks, and what is shortest over all ranks counts.
+        """
+        causes: list[str] = []
+        found: list[_Candidate] = []
+        among: _Candidates | None = None
+        for groups, types in product(self._groups, (TYPES, TYPES_NOT_COPIED)):
+            # With all types first, so that TorchRec's planner is asked once a size.
+            asks = self.ask_torchrec and types is TYPES
+            if types is not TYPES and groups.size == self._topology.world_size:
+                continue
+            try:
+                one = self._of_group(module, sharders, groups, types)
+                safe = one._safe_limits(module, sharders)
+                theirs = one._theirs(module, sharders, safe, loads=False) if asks else None
+                several = one._candidates(module, sharders, theirs, safe, loads=False)
+            except PlannerError as error:
+                causes.append(f"sharding groups of {groups.size}: {error}")
+                continue
+            if several is None:
+                return ShardingPlan({})
+            among = among or self._of_all_ranks(module, several.model)
+            for each in several.plans:
+                try:
+                    found.append(_copied(each, groups, among.question))
+                except (PlannerError, Unsupported) as error:
+                    causes.append(f"sharding groups of {groups.size}, {each.name}: {error}")
+        if among is None or not found:
+            raise PlannerError("; ".join(causes))
+        return self._take(among._replace(plans=found))
+
+    def _of_group(
+        self, module: torch.nn.Module, sharders: Sharders, groups: ShardingGroups, types: Sequence[str]
+    ) -> "ShardBenchPlanner":
+        """Return a planner of one sharding group, or of all ranks where they are one; raises PlannerError."""
+        one = copy(self)
+        one._groups = []
+        alone_s = ALONE_S if self._timeout_seconds is None else self._timeout_seconds
+        seconds = self.plan_s or (None if self.ask_torchrec else alone_s)
+        one.plan_s = seconds and seconds / (2 * len(self._groups))
+        if groups.size < self._topology.world_size:
+            one._topology = group_topology(self._topology, groups)
+            one._constraints = within_groups(module, sharders, self._constraints or {}, types)
+        return one
+
+    def _of_all_ranks(self, module: torch.nn.Module, model: PlannedTables) -> _Candidates:
+        """Return what judges plans of all ranks, and no plan yet; what a step may take was kept within groups."""
+        problem, there_bytes = self._problem(model, self._topology), self._beside_dense(module, model)
+        memory = DeviceMemory(problem=problem, dense=None, there_bytes=there_bytes, limits=ANY_PLAN)
+        return _Candidates([], memory, model, CountedQuestion(problem, ProfileBatches(problem), DenseShape()))
 
     def _safe_limits(self, module: torch.nn.Module, sharders: Sharders) -> Limits:
         """Return constraints by which no plan is wrong in TorchRec; raises PlannerError where there are none."""
@@ -265,15 +351,15 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             return None
         return plan
 
-    def _best(
+    def _candidates(
         self,
         module: torch.nn.Module,
         sharders: Sharders,
         theirs: ShardingPlan | None,
         constraints: Limits,
         loads: bool,
-    ) -> ShardingPlan:
-        """Return the plan of the shortest step; raises PlannerError where there is none that can be judged."""
+    ) -> _Candidates | None:
+        """Return the plans to choose from, None without a table; raises PlannerError where none can be judged."""
         reserved = self._topology
         if self._reserves:
             reserved = self._storage_reservation.reserve(
@@ -287,9 +373,9 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         if theirs is not None and {path: set(plan) for path, plan in theirs.plan.items()} != model.paths:
             raise PlannerError("it shards modules that are no plain collections")
         if not model.tables:
-            return ShardingPlan({})
+            return None
         problem, there_bytes = self._problem(model, reserved), self._beside_dense(module, model)
-        room = np.minimum(_capacities(reserved), there_bytes)
+        room = np.minimum(capacities(reserved), there_bytes)
         if room.min() < 1.0:
             raise PlannerError(f"device {room.argmin()} has no memory left for tables beside the dense model")
         limits = replace(model.own_constraints, device_hbm_bytes=tuple(map(int, room)))
@@ -297,7 +383,7 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         limits = memory.room(strategy.moves for strategy in self.strategies)
         question = CountedQuestion(limits.applied(problem), ProfileBatches(problem), DenseShape())
         start = time.perf_counter()
-        candidates = []
+        candidates: list[_Candidate] = []
         if theirs is not None:
             try:
                 candidates.append(_Candidate(TORCHREC, theirs, _judge(theirs, question, model)))
@@ -312,15 +398,24 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
             except PlannerError:
                 if not candidates:
                     raise
+        return _Candidates(candidates, memory, model, question)
+
+    def _take(self, among: _Candidates | None) -> ShardingPlan:
+        """Return the plan of the shortest step among those that fit, and keep what it comes to."""
+        if among is None:
+            return ShardingPlan({})
+        memory = among.memory
 
         def rating(one: _Candidate) -> tuple[bool, float]:
-            return memory.fails(one.answer), one.answer.judged.step_ms * (1.0 - TIE * (one.plan is theirs))
+            return memory.fails(one.answer), one.answer.judged.step_ms * (1.0 - TIE * (one.name == TORCHREC))
 
-        best = min(candidates, key=rating)
+        best = min(among.plans, key=rating)
         self.answer, self.peak, self.taken = best.answer, memory.peak(best.answer), best.name
+        self.sharding_group_size = best.sharding_group_size
         if self.peak is not None and memory.fails(best.answer):
             _LOG.warning("no plan is predicted to fit; of the one that is taken %s", self.peak.words)
-        self._sharding = _by_own_names(best.plan, model)
+        # DMPCollection changes the ranks of the plan that it is given.
+        self._sharding = _by_own_names(deepcopy(best.plan), among.model)
         if self._debug:
             _LOG.info("%s", self.statistics())
         return best.plan
@@ -336,13 +431,13 @@ class ShardBenchPlanner(EmbeddingPlannerBase):  # type: ignore[misc]
         sharded = {id(parameter) for one in model.parts for parameter in one.module.parameters()}
         own = [parameter for parameter in module.parameters() if id(parameter) not in sharded]
         weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in own)
-        memory = np.array(_capacities(self._topology), dtype=np.float64)
+        memory = np.array(capacities(self._topology), dtype=np.float64)
         unstated = 0.0 * memory if self._reserves else self._percentage * memory
         activations = unstated if self._activation_bytes is None else self._activation_bytes
         return np.asarray(memory - _DENSE_COPIES * weight_bytes - activations)
 
     def _problem(self, model: PlannedTables, reserved: TorchRecTopology) -> Problem:
-        machine = _machine(self.machine, reserved, min(_capacities(reserved)))
+        machine = machine_of(self.machine, reserved, min(capacities(reserved)))
         profiles = []
         for table in model.tables:
             profile = self.profiles.get(table.name) or self.profiles.get(model.own_names[table.name])
@@ -449,16 +544,30 @@ def _by_own_names(plan: ShardingPlan, model: PlannedTables) -> dict[str, Paramet
 
 def _judge(plan: ShardingPlan, question: CountedQuestion, model: PlannedTables) -> Answer[Simulation]:
     """Judge TorchRec's plan, in the memory that TorchRec counts; raises Unsupported for one that cannot be judged."""
-    sharding, problem = _by_own_names(plan, model), question.problem
+    ratios = model.own_constraints.cache_ratios
     # Whether it fits is TorchRec's to say: it counts other things than weights and state.
+    return _evaluated(TORCHREC, translate(_by_own_names(plan, model), question.problem, ratios), question)
+
+
+def _evaluated(name: str, plan: Plan, question: CountedQuestion) -> Answer[Simulation]:
+    """Judge a plan whatever memory it takes; raises Unsupported for one that cannot be judged."""
+    problem = question.problem
     topology = replace(problem.topology, hbm_bytes=_ANY_BYTES, uvm_bytes=_ANY_BYTES)
     roomy = replace(problem, topology=topology, machine=replace(problem.machine, topology=topology))
-    roomy_question = CountedQuestion(roomy, question.batches, question.dense)
-    handed = HandedPlan(TORCHREC, translate(sharding, problem, model.own_constraints.cache_ratios))
-    answer = evaluate(roomy_question, handed, Budget(), 0, sealed=False)
+    answer = evaluate(
+        CountedQuestion(roomy, question.batches, question.dense), HandedPlan(name, plan), Budget(), 0, sealed=False
+    )
     if isinstance(answer, Failure):
         raise Unsupported(answer.cause)
     return replace(answer, question=question)
+
+
+def _copied(one: _Candidate, groups: ShardingGroups, question: CountedQuestion) -> _Candidate:
+    """Judge a group's plan as all groups', copies averaged; raises PlannerError or Unsupported where it cannot be."""
+    world, answer = question.problem.world_size, one.answer
+    if groups.size < world:
+        answer = _evaluated(one.name, in_all_groups(one.plan, answer.plan, world, groups), question)
+    return _Candidate(one.name, one.plan, answer, groups.size)
 
 
 def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:
@@ -469,33 +578,3 @@ def _versions(strategy: Strategy, problem: Problem) -> list[Strategy]:
     narrow = copy(strategy)
     narrow.moves = strategy.moves & native
     return [narrow, strategy] if Move.TABLE in narrow.moves else [strategy]
-
-
-def _capacities(topology: TorchRecTopology) -> tuple[int, ...]:
-    """Return the bytes for tables of each device: its memory, or on CPUs the ranks' share of the host's."""
-    hbm = topology.compute_device != "cpu"
-    room = tuple(int(d.storage.hbm if hbm else d.storage.ddr) for d in topology.devices)
-    if min(room) <= 0:
-        raise PlannerError(f"device {room.index(min(room))} has no memory left for tables after the reservation")
-    return room
-
-
-def _machine(machine: Machine | None, topology: TorchRecTopology, hbm_bytes: int) -> Machine:
-    # A pod's nodes are as one: its ranks are what TorchRec's types in a node are of, and what fast links join.
-    world, local = topology.world_size, topology.intra_group_size
-    if world % local:
-        raise PlannerError(f"{world} ranks are not on whole nodes of {local}")
-    uvm = 0 if topology.compute_device == "cpu" else min(int(d.storage.ddr) for d in topology.devices)
-    shape = Topology(nodes=world // local, devices_per_node=local, hbm_bytes=hbm_bytes, uvm_bytes=uvm, host_bytes=0)
-    if machine is not None:
-        return replace(machine, topology=shape)
-    base = load_machine(DEFAULT_MACHINE)
-    constants = replace(
-        base.constants,
-        hbm_bytes_per_s=1e3 * topology.hbm_mem_bw,
-        host_bytes_per_s=1e3 * topology.ddr_mem_bw,
-        uvm_bytes_per_s=1e3 * topology.hbm_to_ddr_mem_bw / UVM_DIVISOR,
-        intra_bytes_per_s=1e3 * topology.intra_host_bw,
-        inter_bytes_per_s=1e3 * topology.inter_host_bw,
-    )
-    return replace(base, name="torchrec", topology=shape, constants=constants, errors={})

@@ -34,6 +34,10 @@ def statistics(
         f"  ms by phase: {phases}",
         f"  tables take {gib(held[fullest])} GiB of rank {fullest}, the fullest",
     ]
+    groups = answer.plan.groups
+    if groups is not None:
+        copies = problem.world_size // groups.size
+        lines.append(f"  for one sharding group of {groups.size} ranks; {copies} copies are averaged after every step")
     if peak is not None:
         lines.append(f"  peak of a step beside the dense model: {peak.words}")
     if judged.bound_by == "host":
@@ -56,7 +60,7 @@ def _kernels_ms(answer: Answer[Simulation]) -> Iterator[tuple[float, Table]]:
     problem, segments = answer.question.problem, answer.plan.by_table()
     for table, profile in zip(problem.tables, problem.profiles, strict=True):
         alone = replace(problem, tables=(table,), profiles=(profile,))
-        plan = Plan(world_size=problem.world_size, segments=tuple(segments[table.name]))
+        plan = Plan(world_size=problem.world_size, segments=tuple(segments[table.name]), groups=answer.plan.groups)
         yield float(estimate(plan, alone).embedding_ms.max()), table
 
 
