@@ -163,7 +163,7 @@ def test_drawn_constants_and_form_spread_predictions_as_far_as_held_out_errors_g
     points = weighed(judged.families)
     assert sum(weight for *_, weight in points) == pytest.approx(1.0)
     # By drawing, where the factor was derived by differentiating.
-    deviation = np.random.default_rng(0).standard_normal((200, len(judged.constants) + 1))
+    deviation = np.random.default_rng(0).standard_normal((100, len(judged.constants) + 1))
     spread = 0.0
     for point, family, weight in points:
         logs = [

@@ -249,8 +249,13 @@ def test_who_is_stopped_answers_with_the_best_so_far(monkeypatch: pytest.MonkeyP
         best_plan(described(), machine, [Interrupted("stopped", DEVICE_MOVES)], budget_s=60.0)
 
 
-@pytest.mark.parametrize("schedule", StepSchedule)
-@pytest.mark.parametrize(("machine", "more"), [("a100-40gb-2x8", {"sequence_flops": 1e9}), ("cpu-1x2", {})])
+@pytest.mark.parametrize(
+    ("machine", "more", "schedule"),
+    [
+        *(("a100-40gb-2x8", {"sequence_flops": 1e9}, schedule) for schedule in StepSchedule),
+        ("cpu-1x2", {}, StepSchedule.SEQUENTIAL),
+    ],
+)
 def test_steps_on_the_way_are_of_the_stated_dense_model(machine: str, more: Any, schedule: StepSchedule) -> None:
     """The backward pass of a GPU hides a part of the all-reduce of so large a model."""
     workload, on = described(dense={"top": [2048, 1024, 1], **more}), load_machine(machine)

@@ -155,12 +155,12 @@ def test_no_phase_is_judged_by_the_run_that_fixed_its_rate() -> None:
 def test_a_share_of_the_artists_is_others_on_a_later_day() -> None:
     """Where 30 % go a day, 51 % have gone after two days, with their albums and items."""
     first, same, later = (
-        made(batch_size=4096, row_scale=1.0, **more) for more in ({}, {"day": 9}, {"day": 2, "renewed": 0.3})
+        made(batch_size=1024, row_scale=1.0, **more) for more in ({}, {"day": 9}, {"day": 2, "renewed": 0.3})
     )
     for table, name in enumerate(HISTORIES):
         was, still, now = (one._draw(Split.TEST, 0, table).values for one in (first, same, later))
         np.testing.assert_array_equal(was, still)
         heard = was > 0  # row 0 is nobody's
         assert (was != now)[heard].mean() == pytest.approx(0.51, abs=0.1), name
-    assert [len(one.bags(Split.TEST, 0, 10).values) for one in (first, later)] == [4096, 4096]
+    assert [len(one.bags(Split.TEST, 0, 10).values) for one in (first, later)] == [1024, 1024]
     assert "renewed" not in first.recipe()

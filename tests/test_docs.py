@@ -112,12 +112,6 @@ def test_rows_become_columns_and_are_summed_up(tmp_path):
     ]
 
 
-def test_a_range_stands_behind_its_value(tmp_path):
-    column = {"head": "ms", "value": "ms", "low": "ms / 2", "high": "ms * 2", "unit": "ms"}
-    lines = block(tmp_path, where="strategy == 'a'", columns=[column])
-    assert lines[2] == "| t1 | 1.00 ms (0.500 to 2.00) |"
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -132,64 +126,17 @@ def test_a_block_that_cannot_be_made_says_why(tmp_path, fields, message):
         block(tmp_path, **fields)
 
 
-def test_claims_are_printed_as_a_table_or_counted(tmp_path):
-    (tmp_path / "claims.csv").write_text(
-        "paper,claim,statement,paper_value,ours,low,high,unit,direction,magnitude,region_share,strength,n,n_unit,"
-        "conditions,relation,sourced\n"
-        "one,known,It is faster.,6,4.17,1.4,7.5,x,consistent,inconclusive,,counted,4,draw,all,at least,true\n"
-        "one,unknown,It is smaller.,,2,,,x,consistent,consistent,,counted,1,draw,all,at least,false\n"
-        "two,open,It is level.,3,,,,x,not run,not run,,,0,draw,all,about,true\n"
-    )
-    made = numbers.Block(name="claims", tables=("claims.csv",), form="ledger", where="paper == 'one'")
-    text = numbers.block_text(made, tmp_path)
-    assert "at least 6 x | 4.17 x (1.40 to 7.50, 4 draw)" in text
-    assert "open" not in text
-    table = numbers.block_text(made.model_copy(update={"where": ""}), tmp_path)
-    assert "| **open** | not run | not run | about 3 x | - | - |" in table
-    counted = numbers.block_text(made.model_copy(update={"form": "verdicts", "where": ""}), tmp_path).splitlines()
-    assert counted[0] == "| paper | statements | consistent | inconclusive | not run |"
-    assert counted[2:4] == ["| one | 2 | 2 / 1 | 0 / 1 | - |", "| two | 1 | - | - | 1 / 1 |"]
-    (tmp_path / "claims.csv").write_text((tmp_path / "claims.csv").read_text().replace("not run", "forgotten"))
-    with pytest.raises(BadInput, match="none knows: forgotten"):
-        numbers.block_text(made.model_copy(update={"form": "verdicts", "where": ""}), tmp_path)
-
-
-def test_a_headline_has_both_numbers_and_a_sentence_with_facts(tmp_path):
+def test_verdicts_that_none_knows_and_facts_of_several_rows_are_refused(tmp_path):
     (tmp_path / "table.csv").write_text(TABLE)
-    (tmp_path / "claims.csv").write_text(
-        "paper,claim,direction,magnitude,relation,paper_value,ours,low,high,unit,region_share,strength,n,n_unit\n"
-        "one,known,reproduced,partly,at least,6,4.17,1.4,7.5,x,,counted; made-up workload,4,draw of tables\n"
-    )
-
-    def lines(**facts):
-        known = {"says": "One: faster", "claim": "one/known", "why": "So {ms} of {rows}, and {ahead} ahead."}
-        own = {"says": "One: first", "paper": "2", "ours": "{ahead} of {rows}", "how": "simulated", "why": "By {ms}."}
-        facts = {
-            "ms": {"table": "table.csv", "where": "task == 't1' and strategy == 'a'", "value": "ms", "unit": "ms"},
-            "rows": {"table": "table.csv", "where": "strategy == 'a'"},
-            "ahead": {"table": "table.csv", "wide": ("task", "strategy", "ms"), "having": "a < b"},
-            **facts,
-        }
-        headlines = [{**each, "facts": facts} for each in (known, own)]
-        fields = {"name": "one", "form": "headlines", "tables": ["claims.csv", "table.csv"], "headlines": headlines}
-        return numbers.block_text(numbers.Block.model_validate(fields), tmp_path).splitlines()
-
-    assert lines()[2:] == [
-        "| 1 | One: faster | at least 6 x | 4.17 x (1.40 to 7.50, 4 draw) | counted |",
-        "| 2 | One: first | 2 | 1 of 2 | simulated |",
-        "",
-        "1. So 1.00 ms of 2, and 1 ahead.",
-        "2. By 1.00 ms.",
-        "",
-        "`results/tables/claims.csv` `results/tables/table.csv`",
-    ]
+    (tmp_path / "claims.csv").write_text("paper,claim,direction,magnitude,sourced\none,known,forgotten,partly,true\n")
+    made = numbers.Block(name="one", tables=("claims.csv",), form="verdicts")
+    with pytest.raises(BadInput, match="none knows: forgotten"):
+        numbers.block_text(made, tmp_path)
+    fact = {"table": "table.csv", "value": "ms", "unit": "ms"}
+    headline = {"says": "One", "paper": "2", "ours": "{ms}", "how": "simulated", "why": "{ms}", "facts": {"ms": fact}}
+    fields = {"name": "one", "form": "headlines", "tables": ["claims.csv", "table.csv"], "headlines": [headline]}
     with pytest.raises(BadInput, match=r"block 'one': 4 rows of table\.csv are left for ms, not one"):
-        lines(ms={"table": "table.csv", "value": "ms"})
-
-
-def test_two_numbers_stand_in_one_cell(tmp_path):
-    column = {"head": "a/b", "value": "a", "beside": "b", "decimals": 1}
-    assert block(tmp_path, spread={"by": "strategy", "values": ["ms"]}, columns=[column])[2] == "| t1 | 1.0/3.0 |"
+        numbers.block_text(numbers.Block.model_validate(fields), tmp_path)
 
 
 @pytest.mark.parametrize(

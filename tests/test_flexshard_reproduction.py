@@ -19,7 +19,6 @@ from shardbench.baselines.flexshard.reproduction.conditions import (
     cluster,
     communication_ms,
     condition,
-    gains,
     outcome,
     workload,
 )
@@ -86,33 +85,6 @@ def test_a_point_of_the_region_is_the_ratio_of_two_plans() -> None:
     assert slow["traffic_x"] > 1.5 and slow["latency_x"] >= slow["latency_vs_best_x"] > 1.0
     assert slow["latency_x"] > fast["latency_x"]
     assert slow["lookups_a_sample"] == fast["lookups_a_sample"]
-
-
-def plan_row(strategy: str, ms: float, between: float, held: float, draw: int = 0) -> dict[str, object]:
-    """A row of ``communication`` at the base condition: all links carry 100 bytes more than those between nodes."""
-    condition = dict(zip(CONDITION, ("production", 1024, 2.0, 4, draw)))
-    copies = 10.0 if strategy.startswith("flexshard") else 0.0
-    return condition | {
-        "strategy": strategy, "communication_ms": ms, "exchanged_between_nodes_bytes": between,
-        "exchanged_bytes": between + 100.0, "synchronised_between_nodes_bytes": copies, "fullest_device_bytes": held,
-    }  # fmt: skip
-
-
-def test_gains_are_over_the_compared_plan_and_over_the_one_that_waits_least() -> None:
-    # Variants of ours are no other plan, whatever they send.
-    plans = [
-        plan_row("flexshard", 2.0, 200.0, 8.0), plan_row("flexshard-no-warm-tier", 1.0, 1.0, 1.0),
-        plan_row("table-row-wise", 8.0, 400.0, 8.0), plan_row("row-wise", 5.0, 100.0, 4.0),
-        plan_row("torchrec-fused", 6.0, 250.0, 10.0),
-    ]  # fmt: skip
-    table = gains(pd.DataFrame(plans), "flexshard", ["flexshard-no-warm-tier"])
-    (row,) = table.to_dict("records")
-    assert row == dict(zip(CONDITION, ("production", 1024, 2.0, 4, 0))) | {
-        "case": "production, 1024 samples", "best": "row-wise", "backend": "simulated",
-        "traffic_x": 2.0, "traffic_all_links_x": 5 / 3, "traffic_with_copies_x": pytest.approx(400 / 210),
-        "latency_x": 4.0, "traffic_vs_best_x": 0.5, "traffic_all_links_vs_best_x": pytest.approx(2 / 3),
-        "latency_vs_best_x": 2.5, "memory_vs_row_wise_x": 0.5, "memory_vs_torchrec_x": 1.25,
-    }  # fmt: skip
 
 
 def test_a_claim_has_one_number_a_draw_or_one_a_number_of_nodes() -> None:

@@ -25,21 +25,6 @@ def test_docstrings_are_sentences(folder):
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        ("function", "Return the rows that the batch touches, each once, in ascending order [n]."),
-        ("function", "Raise BadInput where a table is not there."),
-        ("attribute", "What the strategy was asked, as far as it declared."),
-        ("attribute", "Whether the strategy learns before it plans."),
-        ("class", "``wait`` and ``kill`` of a process, in one place."),
-        ("module", "How a plan becomes TorchRec's."),
-    ],
-)
-def test_a_sentence_is_no_fault(kind, text):
-    assert docstring_fault(Docstring(kind=kind, line=1, text=text)) is None
-
-
-@pytest.mark.parametrize(
     ("kind", "text", "fault"),
     [
         ("function", "", "has fewer than 4 words"),

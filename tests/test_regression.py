@@ -212,9 +212,6 @@ def test_a_regression_is_found_and_named(repository):
     assert "bench_toy.track_other:" not in done.stdout
     assert git(repository, "worktree", "list").count("\n") == 0
 
-    commit(repository, "dearer")
-    assert regression(repository, "--only", "track").returncode == 0
-    assert regression(repository, "--only", "track", "--base", first).returncode == 1
     done = regression(repository, "--only", "no_such")
     assert (done.returncode, done.stderr) == (2, "error: no benchmark has 'no_such' in its name\n")
 

@@ -114,7 +114,7 @@ def test_a_new_strategy_may_have_no_record_but_not_some():
 
 
 QUICK_JOBS = [job for job in load_suite("quick").jobs if job.backend is Backend.SIMULATED]
-SOME = ("column-wise", "greedy-lookup", "hybrid", "recshard", "row-wise")
+SOME = ("column-wise", "hybrid", "recshard", "row-wise")
 BY_DEFAULT = {("dlrm20", "2080ti-1x4"): SOME, ("meta-traces", "a100-40gb-2x8"): ()}
 """One node and two, drawn and real lookups. Counting the drawn ones takes a second a plan: plans of every placement are
 counted there, and those of all strategies are made of the real ones. The rest is left to the slow tests."""

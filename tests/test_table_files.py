@@ -11,7 +11,7 @@ from shardbench.records.store import trial_store
 from shardbench.records.trial import Outcome
 from shardbench.report.tables.files import check_tables, json_rows, table_csv, write_tables
 from shardbench.report.tables.layout import plain_text
-from shardbench.report.tables.suite_tables import balance, tables, throughput, traffic
+from shardbench.report.tables.suite_tables import tables, throughput, traffic
 from shardbench.report.tables.text import readable_bytes, sections, significant
 
 SAMPLE = Path(__file__).parent / "sample_tables"
@@ -54,13 +54,6 @@ def test_equal_marks_and_order():
     assert [r[place] for r in section.rows] == ["best", "best", "=", "+78.2 %"]
 
 
-def test_plain_text_is_aligned():
-    (simulated, _) = sections("balance", balance(make.sample()), compact=True)
-    lines = plain_text("Balance", simulated).splitlines()
-    assert lines[2].index("max (ms)") + len("max (ms)") == lines[3].index("3.40") + 4
-    assert all(line == line.rstrip() for line in lines)
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0, "0"), (54.21, "54.2"), (0.01234, "0.0123"), (1234.6, "1235"), (-3.14159, "-3.14"), (math.inf, "inf")],
@@ -78,13 +71,6 @@ def test_readable_bytes(value, text):
 def results(tmp_path):
     make.kept(tmp_path, *make.sample())
     return tmp_path
-
-
-def test_written_twice_is_the_same_bytes(results):
-    first = {path: path.read_bytes() for path in write_tables(results, "quick")}
-    assert len(first) == 3
-    assert {path: path.read_bytes() for path in write_tables(results, "quick")} == first
-    assert sorted(p.name for p in (results / "tables" / "quick").iterdir()) == sorted(p.name for p in first)
 
 
 def test_check_finds_what_differs(results):

@@ -8,7 +8,7 @@ import records as make
 
 from shardbench.base.errors import BadInput
 from shardbench.cost.collectives import CollectiveName
-from shardbench.cost.phases import WAITS, StepPhase
+from shardbench.cost.phases import WAITS
 from shardbench.model.table import Optimizer
 from shardbench.records.record import Tiers
 from shardbench.records.trial import LEFT_OUT, Backend, Outcome
@@ -22,33 +22,6 @@ def row(frame: pd.DataFrame, strategy: str, backend: str = "measured") -> pd.Ser
     found = frame[(frame.strategy == strategy) & (frame.backend == backend)]
     assert len(found) == 1
     return found.iloc[0]
-
-
-def test_throughput_by_hand():
-    frame = throughput(make.sample())
-    greedy, torchrec = row(frame, "greedy-size"), row(frame, "torchrec")
-    # Two trials of four iterations, whose three fastest take 20 and 21 on average.
-    assert (greedy.n, greedy.iterations) == (2, 8)
-    assert greedy.step_ms == pytest.approx(math.sqrt(20 * 21))
-    # 10 11 20 21 30 31 40 41: 95th percentile at 6.65 of 0..7 = 40 + 0.65 * 1.
-    assert greedy.step_ms_p95 == pytest.approx(40.65)
-    assert greedy.samples_per_s == pytest.approx(1e6 / math.sqrt(20 * 21))
-    # Three fastest of 152 and of 157 together.
-    assert torchrec.vs_best_pct == pytest.approx(100 * (math.sqrt(152 * 157 / 9 / (20 * 21)) - 1))
-    # A/A: pooled over two strategies with one degree of freedom each, whose t is sqrt(2 p^2 / (1 - p^2)), p = 0.95.
-    squares = (math.log(21 / 20) ** 2 + math.log(157 / 152) ** 2) / 2
-    t, one_sided = (math.sqrt(2 * p**2 / (1 - p**2)) for p in (0.95, 0.9))
-    assert greedy.noise_pct == pytest.approx(100 * (math.exp(t * math.sqrt(squares / 2)) - 1))
-    assert greedy.width_pct == pytest.approx(100 * (math.exp(one_sided * math.sqrt(squares / 2)) - 1))
-    assert greedy.noise_freedom == 2
-    # The interval of either row is of that noise, not of its own two trials.
-    assert greedy.step_ms_high == pytest.approx(math.sqrt(20 * 21) * math.exp(t * math.sqrt(squares) / 2))
-    assert greedy.step_ms_low == pytest.approx(math.sqrt(20 * 21) / math.exp(t * math.sqrt(squares) / 2))
-    assert (greedy.places, torchrec.places) == ("1 to 1", "2 to 2")
-    assert bool(greedy.same_as_best)
-    assert not bool(torchrec.same_as_best)
-    assert (greedy.compared_by, greedy.pairs, greedy.pairs_beyond_noise) == ("step", 1, 1)
-    assert (greedy.input_ms, greedy.lookup_ms) == (1.0, 2.0)
 
 
 def test_strategies_are_compared_at_one_speed_of_the_machine():
@@ -145,12 +118,6 @@ def test_unknown_collective_is_refused():
     record = make.ok(changes={"traffic": make.totals(collectives={"gossip": (1.0, 1.0)})})
     with pytest.raises(BadInput, match="gossip"):
         traffic([record])
-
-
-def test_phases_are_the_cost_models_in_order():
-    phases = dict.fromkeys(sorted(StepPhase), 1.0)
-    frame = throughput([make.ok(changes={"timing": make.timing((1.0,), (1.0, 1.0), **phases)})])
-    assert [c.removesuffix("_ms") for c in frame.columns if c.removesuffix("_ms") in list(StepPhase)] == list(StepPhase)
 
 
 WORSE_AND_WORSE = ("ok", "skipped", "infeasible", "oom", "timeout", "invalid", "error")
@@ -269,7 +236,7 @@ def test_superseded_records_do_not_count():
     assert current([old, gone, new, again]) == [again]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_order_of_records_does_not_count(seed):
     shuffled = make.sample()
     random.Random(seed).shuffle(shuffled)

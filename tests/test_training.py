@@ -111,8 +111,10 @@ def test_other_tasks_seeds_settings_and_oracles_are_other_trainings(kind):
     assert len({run.key for run in runs}) == len(runs)
 
 
-@every
-@pytest.mark.parametrize(("part", "version"), [("JUDGE_VERSION", 99), ("others_code", lambda *_: "edited since")])
+@pytest.mark.parametrize(
+    ("kind", "part", "version"),
+    [("dreamshard", "JUDGE_VERSION", 99), ("rnn-rl", "others_code", lambda *_: "edited since")],
+)
 def test_another_version_is_another_training(kind, part, version, monkeypatch, tmp_path):
     before = training(kind)
     before.train(folder=tmp_path)

@@ -63,7 +63,7 @@ def test_cells_are_what_the_versions_give(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.usefixtures("few_draws")
 def test_plans_with_tiers_and_caches_are_what_the_versions_give(tmp_path: Path) -> None:
-    suite, on = load_suite("recshard"), ("synthetic-100", "a100-40gb-2x8+hbm_capacity-1.753GiB")
+    suite, on = load_suite("recshard"), ("dcnv2-like", "a100-40gb-2x8+hbm_capacity-3.043GiB")
     (job,) = [job for job in suite.jobs if (job.workload, job.load_machine().name) == on]
     moves = {"recshard": {"rows", "table", "uvm"}, "torchrec-table-wise": {"cache", "table", "uvm"}}
     known = [

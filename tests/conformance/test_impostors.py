@@ -29,8 +29,9 @@ that write to every pipe, of which a fork has its server's too."""
 def test_honest_strategies_pass_and_checking_does_not_seal_this_process(request: pytest.FixtureRequest) -> None:
     check(Honest(), plan_s=5.0, problems=cases()[:1])
     request.getfixturevalue("unconfined")
-    for strategy in (Honest(), FitsFirst()):
-        check(strategy, plan_s=5.0)
+    check(Honest(), plan_s=5.0)
+    # Strategies that learn are asked all of them by test_strategies.py.
+    check(FitsFirst(), plan_s=5.0, problems=cases()[:2])
     assert_readable(Split.TEST)
 
 
