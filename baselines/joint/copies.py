@@ -1,5 +1,6 @@
-"""Sharding groups: the problem that one of them has, and its plan copied to all of them."""
+"""Plans whose steps are no sums over pieces: those that sharding groups copy, and those with caches."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -60,18 +61,18 @@ class Grouping:
         return 1e3 * self.averaging_s * sum(table.rows * table.dim for table in self.whole.tables) / self.groups.size
 
 
-@dataclass(frozen=True)
-class CopiedPlan:
-    """A plan for one sharding group, copied to all."""
-
-    grouping: Grouping
-    one: SeenPlan
+class WholePlan(ABC):
+    """A plan whose step the cost model estimates."""
 
     @cached_property
+    @abstractmethod
+    def made(self) -> tuple[Plan, Problem]:
+        """The plan, and the problem that it is for."""
+
+    @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments of all tables."""
-        world = tuple(range(self.grouping.whole.world_size))
-        return tuple(_copied(segment, world) for segment in self.one.segments)
+        return self.made[0].segments
 
     @cached_property
     def whole_ms(self) -> float:
@@ -80,9 +81,36 @@ class CopiedPlan:
 
     def step_ms(self, dense: DenseShape) -> float:
         """Return the milliseconds of the whole step as the cost model estimates it, the copies' averaging included."""
+        return estimate(*self.made, dense).step_ms
+
+
+@dataclass(frozen=True)
+class CachedPlan(WholePlan):
+    """A plan with caches in HBM, each of which several tables may share."""
+
+    problem: Problem
+    one: SeenPlan
+
+    @cached_property
+    def made(self) -> tuple[Plan, Problem]:
+        """The plan, and the problem that it is for."""
+        return Plan(world_size=self.problem.world_size, segments=self.one.segments), self.problem
+
+
+@dataclass(frozen=True)
+class CopiedPlan(WholePlan):
+    """A plan for one sharding group, copied to all."""
+
+    grouping: Grouping
+    one: SeenPlan
+
+    @cached_property
+    def made(self) -> tuple[Plan, Problem]:
+        """The plan, and the problem that it is for."""
         problem = self.grouping.whole
-        plan = Plan(world_size=problem.world_size, segments=self.segments, groups=self.grouping.groups)
-        return estimate(plan, problem, dense).step_ms
+        world = tuple(range(problem.world_size))
+        segments = tuple(_copied(segment, world) for segment in self.one.segments)
+        return Plan(world_size=problem.world_size, segments=segments, groups=self.grouping.groups), problem
 
 
 def _copied(segment: Segment, world: Sequence[int]) -> Segment:
