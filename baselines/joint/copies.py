@@ -1,6 +1,5 @@
-"""Plans whose steps are no sums over pieces: those that sharding groups copy, and those with caches."""
+"""Sharding groups, each with a problem of its own, and plans whose steps are no sums over pieces."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -61,18 +60,28 @@ class Grouping:
         return 1e3 * self.averaging_s * sum(table.rows * table.dim for table in self.whole.tables) / self.groups.size
 
 
-class WholePlan(ABC):
-    """A plan whose step the cost model estimates."""
+@dataclass(frozen=True)
+class WholePlan:
+    """A plan whose step the cost model estimates: with caches that tables share, or copied to sharding groups."""
+
+    problem: Problem
+    one: SeenPlan
+    grouping: Grouping | None = None
+    """The groups to which it is copied."""
 
     @cached_property
-    @abstractmethod
-    def made(self) -> tuple[Plan, Problem]:
-        """The plan, and the problem that it is for."""
+    def made(self) -> Plan:
+        """The plan of all devices."""
+        segments, world = self.one.segments, range(self.problem.world_size)
+        if self.grouping is None:
+            return Plan(world_size=len(world), segments=segments)
+        copied = tuple(_copied(segment, world) for segment in segments)
+        return Plan(world_size=len(world), segments=copied, groups=self.grouping.groups)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments of all tables."""
-        return self.made[0].segments
+        return self.made.segments
 
     @cached_property
     def whole_ms(self) -> float:
@@ -81,36 +90,7 @@ class WholePlan(ABC):
 
     def step_ms(self, dense: DenseShape) -> float:
         """Return the milliseconds of the whole step as the cost model estimates it, the copies' averaging included."""
-        return estimate(*self.made, dense).step_ms
-
-
-@dataclass(frozen=True)
-class CachedPlan(WholePlan):
-    """A plan with caches in HBM, each of which several tables may share."""
-
-    problem: Problem
-    one: SeenPlan
-
-    @cached_property
-    def made(self) -> tuple[Plan, Problem]:
-        """The plan, and the problem that it is for."""
-        return Plan(world_size=self.problem.world_size, segments=self.one.segments), self.problem
-
-
-@dataclass(frozen=True)
-class CopiedPlan(WholePlan):
-    """A plan for one sharding group, copied to all."""
-
-    grouping: Grouping
-    one: SeenPlan
-
-    @cached_property
-    def made(self) -> tuple[Plan, Problem]:
-        """The plan, and the problem that it is for."""
-        problem = self.grouping.whole
-        world = tuple(range(problem.world_size))
-        segments = tuple(_copied(segment, world) for segment in self.one.segments)
-        return Plan(world_size=problem.world_size, segments=segments, groups=self.grouping.groups), problem
+        return estimate(self.made, self.problem, dense).step_ms
 
 
 def _copied(segment: Segment, world: Sequence[int]) -> Segment:

@@ -20,7 +20,7 @@ from shardbench.model.strategy import Move
 from shardbench.model.table import DenseShape, StepSchedule
 from shardbench.model.validate import has_room, memory_text
 
-from .copies import CachedPlan, CopiedPlan, Grouping, WholePlan, groupings
+from .copies import Grouping, WholePlan, groupings
 from .first import FirstPlan, first_plan
 from .limits import ANY_FORM, Limits, Space
 from .memory import FULL, Kept, all_fit, hot_rows
@@ -204,6 +204,8 @@ class Course:
                     if key < best_key:
                         best_key = key
                         yield Found(forms=[form], first_ms=searches[0][0].first_ms)
+                # Where memory is short, caches promise more than the searches to come.
+                _ = self._cached_forms
         except Infeasible:
             if first is None:
                 raise
@@ -221,7 +223,7 @@ class Course:
         best_ms = nominal.with_sums(best.state).whole_ms if isinstance(best, SeenPlan) else best_key[1]
         left_s = sum(search.left_s for search, _ in searches)
         broken = self._broken(best) if isinstance(best, SeenPlan) else best_key[0]
-        cached = self._cached((broken, best_ms), searches[0][1])
+        cached = self._cached((broken, best_ms))
         if cached is not None:
             found, best_ms = replace(found, forms=[cached, *found.forms]), cached.whole_ms
             yield found
@@ -237,20 +239,23 @@ class Course:
         state = self._nominal.beside(dense)
         return state.with_sums(form.state).whole_ms if isinstance(form, SeenPlan) else form.whole_ms(state)
 
-    def _cached(self, best_key: tuple[float, float], extents: Sequence[Extent]) -> CachedPlan | None:
-        """Return the best plan with caches, if it keeps more limits or has a shorter step than ``best_key`` says."""
+    @cached_property
+    def _cached_forms(self) -> list[SeenPlan]:
+        """What a search with caches saw."""
         space = replace(self._space, problem=self._nominal.problem, moves=self._moves)
         if Move.CACHE not in self._moves or all_fit(space, 1.0):
-            return None
+            return []
         work = WorkLeft(nominal_s=CACHED_SHARE * self._plan_s, deadline=self._deadline, may_stop=True)
         search = Search(space, work, exchanges=self._exchanges)
         with suppress(Infeasible):
-            deque(search.run(extents), maxlen=0)
-        broken, _, best = min(
-            ((self._broken(form), form.step_ms, CachedPlan(space.problem, form)) for form in search.seen),
-            key=lambda one: one[:2],
-            default=(math.inf, math.inf, None),
-        )
+            deque(search.run([BRIEF_MENU, LEAN_MENU, FULL_MENU]), maxlen=0)
+        return search.seen
+
+    def _cached(self, best_key: tuple[float, float]) -> WholePlan | None:
+        """Return the best plan with caches, if it keeps more limits or has a shorter step than ``best_key`` says."""
+        rated = ((self._broken(form), form.step_ms, number) for number, form in enumerate(self._cached_forms))
+        broken, _, number = min(rated, default=(math.inf, math.inf, -1))
+        best = WholePlan(self._nominal.problem, self._cached_forms[number]) if number >= 0 else None
         # Tables that share a cache take slots from each other, which the search does not know.
         return best if best is not None and (broken, TIED * best.whole_ms) < best_key else None
 
@@ -264,7 +269,7 @@ class Course:
         # Nothing hides the averaging, nor the dense model.
         most_ms = best_ms - self._nominal.overlap.dense_ms
         several = [one for one in groupings(self._nominal.problem) if one.averaging_ms < most_ms]
-        best: CopiedPlan | None = None
+        best: WholePlan | None = None
         for menus, shares in (([BRIEF_MENU], len(several) + 1), ([LEAN_MENU, FULL_MENU], 1)):
             share_s = nominal_s / shares
             for grouping in several:
@@ -274,11 +279,11 @@ class Course:
                     best = copied
                     if TIED * best.whole_ms < best_ms:
                         yield replace(found, forms=[best, *found.forms])
-            several = [best.grouping] if best is not None and best.whole_ms < HOPE * best_ms else []
+            several = [best.grouping] if best and best.grouping and best.whole_ms < HOPE * best_ms else []
 
     def _of_groups(
         self, grouping: Grouping, menus: Sequence[Extent], nominal_s: float
-    ) -> tuple[CopiedPlan | None, float]:
+    ) -> tuple[WholePlan | None, float]:
         """Return the best plan for sharding groups that limits allow, if any, and the nominal seconds spent."""
         limits, one = self._limits, grouping.one
         within = Limits(tiers=limits.tiers, columns=limits.columns)
@@ -289,7 +294,7 @@ class Course:
             with suppress(Infeasible):
                 deque(search.run(menus), maxlen=0)
         copied = (
-            CopiedPlan(grouping, form)
+            WholePlan(grouping.whole, form, grouping)
             for form in sorted(search.seen, key=lambda form: form.step_ms)
             if not form.broken(within, one)
         )
@@ -339,5 +344,5 @@ class Course:
             predicted_ms = form.whole_ms - overlap.dense_ms - overlap.reduced_ms
             notes |= {"first_ms": found.first_ms, "predicted_ms": predicted_ms}
         notes["ended_by"] = found.ended_by
-        groups = form.made[0].groups if isinstance(form, WholePlan) else None
+        groups = form.made.groups if isinstance(form, WholePlan) else None
         return Plan(world_size=self._problem.world_size, segments=form.segments, notes=notes, groups=groups)

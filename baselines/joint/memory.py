@@ -65,18 +65,14 @@ def _cuts(space: Space) -> tuple[list[Kept], Ints, Floats, Floats, Floats]:
         whole = [kept for kept, tier in ((0, Tier.UVM), (table.rows, Tier.HBM)) if limits.may_be_in(table, tier)]
         caches = _caches(space, index, counter)
         choice = np.unique([*between, *(whole or ([] if caches else [0, table.rows]))]).astype(np.int64).tolist()
-        every_kept += [*choice, *(cache for _, cache in caches)]
-        ages += [*(0.0 for _ in choice), *(age for age, _ in caches)]
+        ages += [0.0] * len(choice) + ([0.0] if table.name in limits.caches else list(AGES))[: len(caches)]
         tables += [index] * (len(choice) + len(caches))
-        for kept in choice:
+        every_kept += [*choice, *caches]
+        for kept, cache in [*((kept, None) for kept in choice), *((0, cache) for cache in caches)]:
+            away = Tier.UVM if cache is None else Tier.CACHED
             cuts += [
                 PieceCut(index, Holders.RANK, 0, kept, table.dim),
-                PieceCut(index, Holders.RANK, kept, table.rows, table.dim, Tier.UVM, False),
-            ]
-        for _, cache in caches:
-            cuts += [
-                PieceCut(index, Holders.RANK, 0, 0, table.dim),
-                PieceCut(index, Holders.RANK, 0, table.rows, table.dim, Tier.CACHED, False, cache),
+                PieceCut(index, Holders.RANK, kept, table.rows, table.dim, away, False, cache),
             ]
     counted = counter.count(cuts)
     nonempty = np.array([cut.start < cut.stop for cut in cuts])
@@ -86,14 +82,14 @@ def _cuts(space: Space) -> tuple[list[Kept], Ints, Floats, Floats, Floats]:
     return every_kept, np.array(tables), np.array(ages), cost, size[0::2] + size[1::2]
 
 
-def _caches(space: Space, index: int, counter: Counter) -> list[tuple[float, Cache]]:
-    """Return the caches that a table may have, by their ages on the menu, or the one that limits state, of age 0."""
-    problem, limits, table = space.problem, space.limits, space.problem.tables[index]
-    if Move.CACHE not in space.moves or problem.machine.device == "cpu" or not limits.may_cache(table):
+def _caches(space: Space, index: int, counter: Counter) -> list[Cache]:
+    """Return the caches that a table may have: one of each age on the menu, or the one that limits state."""
+    limits, table = space.limits, space.problem.tables[index]
+    if Move.CACHE not in space.moves or space.problem.machine.device == "cpu" or not limits.may_cache(table):
         return []
     if table.name in limits.caches:
-        return [(0.0, counter.cache(index, ratio=limits.caches[table.name]))]
-    return [(age, counter.cache(index, age=age)) for age in AGES]
+        return [counter.cache(index, ratio=limits.caches[table.name])]
+    return [counter.cache(index, age=age) for age in AGES]
 
 
 def by_table(table: Ints) -> Ints:

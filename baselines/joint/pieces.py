@@ -9,7 +9,7 @@ import numpy as np
 
 from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, Sources
-from shardbench.cost.caching import KNOWN, CacheWork, Part, SteadyCache, steady_cache
+from shardbench.cost.caching import CacheWork, Part, SteadyCache, steady_cache
 from shardbench.cost.costmodel import caching_s, sources_s
 from shardbench.cost.kernel_numbers import BACKWARD, FORWARD, KernelNumbers
 from shardbench.cost.load import Load, segment_load
@@ -258,9 +258,7 @@ class Counter:
             pooled=np.where(alone & ~unpooled & ~own, width * features, 0).astype(np.float64),
             weights=np.where(own, rows * width, np.where(scope == Holders.NODES, shared, 0)).astype(np.float64),
             size=np.where(
-                tier == CACHED,
-                fullest[:, 0] * self.holders[scope],
-                (tier == 0) * (rows * row_bytes * self.holders[scope] / ways),
+                tier == 0, rows * row_bytes * self.holders[scope] / ways, fullest[:, 0] * self.holders[scope]
             ),
             fullest=fullest,
             scope=scope,
@@ -272,7 +270,6 @@ class Counter:
         rows = self.problem.tables[table].rows
         if ratio is not None:
             return Cache(ratio, self._steady(PieceCut(table, Holders.RANK, 0, rows, 0, cache=Cache(ratio, age))).age)
-        age = min(age, KNOWN * self.problem.profiles[table].samples / self.problem.batch_size)
         distinct = self.problem.profiles[table].expected_distinct(self.lookups[table] * age)
         return Cache(min(max(distinct, 1.0) / rows, 1.0), age)
 
@@ -299,8 +296,7 @@ class Counter:
 
     def _caching_s(self, lookups: Floats, inserted: Floats, width: Ints) -> Floats:
         """Return the seconds in which caches find rows and fetch as many as leave, [pieces]."""
-        filled_bytes = inserted * width * self.problem.precision.bytes
-        work = CacheWork(lookups, inserted, filled_bytes, inserted, filled_bytes)
+        work = CacheWork.of(lookups, inserted, inserted, width * self.problem.precision.bytes)
         return caching_s(work, self.problem.machine.constants, shared()["cache_directory_s"])
 
     def _fullest_bytes(self, cuts: Sequence[PieceCut], rows: Ints, width: Ints, state: Ints) -> Floats:
@@ -309,8 +305,7 @@ class Counter:
         Slots are as wide as the widest of the tables that may share them.
         """
         each, fullest = self.problem.precision.bytes, np.zeros((len(cuts), 2))
-        in_hbm = np.array([cut.tier is Tier.HBM for cut in cuts])
-        fullest[np.arange(len(cuts)), np.where(in_hbm, 0, 1)] = rows * (width * each + state)
+        fullest[np.arange(len(cuts)), [int(cut.tier is not Tier.HBM) for cut in cuts]] = rows * (width * each + state)
         pooled = [cut.width for cut in cuts if cut.cache is not None and not self.unpooled[cut.table]]
         for at, cut in enumerate(cuts):
             if cut.cache is not None:

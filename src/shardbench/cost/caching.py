@@ -82,7 +82,7 @@ class CacheWork(NamedTuple):
         return cls(*(zeros(world) for _ in cls._fields))
 
     @classmethod
-    def of(cls, lookups: Floats, filled: Floats, evicted: Floats, row_bytes: int) -> "CacheWork":
+    def of(cls, lookups: Floats, filled: Floats, evicted: Floats, row_bytes: int | Ints) -> "CacheWork":
         """Return the work of lookups and rows, [n] each, of ``row_bytes`` bytes of weights."""
         return cls(lookups, filled, filled * row_bytes, evicted, evicted * row_bytes)
 
@@ -167,7 +167,7 @@ class SteadyCache:
         ``age`` spares looking for the cache's own, for whoever made it of as many slots as so many batches fill.
         """
         is_full = self.full == 1.0 if age is None else age < self.longest
-        age = self.age if age is None else age
+        age = self.age if age is None else min(age, self.longest)
         step = np.array([RATE_SHARE if share is None else share for share in self.asks])
         once, twice = self._each(1.0), self._each(2.0)
         lookups = np.array(self.lookups)
