@@ -41,11 +41,11 @@ def skewed(rows: int = 40_000, dim: int = 32, hbm: int = 1_000_000, tables: int 
     return RandomWorkload([(rows, dim)] * tables, BATCH).problem(replace(gpu, topology=topology))
 
 
-def limits_of(problem: Problem, tiers: tuple[Tier, ...], **rest: dict[str, float]) -> Constraints:
+def limits_of(problem: Problem, tiers: tuple[Tier, ...], ratios: dict[str, float] | None = None) -> Constraints:
     """What TorchRec's tables may be: of its sharding types, and in these kinds of memory."""
     names = [table.name for table in problem.tables]
     types = dict.fromkeys(names, tuple(kind for kind in TORCHREC_TYPES if kind != "data_parallel"))
-    return Constraints(sharding_types=types, tiers=dict.fromkeys(names, tiers), **rest)
+    return Constraints(sharding_types=types, tiers=dict.fromkeys(names, tiers), cache_ratios=ratios or {})
 
 
 def planned(problem: Problem, constraints: Constraints) -> Plan:
@@ -56,7 +56,7 @@ def planned(problem: Problem, constraints: Constraints) -> Plan:
     return plan
 
 
-def ratios(plan: Plan) -> set[float]:
+def shares(plan: Plan) -> set[float]:
     return {ratio for s in plan.segments if (ratio := getattr(s.placement, "cache_ratio", None)) is not None}
 
 
@@ -107,7 +107,7 @@ def test_a_cache_of_an_age_has_slots_for_the_rows_of_so_many_batches() -> None:
 
 def test_tables_that_share_a_cache_have_one_age_and_stated_shares_are_kept() -> None:
     problem = skewed(tables=3)
-    constraints = limits_of(problem, (Tier.CACHED,), cache_ratios={problem.tables[2].name: 0.05})
+    constraints = limits_of(problem, (Tier.CACHED,), {problem.tables[2].name: 0.05})
     tiers = {name: frozenset(one) for name, one in constraints.tiers.items()}
     limits = Limits.of(TableLimits(tiers=tiers, caches=constraints.cache_ratios), problem)
     *chosen, stated = hot_rows(Space(problem, MOVES | {Move.CACHE}, limits), 1.0)
@@ -117,13 +117,13 @@ def test_tables_that_share_a_cache_have_one_age_and_stated_shares_are_kept() -> 
     menu = Menu(Space(problem, MOVES | {Move.CACHE}, limits), [*chosen, stated])
     assert {cut.tier for option in menu.options for cut in menu.cuts_of(option)} == {Tier.CACHED}
     assert not [option for option in menu.options if menu.groups.scope[option.groups[0]] >= Holders.NODES], "no copies"
-    assert 0.05 in ratios(planned(problem, constraints))
+    assert 0.05 in shares(planned(problem, constraints))
 
 
 def test_where_a_table_cannot_be_cut_a_cache_keeps_its_hot_rows_in_hbm() -> None:
     problem = skewed()
     cached, without = (planned(problem, limits_of(problem, tiers)) for tiers in (tuple(Tier), (Tier.HBM, Tier.UVM)))
-    assert ratios(cached) and not ratios(without)
+    assert shares(cached) and not shares(without)
     assert estimate(cached, problem).step_ms < 0.9 * estimate(without, problem).step_ms
 
 

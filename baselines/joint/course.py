@@ -256,8 +256,9 @@ class Course:
         rated = ((self._broken(form), form.step_ms, number) for number, form in enumerate(self._cached_forms))
         broken, _, number = min(rated, default=(math.inf, math.inf, -1))
         best = WholePlan(self._nominal.problem, self._cached_forms[number]) if number >= 0 else None
-        # Tables that share a cache take slots from each other, which the search does not know.
-        return best if best is not None and (broken, TIED * best.whole_ms) < best_key else None
+        # Tables that share a cache take slots from each other, which the search does not know. A tie is no gain.
+        tie_ms = (TIED - 1.0) * (best_key[1] - self._nominal.overlap.dense_ms)
+        return best if best is not None and (broken, best.whole_ms + tie_ms) < best_key else None
 
     def _copied(self, found: Found, best_ms: float, nominal_s: float) -> Iterator[Found]:
         """Yield what was found behind plans that sharding groups copy, each of a shorter step than ``best_ms``.
