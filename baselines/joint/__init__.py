@@ -30,10 +30,7 @@ class Joint(Strategy):
     """The forms and the places that tables may have."""
 
     def under(self, limits: TableLimits) -> "Joint":
-        """Return the same planner with the forms and the places alone on the menu that limits leave.
-
-        Caches are on it where limits name them: where rows may be cut by frequency, the hottest in HBM serve as well.
-        """
+        """Return the same planner with what limits leave alone on the menu, and with caches where they name them."""
         limited = copy(self)
         limited.limits = limits
         if any(Tier.CACHED in tiers for tiers in limits.tiers.values()):
