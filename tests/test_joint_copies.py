@@ -10,7 +10,7 @@ from problems import RandomWorkload, machine, without_placing
 
 from shardbench.advice.constrained import Constrained
 from shardbench.baselines.joint import Joint, course
-from shardbench.baselines.joint.copies import CopiedPlan, groupings
+from shardbench.baselines.joint.copies import WholePlan, groupings
 from shardbench.baselines.joint.course import Found
 from shardbench.cost.collectives import CollectiveName, collective_s
 from shardbench.cost.costmodel import estimate
@@ -93,7 +93,7 @@ def test_a_groups_problem_has_the_step_of_its_copies_but_for_all_reduces(nodes: 
     assert grouping.groups.interleaved == (nodes > 1)
     # Whole tables and dealt ones: a copy on every device is shared with other groups.
     (*_, found) = variant(frozenset({Move.TABLE, Move.ROWS}))._course(grouping.one, Budget(plan_s=0.3)).run()
-    copied = CopiedPlan(grouping, found.forms[0])
+    copied = WholePlan(grouping.whole, found.forms[0], grouping)
     plan = Plan(world_size=problem.world_size, segments=copied.segments, groups=grouping.groups)
     validate(plan, problem, Joint.moves)
     phases_ms = estimate(plan, problem).phases_ms

@@ -6,7 +6,7 @@ from copy import copy
 from functools import partial
 from typing import ClassVar
 
-from shardbench.model.plan import Plan
+from shardbench.model.plan import Plan, Tier
 from shardbench.model.problem import Problem, Sees
 from shardbench.model.strategy import Budget, Improvement, Move, Role, Strategy, TableLimits
 
@@ -30,9 +30,11 @@ class Joint(Strategy):
     """The forms and the places that tables may have."""
 
     def under(self, limits: TableLimits) -> "Joint":
-        """Return the same planner with the forms and the places alone on the menu that limits leave."""
+        """Return the same planner with what limits leave alone on the menu, and with caches where they name them."""
         limited = copy(self)
         limited.limits = limits
+        if any(Tier.CACHED in tiers for tiers in limits.tiers.values()):
+            limited.moves = self.moves | {Move.CACHE}
         return limited
 
     def plan(self, problem: Problem, budget: Budget, seed: int) -> Plan:

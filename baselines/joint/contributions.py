@@ -142,9 +142,8 @@ class Groups:
         sample_bytes = counter.problem.batch_size // world * counter.problem.exchange.bytes
         returned = counted.returned + counted.pooled * sample_bytes * on_rank
         columns = counted.pooled * (counted.scope == Holders.NODE)
-        held_bytes = np.stack([counted.fullest * ~counted.uvm, counted.fullest * counted.uvm], axis=1)
         exchanged = np.stack([counted.received * ranked, returned * ranked, columns], axis=1)
-        self.parcels = self.sum(np.concatenate([counted.numbers, exchanged, held_bytes], axis=1))
+        self.parcels = self.sum(np.concatenate([counted.numbers, exchanged, counted.fullest], axis=1))
         """What each adds to the fullest device that has it, [groups, PARCEL]."""
         self.sources = self.sum(counted.sources)
         """Milliseconds in which each rank puts the lookups of its samples in place to send them."""
@@ -180,7 +179,7 @@ class Contributions:
         lumps[groups.scope > Holders.NODE] = 0.0
         self.largest = np.maximum.reduceat(lumps[group], first, axis=0)
         """Milliseconds of each phase on a device that has a part, of pieces that not all devices have."""
-        self.size = sums(groups.sum(counted.size * ~counted.uvm))
+        self.size = sums(groups.sum(counted.size))
         """Bytes in the HBM of all devices together."""
         self.spread = sums(groups.parcels[:, : NUMBERS + 2] * groups.share[:, None])
         """Kernel numbers, bytes received and bytes returned, if all were spread evenly over the devices."""

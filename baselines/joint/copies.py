@@ -1,4 +1,4 @@
-"""Sharding groups: the problem that one of them has, and its plan copied to all of them."""
+"""Sharding groups, each with a problem of its own, and plans whose steps are no sums over pieces."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -50,24 +50,32 @@ class Grouping:
 
 
 @dataclass(frozen=True)
-class CopiedPlan:
-    """A plan for one sharding group, copied to all."""
+class WholePlan:
+    """A plan whose step the cost model estimates: with caches that tables share, or copied to sharding groups."""
 
-    grouping: Grouping
+    problem: Problem
     one: SeenPlan
+    grouping: Grouping | None = None
+    """The groups to which it is copied."""
 
     @cached_property
+    def made(self) -> Plan:
+        """The plan of all devices."""
+        if self.grouping is None:
+            return Plan(world_size=self.problem.world_size, segments=self.one.segments)
+        groups = self.grouping.groups
+        one = Plan(world_size=groups.size, segments=self.one.segments)
+        return copied_by_group(one, self.problem.world_size, groups)
+
+    @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments of all tables."""
-        one = Plan(world_size=self.grouping.groups.size, segments=self.one.segments)
-        return copied_by_group(one, self.grouping.whole.world_size, self.grouping.groups).segments
+        return self.made.segments
 
     @cached_property
     def whole_ms(self) -> float:
         """Milliseconds of the whole step as the cost model estimates it, the copies' averaging included."""
-        problem = self.grouping.whole
-        plan = Plan(world_size=problem.world_size, segments=self.segments, groups=self.grouping.groups)
-        return estimate(plan, problem).step_ms
+        return estimate(self.made, self.problem).step_ms
 
 
 def groupings(problem: Problem) -> Iterator[Grouping]:

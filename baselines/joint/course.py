@@ -20,10 +20,10 @@ from shardbench.model.strategy import Move
 from shardbench.model.table import StepSchedule
 from shardbench.model.validate import has_room, memory_text
 
-from .copies import CopiedPlan, Grouping, groupings
+from .copies import Grouping, WholePlan, groupings
 from .first import FirstPlan, first_plan
 from .limits import ANY_FORM, Limits, Space
-from .memory import FULL, hot_rows
+from .memory import FULL, Kept, all_fit, hot_rows
 from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, WIDE_MENU, Extent, Menu
 from .planner import CLOCK, FINISHED, Planner, TimeIsOver, WorkLeft
 from .relaxation import OptionRelaxation
@@ -38,6 +38,8 @@ ESTIMATE_S = 2e-8
 """Nominal seconds of the cost model's estimate of copies, by segment, device and device of its sharding group."""
 HOPE = 1.2
 """Times the best step beyond which a brief search's plan for sharding groups is not searched on."""
+CACHED_SHARE = 0.25
+"""Share of the budget that counted work for plans with caches may take, beside the other work."""
 GROUPED_SHARE = 0.1
 """Share of the budget that counted work for sharding groups may take, beside what is left of the other work."""
 MAKE_S, RELAX_S = 2.5e-5, 2e-5
@@ -66,7 +68,7 @@ Starts = Generator[SeenPlan, None, list[Planner]]
 class Found:
     """What the way has come to."""
 
-    forms: Sequence[FirstPlan | SeenPlan | CopiedPlan]
+    forms: Sequence[FirstPlan | SeenPlan | WholePlan]
     """Plans, the best one first."""
     is_counted: bool = True
     """Whether the search has begun to count."""
@@ -81,7 +83,7 @@ class Search:
     def __init__(self, space: Space, work: WorkLeft, *, exchanges: bool) -> None:
         """Packings are improved by ``exchanges``."""
         self._space, self._work, self._exchanges = replace(space, check=work.check_clock), work, exchanges
-        self._hot: list[int | None] = []
+        self._hot: list[Kept] = []
         self._menu_s = self._shaken_s = 0.0
         """Nominal seconds that the last menu took, and those that are kept for shaking."""
         self.seen: list[SeenPlan] = []
@@ -191,7 +193,8 @@ class Course:
         self._deadline = time.monotonic() + LATEST_SHARE * plan_s
         self._problem, self._moves, self._limits, self._plan_s = space.problem, space.moves, space.limits, plan_s
         self._exchanges, self._rating = exchanges, rating
-        self._space = replace(space, seen_rows=[profile.seen_rows for profile in space.problem.profiles])
+        seen_rows = [profile.seen_rows for profile in space.problem.profiles]
+        self._space = replace(space, moves=space.moves - {Move.CACHE}, seen_rows=seen_rows)
 
     @cached_property
     def _nominal(self) -> PlanState:
@@ -220,12 +223,14 @@ class Course:
                     if key < best_key:
                         best_key = key
                         yield Found(forms=[form], first_ms=searches[0][0].first_ms)
+                # Where memory is short, caches promise more than the searches to come.
+                _ = self._cached_forms
         except Infeasible:
             if first is None:
                 raise
         seen = [form for search, _ in searches for form in search.seen if self._broken(form) <= best_key[0]]
         pool = pooled(problem, seen) if seen else []
-        forms: list[FirstPlan | SeenPlan | CopiedPlan] = [
+        forms: list[FirstPlan | SeenPlan | WholePlan] = [
             *ranked(problem, pool, self._rating, self._plan_s, self._deadline)
         ]
         if first is not None and best_key == first_key:
@@ -236,15 +241,41 @@ class Course:
         # The best one under draws may have a longer step than the shortest.
         best_ms = nominal.with_sums(best.state).whole_ms if isinstance(best, SeenPlan) else best_key[1]
         left_s = sum(search.left_s for search, _ in searches)
+        broken = self._broken(best) if isinstance(best, SeenPlan) else best_key[0]
+        cached = self._cached((broken, best_ms))
+        if cached is not None:
+            found, best_ms = replace(found, forms=[cached, *found.forms]), cached.whole_ms
+            yield found
         yield from self._copied(found, best_ms, GROUPED_SHARE * self._plan_s + left_s)
 
     def step_ms(self, found: Found) -> float:
         """Return the whole step of the best plan; nan before anything is counted."""
         form = found.forms[0]
-        if not found.is_counted or isinstance(form, CopiedPlan):
-            return form.whole_ms if isinstance(form, CopiedPlan) else math.nan
+        if not found.is_counted or isinstance(form, WholePlan):
+            return form.whole_ms if isinstance(form, WholePlan) else math.nan
         state = self._nominal
         return state.with_sums(form.state).whole_ms if isinstance(form, SeenPlan) else form.whole_ms(state)
+
+    @cached_property
+    def _cached_forms(self) -> list[SeenPlan]:
+        """What a search with caches saw."""
+        space = replace(self._space, problem=self._nominal.problem, moves=self._moves)
+        if Move.CACHE not in self._moves or all_fit(space, 1.0):
+            return []
+        work = WorkLeft(nominal_s=CACHED_SHARE * self._plan_s, deadline=self._deadline, may_stop=True)
+        search = Search(space, work, exchanges=self._exchanges)
+        with suppress(Infeasible):
+            deque(search.run([BRIEF_MENU, LEAN_MENU, FULL_MENU]), maxlen=0)
+        return search.seen
+
+    def _cached(self, best_key: tuple[float, float]) -> WholePlan | None:
+        """Return the best plan with caches, if it keeps more limits or has a shorter step than ``best_key`` says."""
+        rated = ((self._broken(form), form.step_ms, number) for number, form in enumerate(self._cached_forms))
+        broken, _, number = min(rated, default=(math.inf, math.inf, -1))
+        best = WholePlan(self._nominal.problem, self._cached_forms[number]) if number >= 0 else None
+        # Tables that share a cache take slots from each other, which the search does not know. A tie is no gain.
+        tie_ms = (TIED - 1.0) * (best_key[1] - self._nominal.overlap.dense_ms)
+        return best if best is not None and (broken, best.whole_ms + tie_ms) < best_key else None
 
     def _copied(self, found: Found, best_ms: float, nominal_s: float) -> Iterator[Found]:
         """Yield what was found behind plans that sharding groups copy, each of a shorter step than ``best_ms``.
@@ -256,7 +287,7 @@ class Course:
         # Nothing hides the averaging, nor the dense model.
         most_ms = best_ms - self._nominal.overlap.dense_ms
         several = [one for one in groupings(self._nominal.problem) if one.averaging_ms < most_ms]
-        best: CopiedPlan | None = None
+        best: WholePlan | None = None
         for menus, shares in (([BRIEF_MENU], len(several) + 1), ([LEAN_MENU, FULL_MENU], 1)):
             share_s = nominal_s / shares
             for grouping in several:
@@ -266,11 +297,11 @@ class Course:
                     best = copied
                     if TIED * best.whole_ms < best_ms:
                         yield replace(found, forms=[best, *found.forms])
-            several = [best.grouping] if best is not None and best.whole_ms < HOPE * best_ms else []
+            several = [best.grouping] if best and best.grouping and best.whole_ms < HOPE * best_ms else []
 
     def _of_groups(
         self, grouping: Grouping, menus: Sequence[Extent], nominal_s: float
-    ) -> tuple[CopiedPlan | None, float]:
+    ) -> tuple[WholePlan | None, float]:
         """Return the best plan for sharding groups that limits allow, if any, and the nominal seconds spent."""
         limits, one = self._limits, grouping.one
         within = Limits(tiers=limits.tiers, columns=limits.columns)
@@ -281,7 +312,7 @@ class Course:
             with suppress(Infeasible):
                 deque(search.run(menus), maxlen=0)
         copied = (
-            CopiedPlan(grouping, form)
+            WholePlan(grouping.whole, form, grouping)
             for form in sorted(search.seen, key=lambda form: form.step_ms)
             if not form.broken(within, one)
         )
@@ -326,10 +357,10 @@ class Course:
         if isinstance(form, SeenPlan):
             predicted_ms = form.under(self._nominal).times().step_ms
             notes |= {"first_ms": found.first_ms, "predicted_ms": predicted_ms}
-        elif isinstance(form, CopiedPlan):
+        elif isinstance(form, WholePlan):
             overlap = self._nominal.overlap
             predicted_ms = form.whole_ms - overlap.dense_ms - overlap.reduced_ms
             notes |= {"first_ms": found.first_ms, "predicted_ms": predicted_ms}
         notes["ended_by"] = found.ended_by
-        groups = form.grouping.groups if isinstance(form, CopiedPlan) else None
+        groups = form.made.groups if isinstance(form, WholePlan) else None
         return Plan(world_size=self._problem.world_size, segments=form.segments, notes=notes, groups=groups)

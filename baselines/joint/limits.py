@@ -35,7 +35,7 @@ class Limits(TableLimits):
         types = {name: frozenset(types_of(tuple(one), tables[name])) for name, one in limits.types.items()}
         types |= {name: types.get(name, whole) & whole for group in limits.devices for name in group}
         nodes, local = limits.nodes if problem.topology.nodes > 1 else (), problem.topology.devices_per_node
-        return cls(types, limits.tiers, limits.devices, nodes, limits.columns, local if nodes else 1)
+        return cls(types, limits.tiers, limits.devices, nodes, limits.columns, limits.caches, local if nodes else 1)
 
     @cached_property
     def in_node(self) -> frozenset[str]:
@@ -65,6 +65,10 @@ class Limits(TableLimits):
     def may_be_in(self, table: Table, tier: Tier) -> bool:
         """Tell whether a table's rows may be in one kind of memory."""
         return tier in self.tiers.get(table.name, Tier)
+
+    def may_cache(self, table: Table) -> bool:
+        """Tell whether limits name caches for a table's rows."""
+        return Tier.CACHED in self.tiers.get(table.name, ())
 
     def may_copy(self, tables: Sequence[Table]) -> bool:
         """Tell whether some table may have a copy a sharding group."""

@@ -7,7 +7,7 @@ from shardbench.model.plan import Tier
 from shardbench.model.strategy import Move
 
 from .limits import Space
-from .pieces import Counter, Holders, PieceCut
+from .pieces import Cache, Counter, Holders, PieceCut
 
 FULL = 0.97
 """Share of all HBM that the cuts plan to fill: packing leaves some of it unused."""
@@ -16,53 +16,80 @@ HOT_SHARES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0
 FIRST_PRICE, RAISE, LARGEST_PRICE = 1e-12, 16.0, 1e9
 """Milliseconds a byte: what is tried first, times what, and up to where a price that fits is looked for."""
 BISECTIONS = 40
+AGES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0)
+"""Numbers of batches whose rows caches may hold. Tables that share a cache have one age, so that all have the same."""
+Kept = int | Cache | None
+"""How many hottest rows of a table are in HBM, None where all are, or the cache of all that are in host memory."""
 
 
-def hot_rows(space: Space, share: float) -> list[int | None]:
-    """Return how many hottest rows of each table are in HBM, None where all are.
+def all_fit(space: Space, share: float) -> bool:
+    """Tell whether all tables may be in HBM, and fill at most a ``share`` of what is planned to be filled."""
+    problem = space.problem
+    room = FULL * share * problem.world_size * problem.topology.hbm_bytes
+    may = all(space.limits.may_be_in(table, Tier.HBM) for table in problem.tables)
+    return may and sum(map(problem.weight_bytes, problem.tables)) <= room
+
+
+def hot_rows(space: Space, share: float) -> list[Kept]:
+    """Return how many hottest rows of each table are in HBM, None where all are, or its cache.
 
     They fill a ``share`` of what all HBM is planned to hold. A table whose rows may not be split is in one tier.
     """
     problem = space.problem
     room = FULL * share * problem.world_size * problem.topology.hbm_bytes
-    sizes = np.array([problem.weight_bytes(table) for table in problem.tables], dtype=np.float64)
-    fits = sizes.sum() <= room and all(space.limits.may_be_in(table, Tier.HBM) for table in problem.tables)
-    if fits or problem.topology.uvm_bytes == 0 or Move.UVM not in space.moves:
+    if all_fit(space, share) or problem.topology.uvm_bytes == 0 or Move.UVM not in space.moves:
         return [None] * len(problem.tables)
-    rows, table, cost = _cuts(space)
-    each = np.array([problem.weight_bytes(table) / table.rows for table in problem.tables])
-    size = rows * each[table]
-    kept_rows = rows[filled(cheapest(cost, size, by_table(table), room), cost, size, table, room)].tolist()
-    return [None if kept == table.rows else kept for kept, table in zip(kept_rows, problem.tables)]
+    every_kept, every_table, age, every_cost, every_size = _cuts(space)
+    best_key, best = (True, np.inf), list[Kept]()
+    for one in np.unique(age[age > 0.0]) if age.any() else (0.0,):
+        at = np.flatnonzero((age == 0.0) | (age == one))
+        table, cost, size = every_table[at], every_cost[at], every_size[at]
+        chosen = filled(cheapest(cost, size, by_table(table), room), cost, size, table, room)
+        key = (bool(size[chosen].sum() > room), float(cost[chosen].sum()))
+        if not best or key < best_key:
+            best_key, best = key, [every_kept[number] for number in at[chosen]]
+    return [None if kept == table.rows else kept for kept, table in zip(best, problem.tables)]
 
 
-def _cuts(space: Space) -> tuple[Ints, Ints, Floats]:
-    """Return the rows in HBM, the table and the milliseconds of its kernels for every cut, [cuts] each.
+def _cuts(space: Space) -> tuple[list[Kept], Ints, Floats, Floats, Floats]:
+    """Return for every cut what is kept, the table, the age of a cache on the menu, milliseconds and bytes of HBM.
 
     A device's kernels count, and what all devices spend on sending: rows in both tiers are two segments.
     """
     problem, limits, split = space.problem, space.limits, Move.ROWS in space.moves
-    rows, tables, cuts = [], [], []
+    every_kept, tables, ages, cuts, counter = list[Kept](), [], [], [], Counter(problem, check=space.check)
     for index, (table, profile) in enumerate(zip(problem.tables, problem.profiles, strict=True)):
         space.check()
         may_cut = split and limits.may_cut(table)
         between = [*profile.inverse_cdf(HOT_SHARES).tolist(), profile.seen_rows] if may_cut else []
         whole = [kept for kept, tier in ((0, Tier.UVM), (table.rows, Tier.HBM)) if limits.may_be_in(table, tier)]
-        choice = np.unique([*between, *(whole or [0, table.rows])])
-        rows.append(choice)
-        tables.append(np.full(len(choice), index))
-        for kept in choice.tolist():
+        caches = _caches(space, index, counter)
+        choice = np.unique([*between, *(whole or ([] if caches else [0, table.rows]))]).astype(np.int64).tolist()
+        ages += [0.0] * len(choice) + ([0.0] if table.name in limits.caches else list(AGES))[: len(caches)]
+        tables += [index] * (len(choice) + len(caches))
+        every_kept += [*choice, *caches]
+        for kept, cache in [*((kept, None) for kept in choice), *((0, cache) for cache in caches)]:
+            away = Tier.UVM if cache is None else Tier.CACHED
             cuts += [
                 PieceCut(index, Holders.RANK, 0, kept, table.dim),
-                PieceCut(index, Holders.RANK, kept, table.rows, table.dim, Tier.UVM, False),
+                PieceCut(index, Holders.RANK, kept, table.rows, table.dim, away, False, cache),
             ]
-    counter = Counter(problem, check=space.check)
     counted = counter.count(cuts)
-    table_of, kept_rows = np.concatenate(tables), np.concatenate(rows)
     nonempty = np.array([cut.start < cut.stop for cut in cuts])
     numbers, sources = counted.numbers * nonempty[:, None], counted.sources * nonempty * problem.world_size
     forward, backward = counter.kernels.work_ms(numbers[0::2] + numbers[1::2])
-    return kept_rows, table_of, forward + backward + sources[0::2] + sources[1::2]
+    cost, size = forward + backward + sources[0::2] + sources[1::2], counted.size * nonempty
+    return every_kept, np.array(tables), np.array(ages), cost, size[0::2] + size[1::2]
+
+
+def _caches(space: Space, index: int, counter: Counter) -> list[Cache]:
+    """Return the caches that a table may have: one of each age on the menu, or the one that limits state."""
+    limits, table = space.limits, space.problem.tables[index]
+    if Move.CACHE not in space.moves or space.problem.machine.device == "cpu" or not limits.may_cache(table):
+        return []
+    if table.name in limits.caches:
+        return [counter.cache(index, ratio=limits.caches[table.name])]
+    return [counter.cache(index, age=age) for age in AGES]
 
 
 def by_table(table: Ints) -> Ints:

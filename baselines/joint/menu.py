@@ -15,7 +15,8 @@ from shardbench.model.validate import COLUMN_MULTIPLE
 
 from .contributions import Contributions, Groups, Links, Option
 from .limits import Limits, Space
-from .pieces import CountedPieces, Counter, Form, Holders, PieceCut, TablePiece
+from .memory import Kept
+from .pieces import Cache, CountedPieces, Counter, Form, Holders, PieceCut, TablePiece
 
 
 class Extent(NamedTuple):
@@ -70,14 +71,16 @@ WARM_SCOPES = (Holders.RANK, Holders.NODE, Holders.WORLD)
 
 
 class Menu:
-    """Every option of every unit, given how many hottest rows of each table are in HBM (None: all).
+    """Every option of every unit, given how many hottest rows of each table are in HBM (None: all), or its cache.
 
     A unit is a table, or the tables that limits keep on one device.
     """
 
-    def __init__(self, space: Space, hot_rows: Sequence[int | None], extent: Extent = FULL_MENU) -> None:
+    def __init__(self, space: Space, hot_rows: Sequence[Kept], extent: Extent = FULL_MENU) -> None:
         problem, moves, limits = space.problem, space.moves, space.limits
-        self.problem, self.hot_rows, self.moves, self.extent, self.check = problem, hot_rows, moves, extent, space.check
+        self.problem, self.moves, self.extent, self.check = problem, moves, extent, space.check
+        self.hot_rows = [0 if isinstance(kept, Cache) else kept for kept in hot_rows]
+        self._caches = [kept if isinstance(kept, Cache) else None for kept in hot_rows]
         self.counter = Counter(problem, averaging_s=space.averaging_s, check=space.check)
         self.links = Links(problem)
         self._seen = space.seen_rows or [profile.seen_rows for profile in problem.profiles]
@@ -166,7 +169,7 @@ class Menu:
     def _whole(self, unit: int, members: Sequence[int]) -> list[Option]:
         """Return the one option of tables that are whole on one device."""
         cuts = [
-            PieceCut(index, Holders.RANK, *span[:2], self.problem.tables[index].dim, span[2])
+            PieceCut(index, Holders.RANK, *span[:2], self.problem.tables[index].dim, span[2], cache=self._caches[index])
             for index in members
             for span in self._spans(index, 0)
         ]
@@ -247,7 +250,8 @@ class Menu:
         """Return the rows from ``first`` on by the tier that they are in."""
         rows, hot = self.problem.tables[index].rows, self.hot_rows[index]
         hbm = rows if hot is None else max(hot, first)
-        return [span for span in ((first, hbm, Tier.HBM), (hbm, rows, Tier.UVM)) if span[0] < span[1]]
+        away = Tier.CACHED if self._caches[index] else Tier.UVM
+        return [span for span in ((first, hbm, Tier.HBM), (hbm, rows, away)) if span[0] < span[1]]
 
     def _rest(self, index: int, spans: Sequence[tuple[int, int, Tier]], scope: Holders, width: int) -> int | None:
         """Return the group of the rows to a table's end in one scope; None where the scope cannot have them."""
@@ -260,7 +264,7 @@ class Menu:
         if min(stop - start for start, stop, _ in spans) < ways:
             return None
         pieces = [
-            self._piece(PieceCut(index, scope, start, stop, width, tier, number == 0))
+            self._piece(PieceCut(index, scope, start, stop, width, tier, number == 0, self._caches[index]))
             for number, (start, stop, tier) in enumerate(spans)
         ]
         return self._group(*pieces)

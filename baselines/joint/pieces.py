@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardbench.base.arrays import Bools, Floats, Ints
+from shardbench.base.arrays import Floats, Ints
 from shardbench.cost.accounting import INDEX_BYTES, LENGTH_BYTES, Sources
-from shardbench.cost.costmodel import sources_s
-from shardbench.cost.kernel_numbers import BACKWARD, KernelNumbers
+from shardbench.cost.caching import CacheWork, Part, SteadyCache, steady_cache
+from shardbench.cost.costmodel import caching_s, sources_s
+from shardbench.cost.kernel_numbers import BACKWARD, FORWARD, KernelNumbers
 from shardbench.cost.load import Load, segment_load
+from shardbench.cost.published.gpus import shared
+from shardbench.model.caching import ROWWISE_STATE_BYTES, CachedPart, cache_bytes
 from shardbench.model.machine import Constants
 from shardbench.model.plan import GroupSharded, OnRank, Replicated, RowWise, Segment, Tier
 from shardbench.model.problem import Problem
@@ -21,6 +24,8 @@ from shardbench.model.validate import dealt
 NUMBERS = 10
 """The numbers of ``KernelNumbers`` for all kinds of repeats and for sequences, and last the bags: without any nothing
 runs."""
+TIERS = (Tier.HBM, Tier.UVM, Tier.CACHED)
+CACHED = TIERS.index(Tier.CACHED)
 NONE = 1e-6
 """Bags below which a device has none: what rounding leaves of pieces that were taken away."""
 
@@ -73,6 +78,15 @@ class Holders(IntEnum):
     """Every device has a copy."""
 
 
+class Cache(NamedTuple):
+    """A cache in HBM of a table in host memory, alone or beside others of its age."""
+
+    ratio: float
+    """The share of the rows that it has slots for."""
+    age: float
+    """The number of batches whose rows it holds."""
+
+
 class PieceCut(NamedTuple):
     """A piece before it is counted; ``width`` columns of rows [start, stop) of table ``table``."""
 
@@ -84,13 +98,17 @@ class PieceCut(NamedTuple):
     tier: Tier = Tier.HBM
     alone: bool = True
     """False for a second range of rows that is pooled with the first before anything is sent."""
+    cache: Cache | None = None
+    """The cache of one in the tier CACHED."""
 
     def segment(self, table: Table, ranks: Sequence[int], first_column: int = 0) -> Segment:
         """Return the piece, in its columns from this one on, as a segment on the devices ``ranks``."""
+        ratio = None if self.cache is None else self.cache.ratio
+        placement: OnRank | RowWise | GroupSharded | Replicated
         if self.scope is Holders.RANK:
-            placement: OnRank | RowWise | GroupSharded | Replicated = OnRank(rank=ranks[0], tier=self.tier)
+            placement = OnRank(rank=ranks[0], tier=self.tier, cache_ratio=ratio)
         elif self.scope in (Holders.NODE, Holders.WORLD):
-            placement = RowWise(ranks=tuple(ranks), tier=self.tier)
+            placement = RowWise(ranks=tuple(ranks), tier=self.tier, cache_ratio=ratio)
         elif self.scope is Holders.NODES:
             placement = GroupSharded(tier=self.tier)
         else:
@@ -126,15 +144,13 @@ class CountedPieces:
     weights: Floats
     """Weights whose gradients the copies all-reduce, of a whole table or of one device's share of a node's copy."""
     size: Floats
-    """Bytes of weights and state of all its copies."""
+    """Bytes of all its copies in HBM, of weights, state and caches."""
     fullest: Floats
-    """Bytes of weights and state on the device that has most of it."""
+    """The same bytes on the device that has most of it, in HBM and in host memory, [pieces, 2]."""
     scope: Ints
     """The ``Holders`` of it."""
     module: Ints
     """Columns of the module of unpooled tables that it is in; 0 is the module of all pooled tables."""
-    uvm: Bools
-    """True where it is in host memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -152,7 +168,7 @@ class TablePiece:
     pooled: float
     weights: float
     held_bytes: Floats
-    """Bytes of weights and state by device of the scope, in the scope's order; [1] where all hold the same."""
+    """Bytes in HBM and in host memory by device of the scope, in the scope's order; [2, 1] where all hold the same."""
     module: int
     """Columns of the module of unpooled tables that it is in; 0 is the module of all pooled tables."""
 
@@ -160,11 +176,6 @@ class TablePiece:
     def scope(self) -> Holders:
         """The devices that get it."""
         return self.cut.scope
-
-    @property
-    def tier(self) -> Tier:
-        """The memory that it is in."""
-        return self.cut.tier
 
 
 Form = tuple[tuple[TablePiece, ...], ...]
@@ -192,9 +203,9 @@ class Counter:
     def count(self, cuts: Sequence[PieceCut]) -> CountedPieces:
         """Return what the pieces add, counted all at once."""
         problem = self.problem
-        *columns, tiers, alone_cuts = zip(*cuts)
+        *columns, tiers, alone_cuts, _ = zip(*cuts)
         table, scope, start, stop, width = np.array(columns, dtype=np.int64)
-        alone, uvm = np.array(alone_cuts), np.array([tier is Tier.UVM for tier in tiers])
+        alone, tier = np.array(alone_cuts), np.array([TIERS.index(one) for one in tiers])
         ways, askers, world = self.ways[scope], self.askers[scope], problem.world_size
         share, distinct = self._shares(table, scope, start, stop)
         device_lookups = self.lookups[table] * share * askers / world / ways
@@ -203,9 +214,9 @@ class Counter:
         bags = np.where(unpooled, device_lookups, samples * features)
         widths, of_width = np.unique(width, return_inverse=True)
         state = np.array([problem.optimizer.state_bytes(one) for one in widths.tolist()])[of_width]
-        load = Load.zeros(len(cuts))
-        for kind in np.unique(np.stack([unpooled, uvm, state], axis=1), axis=0):
-            at = np.flatnonzero((unpooled == kind[0]) & (uvm == kind[1]) & (state == kind[2]))
+        load, missed = Load.zeros(len(cuts)), self._missed(cuts)
+        for kind in np.unique(np.stack([unpooled, tier, state], axis=1), axis=0):
+            at = np.flatnonzero((unpooled == kind[0]) & (tier == kind[1]) & (state == kind[2]))
             load.values[at] = segment_load(
                 lookups=device_lookups[at],
                 distinct=distinct[at] / ways[at],
@@ -213,9 +224,11 @@ class Counter:
                 rows=((stop - start) / ways)[at],
                 columns=width[at],
                 unpooled=bool(kind[0]),
-                tier=Tier.UVM if kind[1] else Tier.HBM,
+                tier=TIERS[kind[1]],
                 precision=problem.precision,
                 state=int(kind[2]),
+                missed=missed[at, 1],
+                missed_lookups=missed[at, 2],
             ).values
         load.tables[...] = features * (bags > 0)
         own = scope == Holders.COPIES
@@ -229,6 +242,8 @@ class Counter:
         numbers = self.kernels.numbers(load)
         # A device's kernels and its averaging follow one another.
         numbers[:, BACKWARD] += self.averaging_s * np.where(own, 0.0, rows * width / ways)
+        numbers[:, FORWARD] += self._caching_s(device_lookups, missed[:, 0], width) * (tier == CACHED)
+        fullest = self._fullest_bytes(cuts, -(-rows // ways), width, state)
         shared = -(-rows // self.ways[Holders.NODES]) * width
         return CountedPieces(
             cuts=tuple(cuts),
@@ -242,12 +257,63 @@ class Counter:
             returned=np.where(unpooled & ~own, device_lookups / askers * width * problem.exchange.bytes, 0.0),
             pooled=np.where(alone & ~unpooled & ~own, width * features, 0).astype(np.float64),
             weights=np.where(own, rows * width, np.where(scope == Holders.NODES, shared, 0)).astype(np.float64),
-            size=(rows * row_bytes * self.holders[scope] / ways).astype(np.float64),
-            fullest=(-(-rows // ways) * row_bytes).astype(np.float64),
+            size=np.where(
+                tier == 0, rows * row_bytes * self.holders[scope] / ways, fullest[:, 0] * self.holders[scope]
+            ),
+            fullest=fullest,
             scope=scope,
             module=np.where(unpooled, width, 0),
-            uvm=uvm,
         )
+
+    def cache(self, table: int, *, ratio: float | None = None, age: float = 1.0) -> Cache:
+        """Return the cache of a table with slots for a ``ratio`` of its rows, or for the rows of ``age`` batches."""
+        rows = self.problem.tables[table].rows
+        if ratio is not None:
+            return Cache(ratio, self._steady(PieceCut(table, Holders.RANK, 0, rows, 0, cache=Cache(ratio, age))).age)
+        distinct = self.problem.profiles[table].expected_distinct(self.lookups[table] * age)
+        return Cache(min(max(distinct, 1.0) / rows, 1.0), age)
+
+    def _steady(self, cut: PieceCut) -> SteadyCache:
+        """Return the cache of a piece, as if no other table had slots in it."""
+        problem, table, ways = self.problem, self.problem.tables[cut.table], int(self.ways[cut.scope])
+        segment = cut._replace(width=table.dim, tier=Tier.CACHED).segment(table, range(ways))
+        part = CachedPart(rank=0, way=0, ways=ways, rows=-(-segment.rows // ways), group=None)
+        asks = 1.0 / problem.world_size if table.distinct else None
+        profile = problem.profiles[cut.table]
+        return steady_cache([Part(segment, 0, part, profile, cut.table, float(problem.batch_size), asks)])
+
+    def _missed(self, cuts: Sequence[PieceCut]) -> Floats:
+        """Return rows inserted, rows in conflict and their lookups of each piece's cache, [pieces, 3]."""
+        missed, by_cache = np.zeros((len(cuts), 3)), dict[PieceCut, Floats]()
+        for at, cut in enumerate(cuts):
+            if cut.cache is not None:
+                self._check()
+                key = cut._replace(width=0, alone=True)
+                if key not in by_cache:
+                    by_cache[key] = self._steady(cut).batch_counts(cut.cache.age)[0, :3]
+                missed[at] = by_cache[key]
+        return missed
+
+    def _caching_s(self, lookups: Floats, inserted: Floats, width: Ints) -> Floats:
+        """Return the seconds in which caches find rows and fetch as many as leave, [pieces]."""
+        work = CacheWork.of(lookups, inserted, inserted, width * self.problem.precision.bytes)
+        return caching_s(work, self.problem.machine.constants, shared()["cache_directory_s"])
+
+    def _fullest_bytes(self, cuts: Sequence[PieceCut], rows: Ints, width: Ints, state: Ints) -> Floats:
+        """Return the bytes in HBM and in host memory of so many rows of each piece, [pieces, 2].
+
+        Slots are as wide as the widest of the tables that may share them.
+        """
+        each, fullest = self.problem.precision.bytes, np.zeros((len(cuts), 2))
+        fullest[np.arange(len(cuts)), [int(cut.tier is not Tier.HBM) for cut in cuts]] = rows * (width * each + state)
+        pooled = [cut.width for cut in cuts if cut.cache is not None and not self.unpooled[cut.table]]
+        for at, cut in enumerate(cuts):
+            if cut.cache is not None:
+                number, widest = int(rows[at]), cut.width if self.unpooled[cut.table] else max(pooled)
+                fullest[at, 0] = cache_bytes(number * cut.cache.ratio, number, widest * each)
+                if state[at] <= ROWWISE_STATE_BYTES:
+                    fullest[at] += number * int(state[at]) * np.array([1.0, -1.0])
+        return fullest
 
     def _shares(self, table: Ints, scope: Ints, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
         """Return each piece's share of its table's lookups, and distinct rows that its askers want, [pieces] each.
@@ -278,9 +344,9 @@ class Counter:
         """Return piece ``at`` of the counted ones, in the columns from ``first_column`` on."""
         cut = counted.cuts[at]
         table = self.problem.tables[cut.table]
-        row_bytes = cut.width * self.problem.precision.bytes + self.problem.optimizer.state_bytes(cut.width)
-        rows, ways = cut.stop - cut.start, int(self.ways[cut.scope])
-        shares = np.array([float(rows)]) if ways == 1 else dealt(table.name, rows, ways).astype(np.float64)
+        rows, ways, held_bytes = cut.stop - cut.start, int(self.ways[cut.scope]), counted.fullest[at][:, None]
+        if ways > 1 and cut.cache is None:
+            held_bytes = held_bytes / -(-rows // ways) * dealt(table.name, rows, ways)
         return TablePiece(
             cut=cut,
             columns=(first_column, first_column + cut.width),
@@ -292,6 +358,6 @@ class Counter:
             returned=float(counted.returned[at]),
             pooled=float(counted.pooled[at]),
             weights=float(counted.weights[at]),
-            held_bytes=shares * row_bytes,
+            held_bytes=held_bytes,
             module=int(counted.module[at]),
         )

@@ -19,7 +19,6 @@ from shardbench.cost.collectives import (
     switched_ratio,
 )
 from shardbench.cost.costmodel import hides_all_reduce
-from shardbench.model.plan import Tier
 from shardbench.model.problem import Problem
 from shardbench.model.table import DenseShape, Precision, StepSchedule
 
@@ -168,9 +167,8 @@ class PlanState(Sums):
         """Put a piece at a place, or take it away with ``sign`` -1."""
         at = self.ranks(piece, place)
         self.load[:, at] += sign * piece.numbers[:, None]
-        tier = 0 if piece.tier is Tier.HBM else 1
         held_bytes = np.tile(piece.held_bytes, self.nodes) if piece.scope is Holders.NODES else piece.held_bytes
-        self.held_bytes[tier, at] += sign * held_bytes
+        self.held_bytes[:, at] += sign * held_bytes
         self.share(piece, sign)
         if piece.scope <= Holders.WORLD:
             self.received[at] += sign * piece.received

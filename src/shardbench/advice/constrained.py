@@ -48,7 +48,9 @@ class Constrained(StandIn):
         types = {name: frozenset(types_of(one)) for name, one in constraints.sharding_types.items()}
         tiers = {name: frozenset(one) for name, one in constraints.tiers.items()}
         groups = constraints.same_device, constraints.same_node
-        self.inner = inner.under(TableLimits(types, tiers, *groups, constraints.least_columns))
+        self.inner = inner.under(
+            TableLimits(types, tiers, *groups, constraints.least_columns, constraints.cache_ratios)
+        )
         self.constraints = constraints.when_applied
         self._keeps_types = self.inner is not inner
         self.name = inner.name

@@ -82,7 +82,7 @@ class CacheWork(NamedTuple):
         return cls(*(zeros(world) for _ in cls._fields))
 
     @classmethod
-    def of(cls, lookups: Floats, filled: Floats, evicted: Floats, row_bytes: int) -> "CacheWork":
+    def of(cls, lookups: Floats, filled: Floats, evicted: Floats, row_bytes: int | Ints) -> "CacheWork":
         """Return the work of lookups and rows, [n] each, of ``row_bytes`` bytes of weights."""
         return cls(lookups, filled, filled * row_bytes, evicted, evicted * row_bytes)
 
@@ -161,14 +161,19 @@ class SteadyCache:
         """Return the share of its slots that hold a row."""
         return float(min(1.0, self._curve[1][-1] / self.slots))
 
-    def batch_counts(self) -> Floats:
-        """Return what one batch is expected to meet, [parts, inserted / conflict / its lookups / evicted]."""
+    def batch_counts(self, age: float | None = None) -> Floats:
+        """Return what one batch is expected to meet, [parts, inserted / conflict / its lookups / evicted].
+
+        ``age`` spares looking for the cache's own, for whoever made it of as many slots as so many batches fill.
+        """
+        is_full = self.full == 1.0 if age is None else age < self.longest
+        age = self.age if age is None else min(age, self.longest)
         step = np.array([RATE_SHARE if share is None else share for share in self.asks])
         once, twice = self._each(1.0), self._each(2.0)
         lookups = np.array(self.lookups)
-        if self.age >= 1.0:
-            until = self._each(self.age)
-            missed, missing = self._each(self.age + 1.0) - until, (self._each(self.age + step) - until) / step
+        if age >= 1.0:
+            until = self._each(age)
+            missed, missing = self._each(age + 1.0) - until, (self._each(age + step) - until) / step
         else:  # it holds a share of the rows of the last batch
             held_share = min(1.0, self.slots / max(float(once.sum()), 1e-300))
             missed = once - held_share * (2.0 * once - twice)
@@ -178,7 +183,7 @@ class SteadyCache:
         conflicts = min(self._conflicts(float(once.sum()), float(twice.sum())), float(missed.sum()))
         share = conflicts / max(float(missed.sum()), 1e-300)
         inserted = (1.0 - share) * missed
-        return np.stack([inserted, share * missed, share * missing, inserted * (self.full == 1.0)], axis=1)
+        return np.stack([inserted, share * missed, share * missing, inserted * is_full], axis=1)
 
     def _conflicts(self, once: float, twice: float) -> float:
         """Return the rows of a batch that find no slot: Poisson many of those that must stay share a set."""

@@ -52,7 +52,7 @@ class Constraints:
     tiers: dict[str, tuple[Tier, ...]] = Field(default_factory=dict)
     """Memory of devices that a table's rows may be in, by its name; a table that is not named may be in any."""
     cache_ratios: dict[str, CacheRatio] = Field(default_factory=dict)
-    """The cache of a table that is placed behind one to keep its ``tiers``; CACHE_RATIO where it is not named."""
+    """The cache of a table that is placed behind one; where it is not named, a strategy's own choice or CACHE_RATIO."""
     least_columns: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     """Columns that each part of a table that is cut by columns has at least, by its name."""
     device_hbm_bytes: tuple[Annotated[Capacity, Field(ge=1)], ...] = ()

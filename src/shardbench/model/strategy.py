@@ -88,6 +88,8 @@ class TableLimits:
     """Groups of tables of which every row is on one node."""
     columns: Mapping[str, int] = field(default_factory=dict)
     """The least columns of a part of a table."""
+    caches: Mapping[str, float] = field(default_factory=dict)
+    """The share of its rows that a table's cache in HBM has slots for, where it has one."""
 
 
 class Strategy(ABC):

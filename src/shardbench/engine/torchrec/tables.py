@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
-from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ModuleSharder
@@ -73,7 +72,9 @@ class PlannedTables:
                     self.constraints[name] = constraint
                 constraint = constraint or ParameterConstraints()
                 tables.append(_table(name, config, one.collection, sharder))
-                ratios[name] = load_factor(constraint, _cache_ratio(sharder))
+                ratio = load_factor(constraint, _cache_ratio(sharder))
+                if ratio:
+                    ratios[name] = ratio
                 formats.add(config.data_type)
                 self.pooling[name] = _pooling(constraint, len(config.feature_names), name, topology.compute_device)
                 types[name], tiers[name] = _possible_types(config, one, sharder, constraint, topology)
@@ -251,9 +252,8 @@ def _check_buckets(one: Shardable, world_size: int) -> None:
 
 
 def _cache_ratio(sharder: ModuleSharder[torch.nn.Module]) -> float:
-    """Return the share of rows in the caches of tables that no constraint states one for."""
-    stated = (getattr(sharder, "fused_params", None) or {}).get("cache_load_factor")
-    return UVM_CACHING_RATIO if stated is None else float(stated)
+    """Return the share of rows in the caches of tables that no constraint states one for; 0 where it states none."""
+    return float((getattr(sharder, "fused_params", None) or {}).get("cache_load_factor") or 0.0)
 
 
 def _exchange(sharder: ModuleSharder[torch.nn.Module]) -> Precision:
