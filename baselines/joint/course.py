@@ -258,7 +258,7 @@ class Course:
 
     @cached_property
     def _cached_forms(self) -> list[SeenPlan]:
-        """What a search with caches saw."""
+        """Plans that a search with caches saw."""
         space = replace(self._space, problem=self._nominal.problem, moves=self._moves)
         if Move.CACHE not in self._moves or all_fit(space, 1.0):
             return []
