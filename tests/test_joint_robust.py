@@ -16,7 +16,6 @@ from shardbench.baselines.joint.planner import Planner, WorkLeft
 from shardbench.baselines.joint.robust import (
     OWN,
     PHASES,
-    Rating,
     SeenPlan,
     best_first,
     drawn_form,
@@ -75,7 +74,7 @@ def test_all_plans_are_rated_under_the_same_draws_which_are_not_the_judges() -> 
     assert all(one != two for one, two in zip(own, drawn_machines(at, 16), strict=True))
     # Equal plans are rated alike, so that the first of them stays first.
     phases = np.broadcast_to(np.random.default_rng(1).random((1, 32, PHASES)), (3, 32, PHASES))
-    assert best_first(phases, [(1.0, 1)] * 3, at, Rating.P90) == [0, 1, 2]
+    assert best_first(phases, [(1.0, 1)] * 3, at) == [0, 1, 2]
     form = drawn_form(at, 32, "all plans")
     assert (form[:, -1] == 1.0).all() and np.log(form[:, :-1]).mean(axis=0) == pytest.approx(0.0, abs=1e-9)
 
@@ -113,14 +112,12 @@ def test_of_two_plans_the_one_of_fewer_calls_is_taken_where_latencies_may_be_lon
     assert means[1] < 0.95 * means[0]
     pool = pooled(problem, seen)
     assert pool == seen
-    assert ranked(problem, pool, Rating.NOMINAL, 10.0, float("inf")) == pool
-    for by in (Rating.MEAN, Rating.P90):
-        assert ranked(problem, pool, by, 10.0, float("inf")) == pool[::-1]
-        # Too little time to draw, no time left, and nothing known of the errors.
-        assert ranked(problem, pool, by, 0.01, float("inf")) == pool
-        assert ranked(problem, pool, by, 10.0, -1.0) == pool
-        known = replace(problem, machine=replace(problem.machine, errors={}))
-        assert ranked(known, pool, by, 10.0, float("inf")) == pool
+    assert ranked(problem, pool, 10.0, float("inf")) == pool[::-1]
+    # Too little time to draw, no time left, and nothing known of the errors.
+    assert ranked(problem, pool, 0.01, float("inf")) == pool
+    assert ranked(problem, pool, 10.0, -1.0) == pool
+    known = replace(problem, machine=replace(problem.machine, errors={}))
+    assert ranked(known, pool, 10.0, float("inf")) == pool
 
 
 def test_ties_go_to_the_plan_of_fewer_calls_and_then_of_fewer_segments() -> None:
@@ -131,7 +128,7 @@ def test_ties_go_to_the_plan_of_fewer_calls_and_then_of_fewer_segments() -> None
         phases = np.zeros((len(steps), 32, PHASES))
         phases[:, :, 0] = np.array(steps)[:, None]
         machine = at if pair_error is None else replace(at, trust=trust)
-        order = best_first(phases, sizes, machine, Rating.MEAN)
+        order = best_first(phases, sizes, machine)
         assert sorted(order) == list(range(len(steps)))
         return order[0]
 
@@ -162,6 +159,6 @@ def test_runners_up_are_other_valid_plans_and_the_first_is_the_plan() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_machine_that_states_no_errors_has_the_nominal_plan(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), 1, 4)
-    names = ("joint", "joint-nominal", "joint-p90")
+    names = ("joint", "joint-nominal")
     plans = [get_strategy(name).plan(problem, Budget(plan_s=0.2), 0) for name in names]
     assert plans == plans[:1] * len(names)

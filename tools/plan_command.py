@@ -1,12 +1,10 @@
-"""What `shardbench plan` takes with many tables, and what it answers within short budgets on a busy machine.
+"""What `shardbench plan` takes with many tables, and what it answers within its budgets, also on a busy machine.
 
 ``python tools/plan_command.py FOLDER [NAME ...]`` writes these files, or those that are named:
 
 - ``speed.csv``: each in a process of its own on one core, the command about 2,000 tables (CPU seconds in all, and those
   of the strategies), and ``joint`` about 856 tables on 128 devices and 5,000 on 1,024. Seconds stand beside those of
   sorting ten million numbers in the same run, since they belong to a machine.
-- ``loaded.csv``: the command with budgets of 0.1 to 2 s about 100 tables, five at a time beside eight processes that do
-  nothing but compute, and how many runs end in a plan.
 - ``session.txt``: the wheel in ``dist/`` is installed into a new environment and asked: what a terminal shows, with the
   seconds of each command.
 - ``grid.csv``, only where it is named: the command about 100 to 5,000 tables on 8 to 1,024 devices with ample, short
@@ -24,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import product
@@ -55,10 +52,9 @@ PLANNED = {(856, 128): (3.0, 60.0), (5000, 1024): (10.0,)}
 """Budgets of ``joint`` in seconds by numbers of tables and devices; steps are held against that of the last budget."""
 SORTED = 10_000_000
 REPEATS = 3
-LOAD, AT_ONCE = 8, 5
-"""Processes that do nothing but compute, and runs of the command that go on beside them at a time."""
+LOAD = 8
+"""Processes that do nothing but compute."""
 SESSION = ("pip install --quiet {wheel}", "shardbench plan quick h100-1x8 --workload criteo-kaggle-like --budget 10")
-LOADED_TABLES, BUDGETS, RUNS = 100, (0.1, 0.2, 0.5, 1.0, 2.0), 10
 GRID = {100: "a100-40gb-1x8", 856: "a100-40gb-16x8", 2000: MACHINE, 5000: "a100-40gb-128x8"}
 FILLS = {"ample": 0.1, "tight": 0.85, "beyond": 2.0}
 """Bytes of all tables over the HBM of all devices."""
@@ -178,37 +174,6 @@ def load(processes: int) -> Iterator[None]:
             one.kill()
 
 
-def _ask(tables: Path, budget: float, number: int) -> Asked:
-    asked = ask(tables, MACHINE, "--batch-size", "4096", "--budget", str(budget))
-    what = "a plan" if asked.answer else "NO plan"
-    print(f"{budget:g} s, run {number + 1}: {what} after {asked.wall_s:.1f} s", flush=True)
-    return asked
-
-
-def under_load() -> list[dict[str, object]]:
-    """Return a row for each budget: how many runs end in a plan, and what became of the strategies."""
-    rows: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as folder, load(LOAD):
-        tables = table_list(LOADED_TABLES, Path(folder))
-        for budget in BUDGETS:
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                runs = list(pool.map(partial(_ask, tables, budget), range(RUNS)))
-            answers = [run.answer for run in runs if run.answer is not None]
-            attempts = [one for answer in answers for one in answer["tried"]]
-            rows.append(
-                {
-                    "tables": LOADED_TABLES, "budget": f"{budget:g} s", "load": LOAD, "at_once": AT_ONCE,
-                    "backend": "measured", "n": RUNS, "n_counts": "runs", "with_a_plan": len(answers),
-                    "strategies": len(attempts) // max(len(answers), 1),
-                    "without_plan": sum(one["step_ms"] is None for one in attempts),
-                    "late": sum(one["late"] for one in attempts),
-                    "wall_s": statistics.median(run.wall_s for run in runs),
-                    "most_wall_s": max(run.wall_s for run in runs),
-                }
-            )  # fmt: skip
-    return rows
-
-
 def grid(out: Path) -> str:
     """Ask about each cell that the file lacks, write the file after each, and return its text."""
     rows = list[dict[str, object]]()
@@ -292,7 +257,6 @@ if __name__ == "__main__":
     write_tables(
         {
             "speed.csv": lambda _: rounded(speed()),
-            "loaded.csv": lambda _: rounded(under_load()),
             "session.txt": lambda _: session(),
             "grid.csv": grid,
         },

@@ -12,7 +12,6 @@ from shardbench.model.strategy import Budget, Improvement, Move, Role, Strategy,
 
 from .course import Course
 from .limits import Limits, Space
-from .robust import Rating
 
 
 class Joint(Strategy):
@@ -24,8 +23,8 @@ class Joint(Strategy):
     moves = frozenset({Move.TABLE, Move.COLUMNS, Move.ROWS, Move.REPLICATE, Move.UVM})
     exchanges: bool = True
     """True where packings are improved by exchanges."""
-    rating: Rating = Rating.MEAN
-    """What the plan is chosen by among those that the searches saw."""
+    rates: bool = True
+    """True where the plan is chosen by its mean step under draws of the machine, False where by the nominal one."""
     limits: TableLimits = TableLimits()
     """The forms and the places that tables may have."""
 
@@ -66,7 +65,7 @@ class Joint(Strategy):
 
     def _course(self, problem: Problem, budget: Budget) -> Course:
         space = Space(problem, self.moves, Limits.of(self.limits, problem))
-        return Course(space, budget.plan_s, exchanges=self.exchanges, rating=self.rating)
+        return Course(space, budget.plan_s, exchanges=self.exchanges, rates=self.rates)
 
 
 class Variant(Joint):
@@ -78,9 +77,9 @@ class Variant(Joint):
     role: ClassVar[Role] = Role.VARIANT
 
     def __init__(
-        self, name: str, *, moves: frozenset[Move] = Joint.moves, exchanges: bool = True, rating: Rating = Rating.MEAN
+        self, name: str, *, moves: frozenset[Move] = Joint.moves, exchanges: bool = True, rates: bool = True
     ) -> None:
-        self.name, self.moves, self.exchanges, self.rating = name, moves, exchanges, rating
+        self.name, self.moves, self.exchanges, self.rates = name, moves, exchanges, rates
 
 
 VARIANTS = (
@@ -94,14 +93,10 @@ VARIANTS = (
     Variant("joint-packed-only", exchanges=False),
 )
 """The planner without some of its parts."""
-RATINGS = (
-    # The shortest step under the constants as they are, whatever ties with it.
-    Variant("joint-nominal", rating=Rating.NOMINAL),
-    Variant("joint-p90", rating=Rating.P90),
-)
-"""The planner with other ways to choose among the plans that it saw."""
+NOMINAL = Variant("joint-nominal", rates=False)
+"""The planner that takes the shortest step under the constants as they are, whatever ties with it."""
 
 
 def strategies() -> Iterable[Strategy]:
-    """Return the planner, the planner without some of its parts, and the planner that chooses in other ways."""
-    return (Joint(), *VARIANTS, *RATINGS)
+    """Return the planner, the planner without some of its parts, and the planner that knows no draws."""
+    return (Joint(), *VARIANTS, NOMINAL)

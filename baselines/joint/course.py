@@ -27,7 +27,7 @@ from .memory import FULL, Kept, all_fit, hot_rows
 from .menu import BRIEF_MENU, FULL_MENU, LEAN_MENU, WIDE_MENU, Extent, Menu
 from .planner import CLOCK, FINISHED, Planner, TimeIsOver, WorkLeft
 from .relaxation import OptionRelaxation
-from .robust import TIED, Rating, SeenPlan, pooled, ranked
+from .robust import TIED, SeenPlan, pooled, ranked
 from .state import PlanState
 
 LEAN_TABLE_S = 2e-3
@@ -188,11 +188,11 @@ class Search:
 class Course:
     """The way of one problem."""
 
-    def __init__(self, space: Space, plan_s: float, *, exchanges: bool, rating: Rating) -> None:
-        """``exchanges`` say whether packings are improved by them."""
+    def __init__(self, space: Space, plan_s: float, *, exchanges: bool, rates: bool) -> None:
+        """Packings are improved by ``exchanges``; ``rates`` says whether plans are rated under draws of the machine."""
         self._deadline = time.monotonic() + LATEST_SHARE * plan_s
         self._problem, self._moves, self._limits, self._plan_s = space.problem, space.moves, space.limits, plan_s
-        self._exchanges, self._rating = exchanges, rating
+        self._exchanges, self._rates = exchanges, rates
         seen_rows = [profile.seen_rows for profile in space.problem.profiles]
         self._space = replace(space, moves=space.moves - {Move.CACHE}, seen_rows=seen_rows)
 
@@ -201,7 +201,7 @@ class Course:
         return PlanState(as_expected(self._problem))
 
     def run(self) -> Iterator[Found]:
-        """Yield ever better plans; the last is the best one under the draws of the rating.
+        """Yield ever better plans; the last is the best one under draws.
 
         Raises Infeasible where nothing fits.
         """
@@ -231,7 +231,7 @@ class Course:
         seen = [form for search, _ in searches for form in search.seen if self._broken(form) <= best_key[0]]
         pool = pooled(problem, seen) if seen else []
         forms: list[FirstPlan | SeenPlan | WholePlan] = [
-            *ranked(problem, pool, self._rating, self._plan_s, self._deadline)
+            *(ranked(problem, pool, self._plan_s, self._deadline) if self._rates else pool)
         ]
         if first is not None and best_key == first_key:
             forms.insert(0, first)

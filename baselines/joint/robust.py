@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from enum import Enum
 from functools import cached_property
 
 import numpy as np
@@ -47,19 +46,6 @@ ROUNDING = 1e-9
 PHASES = 5
 """Kernels forward and backward, exchanges, all-reduces, and what the host's floor leaves beside these and the kernels
 of the dense model. These are left out: they are the same for all plans, and where they are long all would tie."""
-
-
-class Rating(Enum):
-    """What of its steps under draws a plan is rated by."""
-
-    NOMINAL = "nominal"
-    """The step under the constants as they are; nothing is drawn."""
-    MEAN = "mean"
-    P90 = "p90"
-
-    def of(self, steps: Floats) -> float:
-        """Return the mean or the 90th percentile of steps [draws]."""
-        return float(steps.mean() if self is Rating.MEAN else np.percentile(steps, 90.0))
 
 
 class SeenPlan:
@@ -179,17 +165,17 @@ def pooled(problem: Problem, seen: Sequence[SeenPlan]) -> list[SeenPlan]:
     return [plan for _, plan in pool]
 
 
-def ranked(problem: Problem, pool: Sequence[SeenPlan], by: Rating, plan_s: float, deadline: float) -> list[SeenPlan]:
-    """Return the pool, best first: by the rating, but a plan that ties with the best one and has fewer calls leads.
+def ranked(problem: Problem, pool: Sequence[SeenPlan], plan_s: float, deadline: float) -> list[SeenPlan]:
+    """Return the pool, best first: by the mean step, but a plan that ties with the best one and has fewer calls leads.
 
     As many plans are rated, under as many draws, as ``plan_s`` seconds allow; the others follow as they are in the
-    pool. It stays as it is by ``Rating.NOMINAL``, on a machine that states no errors, and after the deadline.
+    pool. It stays as it is on a machine that states no errors, and after the deadline.
     """
     affordable = int(RATED_SHARE * plan_s / RATE_S)
     n = min(DRAWS, max(LEAST_DRAWS, affordable // max(len(pool), 1)))
     candidates = list(pool[: affordable // n])
     is_known = problem.machine.errors.keys() >= set(uncertain(problem.machine))
-    if by is Rating.NOMINAL or len(candidates) < 2 or not is_known:
+    if len(candidates) < 2 or not is_known:
         return list(pool)
     drawn = drawn_machines(problem.machine, n, OWN)
     machines = [PlanState(replace(problem, machine=machine)) for machine in drawn]
@@ -198,19 +184,19 @@ def ranked(problem: Problem, pool: Sequence[SeenPlan], by: Rating, plan_s: float
         if time.monotonic() > deadline:
             return list(pool)
         phases[:, draw] = [plan.phases_ms(machine) for plan in candidates]
-    order = best_first(phases, [plan.size for plan in candidates], problem.machine, by)
+    order = best_first(phases, [plan.size for plan in candidates], problem.machine)
     return [*(candidates[number] for number in order), *pool[len(candidates) :]]
 
 
-def best_first(phases: Floats, sizes: Sequence[tuple[float, int]], machine: Machine, by: Rating) -> list[int]:
-    """Return plans' numbers by the rating of their ``phases`` [plans, draws, PHASES], the one taken for its size first.
+def best_first(phases: Floats, sizes: Sequence[tuple[float, int]], machine: Machine) -> list[int]:
+    """Return plans' numbers by mean steps of ``phases`` [plans, draws, PHASES], the one taken for its size first.
 
     A plan ties with the best one if its rating is within ``TIED`` of the best one's and the draws do not tell for sure
     that it is slower, where the form of each plan is drawn by itself.
     """
     n = phases.shape[1]
     form = drawn_form(machine, n, "all plans")
-    ratings = [by.of((one * form).sum(axis=1)) for one in phases]
+    ratings = [float((one * form).sum(axis=1).mean()) for one in phases]
     order = sorted(range(len(phases)), key=lambda number: (ratings[number], number))
     own = [(one * drawn_form(machine, n, f"plan {number}")).sum(axis=1).tolist() for number, one in enumerate(phases)]
 

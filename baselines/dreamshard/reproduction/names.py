@@ -2,7 +2,6 @@
 
 OURS = "dreamshard"
 UNTRAINED = "dreamshard-untrained"
-SEARCH = "dreamshard-search"
 RANDOM = "shuffle"
 LOOKUP = "greedy-lookup"
 GREEDIES = ("greedy-size", "greedy-dim", LOOKUP, "greedy-size-lookup")

@@ -1,4 +1,4 @@
-"""Studies of DreamShard: its result table, mixed widths, transfer, equal effort, its region, real kernels."""
+"""Studies of DreamShard: its result table, mixed widths, transfer, its region, real kernels."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,6 @@ from shardbench.workloads.trace import Split
 
 from .. import DreamShard
 from .contests import EQUAL_WIDTHS, MIXED_WIDTHS, PUBLIC_TABLES, ROWS
-from .effort import EQUAL_EFFORT
 from .names import GREEDIES, MEASURED_STRATEGIES, OURS
 
 MEAN_WIDTH = 4.0
@@ -221,4 +220,4 @@ MEASURED = Study(
 
 def studies() -> Sequence[Study]:
     """Give the studies in the order in which they run."""
-    return (EQUAL_WIDTHS, MIXED_WIDTHS, PUBLIC_TABLES, TRANSFER, WIDTHS, EQUAL_EFFORT, REGION, MEASURED)
+    return (EQUAL_WIDTHS, MIXED_WIDTHS, PUBLIC_TABLES, TRANSFER, WIDTHS, REGION, MEASURED)
