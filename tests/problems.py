@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -98,9 +99,9 @@ class RandomWorkload(Workload):
         profile = AccessProfile.from_counts(counts, rows=rows, samples=self.batch_size, present=present)
         return Ranking(bags.values, rows), profile
 
-    def problem(self, on: Machine) -> Problem:
-        """The planning problem of this workload on a machine."""
-        return Problem.of("random", self.tables, self.profiles, on, batch_size=self.batch_size)
+    def problem(self, on: Machine, *args: Any, **rest: Any) -> Problem:
+        """The planning problem of this workload on a machine, with nothing known of the dense model."""
+        return replace(super().problem(on, *args, **rest), dense=None)
 
 
 def bags(*lists: list[int], features: int = 1) -> Bags:
