@@ -278,8 +278,8 @@ def tests(session: nox.Session) -> None:
     if lacking:
         session.error(f"there is no {' and no '.join(lacking)}: install a TeX with booktabs, and poppler's tools")
     install(session)
-    # Many tests wait for ranks or for a limit: on two cores four at once take less time than two or three.
-    at_once = min(4, len(os.sched_getaffinity(0)) + 2)
+    # Many tests wait for ranks or for a limit: on two cores three at once take three quarters of the time of two.
+    at_once = min(4, len(os.sched_getaffinity(0)) + 1)
     selection = ("-m", mark) if mark else (f"--numprocesses={at_once}", "--dist=worksteal")
     # Each of hundreds of Pythons would compile the tests and the package anew where this is set, as in many containers.
     compiled = {"PYTHONDONTWRITEBYTECODE": ""}
