@@ -47,7 +47,8 @@ _LEFT: set[str] = set()
 def closed_folder() -> Path:
     """The folder of test batches and records, which lies where temporary folders are; raises FileNotFoundError."""
     for place in (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):
-        for folder in place.glob("shardbench-closed-*"):
+        # Runs that were killed may have left theirs.
+        for folder in sorted(place.glob("shardbench-closed-*"), key=lambda one: -one.stat().st_mtime):
             return folder
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/var/tmp/shardbench-closed")
 
