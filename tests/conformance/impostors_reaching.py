@@ -46,10 +46,11 @@ _LEFT: set[str] = set()
 
 def closed_folder() -> Path:
     """The folder of test batches and records, which lies where temporary folders are; raises FileNotFoundError."""
-    for place in (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):
-        # Runs that were killed may have left theirs.
-        for folder in sorted(place.glob("shardbench-closed-*"), key=lambda one: -one.stat().st_mtime):
-            return folder
+    places = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
+    # Runs that were killed may have left theirs.
+    folders = sorted((one for place in places for one in place.glob("shardbench-closed-*")), key=os.path.getmtime)
+    if folders:
+        return folders[-1]
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/var/tmp/shardbench-closed")
 
 
